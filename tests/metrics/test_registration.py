@@ -9,11 +9,8 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.registration import registrations
 
-EXPIRED = (
-    "failing or missing response from https://10.0.0.7:443/apis/custom.metrics.k8s.io/v1beta2: Get: tls: failed to verify certificate: "
-    "x509: certificate has expired or is not yet valid"
-)
-OTHER = "x509: certificate is valid for adapter.kube-system.svc, not adapter.monitoring.svc"
+EXPIRED = "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-11-23T00:08:40Z"
+OTHER = "tls: failed to verify certificate: x509: certificate is valid for adapter.kube-system.svc, not adapter.monitoring.svc"
 ACCOUNT = "system:serviceaccount:monitoring:adapter"
 HPA = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
 
@@ -23,6 +20,8 @@ class Plane:
 
     def __init__(self, *wide: str, forbidden: bool = False) -> None:
         self.services: dict[str, dict[str, Any]] = {}
+        #: What the aggregator says in place of the server.
+        self.unheard = ""
         self.wide, self.forbidden = wide, forbidden
         self.args = ["metrics", "--prometheus-url=x"]
         self.client = Client(Scripted([self._answer]))
@@ -44,6 +43,8 @@ class Plane:
             spec = msgspec.json.decode(request.body)["spec"]
             assert f"system:serviceaccounts:{spec['user'].split(':')[2]}" in spec["groups"]
             return answer(201, {"status": {"allowed": spec["user"] in self.wide}}, content_type=json)
+        if request.path.startswith(("/apis/custom.metrics.k8s.io/", "/apis/external.metrics.k8s.io/")):
+            return refusal(503, self.unheard, content_type="text/plain") if self.unheard else answer(200, {}, content_type=json)
         if "/apiservices/" in request.path and name in self.services:
             return answer(200, self.services[name], content_type=json)
         if request.path.endswith("/namespaces/monitoring/services/adapter"):
@@ -71,12 +72,22 @@ async def test_a_server_that_answers_is_said_with_what_it_serves() -> None:
 
 
 async def test_a_certificate_that_the_api_server_does_not_believe_is_said_in_its_words() -> None:
-    for message in (EXPIRED, OTHER):
+    for said in (EXPIRED, OTHER):
         plane = Plane()
-        plane.add("custom.metrics.k8s.io", "v1beta2", message=message)
-        plane.add("custom.metrics.k8s.io", "v1beta1", message=message)
+        plane.unheard = f"error trying to reach service: {said}"
+        plane.add("custom.metrics.k8s.io", "v1beta2")
+        plane.add("custom.metrics.k8s.io", "v1beta1")
         (found,) = await told(plane)
-        assert found.endswith(f"by Service monitoring/adapter: it does not answer the API server: {message}")
+        expected = f"by Service monitoring/adapter: the API server gets no answer of it: error trying to reach service: {said} (503)"
+        assert found.endswith(expected), found
+
+
+async def test_a_server_that_is_not_there_is_said_once() -> None:
+    plane = Plane()
+    plane.unheard = "error trying to reach service: no endpoints"
+    plane.add("custom.metrics.k8s.io", "v1beta2", message="endpoints for service/adapter have no addresses with port name https")
+    (found,) = await told(plane)
+    assert found.endswith(": it does not answer the API server: endpoints for service/adapter have no addresses with port name https")
 
 
 async def test_a_certificate_that_nobody_checks_and_roles_that_are_too_wide_are_said() -> None:

@@ -8,11 +8,14 @@ from msgspec import Struct
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.resources import PODS, Resource
+from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.api.paths import VERSIONS
 from gpuscaler.metrics.api.publishing import API_SERVICES
 from gpuscaler.metrics.rights import holds, of_autoscalers, of_server
 
 _SERVICES = Resource("", "v1", "services", "Service")
+#: Seconds that an answer may take.
+_PATIENCE = 10.0
 
 
 class WireService(Struct):
@@ -92,7 +95,7 @@ async def registrations(client: Client) -> tuple[Registration, ...]:
         if one.spec.service is not None:
             service = f"{one.spec.service.namespace}/{one.spec.service.name}"
             found.setdefault(service, []).append(one.spec)
-            problems.setdefault(service, []).extend(_problems(one))
+            problems.setdefault(service, []).extend([*_problems(one), *await _unheard(client, one)])
     for service, specs in found.items():
         problems[service] += await _rights(client, service, sorted({one.group for one in specs}))
     return tuple(
@@ -104,10 +107,26 @@ async def registrations(client: Client) -> tuple[Registration, ...]:
 def _problems(one: WireApiService) -> Iterator[str]:
     available = next((condition for condition in one.status.conditions or () if condition.type == "Available"), None)
     if available is not None and available.status != "True":
-        # A certificate that has expired or is for another name is among what the API server says here.
         yield f"it does not answer the API server: {' '.join(available.message.split()) or 'for no reason that it says'}"
     if one.spec.insecure:
         yield "insecureSkipTLSVerify: nobody checks who answers; put the authority of its certificate in caBundle instead"
+
+
+async def _unheard(client: Client, one: WireApiService) -> list[str]:
+    """What the API server says of a server that it does not believe, such as one whose certificate has expired or is for another name.
+
+    What it calls available it has asked without a look at the certificate (``available_controller.go`` of kube-aggregator).
+    """
+    if any(condition.type == "Available" and condition.status != "True" for condition in one.status.conditions or ()):
+        return []
+    try:
+        async with client.exchange(Request("GET", f"/apis/{one.spec.group}/{one.spec.version}", timeout=_PATIENCE)) as answer:
+            async for _ in answer.pieces:
+                pass
+    except (ApiError, Unreachable) as error:
+        status = error.status if isinstance(error, ApiError) else 503
+        return [f"the API server gets no answer of it: {' '.join(str(error).split())}"] if status >= 500 else []
+    return []
 
 
 async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[str]:

@@ -37,6 +37,8 @@ class Aggregated:
         self._here, self._rest = here, MemoryTransport(here.api)
         self.available = True
         self.installed = True
+        #: What the aggregator says in place of the server.
+        self.unheard = ""
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
@@ -54,6 +56,8 @@ class Aggregated:
         await self._rest.close()
 
     async def _metrics(self, request: Request) -> Answer:
+        if self.unheard:
+            return reply(self.unheard.encode(), status=503)
         query = "&".join(f"{name}={value}" for name, value in request.query.items())
         try:
             said = await Answering(self._here.source).answer(read("GET", f"{request.path}?{query}"), {})  # type: ignore[arg-type]  # no header is asked for
@@ -183,6 +187,12 @@ async def test_an_api_that_is_not_there_or_does_not_answer_is_named() -> None:
         assert await worst(client) == ("API", "Service gpu/gpuscaler-metrics does not answer: no endpoints")
         aggregated.installed = False
         assert (await worst(client))[0] == "API"
+
+
+async def test_a_server_that_the_aggregator_does_not_believe_is_not_taken_for_a_prometheus_that_is_away() -> None:
+    async with chained() as (_, client, aggregated):
+        aggregated.unheard = "error trying to reach service: tls: failed to verify certificate: x509: certificate has expired"
+        assert await worst(client) == ("API", f"Service gpu/gpuscaler-metrics does not answer: {aggregated.unheard}")
 
 
 async def test_what_the_autoscaler_says_is_told_where_everything_before_it_is_well() -> None:

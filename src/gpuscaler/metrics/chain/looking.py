@@ -15,6 +15,8 @@ from gpuscaler.metrics.chain.judging import Exporter, Facts
 from gpuscaler.metrics.pages import PageReader
 
 _GROUPS = {"Pods": "custom.metrics.k8s.io", "Object": "custom.metrics.k8s.io", "External": "external.metrics.k8s.io"}
+#: How an aggregator begins where it has no answer of the server.
+_UNHEARD = "error trying to reach service"
 _EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
 _PAGE = 16 * 2**20
 
@@ -105,6 +107,8 @@ async def _facts(
             status, values = 200, _values(json.loads(await _get(client, f"/apis/{group}/v1beta1{path}", query)).get("items") or ())
         except ApiError as error:
             status, message = error.status, error.message
+            # The aggregator's own words: it calls available whom it then does not believe, such as one with an expired certificate.
+            unavailable = message if _UNHEARD in message else ""
     return Facts(
         kind=kind,
         metric=metric,
