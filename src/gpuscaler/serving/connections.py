@@ -4,7 +4,7 @@ Beyond a bound the connection that has been idle longest is closed, not the newe
 out. It is one of the peer that has most, so that a peer with few keeps them however many others open.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -150,6 +150,11 @@ class Connections:
         """The answer was written."""
         connection.stage, connection.idle_since = Stage.KEPT, self.clock()
         connection.until = connection.idle_since + self.bounds.idle
+        own = (self._trusted if connection.trusted else self._strangers).get(connection.peer, {})
+        if connection in own:
+            # Those that have been idle longest stay the first.
+            del own[connection]
+            own[connection] = None
 
     def gone(self, connection: Connection) -> None:
         """It was closed, by whomever; may be said more than once."""
@@ -186,9 +191,13 @@ def _count(among: dict[str, dict[Connection, None]]) -> int:
 def _dispensable(among: dict[str, dict[Connection, None]]) -> Connection:
     """Of the peer that has most; of several such the one that has been idle longest."""
     most = max(map(len, among.values()))
-    return _longest_idle(one for own in among.values() if len(own) == most for one in own)
+    return min((_longest_idle(own) for own in among.values() if len(own) == most), key=_idleness)
 
 
-def _longest_idle(connections: Iterable[Connection]) -> Connection:
+def _longest_idle(own: dict[Connection, None]) -> Connection:
     """What is being answered only where nothing else is left. Sending bytes makes a connection no younger, only a whole request does."""
-    return min(connections, key=lambda one: (one.stage is Stage.ANSWERING, one.idle_since))
+    return next((one for one in own if one.stage is not Stage.ANSWERING), next(iter(own)))
+
+
+def _idleness(connection: Connection) -> tuple[bool, float]:
+    return connection.stage is Stage.ANSWERING, connection.idle_since

@@ -90,14 +90,16 @@ class Listener:
 
     def _wait(self, accepted: socket.socket, peer: str) -> None:
         """Keep nothing but the socket until its first byte."""
-        loop = asyncio.get_running_loop()
+        # By its number: asyncio describes sockets in words for errors that it swallows.
+        loop, number = asyncio.get_running_loop(), accepted.fileno()
 
         def close() -> None:
-            loop.remove_reader(accepted)
+            if accepted.fileno() >= 0:
+                loop.remove_reader(number)
             accepted.close()
 
         def begin() -> None:
-            loop.remove_reader(accepted)
+            loop.remove_reader(number)
             if _is_over(accepted):
                 self.connections.gone(connection)
                 accepted.close()
@@ -114,7 +116,7 @@ class Listener:
 
         def listen() -> None:
             if accepted.fileno() >= 0:
-                loop.add_reader(accepted, begin)
+                loop.add_reader(number, begin)
 
         connection = self.connections.open(peer, close)
         listen()
