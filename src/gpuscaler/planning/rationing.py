@@ -104,7 +104,7 @@ def cost(one: PodClass) -> int:
     units += HOST * (len(spec.affinity) + len(spec.anti_affinity)) + SPREAD * len(spec.spread)
     units += WORD * (len(spec.host_ports) + len(spec.tolerations) + len(spec.requests) + len(spec.preferred_nodes))
     units += WORD * (len(spec.preferred_affinity) + len(spec.preferred_anti_affinity))
-    units += WORD * sum(map(_words, (*spec.affinity, *spec.anti_affinity, *spec.spread)))
+    units += WORD * (sum(map(_words, (*spec.affinity, *spec.anti_affinity))) + sum(map(_words, spec.spread)))
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     return units + WORD * sum(1 + len(requirement.values) for term in terms for requirement in (*term.expressions, *term.fields))
 
@@ -144,12 +144,15 @@ def _whose(item: _Item) -> _Whose:
 
 def _shares(items: Sequence[_Item], total: int) -> dict[_Whose, int]:
     """What each owner may spend on simple pods, and on others."""
-    parts = {(): list(items)}
+    parts: dict[tuple[object, ...], list[_Item]] = {(): list(items)}
     shares: dict[tuple[object, ...], int] = {(): total}
     for depth in range(3):
         finer: dict[tuple[object, ...], list[_Item]] = {}
         for part, mine in parts.items():
-            within = {(*part, key): theirs for key, theirs in _grouped(mine, lambda item: _whose(item)[depth]).items()}  # noqa: B023
+            within: dict[tuple[object, ...], list[_Item]] = {
+                (*part, key): theirs
+                for key, theirs in _grouped(mine, lambda item: _whose(item)[depth]).items()  # noqa: B023
+            }
             shares |= levelled({key: sum(item.units for item in theirs) for key, theirs in within.items()}, shares[part])
             finer |= within
         parts = finer
