@@ -230,6 +230,11 @@ def anti(count: int) -> list[Object]:
     ]
 
 
+def markets(count: int) -> list[Object]:
+    """Each requests what no other does, on one of two markets."""
+    return [pod(n, annotations={"gpuscaler.io/market": ("spot", "on-demand")[n % 2]}, cpu=f"{1000 + n}m") for n in range(count)]
+
+
 def many_namespaces(count: int) -> list[Object]:
     """Each namespace has gangs and zone affinity of its own, few enough to pass for anybody."""
     found = [*zonal(count // 2), *gangs(count - count // 2, 1)]
@@ -275,6 +280,7 @@ CASES: Mapping[str, tuple[Callable[[int], list[Object]], int]] = {
     "zonal": (zonal, 1900),
     "many_namespaces": (many_namespaces, 1900),
     "alike_first": (alike_first, 1900),
+    "markets": (markets, 1900),
 }
 
 
