@@ -36,7 +36,17 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     assert "█" in done.stdout
     assert done.stderr == f"Report: {tmp_path}/out/report.html\n"
     report = json.loads((tmp_path / "out" / "report.json").read_text())
-    (policy,) = report["policies"]
+    policy, peer = report["policies"]
+    assert (policy["name"], peer["name"]) == ("gpuscaler", "karpenter")
+    # It met the same dry market.
+    assert peer["evictions"] > 0
+    assert re.search(r"^cost +\$[0-9.]+ +\$[0-9.]+$", done.stdout, re.MULTILINE)
+    assert "karpenter: its model in the simulator, on the same jobs, machines, delays and dry spot market." in done.stdout
+    said = done.stdout[done.stdout.index("Why ") :]
+    assert re.match(r"Why [0-9.]+ times the bound: \$[0-9.]+ pays for the work that was done and nothing else", said)
+    assert re.search(r"\$[0-9.]+ went to on-demand prices: spot ran dry \(minutes 30 to 48, [0-9]+ refusals\)", said)
+    assert re.search(r"\$[0-9.]+ went to machines that booted or idled: [0-9.]+ GPU-hours", said)
+    assert re.search(r"\$[0-9.]+ went to work that [0-9]+ evictions lost", said)
     # Jobs whose machines were taken back have run again elsewhere.
     assert policy["evictions"] > 0
     assert policy["served"] == report["inputs"]["pods"] + policy["evictions"]

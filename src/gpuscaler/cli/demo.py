@@ -226,6 +226,7 @@ def _tell(show: _Show, out: Path) -> None:
     from gpuscaler.cli.demo_screen import line_of, picture_of
     from gpuscaler.cli.printing import count
     from gpuscaler.cli.reporting import print_comparison, print_machines, write
+    from gpuscaler.embedded.demo.accounting import PEER, explained, peer_of
     from gpuscaler.embedded.demo.decisions import lines
     from gpuscaler.embedded.demo.report import inputs_of, result_of
     from gpuscaler.simulation.page import report_page
@@ -235,15 +236,23 @@ def _tell(show: _Show, out: Path) -> None:
     if ended is None or ended.last is None:
         return
     result, inputs, console = result_of(ended), inputs_of(ended), show.console
+    # A peer has the whole of it; in haste nothing compares.
+    whole = not (ended.last.running or ended.last.pending) and ended.scenario.haste == 1 and ended.scenario.trace.jobs
+    results = [result, peer_of(ended.scenario, ended.policy)] if whole else [result]
     console.print(_ending(ended) + "\n")
     _chart(console, result)
-    print_comparison(console, [result])
+    print_comparison(console, results)
+    if len(results) > 1:
+        console.print(f"{PEER}: its model in the simulator, on the same jobs, machines, delays and dry spot market.\n", markup=False)
+    for line in explained(result, ended.policy, ended.scenario):
+        console.print(line, markup=False)
+    console.print()
     print_machines(console, [result])
     promised = result.kept + result.broken
     console.print(f"Of {count(promised, 'pod')} that machines were opened for, {result.kept:,} ran on the machine that was meant for them.")
     told = [line_of(one, began=ended.began).plain for one in lines(ended.notes.happenings)]
-    page = report_page(inputs, [result], heading="Demo:", annex={"What was decided, and why": told})
-    write(out, document(inputs, [result]), page)
+    page = report_page(inputs, results, heading="Demo:", annex={"What was decided, and why": told})
+    write(out, document(inputs, results), page)
     if show.best is not None:
         (out / PICTURE).write_text(picture_of(show.best, began=ended.began), encoding="utf-8")
 

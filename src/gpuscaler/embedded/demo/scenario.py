@@ -48,12 +48,17 @@ def hurried(told: Scenario, haste: float) -> Scenario:
 
 def conditions(told: Scenario, policy: Policy, began: float) -> Conditions:
     """A cloud with the usual delays and faults, whose spot markets are dry for a while. ``began`` is second 0, since the epoch."""
+    usual = Delays()
+    delays = Delays(**{name: _sooner(getattr(usual, name), told.haste) for name in usual.__struct_fields__})
+    return Conditions(seed=told.seed, delays=delays, markets=markets(told, policy, began))
+
+
+def markets(told: Scenario, policy: Policy, began: float) -> Markets:
+    """Spot markets that have all that anybody wants, and nothing for a while."""
     many = float("inf")
     steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
     spot: dict[Key, Steps] = {one.key: steps for pool in policy.pools for one in pool.offerings if one.market == "spot"}
-    usual = Delays()
-    delays = Delays(**{name: _sooner(getattr(usual, name), told.haste) for name in usual.__struct_fields__})
-    return Conditions(seed=told.seed, delays=delays, markets=Markets(spot, {}, began=began))
+    return Markets(spot, {}, began=began)
 
 
 def _sooner(delay: Delay, haste: float) -> Delay:

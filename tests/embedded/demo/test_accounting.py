@@ -1,0 +1,50 @@
+"""Why a demo cost more than its bound, and the peer beside it."""
+
+from importlib import resources
+
+import pytest
+from msgspec.structs import replace
+
+from gpuscaler.embedded.demo.accounting import PEER, explained, in_one_pool, parts, peer_of
+from gpuscaler.embedded.demo.scenario import scenario
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings import load_settings
+
+TOLD = scenario(1)
+
+
+@pytest.fixture(scope="module")
+def policy() -> Policy:
+    with resources.as_file(resources.files("gpuscaler.embedded.demo") / "run.yaml") as path:
+        return load_settings(path).policy
+
+
+def test_the_parts_are_the_whole_difference_to_the_bound(policy: Policy) -> None:
+    result = peer_of(TOLD, in_one_pool(policy))
+    found = list(parts(result, policy, TOLD))
+
+    assert sum(one.dollars for one in found) == pytest.approx(result.cost - result.lower_bound)
+    assert all(one.dollars >= 0 for one in found)
+    premium, idle, lost, _ = found
+    assert premium.dollars > idle.dollars > lost.dollars > 0
+    assert f"{result.evictions} evictions" in lost.text
+
+
+def test_what_is_too_small_has_no_line_and_a_demo_without_work_none_at_all(policy: Policy) -> None:
+    result = peer_of(TOLD, policy)
+    told = list(explained(replace(result, lost_gpu_hours=0.0), policy, TOLD))
+
+    assert told[0].startswith(f"Why {result.cost / result.lower_bound:.1f} times the bound: ${result.lower_bound:.2f} pays for the work")
+    assert not any("evictions" in line for line in told)
+    assert list(explained(replace(result, lower_bound=0.0), policy, TOLD)) == []
+
+
+def test_the_peer_takes_spot_first_as_its_users_have_it_do(policy: Policy) -> None:
+    result = peer_of(TOLD, policy)
+
+    assert result.policy == PEER
+    assert [pool.name for pool in in_one_pool(policy).pools] == ["spot", "cpu"]
+    assert {one.pool for pool in in_one_pool(policy).pools for one in pool.offerings} == {"spot", "cpu"}
+    assert {row.market for row in result.machine_hours} == {"spot", "on-demand"}
+    assert result.evictions > 0
+    assert result.served == sum(job.pods for job in TOLD.trace.jobs)
