@@ -18,7 +18,7 @@ REQUIREMENTS = (
     Requirement("c", "Exists"),
 )
 SELECTORS = (LabelSelector(), *(LabelSelector(pair) for pair in product(REQUIREMENTS, repeat=2)))
-LABELS = ({}, {"a": "1"}, {"a": "2", "b": "1"}, {"a": "1", "b": "2", "c": "x"}, {"c": "1"})
+LABELS: tuple[dict[str, str], ...] = ({}, {"a": "1"}, {"a": "2", "b": "1"}, {"a": "1", "b": "2", "c": "x"}, {"c": "1"})
 
 
 def test_every_selector_that_matches_is_found_once_and_in_order() -> None:
