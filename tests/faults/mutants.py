@@ -32,6 +32,34 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
+        case=51,
+        path="serving/connections.py",
+        old="        elif _count(self._strangers) > self.bounds.connections:\n",
+        new="        elif _count(self._strangers) > 1000 * self.bounds.connections:\n",
+        removes="connections have no bound in number",
+    ),
+    Mutant(
+        case=51,
+        path="serving/connections.py",
+        old="            connection.stage, connection.until = Stage.READING, self.clock() + self.bounds.head\n",
+        new="            connection.stage, connection.until = Stage.READING, self.clock() + 1e9\n",
+        removes="a head may take as long as it likes",
+    ),
+    Mutant(
+        case=52,
+        path="metrics/direct.py",
+        old="            there = pod is not None and pod.node == node\n",
+        new="            there = pod is not None\n",
+        removes="an exporter may say what it likes of pods on other nodes",
+    ),
+    Mutant(
+        case=52,
+        path="metrics/direct.py",
+        old="pod.address and pod.daemon and pod.node}",
+        new="pod.address and pod.node}",
+        removes="whoever makes pods in the namespace of exporters makes exporters",
+    ),
+    Mutant(
         case=88,
         path="planning/steering.py",
         old="        unfit = [pod for pod in self.waiting(machine.pods) if not admits(pod.spec, node)]\n",

@@ -1,0 +1,57 @@
+"""F51 and F52: whoever reaches our ports without a credential, and what poses as an exporter or says too much as one."""
+
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from tests.metrics.building import pod
+from tests.metrics.test_direct import APART, becomes, duty, exporter, on, page, scraped
+from tests.serving.test_listening import closed, connected, probe, secured, served, until
+
+from gpuscaler.serving.connections import Bounds
+
+pytestmark = pytest.mark.looptime(False)
+
+#: As by default, but that nobody needs to wait.
+SOON = Bounds(first_byte=0.2, head=0.2)
+
+
+@pytest.fixture(autouse=True)
+def _looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.02)
+
+
+async def test_f51_hundreds_of_idle_connections_keep_no_probe_out_and_begin_no_handshake(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds()) as server:
+        with ExitStack() as stack:
+            for number in range(300):
+                connected(stack, server, source=f"127.0.0.{2 + number % 50}")
+            assert await probe(server, trust) == 200
+            assert len(server.listener.connections) <= 64
+            assert server.listener._handshakes == set()
+
+
+async def test_f51_a_head_that_never_ends_is_cut_within_its_time() -> None:
+    async with served(bounds=SOON) as server:
+        with ExitStack() as stack:
+            slow = connected(stack, server)
+            slow.send(b"GET /healthz HTTP/1.1\r\nHost")
+            assert await closed(slow)
+            await until(lambda: server.listener.connections.closed == {"time: no whole head": 1})
+
+
+async def test_f52_an_exporter_is_not_believed_about_pods_of_other_nodes() -> None:
+    async with scraped({"127.0.0.1": page(duty(40)), "127.0.0.2": page(duty(100), duty(90, "p1"))}, *APART) as nodes:
+        await becomes(nodes, {"p0": "40", "p1": "90"})
+
+
+async def test_f52_a_pod_with_the_labels_of_an_exporter_that_no_daemon_set_made_is_none() -> None:
+    forged = {**exporter("forged", "127.0.0.2"), "metadata": on("n1", pod("forged", "gpus"))["metadata"]}
+    forged["metadata"]["labels"] = {"app.kubernetes.io/component": "exporter"}
+    async with scraped({"127.0.0.1": page(duty(40))}, *APART, forged) as nodes:
+        nodes.pages["127.0.0.2"] = page(duty(90, "p1"))
+        await becomes(nodes, {"p0": "40"})
+        nodes.pages["127.0.0.1"] = page(duty(41))
+        await becomes(nodes, {"p0": "41"})
+        assert {one.address for one in nodes.source.exporters.values()} == {"127.0.0.1"}
