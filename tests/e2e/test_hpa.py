@@ -57,13 +57,14 @@ class Load:
     made: Stage
     total: float = 0.0
     waiting: int = 0
+    namespace: str = WORK
 
     async def page(self, _request: web.Request) -> web.Response:
-        running = [one["metadata"]["name"] for one in await self.made.pods(WORK) if one["status"].get("phase") == "Running"]
+        running = [one["metadata"]["name"] for one in await self.made.pods(self.namespace) if one["status"].get("phase") == "Running"]
         names = [name for name in running if name.startswith("serve")]
-        labels = f'namespace_name="{WORK}",node_name="plain"'
+        labels = f'namespace_name="{self.namespace}",node_name="plain"'
         lines = [f'nvidia_gpu_duty_cycle{{uuid="GPU-{one}",pod_name="{one}",{labels}}} {self.total / len(names)}' for one in names]
-        return web.Response(text="\n".join([*lines, f'{QUEUE}{{namespace="{WORK}",pool="llm"}} {self.waiting}', ""]))
+        return web.Response(text="\n".join([*lines, f'{QUEUE}{{namespace="{self.namespace}",pool="llm"}} {self.waiting}', ""]))
 
 
 @asynccontextmanager

@@ -1,0 +1,62 @@
+"""What the how-to about scaling by GPU metrics tells to try: its own manifests, on a real control plane, by a process beside it."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+from tests.e2e.stage import ROOT, Stage, stage, until
+from tests.e2e.test_hpa import Load, address, exporting
+from tests.metrics.real_prometheus import binary, real_prometheus
+
+from gpuscaler.kube.resources import NODES
+
+pytestmark = [pytest.mark.e2e, pytest.mark.looptime(False)]
+
+EXAMPLES = ROOT / "docs" / "examples"
+#: Where the manifests say that the process is.
+PORT, WORK = 6443, "inference"
+
+
+async def kubectl(made: Stage, *words: str, manifest: str = "") -> str:
+    command = ("kubectl", "--kubeconfig", str(made.plane.kubeconfig), *words)
+    done = await asyncio.to_thread(subprocess.run, command, input=manifest, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+async def test_the_manifests_of_the_how_to_scale_a_deployment_by_a_process_beside_a_real_control_plane(tmp_path: Path) -> None:
+    async with stage("try") as made, made.kubelets():
+        room = {"cpu": "8", "memory": "32Gi", "pods": "110"}
+        ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
+        body = {"metadata": {"name": "plain"}, "status": {"capacity": room, "allocatable": room, "conditions": ready}}
+        await made.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", **body})
+        manifest = (EXAMPLES / "try-metrics.yaml").read_text(encoding="utf-8").replace("ADDRESS", address())
+        await kubectl(made, "apply", "-f", "-", manifest=manifest)
+        await kubectl(made, "apply", "-f", str(EXAMPLES / "hpa.yaml"))
+        load = Load(made, total=90.0, namespace=WORK)
+        async with exporting(load) as target, real_prometheus(binary(), tmp_path, target) as prometheus:
+            words = ["metrics", "--prometheus-url", prometheus.url, "--metrics-relist-interval", "2s", "--secure-port", str(PORT)]
+            environ = {**os.environ, "KUBECONFIG": str(made.plane.kubeconfig)}
+            with (made.folder / "try.log").open("wb") as log:
+                start = partial(subprocess.Popen, [sys.executable, "-m", "gpuscaler", *words], env=environ, stdout=log, stderr=log)
+                process = await asyncio.to_thread(start)
+            try:
+                await until("the autoscaler scales", partial(scales, made))
+                status = await asyncio.to_thread(
+                    subprocess.run, [sys.executable, "-m", "gpuscaler", "status"], env=environ, capture_output=True, text=True, check=False
+                )
+            finally:
+                process.terminate()
+                await asyncio.to_thread(process.wait, 60)
+    assert "custom.metrics.k8s.io/v1beta1 by Service default/gpuscaler-metrics: it answers" in status.stdout
+
+
+async def scales(made: Stage) -> bool:
+    """From one replica of 90 percent to two of 45."""
+    found = json.loads(await kubectl(made, "get", "deployment", "serve", "--namespace", WORK, "--output", "json"))
+    return bool(found["spec"]["replicas"] == 2)
