@@ -140,6 +140,17 @@ def test_each_step_of_a_request_has_its_time() -> None:
     door.connections.gone(silent)
 
 
+def test_proxies_keep_a_connection_for_longer_than_they_would_themselves() -> None:
+    door = Door()
+    proxy, stranger = door.open("proxy", "proxy"), door.open("stranger", "stranger")
+    door.connections.trust(proxy)
+    for connection in (proxy, stranger):
+        door.connections.asked(connection)
+        door.connections.answered(connection)
+    assert door.after(100) == ["stranger"]
+    assert door.after(21) == ["stranger", "proxy"]
+
+
 def test_a_request_has_its_bytes_and_each_one_anew() -> None:
     door = Door()
     connection = door.open("peer", "greedy")

@@ -29,8 +29,10 @@ class Bounds:
     head: float = 10.0
     #: From the end of the head until the answer is taken, the body of the request included.
     answer: float = 60.0
-    #: Between two requests: longer than Prometheus waits between two scrapes.
+    #: Between two requests: longer than Prometheus waits between two scrapes, and than front proxies keep theirs (90 s in Go), which would
+    #: otherwise send a request into a connection that is being closed.
     idle: float = 75.0
+    idle_trusted: float = 120.0
     #: Bytes of a request, head and body.
     most_bytes: int = 65_536
     most_trusted_bytes: int = 2**20
@@ -149,7 +151,7 @@ class Connections:
     def answered(self, connection: Connection) -> None:
         """The answer was written."""
         connection.stage, connection.idle_since = Stage.KEPT, self.clock()
-        connection.until = connection.idle_since + self.bounds.idle
+        connection.until = connection.idle_since + (self.bounds.idle_trusted if connection.verified else self.bounds.idle)
         own = (self._trusted if connection.trusted else self._strangers).get(connection.peer, {})
         if connection in own:
             # Those that have been idle longest stay the first.

@@ -84,8 +84,10 @@ class _Requests(RequestHandler):
     __slots__ = ("connection", "connections")
 
     def __init__(self, server: Any, connection: Connection, connections: Connections, options: dict[str, Any]) -> None:
-        loop = asyncio.get_running_loop()
-        super().__init__(server, loop=loop, keepalive_timeout=connections.bounds.idle, access_log=None, **options)  # type: ignore[arg-type]
+        loop, bounds = asyncio.get_running_loop(), connections.bounds
+        # When a connection is closed is decided there; aiohttp only begins the count with a request.
+        patience = max(bounds.idle, bounds.idle_trusted)
+        super().__init__(server, loop=loop, keepalive_timeout=patience, access_log=None, **options)  # type: ignore[arg-type]
         self.connection, self.connections = connection, connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
