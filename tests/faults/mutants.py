@@ -608,7 +608,7 @@ MUTANTS = (
     Mutant(
         case=39,
         path="planning/memory.py",
-        old="        upcoming=ledger.upcoming(book),\n",
+        old="        upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),\n",
         new="",
         removes="what is on its way is nobody's room",
     ),
@@ -1031,5 +1031,33 @@ MUTANTS = (
         old="    if not is_boundless(policy):\n",
         new="    if True:\n",
         removes="without limits nothing bounds what is bought",
+    ),
+    Mutant(
+        case=98,
+        path="settings/run_file.py",
+        old="    if not is_loopback(host):\n",
+        new="    if False:\n",
+        removes="pages may be served to everybody",
+    ),
+    Mutant(
+        case=98,
+        path="control/records/listening.py",
+        old="guarded(routes, addressed_by_loopback)",
+        new="routes",
+        removes="pages answer whatever host they are asked under",
+    ),
+    Mutant(
+        case=98,
+        path="control/records/listening.py",
+        old="guarded(routes, Vouched(reviews))",
+        new="routes",
+        removes="nobody is asked who they are",
+    ),
+    Mutant(
+        case=98,
+        path="model/options.py",
+        old="saw {unrepeated(text)}, expected {expected}; ignored",
+        new="saw {shortened(text)}, expected {expected}; ignored",
+        removes="what cannot be read is repeated",
     ),
 )

@@ -1,0 +1,48 @@
+"""F98: who reaches our ports and what they may read there, which is other tenants' pods."""
+
+from pathlib import Path
+
+import aiohttp
+import pytest
+from tests.control.records.test_listening import ROUTES, asking, get
+from tests.faults.kit import FILE
+from tests.hostile.workloads import cluster_of, pod
+from tests.metrics.api.scene import Reviewing
+
+from gpuscaler.control.records.listening import Listeners
+from gpuscaler.settings.errors import SettingsError
+from gpuscaler.settings.pools_file import parse_settings
+from gpuscaler.settings.run_settings import PagesSettings
+
+pytestmark = pytest.mark.looptime(False)
+
+
+def test_f98_an_address_that_others_reach_is_refused_for_pages_without_authentication() -> None:
+    with pytest.raises(SettingsError, match="expected a loopback address"):
+        parse_settings(f"{FILE}\npages: {{address: ':8081'}}")
+
+
+async def test_f98_a_web_site_whose_name_leads_to_the_machine_of_a_person_reads_nothing_there() -> None:
+    listeners = Listeners()
+    await listeners.pages(PagesSettings(port=0), ROUTES)
+    url = f"http://127.0.0.1:{listeners.ports['pages']}/status"
+    try:
+        async with aiohttp.ClientSession() as session:
+            async with session.get(url, headers={"Host": "rebound.example"}) as refused:
+                assert refused.status == 403
+            assert (await get(session, url))[0] == 200
+    finally:
+        await listeners.close()
+
+
+async def test_f98_elsewhere_nothing_is_read_without_a_token_or_without_the_right(tmp_path: Path) -> None:
+    api = Reviewing(tokens={"tenant": {"username": "tenant"}}, allows=lambda _spec: False)
+    async with asking(tmp_path, api) as (session, url):
+        assert [(await get(session, f"{url}/status", token))[0] for token in ("", "made-up", "tenant")] == [401, 401, 403]
+
+
+def test_f98_what_a_tenant_wrote_into_an_annotation_by_mistake_is_not_repeated() -> None:
+    (warning,) = cluster_of([pod("a", annotations={"gpuscaler.io/market": "hunter2"})]).warnings
+
+    assert "gpuscaler.io/market: saw a value of 7 characters" in warning
+    assert "hunter2" not in warning
