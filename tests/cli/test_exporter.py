@@ -200,4 +200,4 @@ def test_packages_that_are_not_installed_are_named_with_the_command_that_install
 
     assert done.exit_code == 2
     assert "saw no Python module pynvml" in done.output
-    assert "pip install 'gpuscaler[exporter]'" in done.output
+    assert "pip install '.[exporter]' in a clone of gpuscaler" in done.output

@@ -201,7 +201,10 @@ def test_without_boto3_the_extra_is_named(asked: Any, monkeypatch: pytest.Monkey
     done = asked()
 
     assert done.exit_code == 2
-    assert done.stderr == "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]\n"
+    assert (
+        done.stderr
+        == "saw no package boto3, expected it for cloud: aws; pip install '.[aws]' in a clone of gpuscaler, or an image with EXTRAS=aws\n"
+    )
 
 
 def test_a_file_without_pools_of_its_own_is_good(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def complain_of_missing(backend: str) -> None:
     missing = [name for name in wanted if importlib.util.find_spec(name.partition(".")[0]) is None]
     if missing:
         what = ", ".join(f"{name} (for {_EXTRA[name]})" for name in missing)
-        click.echo(f"saw no Python module {what}, expected them; install them with: pip install 'gpuscaler[exporter]'", err=True)
+        click.echo(f"saw no Python module {what}, expected them; install them: pip install '.[exporter]' in a clone of gpuscaler", err=True)
         sys.exit(2)
 
 

@@ -68,7 +68,16 @@ def test_a_group_that_is_only_enabled_is_reported_and_not_adopted() -> None:
     verdict = judge({f"{CA}/enabled": "true"})
 
     assert verdict.source == ""
-    assert verdict.reason.endswith(f"add {CA}/{CLUSTER}=owned")
+    assert verdict.reason.endswith(f"no tag says which cluster's it is; add {CA}/{CLUSTER}=owned, or name it in aws.groups")
+
+
+def test_a_group_that_is_enabled_and_says_elsewhere_whose_it_is_is_told_the_tag_that_is_missing() -> None:
+    verdict = judge({**EKSCTL, f"{CA}/enabled": "true"})
+
+    assert verdict.source == ""
+    assert (
+        f"without {CA}/{CLUSTER}, expected both: the tag alpha.eksctl.io/cluster-name says that it is this cluster's; add" in verdict.reason
+    )
 
 
 @pytest.mark.parametrize(

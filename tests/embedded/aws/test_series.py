@@ -34,5 +34,5 @@ def test_without_botocore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyP
     import sys
 
     monkeypatch.setitem(sys.modules, "botocore.session", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'gpuscaler\[aws\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[aws\]' in a clone"):
         Models()

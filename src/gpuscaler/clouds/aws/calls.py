@@ -25,7 +25,7 @@ _CREDENTIALS = (
     "expected those of AWS's own chain: AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a cluster IRSA or Pod Identity "
     "for the controller's ServiceAccount"
 )
-_MISSING = "saw no package boto3, expected it for cloud: aws; install gpuscaler[aws]"
+_MISSING = "saw no package boto3, expected it for cloud: aws; pip install '.[aws]' in a clone of gpuscaler, or an image with EXTRAS=aws"
 #: Codes of IAM's refusals; other codes of the cause ``unauthorised`` doubt who asks.
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 #: How IAM's refusals name the action.

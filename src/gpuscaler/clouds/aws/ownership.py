@@ -109,7 +109,9 @@ def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Verdi
     if marked:
         return Verdict("tags")
     if ENABLED in tags:
-        return Verdict(reason=f"saw the tag {ENABLED} without {ours}: several clusters could take it; add {ours}=owned")
+        whose = _claims(tags).get(cluster)
+        known = f"the tag {whose} says that it is this cluster's" if whose else "no tag says which cluster's it is"
+        return Verdict(reason=f"saw the tag {ENABLED} without {ours}, expected both: {known}; add {ours}=owned, or name it in aws.groups")
     lacking = ENABLED if ours in tags else f"{ENABLED} and {ours}"
     return Verdict(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
 

@@ -25,7 +25,9 @@ class Models:
         try:
             from botocore.session import Session  # noqa: PLC0415 - an extra
         except ImportError as error:
-            raise MissingExtraError("the AWS endpoint needs botocore, which is not installed: pip install 'gpuscaler[aws]'") from error
+            raise MissingExtraError(
+                "the AWS endpoint needs botocore, which is not installed: pip install '.[aws]' in a clone of gpuscaler"
+            ) from error
         self._load = cache(Session().get_service_model)
         self._routes = cache(self._routes_of)
 

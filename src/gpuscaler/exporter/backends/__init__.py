@@ -85,6 +85,7 @@ def make(name: str, *, devices: int) -> Backend:
         from gpuscaler.exporter.backends.nvml.backend import Nvml  # noqa: PLC0415  # as above
     except ModuleNotFoundError as error:
         raise UnavailableError(
-            "not-installed", f"saw no Python module {error.name}, expected it for --backend nvml; install gpuscaler[exporter]"
+            "not-installed",
+            f"saw no Python module {error.name}, expected it for --backend nvml; pip install '.[exporter]' in a clone of gpuscaler",
         ) from error
     return Nvml()
