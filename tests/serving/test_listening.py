@@ -138,6 +138,23 @@ async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path:
         assert server.listener.connections.closed == {}
 
 
+async def test_handshakes_that_are_ended_at_every_moment_leave_no_socket_behind(tmp_path: Path) -> None:
+    """Numbers of sockets are used again at once; asyncio would refuse one that it takes for a connection of before."""
+    context, trust = secured(tmp_path)
+    errors: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
+    async with served(tls=context, bounds=Bounds(connections=4, by_peer=2, handshakes=10_000)) as server:
+        for number in range(30):
+            shaking = [asyncio.create_task(probe(server, trust)) for _ in range(4)]
+            for _ in range(number % 15):
+                await asyncio.sleep(0)
+            server.listener.connections.make_room()
+            await asyncio.gather(*shaking, return_exceptions=True)
+        await until(lambda: not server.listener._handshakes)
+        assert await probe(server, trust) == 200
+        assert errors == []
+
+
 async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(connections=8, by_peer=4)) as server:

@@ -112,7 +112,14 @@ class Listener:
             task = loop.create_task(self._begin(accepted, connection))
             connection.close = task.cancel
             self._handshakes.add(task)
-            task.add_done_callback(self._handshakes.discard)
+            task.add_done_callback(begun)
+
+        def begun(task: "asyncio.Task[None]") -> None:
+            self._handshakes.discard(task)
+            if task.cancelled() or task.exception() is not None:
+                # It ended before asyncio had taken the socket, which it closes from then on.
+                self.connections.gone(connection)
+                accepted.close()
 
         def listen() -> None:
             if accepted.fileno() >= 0:
@@ -132,9 +139,8 @@ class Listener:
             transport, _ = await loop.connect_accepted_socket(lambda: self.make(connection), accepted, **options)
         if transport is None:
             self.connections.gone(connection)
-            accepted.close()
-            return
-        connection.close = transport.abort
+        else:
+            connection.close = transport.abort
 
     def _look(self) -> None:
         """Close what took too long; say it once where connections are closed for the sake of others, and again after a quiet while."""
