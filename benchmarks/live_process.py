@@ -159,7 +159,7 @@ async def live(config: Path, url: str, authority: Path, nodes: int) -> None:
         return Made(provider=cloud)
 
     def make_records(settings: RunSettings, place: Place) -> Service:
-        service = make(settings, place, pod="", set_level=lambda _level: None)
+        service = make(settings, place, pod="", host="here", set_level=lambda _level: None)
         service.sinks = (*service.sinks, noting)
         return service
 

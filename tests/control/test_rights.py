@@ -75,7 +75,7 @@ async def test_the_roles_allow_what_the_program_asks_and_nothing_else(tmp_path: 
     user, transport = Client(MemoryTransport(api)), Noting(api)
 
     def records(settings: RunSettings, place: Place) -> service.Service:
-        return service.make(settings, place, pod="gpuscaler-0", set_level=lambda _level: None)
+        return service.make(settings, place, pod="gpuscaler-0", host="here", set_level=lambda _level: None)
 
     running = Running(
         file=SettingsFile(path),

@@ -355,7 +355,7 @@ async def test_a_memory_of_a_newer_version_is_left_alone_and_ends_the_process(cl
 
 async def test_all_records_of_the_real_program_are_made_beside_the_controller(cluster: Cluster) -> None:
     def records(settings: RunSettings, place: Place) -> service.Service:
-        return service.make(settings, place, pod="", set_level=lambda _level: None)
+        return service.make(settings, place, pod="", host="here", set_level=lambda _level: None)
 
     cluster.start(f"{SMALL}http: {{enabled: false}}", identity="one", make_records=records)
     await asyncio.sleep(10)

@@ -82,7 +82,7 @@ async def controller(made: Stage, run_file: Path, clocks: Sleeping, make_provide
     access = from_kubeconfig([await made.kubeconfig()], environ={})
 
     def records(settings: RunSettings, place: Place) -> service.Service:
-        return service.make(settings, place, pod="", set_level=lambda _level: None)
+        return service.make(settings, place, pod="", host="here", set_level=lambda _level: None)
 
     async with HttpTransport(access) as inner:
         noting = Noting(inner)

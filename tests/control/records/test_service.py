@@ -108,7 +108,7 @@ async def test_a_waiting_pod_and_its_node_are_told_everything_in_events() -> Non
 async def test_an_annotation_that_cannot_be_read_is_named_and_repeated_nowhere() -> None:
     with capture_logs() as lines:
         async with serviced() as (here, service):
-            await here.submit("odd", **{"gpuscaler.io/market": "hunter2"})
+            await here.user.create(PODS, pod("odd", 1, {"gpuscaler.io/market": "hunter2"}), namespace="default")
             await here.sleep(90.0)
             written = await here.user.get(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
             page = repr(why_pod(service.latest, "default/odd", [], here.now()))
