@@ -33,10 +33,11 @@ Right = tuple[str, str, str]
 
 
 def allowed(kind: str) -> set[Right]:
-    """What all roles of a kind allow."""
+    """What all roles of a kind allow the controller; a Role beside those is for people."""
     found = set()
     for document in yaml.safe_load_all(ROLES.read_text()):
-        for rule in document.get("rules", ()) if document["kind"] == kind else ():
+        own = document["kind"] == kind and not document["metadata"]["name"].endswith("-reader")
+        for rule in document.get("rules", ()) if own else ():
             for group in rule["apiGroups"]:
                 for resource in rule["resources"]:
                     plural, _, part = resource.partition("/")
