@@ -2,14 +2,14 @@
 # and the user is nobody's.
 #
 #   docker build --tag gpuscaler .
-#   docker build --tag gpuscaler --build-arg EXTRAS="aws exporter" .
+#   docker build --tag gpuscaler --build-arg EXTRAS="aws" .
 #
 # Every package comes from a lock file with hashes, so that two builds have the same ones.
 ARG PYTHON=3.11
 
 FROM python:${PYTHON}-slim AS build
 # Extras of the package, by their names in pyproject.toml: what a cloud or a GPU needs beside the core.
-ARG EXTRAS="exporter"
+ARG EXTRAS="aws exporter"
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
 WORKDIR /source
 COPY requirements/ requirements/

@@ -1,15 +1,18 @@
-"""Puts the JSON Schema of the run file into the chart's schema, so that Helm refuses what the controller would.
+"""Puts the JSON Schema of the run file into the chart's schema, so that Helm refuses what the controller would, and the catalogue's types
+with GPUs into a file of the chart, by which nodes are known that nothing else tells of.
 
-Usage: ``python tools/chart_schema.py``; a test says when the chart's is an older one.
+Usage: ``python tools/chart_schema.py``; tests say when the chart's are older ones.
 """
 
 import json
 from pathlib import Path
 from typing import Any
 
+from gpuscaler.catalogue import types
 from gpuscaler.settings.schema import pools_file_schema
 
-FILE = Path(__file__).parents[1] / "charts" / "gpuscaler" / "values.schema.json"
+CHART = Path(__file__).parents[1] / "charts" / "gpuscaler"
+FILE, TYPES = CHART / "values.schema.json", CHART / "files" / "gpu-instance-types.json"
 
 
 def schema(written: dict[str, Any]) -> dict[str, Any]:
@@ -22,7 +25,17 @@ def schema(written: dict[str, Any]) -> dict[str, Any]:
     return {**written, "$defs": {**written["$defs"], "config": config}}
 
 
+def gpu_types() -> dict[str, list[str]]:
+    """Names of instance types by who makes their GPUs."""
+    found: dict[str, list[str]] = {}
+    for one in types():
+        if one.gpus:
+            found.setdefault(one.gpu_manufacturer, []).append(one.name)
+    return {maker: sorted(names) for maker, names in sorted(found.items())}
+
+
 def main() -> None:
+    TYPES.write_text(json.dumps(gpu_types(), indent=2) + "\n")
     FILE.write_text(json.dumps(schema(json.loads(FILE.read_text())), indent=2, ensure_ascii=False) + "\n")
 
 

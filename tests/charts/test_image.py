@@ -43,6 +43,13 @@ def test_every_package_is_installed_by_its_hash() -> None:
     assert [stage for stage in stages() if stage.of("ADD")] == []
 
 
+def test_without_being_asked_for_more_the_image_buys_from_aws_and_measures() -> None:
+    (extras,) = [line.partition("=")[2].strip('"').split() for line in stages()[0].of("ARG") if line.startswith("EXTRAS=")]
+
+    assert set(extras) == {"aws", "exporter"}
+    assert all((ROOT / "requirements" / f"{extra}.txt").exists() for extra in extras)
+
+
 def test_the_image_runs_as_the_user_that_the_chart_names_and_nothing_runs_after() -> None:
     last = stages()[-1]
 

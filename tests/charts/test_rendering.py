@@ -180,6 +180,26 @@ def test_on_aws_no_pools_are_needed_and_no_rights_of_the_simulated_cloud_are_giv
     assert "gpuscaler-simulated-cloud" not in yaml.safe_dump(made["Role/gpuscaler-controller"])
 
 
+def test_names_of_clouds_are_looked_up_without_the_cluster_s_dns_and_services_that_are_named_through_the_api_server() -> None:
+    def read(url: str) -> Object:
+        made = on_aws({"aws": {"endpoint_url": url}})
+        return {name: one["rules"] for name, one in made.items() if name.startswith("Role/") and name.endswith("-endpoint")}
+
+    service = {"apiGroups": [""], "resources": ["services"], "resourceNames": ["aws"], "verbs": ["get"]}
+    metrics = render({"metrics": {"enabled": True, "prometheusUrl": "http://p"}})["Deployment/gpuscaler-metrics"]
+
+    assert deployment()["spec"]["template"]["spec"]["dnsPolicy"] == "Default"
+    assert deployment({"controller": {"dnsPolicy": "ClusterFirst"}})["spec"]["template"]["spec"]["dnsPolicy"] == "ClusterFirst"
+    # Prometheus is a Service, and who asks for it needs no empty cluster.
+    assert "dnsPolicy" not in metrics["spec"]["template"]["spec"]
+    assert read("http://aws.lab.svc:4566") == {"Role/gpuscaler:gpuscaler-controller-endpoint": [service]}
+    assert (
+        on_aws({"aws": {"endpoint_url": "http://aws.lab.svc"}})["Role/gpuscaler:gpuscaler-controller-endpoint"]["metadata"]["namespace"]
+        == "lab"
+    )
+    assert read("https://aws.lab.svc") == read("http://10.0.0.7:4566") == read("http://aws.example.com") == {}
+
+
 def test_two_copies_stand_apart_and_one_of_them_at_most_is_disrupted() -> None:
     made = render()
     spec, budget = made["Deployment/gpuscaler-controller"]["spec"], made["PodDisruptionBudget/gpuscaler-controller"]["spec"]
@@ -422,10 +442,12 @@ def test_the_exporter_sees_of_its_node_what_is_asked_for_and_may_write_nowhere()
     least = exporter(
         {"exporter": {"mounts": {"devicePlugins": False, "containerLogs": False, "cgroups": False}, "kubeletFolder": "/data/kubelet"}}
     )
-    most = exporter({"exporter": {"hostPID": True}})
+    most = exporter({"exporter": {"hostPID": True, "mounts": {"devicePlugins": True}}})
 
     assert [one["hostPath"]["path"] for one in least["volumes"]] == ["/data/kubelet/pod-resources"]
     assert len(most["volumes"]) == 4
+    # At a socket beside the checkpoint plugins register: whoever gets into the exporter could.
+    assert "device-plugins" not in str(exporter())
     assert (least.get("hostPID"), most.get("hostPID")) == (None, True)
     for pod in (least, most):
         assert all(one["readOnly"] for one in pod["containers"][0]["volumeMounts"])

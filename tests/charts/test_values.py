@@ -43,14 +43,25 @@ def documented() -> dict[str, str]:
     return dict(re.findall(r"^\| `([A-Za-z.]+)` \| (.*?) \|", PAGE.read_text(), re.MULTILINE))
 
 
-def test_the_schema_has_the_run_file_s_of_this_version() -> None:
+def tool() -> Any:
+    """tools/chart_schema.py, which is in no package."""
     spec = importlib.util.spec_from_file_location("chart_schema", ROOT / "tools" / "chart_schema.py")
     assert spec is not None
     assert spec.loader is not None
-    tool = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(tool)
+    found = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(found)
+    return found
 
-    assert tool.schema(SCHEMA) == SCHEMA, "run `make manifest`"
+
+def test_the_schema_has_the_run_file_s_of_this_version() -> None:
+    assert tool().schema(SCHEMA) == SCHEMA, "run `make manifest`"
+
+
+def test_the_chart_knows_the_instance_types_with_gpus_of_the_catalogue_of_this_version() -> None:
+    known = json.loads((CHART / "files" / "gpu-instance-types.json").read_text())
+
+    assert known == tool().gpu_types(), "run `make manifest`"
+    assert ("g5.xlarge" in known["nvidia"], "g4ad.xlarge" in known["amd"]) == (True, True)
 
 
 def test_the_chart_is_of_the_version_of_the_package() -> None:

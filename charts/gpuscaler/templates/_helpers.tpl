@@ -110,6 +110,15 @@ automountServiceAccountToken: false
 {{- toJson $start -}}
 {{- end }}
 
+{{/* Namespace and name of the Service that config.aws.endpoint_url names over http; empty for any other address. */}}
+{{- define "gpuscaler.controller.endpoint" -}}
+{{- $host := (urlParse (default "" (.Values.config.aws | default dict).endpoint_url)) -}}
+{{- $parts := splitList "." (regexReplaceAll ":[0-9]+$" $host.host "") -}}
+{{- if and (eq (toString .Values.config.cloud) "aws") (eq $host.scheme "http") (gt (len $parts) 2) -}}
+{{- if eq (index $parts 2) "svc" }}{{ dict "namespace" (index $parts 1) "name" (index $parts 0) | toYaml }}{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{/* Port of metrics and health; empty where nothing is served. */}}
 {{- define "gpuscaler.controller.port" -}}
 {{- $http := .Values.config.http | default dict -}}

@@ -15,6 +15,9 @@ from gpuscaler.clouds.aws.regions import Scope
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.running import Made, Place, UnusableError
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.services import by_address
 from gpuscaler.settings.run_settings import AwsSettings, RunSettings
 
 
@@ -42,7 +45,7 @@ async def make(
     """
     told = settings.aws
     if calls is None:
-        calls = await asyncio.to_thread(_calls, told.endpoint_url, place.identity)
+        calls = await asyncio.to_thread(_calls, await _endpoint(place.client, told.endpoint_url), place.identity)
     discovery = discovery_of(told, calls, now=place.now, folder=folder)
     provider = AwsProvider(
         calls,
@@ -65,6 +68,15 @@ async def make(
         found.hasten()
 
     return Made(provider=provider, parts=[found.run], reload=reload, found=found)
+
+
+async def _endpoint(client: Client, url: str) -> str:
+    try:
+        return await by_address(client, url)
+    except NotFound as error:
+        raise UnusableError(
+            f"aws.endpoint_url: saw {url}, and {error}; expected a Service that is there: create it, or name another"
+        ) from error
 
 
 def _calls(endpoint_url: str, identity: str) -> Calls:

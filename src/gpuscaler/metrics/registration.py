@@ -7,13 +7,12 @@ from msgspec import Struct
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
-from gpuscaler.kube.resources import PODS, Resource
+from gpuscaler.kube.resources import PODS, SERVICES
 from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.api.paths import VERSIONS
 from gpuscaler.metrics.api.publishing import API_SERVICES
 from gpuscaler.metrics.rights import holds, of_autoscalers, of_server
 
-_SERVICES = Resource("", "v1", "services", "Service")
 #: Seconds that an answer may take.
 _PATIENCE = 10.0
 
@@ -134,7 +133,7 @@ async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[s
     rights = of_autoscalers(groups)
     namespace, _, name = service.partition("/")
     try:
-        selector = _target(await client.get(_SERVICES, name, namespace=namespace)).spec.selector
+        selector = _target(await client.get(SERVICES, name, namespace=namespace)).spec.selector
         query = {"labelSelector": ",".join(f"{key}={value}" for key, value in (selector or {}).items())}
         pods = [_pod(one).spec for one in await client.list_all(PODS, namespace=namespace, query=query)] if selector else []
     except (ApiError, Unreachable, msgspec.MsgspecError):

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.planning.building import NOW, node, offering, pod, pool, spec
+from msgspec.structs import replace
+from tests.planning.building import NOW, daemon, node, offering, pod, pool, spec
 
 from gpuscaler.cli.status import print_status
 from gpuscaler.control.expander import Standing
@@ -13,8 +14,10 @@ from gpuscaler.control.records.reporting import body_of
 from gpuscaler.control.records.status import MOST, NAMED, Process, Status, status_of, summary
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
@@ -149,3 +152,37 @@ def test_the_summary_is_a_line_for_people() -> None:
     assert summary(found) == (
         "1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for machines on their way"
     )
+
+
+EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
+
+
+def exporter(**labels: str) -> Workload:
+    """A DaemonSet of the chart, meant for nodes with these labels."""
+    return replace(daemon("exporter", spec(node_selector=tuple(labels.items()))), template_labels=LabelSet(EXPORTER))
+
+
+def test_gpus_that_no_exporter_is_meant_for_are_told_with_their_nodes() -> None:
+    known, unknown = node("n1", G8, labels={"gpu": "yes"}), node("n2", G8)
+    paused = node("n3", G8, labels={"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"})
+    plain = node("n4", offering("c.1", 0.1, gpus=0))
+    (said,) = status(known, unknown, paused, plain, exporter(gpu="yes")).warnings
+
+    assert said.startswith("DaemonSet default/exporter matches 1 of 2 nodes with NVIDIA GPUs, and not node n2: saw none of the labels")
+    assert status(known, plain, paused, exporter(gpu="yes")).warnings == ()
+    # Without an exporter nothing is measured on purpose, and another one may be meant for what the first is not.
+    assert status(known, unknown).warnings == ()
+    assert status(known, unknown, exporter(gpu="yes"), replace(exporter(), name="other")).warnings == ()
+
+
+def test_a_leader_on_a_node_with_gpus_is_told() -> None:
+    def warnings(on: str) -> tuple[str, ...]:
+        own = pod("gpuscaler-0", spec(cpu=1), on=on)
+        items = (node("gpu", G8), node("plain", offering("c.1", 0.1, gpus=0)), own)
+        latest = Latest(Cluster.of(items), Memory(), Plan(), POLICY, NOW, NOW)
+        leader = Process("me", pod="gpuscaler-0", namespace="default")
+        return status_of(latest, leader, troubles=(), happened=(), now=NOW).warnings
+
+    (said,) = warnings("gpu")
+    assert said.startswith("pod default/gpuscaler-0, which leads, runs on node gpu, which has GPUs")
+    assert warnings("plain") == warnings("gone") == ()

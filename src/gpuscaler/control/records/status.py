@@ -12,6 +12,7 @@ from gpuscaler.control.records.findings import closed, findings, is_let_go
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.held import Held, held
 from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.misplaced import misplaced
 from gpuscaler.control.records.removals import RemovalNow, removals_of
 from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
@@ -215,6 +216,7 @@ def status_of(
                 *findings(plan, cluster, found, latest.unpooled),
                 *closed(cluster, found, memory.ledger, now),
                 *map(is_let_go, latest.let_go),
+                *misplaced(cluster, f"{leader.namespace}/{leader.pod}"),
                 *plan.warnings,
                 *account.warnings,
                 *standing.remarks,

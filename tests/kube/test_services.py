@@ -1,0 +1,72 @@
+"""Services that settings name, found through the API server: the cluster's DNS may wait for the machine that is to be bought."""
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from tests.kube.doubles import answer, refusal
+from tests.kube.test_client import asked, client
+
+from gpuscaler.clouds.aws.calls import MissingError
+from gpuscaler.control import aws
+from gpuscaler.control.running import Place, UnusableError
+from gpuscaler.kube.services import by_address
+from gpuscaler.settings.run_settings import AwsSettings, RunSettings
+
+
+@pytest.mark.parametrize(
+    ("url", "address", "expected"),
+    [
+        ("http://aws.lab.svc:4566/x", "10.0.0.7", "http://10.0.0.7:4566/x"),
+        ("http://aws.lab.svc.cluster.local", "10.0.0.7", "http://10.0.0.7"),
+        ("http://aws.lab.svc:4566", "fd00::7", "http://[fd00::7]:4566"),
+        # Headless, or of another cluster's kind: there is no address.
+        ("http://aws.lab.svc:4566", "None", "http://aws.lab.svc:4566"),
+        ("http://aws.lab.svc:4566", None, "http://aws.lab.svc:4566"),
+    ],
+)
+async def test_the_name_of_a_service_becomes_its_address(url: str, address: str | None, expected: str) -> None:
+    one, transport = client(answer(body={"spec": {"clusterIP": address} if address else {}}))
+
+    assert await by_address(one, url) == expected
+    assert asked(transport) == [("GET", "/api/v1/namespaces/lab/services/aws")]
+
+
+@pytest.mark.parametrize(
+    "url", ["", "https://aws.lab.svc", "http://127.0.0.1:4566", "http://aws.example.com", "http://svc:4566", "http://a.b.svcs"]
+)
+async def test_nobody_is_asked_about_any_other_address_nor_where_a_certificate_is_for_the_name(url: str) -> None:
+    one, transport = client(answer(body={}))
+
+    assert await by_address(one, url) == url
+    assert transport.requests == []
+
+
+async def _made(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[list[str], str]:
+    """The endpoints that calls were made for with ``http://aws.lab.svc:4566`` in the settings, and what making the provider ended with."""
+    seen: list[str] = []
+
+    def calls(**told: Any) -> None:
+        seen.append(told["endpoint_url"])
+        raise MissingError("no boto3 in this test")
+
+    monkeypatch.setattr(aws, "Calls", calls)
+    one, _ = client(*answers)
+    settings = cast(RunSettings, SimpleNamespace(aws=AwsSettings(endpoint_url="http://aws.lab.svc:4566")))
+    with pytest.raises(UnusableError) as ended:
+        await aws.make(settings, cast(Place, SimpleNamespace(client=one, identity="me")))
+    return seen, str(ended.value)
+
+
+async def test_calls_to_an_endpoint_that_is_a_service_go_to_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, _ = await _made(monkeypatch, answer(body={"spec": {"clusterIP": "10.0.0.7"}}))
+
+    assert seen == ["http://10.0.0.7:4566"]
+
+
+async def test_an_endpoint_that_is_a_service_nobody_made_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, said = await _made(monkeypatch, refusal(404, 'services "aws" not found', reason="NotFound"))
+
+    assert seen == []
+    assert said.startswith("aws.endpoint_url: saw http://aws.lab.svc:4566, and ")
+    assert 'services "aws" not found' in said
