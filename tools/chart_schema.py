@@ -1,7 +1,7 @@
 """Makes the two files of the chart that follow from the program.
 
-The JSON Schema of the run file goes into the schema of its values, so that Helm refuses what the controller would; the catalogue's types with
-GPUs go into a file, by which nodes are known that nothing else tells of.
+The JSON Schema of the run file goes into the schema of its values, so that Helm refuses what the controller would; the catalogue's types
+with GPUs go into a file, by which nodes are known that nothing else tells of.
 
 Usage: ``python tools/chart_schema.py``; tests say when the chart's are older ones.
 """
