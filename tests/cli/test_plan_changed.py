@@ -87,8 +87,8 @@ def test_priorities_that_match_no_pool_are_told_and_change_nothing(desktop: Desk
 
 @pytest.mark.parametrize("kind", ["Deployment", "Job", "StatefulSet"])
 def test_who_gives_a_manifest_as_the_cluster_is_told_of_add_pods(desktop: Desktop, kind: str) -> None:
-    maker = {"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": {"replicas": 2, "template": template(1)}}
-    file = desktop.objects({**maker, "spec": {**maker["spec"], "selector": {"matchLabels": {"app": "a"}}}}, name="train.yaml")
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template(1)}
+    file = desktop.objects({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": spec}, name="train.yaml")
     hint = f"note: {file}: saw {kind} train and no pods, expected pods, which are what is planned for; --add-pods {file} makes them\n"
 
     assert hint in desktop.run("--cluster", file, "--pools", desktop.pools).stderr

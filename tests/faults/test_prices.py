@@ -71,4 +71,4 @@ async def test_f83_the_price_that_is_told_is_that_of_the_machine_that_came(tmp_p
 
         assert any(text == f"buys 1 machine at {range_} for 1 pod" for text in told)
         assert any("ordered (or another of 2 offerings, as the cloud chooses)" in text and text.endswith(range_) for text in told)
-        assert f"1 of 1 machine granted: 1 x {came} spot in us-east-1a (${spot[came]:.2f}/h, ready in " in capsys.readouterr().out
+        assert f"1 of 1 machine granted: 1 x {came} spot in us-east-1a, ${spot[came]:.2f}/h, ready in " in capsys.readouterr().out

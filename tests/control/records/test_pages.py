@@ -1,5 +1,6 @@
 """The leader's pages over HTTP."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from tests.control.records.deciding import idle
 from tests.control.records.test_history import memory, told
 from tests.control.records.test_why import WAITS, latest
 
+from gpuscaler.control.records.happening import DECIDED, ORDERED, Happening
 from gpuscaler.control.records.inputs import unpacked
 from gpuscaler.control.records.keeping import Keeper
 from gpuscaler.control.records.pages import Pages
@@ -24,6 +26,36 @@ from gpuscaler.serving.server import serve
 
 pytestmark = pytest.mark.looptime(False)
 STUCK = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1 has a taint"),)),))
+
+
+def last(*happenings: Happening) -> list[str]:
+    """What the status shows of what happened."""
+    client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
+    reporter = Reporter(
+        client, latest(), namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
+    )
+    for one in happenings:
+        reporter.happened(one)
+    return [one.text for one in asyncio.run(reporter.look()).happened]
+
+
+def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> Happening:
+    return Happening(1.0, DECIDED, f"node n{number} is to be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
+
+
+def test_nodes_that_go_by_one_decision_for_the_same_reason_are_one_line_of_the_status() -> None:
+    gone = [removal(number, seconds=60 + number) for number in range(5)]
+    other = [removal(8, why="its pods fit elsewhere, which saves"), removal(9, decision="d-2")]
+
+    assert last(*gone, *other) == [
+        "each of 5 nodes (n0, n1, n2 and 2 more) is to be removed: idle for 60s",
+        "node n8 is to be removed: its pods fit elsewhere, which saves 60s",
+        "node n9 is to be removed: idle for 60s",
+    ]
+
+
+def test_many_nodes_push_nothing_else_out_of_the_status() -> None:
+    assert last(Happening(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
 
 
 @asynccontextmanager

@@ -127,7 +127,7 @@ def test_what_holds_machines_is_one_line_with_how_many_and_what_they_cost(capsys
     ]
     assert (
         "\nHeld: 2 machines ($13.00/h) by Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving; "
-        "1 machine ($1.00/h) by PodDisruptionBudgets. gpuscaler why node n1 names what it is there.\n"
+        "1 machine ($1.00/h) by PodDisruptionBudgets. gpuscaler why node n1 names the object.\n"
     ) in capsys.readouterr().out
 
 

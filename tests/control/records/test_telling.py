@@ -135,7 +135,7 @@ def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
     where = f"g.1 on-demand in {KIND.zone}"
 
     assert (kind, cause) == (kinds.ANSWERED, "capacity")
-    assert text.startswith(f"3 of 10 machines granted: 3 x {where} ($1.00/h each, ready in about 4m")
+    assert text.startswith(f"3 of 10 machines granted: 3 x {where}, $1.00/h each, ready in about 4m")
     assert text.endswith(f"; 7 not granted: {where} refused: no capacity (none left)")
     assert [kind for kind, *_ in rest] == [kinds.GRANTED] * 3 + [kinds.REFUSED]
 
@@ -156,7 +156,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
         fates = () if step.pending else (events.Refused(KIND.key, NOW),)
         life.records.answered(Answered(order, (step,), fates), NOW)
 
-    assert [one.text.partition(" (")[0] for one in life.kept.told if one.kind == kinds.ANSWERED] == [
+    assert [one.text.partition(", ready")[0] for one in life.kept.told if one.kind == kinds.ANSWERED] == [
         f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
         f"1 of 2 machines granted: 1 x g.1 on-demand in {KIND.zone}",
     ]

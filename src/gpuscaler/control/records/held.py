@@ -75,4 +75,4 @@ def held(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[Hel
 def told(found: tuple[Held, ...]) -> str:
     """All of it in one line for people."""
     node = found[0].node
-    return f"Held: {'; '.join(one.text for one in found)}. gpuscaler why node {node} names what it is there."
+    return f"Held: {'; '.join(one.text for one in found)}. gpuscaler why node {node} names the object."

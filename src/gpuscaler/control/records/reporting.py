@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import copy
 from typing import Any
 
@@ -32,6 +32,8 @@ STEP_SECONDS = 1.0
 OLD_SECONDS = 180.0
 #: Happenings that are shown.
 SHOWN = 20
+#: Nodes that are named where the same happened to many.
+NAMED = 3
 #: Clusters of more nodes than this are looked through in a thread.
 INLINE = 1_000
 #: Times that have passed, in sentences.
@@ -66,10 +68,18 @@ class Reporter(Sink):
         self._process, self._troubles, self._leading, self._now, self._holds = process, troubles, leading, now, holds
         self._happened: deque[Happening] = deque(maxlen=SHOWN)
         self._written: Status | None = None
+        #: The last things that happened, which differ in their nodes alone.
+        self._alike: list[Happening] = []
 
     def happened(self, what: Happening, /) -> None:
-        if what.kind not in _STEPS:
-            self._happened.append(what)
+        if what.kind in _STEPS:
+            return
+        if self._alike and are_alike(self._alike[0], what):
+            self._alike.append(what)
+            self._happened.pop()
+        else:
+            self._alike = [what]
+        self._happened.append(together(self._alike))
 
     async def run(self) -> None:
         """Look and write every few seconds, until cancelled."""
@@ -118,6 +128,23 @@ class Reporter(Sink):
             if not self.trouble:
                 _LOG.warning("the status could not be written", problem=str(error))
             self.trouble = f"ConfigMap {self._namespace}/{NAME}: {error}"
+
+
+def are_alike(one: Happening, other: Happening) -> bool:
+    """Whether two say the same of two nodes, as parts of one decision, but for how much time has passed."""
+    said = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (one, other)]
+    return bool(one.node) and (one.kind, one.decision, said[0]) == (other.kind, other.decision, said[1])
+
+
+def together(alike: Sequence[Happening]) -> Happening:
+    """What happened to several nodes as one: in the words of the first."""
+    first = alike[0]
+    if len(alike) == 1:
+        return first
+    more = f" and {len(alike) - NAMED} more" if len(alike) > NAMED else ""
+    names = ", ".join(one.node for one in alike[:NAMED]) + more
+    text = first.text.replace(f"node {first.node}", f"each of {len(alike)} nodes ({names})", 1)
+    return replace(alike[-1], text=text)
 
 
 def _same(one: Status, other: Status) -> bool:

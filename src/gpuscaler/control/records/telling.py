@@ -107,8 +107,8 @@ def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook:
     parts = []
     for key, number in Counter(key for _, key in step.granted).items():
         price = costing.price_of(policy, key)
-        each = f"{money(price)}/h{' each' if number > 1 else ''}, " if price is not None else ""
-        parts.append(f"{number} x {offering(key)} ({each}{soon(outlook(key))})")
+        each = f", {money(price)}/h{' each' if number > 1 else ''}" if price is not None else ""
+        parts.append(f"{number} x {offering(key)}{each}, {soon(outlook(key))}")
     if step.pending:
         parts.append(f"{step.pending} more accepted, whose names follow")
     short = asked - len(step.granted) - step.pending

@@ -37,7 +37,7 @@ def expected(forecast: Forecast, price: str) -> str:
 
 def soon(forecast: Forecast) -> str:
     """``ready in about 3m40s, p95 6m``, and what that rests on where it is not enough machines of its kind."""
-    late = f", p95 {spoken(forecast.late)}" if forecast.late > forecast.typical else ""
+    late = f", p95 {spoken(forecast.late)}" if spoken(forecast.late) != spoken(forecast.typical) else ""
     return f"ready in about {spoken(forecast.typical)}{late}{f' ({forecast.basis})' if forecast.basis else ''}"
 
 
