@@ -1,18 +1,24 @@
 """Who reads which page at which address, with TLS, tokens and an API server that reviews."""
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import aiohttp
+import msgspec
 import pytest
 import trustme
 from aiohttp import web
+from click.testing import CliRunner, Result
+from tests.cli.serving import kubeconfig
 from tests.metrics.api.scene import Reviewing
 from tests.serving.test_server import written
 
+from gpuscaler.cli import main
 from gpuscaler.control.records.listening import Listeners
+from gpuscaler.control.records.why import Answer
 from gpuscaler.control.running import UnusableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.leases import NotLeaderError
@@ -25,7 +31,12 @@ async def told(_request: web.Request) -> web.Response:
     return web.Response(text="ok")
 
 
-ROUTES = [web.get("/why/pod/{namespace}/{name}", told), web.get("/status", told)]
+async def explained(_request: web.Request) -> web.Response:
+    answer = Answer("node n1", known=True, now=("it stays",), happened=(), at=0.0)
+    return web.Response(body=msgspec.json.encode(answer), content_type="application/json")
+
+
+ROUTES = [web.get("/why/pod/{namespace}/{name}", told), web.get("/why/node/{name}", explained), web.get("/status", told)]
 
 
 def not_leading(_seconds: float) -> None:
@@ -37,6 +48,7 @@ async def asking(folder: Path, api: Reviewing) -> AsyncIterator[tuple[aiohttp.Cl
     """Pages behind authentication, of a copy that does not lead and only looks on."""
     authority = trustme.CA()
     certificate, key = written(folder, authority)
+    authority.cert_pem.write_to_path(str(folder / "ca.pem"))
     trust = ssl.create_default_context()
     authority.configure_trust(trust)
     listeners = Listeners()
@@ -76,6 +88,22 @@ async def test_elsewhere_pages_are_for_those_whom_the_api_server_knows_and_lets_
         refused = "may not get /status: no such role; expected the right to get it as a non-resource URL\n"
         assert await get(session, f"{url}/status", "good") == (403, f"user 'jane' {refused}")
         assert (await get(session, f"{url}/why/pod/default/a", "also"))[0] == 403
+
+
+async def test_why_presents_a_token_to_a_leader_behind_tls_and_says_what_it_answers_without_a_good_one(tmp_path: Path) -> None:
+    api = Reviewing(tokens={"good": {"username": "jane"}})
+    files = ("--leader-ca-file", str(tmp_path / "ca.pem"), "--kubeconfig", str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
+
+    async def why(url: str, token: str) -> Result:
+        (tmp_path / "token").write_text(token)
+        words = ["why", "node", "n1", "--leader", url, "--leader-token-file", str(tmp_path / "token"), *files]
+        return await asyncio.to_thread(CliRunner().invoke, main, words)
+
+    async with asking(tmp_path, api) as (_, url):
+        good, bad = await why(url, "good"), await why(url, "made-up")
+
+    assert (good.exit_code, good.output) == (0, "node n1:\n  it stays\n")
+    assert "The leader cannot be asked (the leader answered 401: expected a bearer token of this cluster)" in bad.output
 
 
 async def test_nobody_is_let_in_while_the_api_server_is_away(tmp_path: Path) -> None:
