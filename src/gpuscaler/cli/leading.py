@@ -129,7 +129,10 @@ async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> t
         needed = f"get and create on pods/portforward in namespace {leader.namespace}"
         raise OutOfReachError(f"{error}; expected {needed}, as the chart's Role for readers has them: bind it to this user") from error
     except (ApiError, NotAnsweredError, Unreachable) as error:
-        raise OutOfReachError(f"the port of its pages cannot be forwarded: {error}") from error
+        by_hand = f"kubectl --namespace {leader.namespace} port-forward {leader.pod} {leader.port}"
+        raise OutOfReachError(
+            f"the port of its pages cannot be forwarded: {error}; where {by_hand} works, --leader http://127.0.0.1:{leader.port} asks there"
+        ) from error
 
 
 async def ask_here(leader: "Process", path: str) -> tuple[int, bytes]:
