@@ -1,0 +1,107 @@
+"""Answers of prometheus-adapter v0.12.0, recorded on a real control plane (1.35.4) over a real Prometheus, and ours to the same questions.
+
+``recorded/rules.yaml`` are the rules and ``recorded/page.txt`` what was scraped. Of an answer its status is compared, and its objects and
+values or its message. Where ours is to be another one, ``answers.json`` says which, and why.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from aiohttp import web
+from tests.metrics.building import pod
+from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
+
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.paths import read as read_path
+from gpuscaler.metrics.api.statuses import Failure
+from gpuscaler.metrics.discovering import Discoverer, Looks
+from gpuscaler.metrics.evaluating import Evaluator, Timing
+from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.prometheus import Prometheus, access_of, server_of
+from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.source import PrometheusSource
+
+pytestmark = pytest.mark.looptime(False)  # real processes take real time
+
+RECORDED = Path(__file__).parent / "recorded"
+DEPLOYMENT = {
+    "apiVersion": "apps/v1",
+    "kind": "Deployment",
+    "metadata": {"name": "web", "namespace": "ml", "labels": {"app": "web"}},
+    "spec": {"replicas": 0, "selector": {"matchLabels": {"app": "web"}}, "template": {"metadata": {"labels": {"app": "web"}}}},
+}
+
+
+@asynccontextmanager
+async def exporting() -> AsyncIterator[str]:
+    async def page(_: web.Request) -> web.Response:
+        return web.Response(text=(RECORDED / "page.txt").read_text(encoding="utf-8"))
+
+    app = web.Application()
+    app.router.add_get("/metrics", page)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@asynccontextmanager
+async def answering(folder: Path) -> AsyncIterator[Answering]:
+    api = ApiServer(time.time)
+    namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
+    api.load([namespace, pod("a", app="x"), pod("b", app="x"), DEPLOYMENT])
+    async with exporting() as target, real_prometheus(binary(), folder, target) as running:
+        prometheus = Prometheus([server_of(access_of(running.url))], clock=time.monotonic, timeout=5.0)
+        rules = read((RECORDED / "rules.yaml").read_text(encoding="utf-8"))
+        source = PrometheusSource(
+            Discoverer(prometheus, rules, wall=time.time, looks=Looks(interval=1.0, max_age=600)),
+            Evaluator(prometheus, clock=time.monotonic, timing=Timing(period=1.0)),
+            Objects(Client(MemoryTransport(api)), clock=time.monotonic, random=Random(1)),
+            clock=time.monotonic,
+        )
+        task = asyncio.create_task(source.run())
+        try:
+            yield Answering(source)
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+            await prometheus.close()
+
+
+async def asked(answers: Answering, path: str) -> list[Any]:
+    """Status, and objects with their values or the message, in the form of the file."""
+    try:
+        reply = await answers.answer(read_path("GET", path), {})  # type: ignore[arg-type]  # no header is looked at for metrics
+    except Failure as failure:
+        return [failure.code, failure.message]
+    items = json.loads(reply.body)["items"]
+    abouts = [one.get("describedObject", {}) for one in items]
+    values = [one["value"] for one in items]
+    return [
+        reply.status,
+        [[about.get("kind"), about.get("apiVersion"), about.get("name"), value] for about, value in zip(abouts, values, strict=True)],
+    ]
+
+
+async def test_every_recorded_question_is_answered_as_prometheus_adapter_does_or_better(tmp_path: Path) -> None:
+    recorded = json.loads((RECORDED / "answers.json").read_text(encoding="utf-8"))
+    async with answering(tmp_path) as answers:
+        async with asyncio.timeout(PATIENCE):
+            while not (answers.source.external_metrics() and len(answers.source.custom_metrics()) >= 7):  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+        found = {one["path"]: await asked(answers, one["path"]) for one in recorded}
+    assert found == {one["path"]: one.get("ours", one["adapter"]) for one in recorded}
+    assert all(one["why"] and one["ours"] != one["adapter"] for one in recorded if "ours" in one)
