@@ -52,6 +52,17 @@ async def test_a_name_may_be_escaped_in_the_path() -> None:
             assert answer.status == 200
 
 
+async def test_a_web_site_that_a_browser_shows_on_this_machine_gets_nothing() -> None:
+    names = ({"Host": "rebound.example"}, {"Host": "[x"}, {"Origin": "https://site.example"}, {"Origin": "null"})
+    async with _served(ApiServer(time.time)) as (url, session):
+        for headers in names:
+            async with session.get(f"{url}{CONFIG_MAPS}", headers=headers) as answer:
+                assert (answer.status, (await answer.json())["reason"]) == (403, "Forbidden"), headers
+        for headers in ({"Host": "localhost:1"}, {"Origin": "http://localhost:3000"}):
+            async with session.get(f"{url}{CONFIG_MAPS}", headers=headers) as answer:
+                assert answer.status == 200
+
+
 async def test_tls_and_tokens_are_checked() -> None:
     authority = trustme.CA()
     ours, theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), ssl.create_default_context()

@@ -8,16 +8,21 @@ from typing import Final
 
 from aiohttp import ClientConnectionResetError, web
 
+from gpuscaler.control.records.guarding import asks_here
 from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.failures import Severed
+from gpuscaler.embedded.failures import Failure, Severed
 from gpuscaler.embedded.forwarding import forward
+from gpuscaler.embedded.replies import reply
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.settings.run_settings import is_loopback
 
 #: The largest body that is read, in bytes. Larger than what is taken, so that a client reads why it was refused.
 _LARGEST_READ: Final = 64 * 1024 * 1024
 #: Seconds that requests get to end when the server stops; watches never would.
 _SHUTDOWN: Final = 0.1
+#: What a web site reads.
+_ELSEWHERE: Final = Failure(403, "Forbidden", "expected a request to a loopback address of this machine, and not one that a web site sends")
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,15 @@ class Serving:
 
 
 async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> Serving:
-    """Serve ``api`` at ``host``; ``port`` 0 takes a free one. Raises OSError where the address cannot be had."""
+    """Serve ``api`` at ``host``; ``port`` 0 takes a free one. Raises OSError where the address cannot be had.
+
+    At a loopback address without TLS, which whoever is on this machine may ask anything, web sites are kept out that a browser here shows.
+    """
+    for_this_machine = tls is None and is_loopback(host)
 
     async def handle(request: web.Request) -> web.StreamResponse:
+        if for_this_machine and not asks_here(request):
+            return await _send(request, reply(_ELSEWHERE.body(), status=_ELSEWHERE.code, headers=_ELSEWHERE.headers()))
         return await _handle(api, request)
 
     app = web.Application(client_max_size=_LARGEST_READ)

@@ -34,16 +34,21 @@ def _after(guard: Guard, handler: Handler) -> Handler:
 
 async def addressed_by_loopback(request: web.Request) -> None:
     """Refuse requests that name another host: a browser here sends such for a web site whose name leads to a loopback address."""
-    if not is_loopback(_named(request.host)):
+    if not asks_here(request):
         raise web.HTTPForbidden(text="expected a request to a loopback address: the pages are for this machine, or for a forwarded port\n")
 
 
-def _named(host: str) -> str:
-    """The name in a Host header; empty where it has none."""
+def asks_here(request: web.Request) -> bool:
+    """Whether a request names this machine by a loopback address, and no web site that it is sent for."""
+    origin = request.headers.get("Origin", "")
+    return _leads_here(f"http://{request.host}") and (not origin or _leads_here(origin))
+
+
+def _leads_here(url: str) -> bool:
     try:
-        return URL(f"http://{host}").host or ""
+        return is_loopback(URL(url).host or "")
     except ValueError:
-        return ""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
