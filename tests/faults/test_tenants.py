@@ -17,6 +17,7 @@ from tests.hostile.workloads import (
     cluster_of,
     containers,
     gangs,
+    many_namespaces,
     mixed,
     near,
     node,
@@ -35,10 +36,12 @@ from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import bounded
+from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning import memory, planner
 from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.rows import Rows
+from gpuscaler.planning.selector_index import SelectorIndex
 from gpuscaler.planning.state import State
 
 __all__ = ["shop"]
@@ -185,6 +188,20 @@ def test_f94_a_namespace_with_more_rules_than_a_plan_can_weigh_keeps_no_other_wa
     assert len({key for machine in made.machines for key in machine.pods if key.startswith("others/")}) == 50
     assert 100 < len(cut) < 600
     assert all(each.reasons[0].detail.startswith("planning budget of namespace tenant used up") for each in cut)
+
+
+def test_f94_hundreds_of_namespaces_with_rules_keep_no_other_waiting() -> None:
+    made = plan(cluster_of([*many_namespaces(1900), *ordinary(200, distinct=200)]), State(), policy(POOLS), NOW)
+
+    assert len({key for machine in made.machines for key in machine.pods if key.startswith("others/")}) == 200
+
+
+def test_f94_a_label_that_all_pods_have_does_not_make_the_search_for_rules_as_long_as_all_of_them() -> None:
+    labels = [{"app": "x", "job": str(number)} for number in range(1000)]
+    rules = [LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in one.items())) for one in labels]
+    index = SelectorIndex(rules)
+
+    assert sum(len(index.near(one)) for one in labels) < 3000
 
 
 def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
