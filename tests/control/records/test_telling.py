@@ -178,6 +178,7 @@ def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
             LogLines().happened(Happening(NOW, kind, "x", offering=KIND.key, order="t", cause=cause))
 
     assert [line["log_level"] for line in lines] == ["info", "warning", "debug", "debug", "debug"]
+    assert [line.get("cause") for line in lines] == [None, "capacity", None, "capacity", None]
 
 
 def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> None:

@@ -25,6 +25,7 @@ class LogLines(Sink):
             "machine": what.machine,
             "order": what.order,
             "decision": what.decision,
+            "cause": what.cause,
             "pods": list(what.pods[:NAMED]),
             "pod_count": len(what.pods),
             **(dict(zip(("pool", "market", "instance_type", "zone"), what.offering, strict=True)) if what.offering else {}),
