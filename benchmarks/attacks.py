@@ -89,7 +89,7 @@ def controller() -> Iterator[tuple[int, int, bool]]:
         port = free.getsockname()[1]
     with TemporaryDirectory() as folder, served(Path(folder)) as cluster:
         file = Path(folder) / "run.yaml"
-        file.write_text(RUN_FILE.replace("{enabled: false}", f"{{address: '127.0.0.1:{port}'}}"))
+        file.write_text(RUN_FILE.replace("{enabled: false}", f"{{address: '127.0.0.1:{port}'}}\npages: {{enabled: false}}"))
         with _process("run", "--config", str(file), "--kubeconfig", str(cluster.kubeconfig)) as pid:
             yield _reachable(port), pid, False
 

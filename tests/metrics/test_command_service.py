@@ -286,7 +286,7 @@ async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_
 async def test_a_right_to_read_that_is_missing_is_logged_and_all_is_well_once_it_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, path: str
 ) -> None:
-    monkeypatch.setattr("gpuscaler.metrics.command_service.LOOK", 0.1)
+    monkeypatch.setattr("gpuscaler.serving.health.LOOK", 0.1)
     with structlog.testing.capture_logs() as logs:
         async with running(tmp_path, fault=Fault("GET", path, refusal=Failure(403, "Forbidden", said))) as made:
             made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")

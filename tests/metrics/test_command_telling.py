@@ -4,7 +4,7 @@ import asyncio
 
 import structlog
 
-from gpuscaler.metrics.command_service import tell
+from gpuscaler.serving.health import tell
 
 
 async def test_what_keeps_it_from_being_ready_is_logged_when_it_changes_and_when_it_is_over() -> None:

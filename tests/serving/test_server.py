@@ -6,11 +6,13 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from unittest.mock import Mock
 
 import aiohttp
 import pytest
 import trustme
 from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry, Counter
 
 from gpuscaler.serving import exposition
@@ -47,6 +49,18 @@ async def test_a_probe_names_every_check_and_fails_with_any_of_them() -> None:
         trouble.update(loop="no turn for 90 s", synced="")
         assert (await get(f"{url}/healthz"))[0] == 503
         assert (await get(f"{url}/readyz"))[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("peer", "said"), [("10.0.0.7", "reason withheld"), ("::ffff:127.0.0.1", "https://10.0.0.1 is away"), ("::1", "https:")]
+)
+async def test_reasons_are_for_callers_on_this_machine(peer: str, said: str) -> None:
+    health = Health(ready={"synced": lambda: "https://10.0.0.1 is away"})
+    transport = Mock(**{"get_extra_info.side_effect": lambda name, default=None: (peer, 5) if name == "peername" else default})
+    answer = await health.routes()[1].handler(make_mocked_request("GET", "/readyz", transport=transport))
+    assert isinstance(answer, web.Response)
+    assert answer.status == 503
+    assert (answer.text or "").startswith(f"[-]synced {said}")
 
 
 async def test_a_check_that_breaks_is_one_that_fails() -> None:

@@ -36,14 +36,12 @@ from gpuscaler.metrics.outages import Telling
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
 from gpuscaler.metrics.upkeep import Upkeep
-from gpuscaler.serving.health import Check, said
+from gpuscaler.serving.health import tell
 from gpuscaler.serving.tls import CertificateError, LiveTls
 
 _LOG = structlog.get_logger(__name__)
 #: Questions about tokens and rights: so many a second, at once, and seconds for an answer, as delegating API servers have it.
 _REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
-#: How often it is looked at what keeps it from being ready, in seconds.
-LOOK = 5.0
 #: Seconds that a pod goes on to answer when it is asked to end, and is not ready any more.
 LINGER = 3.0
 
@@ -215,19 +213,6 @@ class MetricsService:
             pages={"/metrics": page(registry)},
             groups=self.options.settings.apis,
         )
-
-
-async def tell(checks: Mapping[str, Check]) -> None:
-    """Log what each of ``checks`` finds wrong, when that changes, until cancelled: whoever reads logs does not see what probes are told."""
-    told: dict[str, str] = {}
-    while True:
-        await asyncio.sleep(LOOK)
-        for name, check in checks.items():
-            before, told[name] = told.get(name, ""), said(check)
-            if told[name] and told[name] != before:
-                _LOG.warning("not ready", part=name, problem=told[name])
-            elif before and not told[name]:
-                _LOG.info("ready again", part=name)
 
 
 def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:

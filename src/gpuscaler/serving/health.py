@@ -1,10 +1,17 @@
 """Whether a process is alive and ready, as Kubernetes' probes ask."""
 
+import asyncio
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import structlog
 from aiohttp import web
 
+from gpuscaler.serving.listening import peer_of
+
+_LOG = structlog.get_logger(__name__)
+#: How often it is looked at what a process lacks, in seconds.
+LOOK = 5.0
 #: A check says what is wrong, or nothing.
 Check = Callable[[], str]
 
@@ -20,17 +27,21 @@ class Health:
         """``/healthz`` and ``/readyz``."""
         return [web.get("/healthz", self._healthz), web.get("/readyz", self._readyz)]
 
-    async def _healthz(self, _request: web.Request) -> web.Response:
-        return answer(self.alive)
+    async def _healthz(self, request: web.Request) -> web.Response:
+        return answer(self.alive, reasons=_is_here(request))
 
-    async def _readyz(self, _request: web.Request) -> web.Response:
-        return answer({**self.alive, **self.ready})
+    async def _readyz(self, request: web.Request) -> web.Response:
+        return answer({**self.alive, **self.ready}, reasons=_is_here(request))
 
 
-def answer(checks: Mapping[str, Check]) -> web.Response:
-    """200 where all is well, else 503; a line for each check either way, as the API server's own probes answer."""
+def answer(checks: Mapping[str, Check], *, reasons: bool) -> web.Response:
+    """200 where all is well, else 503; a line for each check either way, as the API server's own probes answer.
+
+    ``reasons`` are errors of other servers, which are not for everybody who reaches the port; :func:`tell` logs them.
+    """
     found = {name: said(check) for name, check in checks.items()}
-    lines = [f"[{'-' if wrong else '+'}]{name} {wrong or 'ok'}" for name, wrong in found.items()]
+    told = {name: wrong if reasons else "reason withheld" for name, wrong in found.items() if wrong}
+    lines = [f"[{'-' if wrong else '+'}]{name} {told.get(name, 'ok')}" for name, wrong in found.items()]
     bad = any(found.values())
     return web.Response(status=503 if bad else 200, text="\n".join([*lines, "failed" if bad else "ok", ""]))
 
@@ -41,3 +52,21 @@ def said(check: Check) -> str:
         return check()
     except Exception as error:  # noqa: BLE001  # whatever breaks in a check, the probe is to be answered
         return f"{type(error).__name__}: {error}"
+
+
+def _is_here(request: web.Request) -> bool:
+    """Whether it comes from this machine: in a pod from a forwarded port, which only those get who may forward it."""
+    return peer_of((request.remote or "",)).startswith(("127.", f"{peer_of(('::1',))}"))
+
+
+async def tell(checks: Mapping[str, Check]) -> None:
+    """Log what each of ``checks`` finds wrong, when that changes, until cancelled: whoever reads logs does not see what probes are told."""
+    told: dict[str, str] = {}
+    while True:
+        await asyncio.sleep(LOOK)
+        for name, check in checks.items():
+            before, told[name] = told.get(name, ""), said(check)
+            if told[name] and told[name] != before:
+                _LOG.warning("not ready", part=name, problem=told[name])
+            elif before and not told[name]:
+                _LOG.info("ready again", part=name)

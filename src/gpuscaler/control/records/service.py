@@ -28,7 +28,7 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
 from gpuscaler.planning.state.boots import Forecast
 from gpuscaler.serving import exposition
-from gpuscaler.serving.health import Health
+from gpuscaler.serving.health import Health, tell
 from gpuscaler.settings.run_settings import PagesSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
@@ -195,7 +195,7 @@ class Service(Records):
         try:
             await self._serve()
             async with asyncio.TaskGroup() as tasks:
-                for part in (self.keeper.run, self.reporter.run, self.events.run, self._measure):
+                for part in (self.keeper.run, self.reporter.run, self.events.run, self._measure, self._log_health):
                     tasks.create_task(self._keep_up(part))
                 for tls in self.listeners.tls:
                     tasks.create_task(self._keep_up(tls.run))
@@ -213,6 +213,10 @@ class Service(Records):
                 self.failures += 1
                 _LOG.exception("a part of the records broke; it begins anew", part=part.__qualname__)
             await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _log_health(self) -> None:
+        """Log why this process is not alive or ready: probes hear that only from this machine."""
+        await tell({"loop": self.alive, "synced": self.synced})
 
     async def _serve(self) -> None:
         http, told = self.settings.http, self._pages
