@@ -21,9 +21,10 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from tests.cli.serving import served
+from tests.hostile.workloads import LIMITED
 
 from benchmarks.figures import Figure
-from benchmarks.hostile import RUN_FILE
+from benchmarks.hostile import SIMULATED, free_port
 from benchmarks.metrics import METRICS, running
 from gpuscaler.exporter.footprint import footprint
 
@@ -85,19 +86,17 @@ def metrics_api() -> Iterator[tuple[int, int, bool]]:
 
 @contextmanager
 def controller() -> Iterator[tuple[int, int, bool]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with TemporaryDirectory() as folder, served(Path(folder)) as cluster:
         file = Path(folder) / "run.yaml"
-        file.write_text(RUN_FILE.replace("{enabled: false}", f"{{address: '127.0.0.1:{port}'}}\npages: {{enabled: false}}"))
+        file.write_text(f"{LIMITED}{SIMULATED}http: {{address: '127.0.0.1:{port}'}}\n")
         with _process("run", "--config", str(file), "--kubeconfig", str(cluster.kubeconfig)) as pid:
             yield _reachable(port), pid, False
 
 
 @contextmanager
 def exporter() -> Iterator[tuple[int, int, bool]]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     with _process("exporter", "--backend", "simulated", "--listen", f"127.0.0.1:{port}", "--kubelet-socket", "/nonexistent") as pid:
         yield _reachable(port), pid, False
 
