@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import yaml
 from tests.control.managing import managed
+from tests.patience import PATIENCE
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
@@ -43,7 +44,7 @@ class Served:
     kubeconfig: Path
     loop: asyncio.AbstractEventLoop
 
-    def ask(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = 20.0) -> T:
+    def ask(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = PATIENCE) -> T:
         """Ask the server something, in its own thread."""
         return asyncio.run_coroutine_threadsafe(question(Client(MemoryTransport(self.api))), self.loop).result(within)
 
@@ -53,7 +54,7 @@ class Served:
 
         self.ask(put)
 
-    def until(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = 20.0) -> T:
+    def until(self, question: Callable[[Client], Coroutine[Any, Any, T]], within: float = PATIENCE) -> T:
         """The first answer that is true."""
         end = time.monotonic() + within
         while not (answer := self.ask(question)):

@@ -19,6 +19,7 @@ from click.testing import CliRunner
 from tests.exporter.attribution.kubelet import container, devices, kubelet, pod
 from tests.exporter.fake_nvml import FakeNvml, build
 from tests.exporter.scraping import Scrape, scrape
+from tests.patience import PATIENCE
 
 from gpuscaler.cli import main
 
@@ -48,7 +49,7 @@ class Started:
 
     def get(self, path: str) -> str:
         port = self.port
-        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
+        with urlopen(f"http://127.0.0.1:{port}{path}", timeout=PATIENCE) as answer:
             text = answer.read()
         assert isinstance(text, bytes)
         return text.decode()

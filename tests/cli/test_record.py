@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
 from tests.cli.test_plan import POOLS, node, pod
+from tests.patience import PATIENCE
 
 from gpuscaler.cli import main
 from gpuscaler.embedded.failures import Failure
@@ -93,7 +94,7 @@ def test_a_recording_that_is_killed_loses_nothing_that_was_written_and_goes_on(c
         try:
             until(out, "a", "b")
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
     first, second = rows(out)
@@ -119,7 +120,7 @@ def test_a_recording_that_cannot_be_written_for_a_while_goes_on(cluster: Served,
             cluster.ask(finish)
             until(out, "a", "b")
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
@@ -136,7 +137,7 @@ def test_a_recording_that_cannot_be_written_at_its_end_exits_2(cluster: Served, 
             until(folder / "week.csv", "a")
             folder.rename(tmp_path / "away")
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
@@ -150,7 +151,7 @@ def test_ctrl_c_ends_a_recording_with_130_and_a_whole_file(cluster: Served, tmp_
         try:
             until(out, "a")
             process.send_signal(signal.SIGINT)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
 from tests.control.world import pod
+from tests.patience import PATIENCE
 
 from gpuscaler.cli import main
 from gpuscaler.embedded.failures import Failure
@@ -62,10 +63,10 @@ def test_it_serves_pods_until_it_is_stopped_and_gives_the_lease_back(cluster: Se
     with started(cluster) as process:
         try:
             cluster.ask(submit)
-            cluster.until(bound, within=30)
+            cluster.until(bound)
             assert cluster.ask(holder)
             process.send_signal(number)
-            output, _ = process.communicate(timeout=20)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
@@ -79,9 +80,9 @@ def test_started_with_ctrl_c_ignored_as_in_the_background_of_a_shell_it_goes_on_
             cluster.until(led)
             process.send_signal(signal.SIGINT)
             cluster.ask(submit)
-            cluster.until(bound, within=60)
+            cluster.until(bound)
             process.send_signal(signal.SIGTERM)
-            output, _ = process.communicate(timeout=60)
+            output, _ = process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
@@ -100,7 +101,7 @@ def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) ->
             assert process.stdout is not None
             said = next(line for line in process.stdout if "planned" in line)
             process.send_signal(signal.SIGTERM)
-            process.communicate(timeout=20)
+            process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 

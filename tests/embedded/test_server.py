@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 import trustme
 from tests.embedded.asking import CONFIG_MAPS, config_map
+from tests.patience import PATIENCE
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.faults import Fault
@@ -29,7 +30,7 @@ async def _served(api: ApiServer, tls: ssl.SSLContext | None = None) -> AsyncIte
 
 
 async def _until(watching: bool, api: ApiServer) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(PATIENCE):
         while (api.watching > 0) is not watching:  # noqa: ASYNC110 - the server has no reason to signal it to anyone
             await asyncio.sleep(0.01)
 
@@ -145,7 +146,7 @@ async def test_a_server_stops_at_once_whatever_is_being_watched() -> None:
     serving = await serve(api)
     async with aiohttp.ClientSession() as session:
         watch = await session.get(serving.url + CONFIG_MAPS, params={"watch": "1"})
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(20):
             await serving.close()
         watch.close()
 

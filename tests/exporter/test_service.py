@@ -12,6 +12,7 @@ import pytest
 from tests.exporter.child import IMPATIENT, PROGRAM
 from tests.exporter.fake_nvml import GIB, NOT_LOADED, FakeNvml
 from tests.exporter.scraping import Scrape, scrape
+from tests.patience import PATIENCE
 
 from gpuscaler.exporter import service
 from gpuscaler.exporter.parts import Attribution, Device, Owner, Process
@@ -56,7 +57,7 @@ class Running:
         return scrape(self.exporter.pages()["/metrics"]().body)
 
     async def until(self, wanted: Callable[[Scrape], bool]) -> Scrape:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not wanted(found := self.scrape()):  # noqa: ASYNC110  # it is another process that changes it
                 await asyncio.sleep(0.02)
         return found

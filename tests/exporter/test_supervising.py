@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import pytest
+from tests.patience import PATIENCE
 
 from gpuscaler.exporter.lines import Line, Reading, Rested, Unavailable
 from gpuscaler.exporter.supervising import HEALTHY_ROUNDS, MOST_STUCK, Pace, Sampler
@@ -61,7 +62,7 @@ async def sampling(script: str, *, pace: Pace = QUICK) -> AsyncIterator[tuple[Sa
 
 async def until(wanted: Callable[[], bool]) -> None:
     """Wait for what a process does."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(PATIENCE):
         while not wanted():  # noqa: ASYNC110  # it is another process that sets it
             await asyncio.sleep(0.01)
 

@@ -11,6 +11,7 @@ import grpc  # type: ignore[import-untyped]  # it ships none
 import pytest
 from tests.exporter.attribution.kubelet import FakeKubelet, claim, container, devices, kubelet, pod
 from tests.exporter.attribution.node import FakeNode
+from tests.patience import PATIENCE
 
 from gpuscaler.exporter.attribution.attributor import NodeAttributor, Pace
 from gpuscaler.exporter.parts import Attribution, Attributor, Device, Instance, Owner, Process
@@ -266,7 +267,7 @@ async def test_a_kubelet_that_is_slower_than_its_caller_is_asked_anew_at_each_qu
         for _ in range(3):
             asked = here.kubelet.asked
             await here.ask()
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(PATIENCE):
                 while here.kubelet.asked == asked:  # noqa: ASYNC110  # a thread of another library counts
                     await asyncio.sleep(0.01)
             await asyncio.sleep(0.5)

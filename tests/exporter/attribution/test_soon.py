@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 
 from tests.exporter.attribution.kubelet import container, devices, kubelet, pod
+from tests.patience import PATIENCE
 
 #: The first of the simulated GPUs.
 GPU = "GPU-00000000-0000-4000-8000-000000000000"
@@ -28,10 +29,10 @@ def exporter(socket: Path, log: Path) -> Iterator[Callable[[], str]]:
             seconds_until(lambda: "serving at port" in log.read_text() or process.poll() is not None)
             assert process.poll() is None, log.read_text()
             port = log.read_text().partition("serving at port ")[2].partition('"')[0]
-            yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5).read().decode()
+            yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).read().decode()
         finally:
             process.terminate()
-            process.wait(timeout=10)
+            process.wait(timeout=PATIENCE)
 
 
 def seconds_until(true: Callable[[], bool]) -> float:

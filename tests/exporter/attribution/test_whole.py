@@ -13,6 +13,7 @@ from tests.exporter.attribution.kubelet import FakeKubelet, container, devices, 
 from tests.exporter.attribution.node import FakeNode
 from tests.exporter.fake_nvml import GIB, FakeNvml
 from tests.exporter.scraping import Scrape, scrape
+from tests.patience import PATIENCE
 
 from gpuscaler.exporter.attribution.attributor import NodeAttributor, Pace
 from gpuscaler.exporter.service import Exporter
@@ -30,7 +31,7 @@ class Here:
     node: FakeNode
 
     async def until(self, wanted: Callable[[Scrape], bool]) -> Scrape:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE):
             while not wanted(found := scrape(self.exporter.pages()["/metrics"]().body)):  # noqa: ASYNC110  # other processes change it
                 await asyncio.sleep(0.02)
         return found
