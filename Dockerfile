@@ -6,8 +6,10 @@
 #
 # Every package comes from a lock file with hashes, so that two builds have the same ones.
 ARG PYTHON=3.11
+# @sha256:…, which wins over the tag: the same base in every build.
+ARG DIGEST=
 
-FROM python:${PYTHON}-slim AS build
+FROM python:${PYTHON}-slim${DIGEST} AS build
 # Extras of the package, by their names in pyproject.toml: what a cloud or a GPU needs beside the core.
 ARG EXTRAS="aws exporter"
 ENV PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_NO_CACHE_DIR=1 PIP_ROOT_USER_ACTION=ignore
@@ -28,7 +30,7 @@ RUN /opt/build/bin/python -m hatchling build --target wheel --directory dist \
  && /opt/gpuscaler/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/gpuscaler/lib \
  && /opt/gpuscaler/bin/gpuscaler --version
 
-FROM python:${PYTHON}-slim
+FROM python:${PYTHON}-slim${DIGEST}
 LABEL org.opencontainers.image.title="gpuscaler" \
       org.opencontainers.image.description="Scales GPU capacity on Kubernetes" \
       org.opencontainers.image.licenses="Apache-2.0"

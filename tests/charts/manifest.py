@@ -10,7 +10,8 @@ VALUES = ROOT / "deploy" / "values.yaml"
 NAMESPACE = "gpuscaler"
 HEAD = f"""\
 # Made from charts/gpuscaler and deploy/values.yaml by `make manifest`. Before you apply it, push the image that the Dockerfile builds and
-# name it below, and write your pools into the ConfigMap.
+# name it below, and write your pools into the ConfigMap. It is for the simulated cloud, whose nodes it has the rights to play: for another
+# one, render the chart with your own values.
 apiVersion: v1
 kind: Namespace
 metadata:

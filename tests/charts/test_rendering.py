@@ -200,6 +200,52 @@ def test_names_of_clouds_are_looked_up_without_the_cluster_s_dns_and_services_th
     assert read("https://aws.lab.svc") == read("http://10.0.0.7:4566") == read("http://aws.example.com") == {}
 
 
+def test_its_account_is_kept_to_what_it_writes_where_the_cluster_can_and_it_writes() -> None:
+    def policies(more: dict[str, Any] | None = None, *words: str) -> set[str]:
+        done = call("template", "gpuscaler", str(CHART), "--namespace", "one", *words, values=merged(SMALL, more or {}))
+        assert done.returncode == 0, done.stderr
+        made = [one for one in yaml.safe_load_all(done.stdout) if one]
+        bound = {one["spec"]["policyName"] for one in made if one["kind"] == "ValidatingAdmissionPolicyBinding"}
+        assert bound == {one["metadata"]["name"] for one in made if one["kind"] == "ValidatingAdmissionPolicy"}
+        return bound
+
+    always = {f"gpuscaler-controller-{what}.one" for what in ("nodes", "pods", "memory", "leases")}
+
+    assert policies() == always | {f"gpuscaler-controller-{what}.one" for what in ("played", "plugins")}
+    assert policies({"config": {"cloud": "aws", "aws": {"cluster": "prod"}, "pools": None}}) == always
+    assert policies({"controller": {"dryRun": True}}) == policies({"controller": {"admissionPolicy": {"enabled": False}}}) == set()
+    # There it is not stable, and its objects are others.
+    assert policies({}, "--kube-version", "1.29.14") == set()
+
+
+PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
+
+
+def test_the_token_of_prometheus_goes_to_nobody_who_cannot_show_who_they_are() -> None:
+    asked = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "serviceMonitor": {"enabled": True}}
+    known = merged(asked, {"metrics": {"tls": {"secretName": "tls", "caBundle": PEM}}})
+    named = merged(asked, {"networkPolicy": {"apiServers": [MONITORING]}})
+
+    def paths(values: dict[str, Any]) -> list[str]:
+        (container,) = render(values)["Deployment/gpuscaler-metrics"]["spec"]["template"]["spec"]["containers"]
+        return [one for one in container["args"] if one.startswith("--authorization-always-allow-paths")]
+
+    made = render(known)
+    (checked,) = made["ServiceMonitor/gpuscaler-metrics"]["spec"]["endpoints"]
+    (open_,) = render(named)["ServiceMonitor/gpuscaler-metrics"]["spec"]["endpoints"]
+
+    assert checked["bearerTokenFile"]
+    assert checked["tlsConfig"] == {
+        "serverName": "gpuscaler-metrics.gpuscaler.svc",
+        "ca": {"configMap": {"name": "gpuscaler-metrics-authority", "key": "ca.crt"}},
+    }
+    assert made["ConfigMap/gpuscaler-metrics-authority"]["data"]["ca.crt"] == PEM
+    assert "bearerTokenFile" not in open_
+    assert paths(named) == ["--authorization-always-allow-paths=/healthz,/readyz,/livez,/metrics"]
+    assert "ServiceMonitor/gpuscaler-metrics" not in render(asked)
+    assert paths(known) == paths(asked) == paths(merged(named, {"serviceMonitor": {"enabled": False}})) == []
+
+
 def test_two_copies_stand_apart_and_one_of_them_at_most_is_disrupted() -> None:
     made = render()
     spec, budget = made["Deployment/gpuscaler-controller"]["spec"], made["PodDisruptionBudget/gpuscaler-controller"]["spec"]
@@ -510,6 +556,7 @@ def test_every_object_is_plain_yaml_of_one_document() -> None:
         "policy/v1",
         "rbac.authorization.k8s.io/v1",
         "networking.k8s.io/v1",
+        "admissionregistration.k8s.io/v1",
         "monitoring.coreos.com/v1",
     }
     assert yaml.safe_load((CHART / "Chart.yaml").read_text())["type"] == "application"

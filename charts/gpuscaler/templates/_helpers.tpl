@@ -188,6 +188,16 @@ example, has external.metrics.k8s.io.
 {{- end -}}
 {{- end }}
 
+{{/*
+How Prometheus reads the metrics API's own metrics: "token" where it can know who answers, "network" where only those who are named reach the
+port, and not at all where neither is known: its token would go to whoever answers, or everybody could read.
+*/}}
+{{- define "gpuscaler.metrics.scrape" -}}
+{{- if and .Values.serviceMonitor.enabled .Values.metrics.enabled -}}
+{{- if .Values.metrics.tls.caBundle }}token{{ else if and .Values.networkPolicy.enabled .Values.networkPolicy.apiServers }}network{{ end -}}
+{{- end -}}
+{{- end }}
+
 {{- define "gpuscaler.metrics.check" -}}
 {{- with .Values.metrics -}}
 {{- if and (not .prometheusUrl) (eq .source "prometheus") }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090, or metrics.source exporters" }}{{ end -}}
