@@ -117,7 +117,7 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
     session = Session(Aws().endpoint)
     monkeypatch.setitem(sys.modules, "botocore.config", None)
 
-    with pytest.raises(MissingError, match=r"install gpuscaler\[aws\]"):
+    with pytest.raises(MissingError, match=r"pip install '\.\[aws\]'"):
         Calls(sleep=lambda _: None, random=Random(0), session=session)
 
 
