@@ -118,7 +118,7 @@ async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
 
 async def test_handshakes_beyond_the_pace_of_a_peer_wait_for_their_turn(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
-    bounds = Bounds(connections=64, by_peer=32, handshakes=50.0, handshakes_at_once=2)
+    bounds = Bounds(connections=64, by_peer=32, begun=50.0, begun_at_once=2)
     async with served(tls=context, bounds=bounds) as server:
         began = asyncio.get_running_loop().time()
         assert await asyncio.gather(*(probe(server, trust) for _ in range(8))) == [200] * 8
@@ -143,7 +143,7 @@ async def test_handshakes_that_are_ended_at_every_moment_leave_no_socket_behind(
     context, trust = secured(tmp_path)
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
-    async with served(tls=context, bounds=Bounds(connections=4, by_peer=2, handshakes=10_000)) as server:
+    async with served(tls=context, bounds=Bounds(connections=4, by_peer=2, begun=10_000)) as server:
         for number in range(30):
             shaking = [asyncio.create_task(probe(server, trust)) for _ in range(4)]
             for _ in range(number % 15):

@@ -16,7 +16,7 @@ from gpuscaler.serving.listening import Listener, bind
 
 #: Of the head of a request; what browsers and Prometheus send is a tenth of it.
 LONGEST_HEAD = 16384
-BOUNDS = Bounds(connections=64, by_peer=8, head=5.0, answer=30.0, most_bytes=2 * LONGEST_HEAD)
+BOUNDS = Bounds(connections=64, by_peer=8, head=5.0, answer=30.0, most_bytes=2 * LONGEST_HEAD, begun=1000.0, begun_at_once=1000)
 
 PLAIN = "text/plain; charset=utf-8"
 

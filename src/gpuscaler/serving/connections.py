@@ -21,9 +21,10 @@ class Bounds:
     by_peer: int = 32
     #: With one, and of addresses that had one within the hour: front proxies hold many, and come from one address.
     trusted: int = 256
-    #: Handshakes of a stranger's address, a second and at once: each takes a millisecond or two of our processor.
-    handshakes: float = 20.0
-    handshakes_at_once: int = 40
+    #: Connections of a stranger's address that go on to a handshake or to HTTP, a second and at once: each takes a millisecond or two of
+    #: our processor.
+    begun: float = 20.0
+    begun_at_once: int = 40
     #: Until the first byte; from there to the end of the head, the handshake of TLS included.
     first_byte: float = 5.0
     head: float = 10.0
@@ -74,7 +75,7 @@ class Connections:
     closed: dict[str, int] = field(default_factory=dict, init=False)
     _strangers: dict[str, dict[Connection, None]] = field(default_factory=dict, init=False)
     _trusted: dict[str, dict[Connection, None]] = field(default_factory=dict, init=False)
-    #: Until when an address is known by a certificate, and when the last handshake of one would have begun at an even pace.
+    #: Until when an address is known by a certificate, and when the last connection of one would have begun at an even pace.
     _known: dict[str, float] = field(default_factory=dict, init=False)
     _paced: dict[str, float] = field(default_factory=dict, init=False)
 
@@ -102,12 +103,12 @@ class Connections:
             self._end(_dispensable(self._strangers), "connections")
 
     def turn(self, peer: str) -> float:
-        """Seconds that the next handshake of ``peer`` must wait; with 0 it has taken its turn."""
-        now, pace = self.clock(), 1 / self.bounds.handshakes
+        """Seconds that the next connection of ``peer`` must wait to go on; with 0 it has taken its turn."""
+        now, pace = self.clock(), 1 / self.bounds.begun
         if self._known.get(peer, now) > now:
             return 0.0
         due = max(self._paced.get(peer, now), now)
-        wait = due - now - (self.bounds.handshakes_at_once - 1) * pace
+        wait = due - now - (self.bounds.begun_at_once - 1) * pace
         # Less than a microsecond is the rounding of the sums above.
         if wait > 1e-6:
             return wait

@@ -104,7 +104,7 @@ class Listener:
                 self.connections.gone(connection)
                 accepted.close()
                 return
-            delay = self.connections.turn(peer) if self.tls is not None else 0.0
+            delay = self.connections.turn(peer)
             if delay:
                 loop.call_later(delay, listen)
                 return
