@@ -114,6 +114,10 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),
     Kind("rbac.authorization.k8s.io", "v1", "clusterroles", "ClusterRole", namespaced=False),
     Kind("rbac.authorization.k8s.io", "v1", "clusterrolebindings", "ClusterRoleBinding", namespaced=False),
+    # Kept likewise: nothing here has a network, and nobody's writes are judged.
+    Kind("networking.k8s.io", "v1", "networkpolicies", "NetworkPolicy", short=("netpol",)),
+    Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicies", "ValidatingAdmissionPolicy", namespaced=False, status=True),
+    Kind("admissionregistration.k8s.io", "v1", "validatingadmissionpolicybindings", "ValidatingAdmissionPolicyBinding", namespaced=False),
 )
 BY_PLURAL: Final[Mapping[tuple[str, str, str], Kind]] = {(kind.group, kind.version, kind.plural): kind for kind in KINDS}
 BY_NAME: Final[Mapping[tuple[str, str], Kind]] = {(kind.api_version, kind.kind): kind for kind in KINDS}
