@@ -1095,4 +1095,11 @@ MUTANTS = (
         new="        if best is None:\n",
         removes="a selector is found by whatever label it names first",
     ),
+    Mutant(
+        case=73,
+        path="planning/adopting.py",
+        old=" and awaited[one.key] < book.strangers.get(one.id, math.inf)\n",
+        new="\n",
+        removes="a machine that was listed before an order of its kind is taken for one of that order",
+    ),
 )

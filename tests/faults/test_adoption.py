@@ -5,12 +5,15 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.leaving import run
 from tests.control.world import BEGAN, World, pod
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
 from tests.faults.test_people import launch
+from tests.planning.building import NOW
+from tests.planning.test_adopting import KIND, looked, noticed
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.machines import LOST, RECLAIMED
@@ -23,6 +26,8 @@ from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.planning.memory import Memory
+from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
@@ -137,6 +142,14 @@ async def test_f73_a_machine_that_is_taken_back_at_the_minimum_is_not_bought_aga
         assert second.id in {one.id for one in here.cluster.core.list()}
         assert len(here.cluster.core.list()) == 2
         assert (sum(order.count for order in here.notes.orders), machines_ordered) == (2, 2)
+
+
+def test_f73_what_a_group_launched_before_an_order_is_none_of_the_machines_of_that_order() -> None:
+    ours = Order("a", "main", (KIND.key,), 1, NOW + 1.0, NOW + 1.0, ACCEPTED)
+    coming = Coming("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
+    book = replace(noticed().ledger, orders=(ours,), coming=(coming,))
+
+    assert [one.id for one in looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
 
 
 async def test_f73_where_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:

@@ -4,6 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pod, pool
 
 from gpuscaler.model.aside import SetAside
@@ -112,6 +113,18 @@ def test_an_old_one_is_no_room_for_pods_meanwhile() -> None:
 )
 def test_what_is_or_may_be_known_is_no_stranger(listed: Instance, items: tuple[Item, ...], book: Ledger) -> None:
     assert looked(Memory(ledger=book), *items, at=NOW, listed=(listed,)).memory.ledger.strangers == {}
+
+
+@pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
+def test_what_was_listed_before_an_order_is_none_of_its_machines(orders: tuple[float, ...], strangers: int) -> None:
+    """Nor is it bought again because an order of the same kind follows."""
+    ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
+    machines = tuple(Coming(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
+    book = replace(noticed().ledger, orders=ours, coming=machines)
+    seen = looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False)
+
+    assert len(seen.memory.ledger.strangers) == strangers
+    assert [one.id for one in seen.owed] == ["found-i-1"] * strangers
 
 
 def test_while_a_node_cannot_be_read_nobody_is_a_stranger() -> None:

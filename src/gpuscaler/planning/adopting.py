@@ -93,10 +93,22 @@ def _known(book: Ledger) -> Set[str]:
 
 
 def _ordered(book: Ledger) -> Callable[[Instance], bool]:
-    """Tells whether a machine may be one that an open order waits for."""
+    """Tells whether a machine may be one that an open order waits for.
+
+    Where machines carry no tokens, that is any of its offerings that was not seen yet when the order was made.
+    """
     tokens = {order.token for order in book.orders}
-    awaited = {key for order in book.orders for key in order.offerings}
-    return lambda one: one.token in tokens if one.token else one.key in awaited
+    awaited: dict[Key, float] = {}
+    for order in book.orders:
+        for key in order.offerings:
+            awaited[key] = min(order.at, awaited.get(key, math.inf))
+
+    def is_ordered(one: Instance) -> bool:
+        if one.token:
+            return one.token in tokens
+        return one.key in awaited and awaited[one.key] < book.strangers.get(one.id, math.inf)
+
+    return is_ordered
 
 
 def _patience(one: Instance, since: float, waits: Waits) -> float:
