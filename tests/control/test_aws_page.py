@@ -130,6 +130,14 @@ def replaced() -> Account:
     )
 
 
+def managed() -> Account:
+    """A node group of two zones that EKS manages, with our taint."""
+    account = Account()
+    account.nodegroup(taints=[{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}])
+    zones = ["us-east-1a", "us-east-1b"]
+    return account.made({**TAGS, **EKS}, data={"InstanceType": "g5.xlarge"}, AvailabilityZones=zones)
+
+
 def mend_nodegroup(account: Account, _do: str) -> None:
     account.version(UserData="")
     account.client("eks").update_nodegroup_config(
@@ -172,6 +180,7 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
         ),
     ),
     "AZRebalance ends": (lambda: Account().made(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda one, do: one.run(do)),
+    "EKS has its zones evened out": (managed, lambda one, _: one.one_zone()),
     "new machines are not protected": (lambda: Account().made(NewInstancesProtectedFromScaleIn=False), lambda one, do: one.run(do)),
     "its launch template": (
         lambda: Account().made(data={**GOOD, "BlockDeviceMappings": [DISK]}),

@@ -35,7 +35,7 @@ Right = tuple[str, str, str]
 def allowed(kind: str) -> set[Right]:
     """What all roles of a kind allow the controller; a Role beside those is for people."""
     found = set()
-    for document in yaml.safe_load_all(ROLES.read_text()):
+    for document in filter(None, yaml.safe_load_all(ROLES.read_text())):
         own = document["kind"] == kind and not document["metadata"]["name"].endswith("-reader")
         for rule in document.get("rules", ()) if own else ():
             for group in rule["apiGroups"]:
