@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tests.planning.building import (
     GPU,
     NOW,
@@ -24,7 +25,7 @@ from tests.planning.building import (
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.taints import Taint
+from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State, Upcoming
 
@@ -34,6 +35,18 @@ COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 def test_nothing_pending_buys_nothing_and_costs_nothing() -> None:
     made = planned([])
     assert (made.machines, made.purchases, made.placements, made.cost_per_hour, made.gap) == ((), (), (), 0.0, 0.0)
+
+
+@pytest.mark.parametrize("tolerations", [(), (Toleration(operator="Exists"),)])
+def test_nobody_waits_for_a_machine_that_is_not_expected_to_be_ready_whatever_pods_tolerate(
+    tolerations: tuple[Toleration, ...],
+) -> None:
+    cluster = Cluster.of([pod("p", spec(tolerations=tolerations))])
+    policy = Policy((pool(offering("g.1")),))
+    awaited = plan(cluster, State(upcoming=(COMING,)), policy, NOW)
+    doubted = plan(cluster, State(upcoming=(replace(COMING, unproven=True),)), policy, NOW)
+
+    assert (len(awaited.machines), len(doubted.machines)) == (0, 1)
 
 
 def test_existing_nodes_are_filled_before_anything_is_bought() -> None:

@@ -7,15 +7,12 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.requests import FULL
-from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.alike import taken_for
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import HOSTNAME, Overhead, smallest, template_node
 
-#: Keeps plans from machines that are not expected to become ready; no node ever has it.
-UNPROVEN = Taint("gpuscaler.io/unproven")
 #: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]
 
@@ -79,8 +76,8 @@ def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offer
             if pod.owner.kind == "DaemonSet":
                 for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
                     room[resource] = min(room.get(resource, 0) + amount, FULL)
-    taints = (*any_of.taints, UNPROVEN) if machine.unproven else any_of.taints
-    return Node(name=name, labels=labels, allocatable=room, taints=taints, may_be=may_be)
+    # Pods may tolerate any taint; where there is no room nobody waits.
+    return Node(name=name, labels=labels, allocatable={} if machine.unproven else room, taints=any_of.taints, may_be=may_be)
 
 
 def undecided_node(name: str, nodes: Sequence[Node]) -> Node:
