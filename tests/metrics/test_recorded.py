@@ -17,6 +17,7 @@ import pytest
 from aiohttp import web
 from tests.metrics.building import pod
 from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
+from tests.metrics.test_command_service import listening
 
 from gpuscaler.embedded.api import ApiServer
 from gpuscaler.embedded.memory import MemoryTransport
@@ -42,20 +43,8 @@ DEPLOYMENT = {
 }
 
 
-@asynccontextmanager
-async def exporting() -> AsyncIterator[str]:
-    async def page(_: web.Request) -> web.Response:
-        return web.Response(text=(RECORDED / "page.txt").read_text(encoding="utf-8"))
-
-    app = web.Application()
-    app.router.add_get("/metrics", page)
-    runner = web.AppRunner(app)
-    await runner.setup()
-    await web.TCPSite(runner, "127.0.0.1", 0).start()
-    try:
-        yield f"127.0.0.1:{runner.addresses[0][1]}"
-    finally:
-        await runner.cleanup()
+async def page(_: web.Request) -> web.Response:
+    return web.Response(text=(RECORDED / "page.txt").read_text(encoding="utf-8"))
 
 
 @asynccontextmanager
@@ -63,7 +52,7 @@ async def answering(folder: Path) -> AsyncIterator[Answering]:
     api = ApiServer(time.time)
     namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "ml"}}
     api.load([namespace, pod("a", app="x"), pod("b", app="x"), DEPLOYMENT])
-    async with exporting() as target, real_prometheus(binary(), folder, target) as running:
+    async with listening(page) as url, real_prometheus(binary(), folder, url.removeprefix("http://")) as running:
         prometheus = Prometheus([server_of(access_of(running.url))], clock=time.monotonic, timeout=5.0)
         rules = read((RECORDED / "rules.yaml").read_text(encoding="utf-8"))
         source = PrometheusSource(

@@ -2,10 +2,10 @@
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self, TypeVar
 from urllib.parse import urlencode
 
 import aiohttp
@@ -20,6 +20,7 @@ from gpuscaler.kube.errors import AccessError, ApiError, CredentialsError, Unrea
 from gpuscaler.kube.tls import Contexts
 from gpuscaler.kube.transport import Answer, Request
 
+T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
 #: A watch of a large cluster brings megabytes at once; with less, reading is paused and resumed for every piece.
 _BUFFER: Final = 2**21
@@ -64,7 +65,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
-        response, failure = await self._head(request)
+        response, failure = await self._made(request, self._head(request))
         # Raised here and not where it was caught: aiohttp's errors hold the headers that were sent and the proxy's password.
         if response is None:
             raise failure
@@ -81,7 +82,7 @@ class HttpTransport:
     @asynccontextmanager
     async def websocket(self, request: Request, protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
         """A WebSocket that speaks ``protocol``. Raises :class:`ApiError` where it is refused and :class:`Unreachable` without an answer."""
-        opened, failure = await self._upgraded(request, protocol)
+        opened, failure = await self._made(request, self._upgraded(request, protocol))
         if opened is None:
             raise failure
         try:
@@ -89,26 +90,16 @@ class HttpTransport:
         finally:
             await opened.close()
 
-    async def _upgraded(self, request: Request, protocol: str) -> tuple[aiohttp.ClientWebSocketResponse | None, ApiError | Unreachable]:
-        """The WebSocket once it is open, or why there is none."""
+    async def _upgraded(self, request: Request, protocol: str) -> aiohttp.ClientWebSocketResponse:
+        """The WebSocket once it is open."""
+        presented = await self.access.credentials.current()
         try:
-            async with asyncio.timeout(request.timeout):
-                presented = await self.access.credentials.current()
-                try:
-                    return await self._open(request, presented, protocol), Unreachable()
-                except _RefusedError as refused:
-                    renewed = await self.access.credentials.renewed(presented) if refused.error.status == 401 else None
-                    if renewed is None:
-                        return None, refused.error
-                return await self._open(request, renewed, protocol), Unreachable()
+            return await self._open(request, presented, protocol)
         except _RefusedError as refused:
-            return None, refused.error
-        except CredentialsError as error:
-            return None, error
-        except AccessError as error:
-            return None, CredentialsError(str(error))
-        except _FAILURES as error:
-            return None, self._unreachable(request, error)
+            renewed = await self.access.credentials.renewed(presented) if refused.error.status == 401 else None
+            if renewed is None:
+                raise
+        return await self._open(request, renewed, protocol)
 
     async def _open(self, request: Request, presented: Presented, protocol: str) -> aiohttp.ClientWebSocketResponse:
         return await self._opened().ws_connect(
@@ -122,15 +113,19 @@ class HttpTransport:
             timeout=aiohttp.ClientWSTimeout(ws_close=1.0),
         )
 
-    async def _head(self, request: Request) -> tuple[ClientResponse | None, Unreachable]:
-        """The response once its head is there, or why there is none."""
+    async def _head(self, request: Request) -> ClientResponse:
+        """The response once its head is there."""
+        presented = await self.access.credentials.current()
+        response = await self._send(request, presented)
+        return response if response.status != 401 else await self._again(request, response, presented)
+
+    async def _made(self, request: Request, making: Coroutine[Any, Any, T]) -> tuple[T | None, ApiError | Unreachable]:
+        """What ``making`` returns within the time of ``request``, or why there is none."""
         try:
             async with asyncio.timeout(request.timeout):
-                presented = await self.access.credentials.current()
-                response = await self._send(request, presented)
-                if response.status == 401:
-                    response = await self._again(request, response, presented)
-                return response, Unreachable()
+                return await making, Unreachable()
+        except _RefusedError as refused:
+            return None, refused.error
         except CredentialsError as error:
             return None, error
         except AccessError as error:

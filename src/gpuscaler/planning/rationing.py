@@ -143,21 +143,13 @@ def _whose(item: _Item) -> _Whose:
     return item.units > SIMPLE, item.namespace, item.owner
 
 
-def _shares(items: Sequence[_Item], total: int) -> dict[_Whose, int]:
-    """What each owner may spend on simple pods, and on others."""
-    parts: dict[tuple[object, ...], list[_Item]] = {(): list(items)}
-    shares: dict[tuple[object, ...], int] = {(): total}
-    for depth in range(3):
-        finer: dict[tuple[object, ...], list[_Item]] = {}
-        for part, mine in parts.items():
-            within: dict[tuple[object, ...], list[_Item]] = {
-                (*part, key): theirs
-                for key, theirs in _grouped(mine, lambda item: _whose(item)[depth]).items()  # noqa: B023
-            }
-            shares |= levelled({key: sum(item.units for item in theirs) for key, theirs in within.items()}, shares[part])
-            finer |= within
-        parts = finer
-    return {_whose(mine[0]): shares[part] for part, mine in parts.items()}
+def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_Whose, int]:
+    """What each owner may spend on simple pods, and on others: of ``total``, level by level of :data:`_Whose`."""
+    parts = _grouped(items, lambda item: _whose(item)[depth])
+    shares = levelled({part: sum(item.units for item in mine) for part, mine in parts.items()}, total)
+    if depth == len(_whose(items[0])) - 1:
+        return {_whose(mine[0]): shares[part] for part, mine in parts.items()}
+    return {whose: share for part, mine in parts.items() for whose, share in _shares(mine, shares[part], depth + 1).items()}
 
 
 def levelled(needs: Mapping[H, int], total: int) -> dict[H, int]:

@@ -139,8 +139,9 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
 
 def _why_not(seen: Look, pod: Pod | None, node: str) -> str:
     """What is known of why ``node`` did not take ``pod``, as the rest of a sentence."""
-    pairs = seen.memory.promises.pairs if pod is not None else ()
-    known = (one.detail for one in pairs if pod is not None and one.pods == pod.spec.digest and f"node {node} " in one.detail)
+    if pod is None:
+        return ""
+    known = (one.detail for one in seen.memory.promises.pairs if one.pods == pod.spec.digest and f"node {node} " in one.detail)
     words = next(known, "").removeprefix(f"node {node} did not take it").removeprefix(": ")
     return f": {words}" if words else ""
 
