@@ -5,11 +5,12 @@ import re
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 import pytest
+import structlog
 from aiohttp import web
 from tests.metrics.building import pod
 
@@ -20,6 +21,7 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.metrics.direct import ExporterSource, Scraping, Trail
 from gpuscaler.metrics.evaluating import Timing
 from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.outages import EXPORTER, NAMED, Finding, Telling, unanswered
 from gpuscaler.metrics.pages import LONGEST_LINE, MOST_FIGURES, MOST_NAMES, PageReader
 from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.values import MetricInfo, UnknownMetric, Value
@@ -52,6 +54,7 @@ class Nodes:
     never: asyncio.Event = field(default_factory=asyncio.Event)
     source: Any = None
     client: Any = None
+    port: int = 0
 
 
 def exporter(name: str, address: str) -> dict[str, Any]:
@@ -83,12 +86,13 @@ async def scraped(
     runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
     await runner.setup()
     await web.TCPSite(runner, "0.0.0.0", 0).start()
+    nodes.port = runner.addresses[0][1]
     api = ApiServer(time.time)
     api.load([*(exporter(f"exporter-{number}", address) for number, address in enumerate(pages)), *pods])
     nodes.client = Client(MemoryTransport(api))
     nodes.source = ExporterSource(
         Objects(nodes.client, clock=time.monotonic, random=Random(1)),
-        scraping=Scraping(namespace=namespace, selector=EXPORTERS, port=runner.addresses[0][1], interval=0.05, timeout=patience),
+        scraping=Scraping(namespace=namespace, selector=EXPORTERS, port=nodes.port, interval=0.05, timeout=patience),
         timing=Timing(period=1.0, stale=stale),
         clock=time.monotonic,
         wall=time.time,
@@ -359,3 +363,63 @@ def test_three_minutes_are_looked_back() -> None:
     for second in range(400, 490):
         trail.add(float(second), 60.0)
     assert trail.mean == pytest.approx(30, abs=1)
+
+
+@asynccontextmanager
+async def telling(nodes: Nodes) -> AsyncIterator[None]:
+    """What is wrong is logged at once, and looked for all the time."""
+    logging = Telling(nodes.source.outages, time.monotonic, 0.0, EXPORTER)
+
+    async def look() -> None:
+        while True:
+            logging.look()
+            await asyncio.sleep(0.01)
+
+    looking = asyncio.create_task(look())
+    try:
+        yield
+    finally:
+        looking.cancel()
+        await asyncio.wait([looking])
+
+
+async def test_an_exporter_that_does_not_answer_is_one_log_line_and_another_when_it_does() -> None:
+    one, other = "127.0.0.1", "127.0.0.2"
+    with structlog.testing.capture_logs() as logs:
+        async with scraped({one: page(), other: page()}) as nodes, telling(nodes):
+            for _ in range(2):
+                before = len(logs)
+                nodes.pages[other] = 500
+                await eventually(lambda before=before: len(logs) > before)
+                nodes.pages[other] = page()
+                await eventually(lambda before=before: len(logs) > before + 1)
+    about = f"exporter {other} on node n1"
+    problem = logs[0].pop("problem")
+    assert problem.endswith("/metrics: ClientPayloadError: saw status 500, expected 200")
+    begun = {"event": "an exporter does not answer", "about": about, "log_level": "warning"}
+    over = {"event": "an exporter answers again", "about": about, "log_level": "info"}
+    assert logs == [begun, over, {**begun, "problem": problem}, over]
+
+
+async def test_where_no_exporter_answers_one_line_counts_them() -> None:
+    addresses = [f"127.0.0.{number}" for number in range(1, 4)]
+    with structlog.testing.capture_logs() as logs:
+        async with scraped(dict.fromkeys(addresses, page())) as nodes, telling(nodes):
+            await eventually(lambda: all(one.at > 0 for one in nodes.source.exporters.values()))
+            # They cease one after the other in any order, unless nobody looks meanwhile.
+            nodes.source.scraping = replace(nodes.source.scraping, port=1)
+            await eventually(lambda: any(one["event"] == "exporters do not answer" for one in logs))
+            nodes.source.scraping = replace(nodes.source.scraping, port=nodes.port)
+            await eventually(lambda: any(one["event"] == "exporters answer again" for one in logs))
+    whole = [one for one in logs if one["event"].startswith("exporters")]
+    assert [one["event"] for one in whole] == ["exporters do not answer", "exporters answer again"]
+    assert whole[0]["problem"].startswith("3 of 3 do not answer, the first: http://127.0.0.")
+
+
+def test_more_exporters_than_a_reader_wants_named_are_counted_though_others_answer() -> None:
+    silent = [(f"exporter {number}", "TimeoutError") for number in range(NAMED + 1)]
+
+    counted = {"exporters": "11 of 12 do not answer, the first: TimeoutError"}
+    assert unanswered([*silent, ("fine", "")]) == Finding(counted, frozenset({"fine"}))
+    assert unanswered([*silent[1:], ("fine", "")]).wrong.keys() == {name for name, _ in silent[1:]}
+    assert unanswered([]) == Finding({}, frozenset())

@@ -215,7 +215,7 @@ def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedul
 
     (broken,) = found.outcomes
     assert isinstance(broken, promises.Broken)
-    assert broken.detail == "node a did not take it: 0/1 nodes: Insufficient cpu."
+    assert (broken.pod, broken.node, broken.why) == (P, "a", "0/1 nodes: Insufficient cpu.")
     assert found.suspected == (refusals.Suspected(P, "a", NOW - 60.0),)
     assert after(book, found).broken == ((P, "a"),)
     # It would hold room for a pod that does not come.

@@ -32,7 +32,7 @@ from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing
 from gpuscaler.metrics.figures import SourceFigures
 from gpuscaler.metrics.objects import Objects
-from gpuscaler.metrics.outages import Telling
+from gpuscaler.metrics.outages import EXPORTER, RULE, Telling
 from gpuscaler.metrics.prometheus import Prometheus, Server, access_of, server_of
 from gpuscaler.metrics.source import PrometheusSource
 from gpuscaler.metrics.upkeep import Upkeep
@@ -138,8 +138,7 @@ class MetricsService:
                     tasks.create_task(self.tls.run(), name="watch certificates")
                     if isinstance(source, PrometheusSource):
                         tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
-                        telling = Telling(source.outages, self.clocks.monotonic, self._timing.period)
-                        tasks.create_task(telling.run(), name="say what fails")
+                    tasks.create_task(self._telling(source).run(), name="say what fails")
                     groups = self.options.settings.apis
                     tasks.create_task(Publisher(objects, self.place, self.made, groups).run(), name="look after APIServices")
                     own = tokens if self.accesses.objects.in_pod else None
@@ -154,6 +153,10 @@ class MetricsService:
                 if self.accesses.objects.in_pod:
                     # Who has not heard yet that this pod ends still asks it.
                     await asyncio.sleep(LINGER)
+
+    def _telling(self, source: PrometheusSource | ExporterSource) -> Telling:
+        words = RULE if isinstance(source, PrometheusSource) else EXPORTER
+        return Telling(source.outages, self.clocks.monotonic, self._timing.period, words)
 
     def _autoscaling(self, client: Client, source: ReadySource) -> AutoscaleController:
         identity = f"{self.environ.get('HOSTNAME', 'gpuscaler-metrics')}-{self.random.getrandbits(64):016x}"

@@ -16,6 +16,7 @@ from gpuscaler.kube.resources import NAMESPACES, NODES, PODS
 from gpuscaler.metrics.answers import Answers
 from gpuscaler.metrics.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combined, unusable
 from gpuscaler.metrics.objects import Described, Key, Objects
+from gpuscaler.metrics.outages import Finding, unanswered
 from gpuscaler.metrics.pages import Figure, Page, PageReader
 from gpuscaler.metrics.values import EVERYTHING, MetricInfo, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
@@ -119,6 +120,11 @@ class ExporterSource:
         if not self.objects.synced:
             return "; ".join(self.objects.troubles) or "pods were not listed yet"
         return "exporters were not scraped yet" if self._round_at is None else ""
+
+    def outages(self) -> Finding:
+        """Which exporters do not answer, and which do; one that was not scraped yet is neither."""
+        scraped = (one for one in self.exporters.values() if one.trouble or one.at > float("-inf"))
+        return unanswered((f"exporter {one.address} on node {one.node}", one.trouble) for one in scraped)
 
     async def run(self) -> None:
         """Until cancelled."""

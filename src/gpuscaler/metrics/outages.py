@@ -1,4 +1,4 @@
-"""Outages of Prometheus and rules that fail, as log lines: one when it begins, one when it is over.
+"""Outages of Prometheus or of exporters, and rules that fail, as log lines: one when it begins, one when it is over.
 
 Whoever asks is answered with the reason; whoever reads logs or gets alerts from them sees nothing of answers.
 """
@@ -17,8 +17,27 @@ from gpuscaler.metrics.prometheus import PrometheusAway, PrometheusError
 _LOG = structlog.get_logger(__name__)
 #: What an outage of Prometheus as a whole is about.
 PROMETHEUS = "Prometheus"
+#: What an outage of most exporters is about.
+EXPORTERS = "exporters"
+#: More exporters than this that do not answer are counted in one line, not named one by one.
+NAMED = 10
 #: Seconds between looks.
 LOOK = 5.0
+
+
+class Words(NamedTuple):
+    """The events of log lines when an outage begins and when it is over."""
+
+    begins: str
+    ends: str
+
+
+_WHOLE: Mapping[str, Words] = {
+    PROMETHEUS: Words("Prometheus does not answer", "Prometheus answers again"),
+    EXPORTERS: Words("exporters do not answer", "exporters answer again"),
+}
+RULE = Words("a rule fails", "a rule fails no more")
+EXPORTER = Words("an exporter does not answer", "an exporter answers again")
 
 
 class Attempt(NamedTuple):
@@ -66,13 +85,31 @@ def judged(metrics: Iterable[Attempt], series: Iterable[Attempt]) -> Finding:
     return Finding(wrong, frozenset(well - wrong.keys()))
 
 
+def unanswered(scraped: Iterable[tuple[str, str]]) -> Finding:
+    """What is wrong with exporters, each with its name and why it did not answer last, empty where it did.
+
+    Many are one outage: a broken network, or an exporter that was installed wrongly.
+    """
+    exporters = tuple(scraped)
+    silent = {name: trouble for name, trouble in exporters if trouble}
+    well = {name for name, _ in exporters} - silent.keys()
+    if silent and (len(silent) > NAMED or not well):
+        why = f"{len(silent)} of {len(exporters)} do not answer, the first: {next(iter(silent.values()))}"
+        return Finding({EXPORTERS: why}, frozenset(well))
+    return Finding(silent, frozenset(well | {EXPORTERS} if well else well))
+
+
 @dataclass(slots=True)
 class Telling:
-    """Logs what ``find`` finds wrong for ``patience`` seconds, for which an evaluation that fails is bridged. ``clock`` is monotonic."""
+    """Logs what ``find`` finds wrong for ``patience`` seconds, for which an evaluation that fails is bridged. ``clock`` is monotonic.
+
+    ``words`` are those for all that is not about a source as a whole.
+    """
 
     find: Callable[[], Finding]
     clock: Callable[[], float]
     patience: float
+    words: Words = RULE
     _since: dict[str, float] = field(default_factory=dict, init=False)
     _told: set[str] = field(default_factory=set, init=False)
 
@@ -89,13 +126,15 @@ class Telling:
         for about, why in found.wrong.items():
             if about not in self._told and now - self._since[about] >= self.patience:
                 self._told.add(about)
-                if about == PROMETHEUS:
-                    _LOG.warning("Prometheus does not answer", problem=why)
+                whole = _WHOLE.get(about)
+                if whole is not None:
+                    _LOG.warning(whole.begins, problem=why)
                 else:
-                    _LOG.warning("a rule fails", about=about, problem=why)
+                    _LOG.warning(self.words.begins, about=about, problem=why)
         for about in sorted(self._told & found.well):
             self._told.remove(about)
-            if about == PROMETHEUS:
-                _LOG.info("Prometheus answers again")
+            whole = _WHOLE.get(about)
+            if whole is not None:
+                _LOG.info(whole.ends)
             else:
-                _LOG.info("a rule fails no more", about=about)
+                _LOG.info(self.words.ends, about=about)

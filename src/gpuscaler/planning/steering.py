@@ -26,6 +26,7 @@ from gpuscaler.planning.readiness import missing
 from gpuscaler.planning.refusing import tried_in_vain
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger, promises, refusals
+from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.yielding import falls_short, has_room, has_rules, overtaken
 
@@ -197,7 +198,7 @@ class _Wheel:
         for pod in unfit:
             why = explain_selector(pod.spec, node)
             self.unfit.append(Unfit(pod.key, node.name, why))
-            self.outcomes.append(promises.Broken(machine.key, pod.spec.digest, self.now, f"node {node.name}: {why}", certain=True))
+            self.outcomes.append(self.broken(machine.key, pod, node, why, certain=True))
         self.fold(ledger.Unfit(machine.id, tuple(pod.key for pod in unfit)))
         return False
 
@@ -358,14 +359,12 @@ class _Wheel:
             elif tried_in_vain(key, promise.since, attempts=self.attempts, now=self.now) and not self.line.awaits_others(pod, node.name):
                 self.fold(ledger.Broken(key, node.name))
                 self.suspected.append(refusals.Suspected(key, node.name, promise.since))
-                words = self.said.get(key, "")
-                detail = f"node {promise.node} did not take it{': ' if words else ''}{words}"
-                self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, detail))
+                self.outcomes.append(self.broken(promise.offering, pod, node, self.said.get(key, "")))
             elif not has_room((pod,), node, self.cluster):
                 # Every nomination that is cleared wakes all pods that wait: to write it in vain spoils those of others.
                 self.fold(ledger.Broken(key, node.name))
                 if short := falls_short(pod, node, self.cluster):
-                    self.outcomes.append(promises.Broken(promise.offering, pod.spec.digest, self.now, short))
+                    self.outcomes.append(self.broken(promise.offering, pod, node, short))
                 else:
                     self.stray.append(key)  # others came first
             else:
@@ -377,6 +376,9 @@ class _Wheel:
             self.fulfil(promise)
         elif again or len(left) != len(promise.pods):
             self.fold(ledger.Promised(replace(promise, pods=tuple(left), nominated=self.now if again else promise.nominated)))
+
+    def broken(self, offering: Key, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
+        return promises.Broken(offering, pod.spec.digest, self.now, pod=pod.key, node=node.name, why=why, certain=certain)
 
     def settle(self, promise: Promise, pod: Pod) -> None:
         if pod.node_name == promise.node:

@@ -11,14 +11,16 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.records import Records, Sink
+from gpuscaler.control.records.telling import of_look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Nominate
-from gpuscaler.planning.memory import Facts, Memory, look, ordered, state_of
+from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, state_of
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.promises import Broken
 
 KIND = offering("g.1", memory=32)
 POLICY = Policy((pool(KIND),))
@@ -188,3 +190,17 @@ def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> 
         records.acted(Outcome(act, "pods is forbidden", 10.0, tried=tried), NOW)
 
     assert [(one.kind, one.text) for one in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
+
+
+def test_why_a_node_did_not_take_a_pod_is_said_of_each_pod_though_the_pair_is_paused_already() -> None:
+    told = {"p": ("a", "0/1 nodes: Insufficient cpu."), "q": ("b", "0/2 nodes: node a lies."), "r": ("c", "")}
+    outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
+    book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))
+
+    found = of_look(Memory(), Look(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
+
+    assert [(one.kind, one.node, one.text) for one in found] == [
+        (kinds.BROKEN, "a", "node a was opened for pod p and did not take it: 0/1 nodes: Insufficient cpu.; it is planned anew"),
+        (kinds.BROKEN, "b", "node b was opened for pod q and did not take it: 0/2 nodes: node a lies.; it is planned anew"),
+        (kinds.BROKEN, "c", "node c was opened for pod r and did not take it; it is planned anew"),
+    ]

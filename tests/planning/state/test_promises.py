@@ -18,7 +18,7 @@ def after(*events: Kept | Broken) -> Promises:
 
 
 def broken(at: float, pods: str = PODS) -> Broken:
-    return Broken(CHEAP.key, pods, at, "Insufficient memory")
+    return Broken(CHEAP.key, pods, at, why="Insufficient memory")
 
 
 def pauses(times: int) -> list[float]:
@@ -44,7 +44,7 @@ def test_two_broken_promises_pause_the_pair_for_an_hour_and_no_other() -> None:
 
 
 def test_one_that_could_never_be_kept_pauses_the_pair_at_once() -> None:
-    promises = after(Broken(CHEAP.key, PODS, 0.0, "node n: label team=ml wanted", certain=True))
+    promises = after(Broken(CHEAP.key, PODS, 0.0, why="label team=ml wanted", certain=True))
 
     assert paused(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
 

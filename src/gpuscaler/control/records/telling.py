@@ -22,6 +22,7 @@ from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Forecast
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
 from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.promises import Broken
 from gpuscaler.planning.state.telling import WORDS
 
 #: What to expect of the next machine of an offering.
@@ -130,20 +131,12 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     for one in seen.unfit:
         text = f"node {one.node} was bought for pod {one.pod}, which it does not admit: {one.why}; no other like it is bought for the pod"
         yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
+    reasons = {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken)}
     for pod, node in seen.memory.ledger.broken:
         if (pod, node) not in before.ledger.broken:
-            why = _why_not(seen, cluster.pods.get(pod), node)
-            text = f"node {node} was opened for pod {pod} and did not take it{why}; it is planned anew"
+            why = reasons.get((pod, node))
+            text = f"node {node} was opened for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned anew"
             yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
-
-
-def _why_not(seen: Look, pod: Pod | None, node: str) -> str:
-    """What is known of why ``node`` did not take ``pod``, as the rest of a sentence."""
-    if pod is None:
-        return ""
-    known = (one.detail for one in seen.memory.promises.pairs if one.pods == pod.spec.digest and f"node {node} " in one.detail)
-    words = next(known, "").removeprefix(f"node {node} did not take it").removeprefix(": ")
-    return f": {words}" if words else ""
 
 
 def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:

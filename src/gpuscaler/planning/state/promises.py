@@ -27,15 +27,18 @@ class Kept(Struct, frozen=True, gc=False, tag=True):
 
 
 class Broken(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` is ready and did not take a pod of the class ``pods``; ``detail`` is what the scheduler said.
+    """A machine of ``offering``, now ``node``, is ready and did not take ``pod`` of the class ``pods``.
 
-    ``certain``: it never will, since the machine lacks what the pod selects by. Nothing is left to chance, and once is enough.
+    ``why`` is what the scheduler said or what the node lacks, empty where nobody knows. ``certain``: it never will, since the machine lacks
+    what the pod selects by. Nothing is left to chance, and once is enough.
     """
 
     offering: Key
     pods: str
     at: float
-    detail: str = ""
+    pod: str = ""
+    node: str = ""
+    why: str = ""
     certain: bool = False
 
 
@@ -47,7 +50,6 @@ class Pair(Struct, frozen=True, gc=False):
     broken: int
     last: float
     until: float
-    detail: str = ""
 
 
 class Promises(Struct, frozen=True, gc=False):
@@ -70,7 +72,7 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
     broken = 1 if known is None else known.broken + 1
     broken = max(broken, BROKEN) if event.certain else broken
     pause = min(PAUSE_SECONDS * 2.0 ** min(20, broken - BROKEN), LONGEST_SECONDS) if broken >= BROKEN else 0.0
-    pair = Pair(event.offering, event.pods, broken, event.at, event.at + pause, event.detail)
+    pair = Pair(event.offering, event.pods, broken, event.at, event.at + pause)
     return Promises((*others, pair), promises.kept, promises.broken + 1)
 
 
