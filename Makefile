@@ -36,7 +36,7 @@ setup: $(READY) ## make .venv with the locked packages and the program
 demo: $(READY) ## watch a whole cluster in one process being scaled, for a minute; the report is in build/demo
 	@$(BIN)/gpuscaler demo --out build/demo
 
-picture: $(READY) ## draw the picture of the README anew
+picture: $(READY) ## draw the README's picture again
 	@$(BIN)/gpuscaler demo --out build/demo >/dev/null
 	@cp build/demo/screen.svg docs/images/demo.svg
 
@@ -79,7 +79,7 @@ oracle: $(READY) ## the tests that ask programs of others: kube-scheduler's filt
 charts: $(READY) ## the tests that ask the real helm: what the chart makes of values, and the image's steps
 	@$(BIN)/python -m pytest -q -m charts tests/charts
 
-manifest: $(READY) ## make deploy/gpuscaler.yaml anew from the chart, and the schema of its values
+manifest: $(READY) ## generate deploy/gpuscaler.yaml and the schema of the chart's values
 	@$(BIN)/python tools/chart_schema.py
 	@$(BIN)/python -m tests.charts.manifest
 
@@ -108,7 +108,7 @@ mutants: $(READY) ## take out of the program, one after the other, what handles 
 bench: $(READY) ## measure, print a table, write build/bench.json; WORKLOADS=20 random ones on a real scheduler
 	@WORKLOADS=$(WORKLOADS) $(BIN)/python -m benchmarks
 
-lock: $(READY) ## make the lock files anew (UPGRADE=--upgrade: with the newest versions)
+lock: $(READY) ## generate the lock files (UPGRADE=--upgrade: with the newest versions)
 	@tools/lock $(UPGRADE)
 
 clean: ## remove what was built, and the caches; .venv stays

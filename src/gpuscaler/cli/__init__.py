@@ -32,7 +32,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "status": ("gpuscaler.cli.status", "Print what the controller last wrote: pools, waiting pods, decisions."),
     "what-if": ("gpuscaler.cli.what_if", "Compare two pools files on one trace and explain the difference."),
     "validate": ("gpuscaler.cli.validate", "Check a pools file or a run file."),
-    "why": ("gpuscaler.cli.why", "Explain a pod or a node."),
+    "why": ("gpuscaler.cli.why", "Explain a pod, a node or a HorizontalPodAutoscaler."),
 }
 
 
@@ -48,6 +48,13 @@ class Commands(click.Group):
         command = getattr(importlib.import_module(COMMANDS[name][0]), name.replace("-", "_"))
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        from difflib import get_close_matches
+
+        if args[0] not in COMMANDS and not ctx.resilient_parsing and (near := get_close_matches(args[0], COMMANDS, n=1)):
+            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]!r}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # click's signature
         with formatter.section("Commands"):
@@ -89,7 +96,8 @@ def _drop_unwritten() -> None:
 def main() -> None:
     """Scale GPU capacity on Kubernetes: the cheapest machines that really fit, given back when idle, every decision explained.
 
-    Exit codes: 0 done, 2 bad input, 3 a cluster does not answer, 4 gpuscaler is not installed there, 5 forbidden, 130 interrupted.
+    Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 a cluster does not answer, 4 gpuscaler is not installed there, 5 forbidden,
+    130 interrupted.
 
     For completion in bash: eval "$(_GPUSCALER_COMPLETE=bash_source gpuscaler)"; zsh and fish likewise.
     """

@@ -17,13 +17,19 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
     click.option("--cloud", type=click.Choice((AWS_SIMULATED,)), help="An AWS account of our own, for boto3 and the AWS CLI."),
-    click.option("--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Its port; the default is a free one."),
-    click.option("--aws-region", multiple=True, metavar="REGION", help="Regions that it uses; us-east-1 as it comes."),
-    click.option("--aws-boot", metavar="DURATION", help="How long its instances boot, such as 20s; some 3 minutes as it comes."),
     click.option(
-        "--aws-condition", multiple=True, metavar="KEY=VALUE", help="What it is like, such as spelling=random; may be given again."
+        "--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The account's port; the default is a free one."
     ),
-    click.option("--spot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Series that its spot markets follow."),
+    click.option(
+        "--aws-region", multiple=True, metavar="REGION", help="A region of the account; may be repeated. The default is us-east-1."
+    ),
+    click.option("--aws-boot", metavar="DURATION", help="How long instances boot, such as 20s; the default is some 3 minutes."),
+    click.option(
+        "--aws-condition", multiple=True, metavar="KEY=VALUE", help="How the account behaves, such as spelling=random; may be repeated."
+    ),
+    click.option(
+        "--spot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Series that the account's spot markets follow."
+    ),
 )
 
 

@@ -22,7 +22,7 @@ _WHICH = click.option(
     type=click.Choice((EMBEDDED, REAL)),
     help="Our own, in this process, or Kubernetes' own: it is compiled the first time, which takes minutes.",
 )
-_RELEASE = click.option("--kubernetes", metavar="VERSION", help="The release of a real control plane; 1.35.4 as it comes.")
+_RELEASE = click.option("--kubernetes", metavar="VERSION", help="The release of a real control plane; the default is 1.35.4.")
 
 
 def control_plane_options(command: F) -> F:

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespace: str, leader: Leader, as_json: bool) -> None:
     """Explain the pod or HorizontalPodAutoscaler NAMESPACE/NAME (or NAME, in the namespace "default") or the node NAME.
 
-    The controller that leads is asked; where it cannot be reached, Events tell what it said last. Of an autoscaler each link is looked at
-    that its metrics come over, and the broken one is named.
+    The controller that leads is asked; where it cannot be reached, its Events are read. For an autoscaler, each link on the way of its
+    metrics is checked, from the GPUs to the autoscaler, and the broken one is named.
     """
     subject = name if kind == "node" or "/" in name else f"default/{name}"
     if kind != "node" and (subject.count("/") != 1 or not all(subject.split("/"))):
