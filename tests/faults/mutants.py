@@ -837,6 +837,13 @@ MUTANTS = (
         removes="a hold is obeyed only when the next poll shows it",
     ),
     Mutant(
+        case=97,
+        path="control/holding.py",
+        old="                off = self._ahead(hold, now)\n",
+        new="                off = 0.0\n",
+        removes="a hold ends by the clock of whoever asked for it, however wrong that is",
+    ),
+    Mutant(
         case=93,
         path="control/controller.py",
         old="        except Exception as error:  # noqa: BLE001  # one odd object must not end what serves all pods\n",

@@ -66,6 +66,24 @@ async def test_f97_a_hold_on_buying_and_removing_is_obeyed_at_once_by_each_proce
         assert len(here.notes.orders) == orders, "the hold was obeyed only when the next poll showed it"
 
 
+async def test_f97_a_hold_for_a_while_lasts_as_long_where_clocks_are_minutes_ahead_or_behind(tmp_path: Path) -> None:
+    async with replicated(tmp_path) as here:
+        for machines in (0, 1):
+            leader, asked = await here.leader(), here.here.now()
+            assert abs(leader.skew) == 120.0
+            await here.here.hold(buying=Hold(since=asked, until=asked + 90.0))
+            await here.submit()
+            await here.sleep(85.0)
+            assert len(here.here.cluster.core.history()) == machines
+            assert leader.place is not None
+            assert any("saw buying held at a time of day that is about 1" in one for one in leader.place.troubles())
+            await here.sleep(20.0)
+            assert len(here.here.cluster.core.history()) == machines + 1
+            await leader.kill()
+            await here.taken_over(leader, within=30.0)
+            await here.restart(leader)
+
+
 async def test_f33_machines_that_somebody_adds_or_ends_by_hand_are_taken_as_they_are() -> None:
     async with faulty(IDLE) as here:
         await launch(here, 2)

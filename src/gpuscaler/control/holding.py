@@ -1,6 +1,7 @@
 """Holds that a person put on buying or removing: a ConfigMap that every copy of the controller obeys."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -21,6 +22,8 @@ POLL_SECONDS = 5.0
 READ_SECONDS = 2.0
 #: How often a change of the ConfigMap is tried against others who change it at the same time.
 TRIES = 5
+#: By how much the clock of who asks for a hold may differ from ours, in seconds, before its end is told by ours.
+CLOCK_SECONDS = 30.0
 
 
 class WireMetadata(msgspec.Struct):
@@ -37,7 +40,8 @@ class Brake:
 
     ``holds`` are those that were last read. ``trouble`` says what is wrong with the ConfigMap, empty where nothing is: one that cannot be
     understood holds everything, since a person wanted something stopped; one that cannot be read changes nothing. Until it was read for
-    the first time everything is held, since a hold may be there that the process before obeyed.
+    the first time everything is held, since a hold may be there that the process before obeyed. How long a new hold lasts is told by our
+    clock where that of who asked for it is another.
     """
 
     def __init__(self, client: Client, *, namespace: str, now: Callable[[], float]) -> None:
@@ -46,6 +50,7 @@ class Brake:
         self._client, self._namespace, self._now = client.at_once(), namespace, now
         self._in_force = Holds()
         self._known = False
+        self._clocks = Clocks()
 
     @property
     def place(self) -> str:
@@ -64,9 +69,10 @@ class Brake:
             async with asyncio.timeout(READ_SECONDS):
                 data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
             self._known = True
-            self.holds, self.trouble = holds_in(data), ""
+            self.holds = self._clocks.told(holds_in(data), self._now())
+            self.trouble = self._trouble_of_clocks()
         except NotFound:
-            self._known, self.holds, self.trouble = True, Holds(), ""
+            self._known, self.holds, self.trouble = True, self._clocks.told(Holds(), self._now()), ""
         except (ApiError, Unreachable, TimeoutError) as error:
             # Where the rules forbid it, they are older than holds: without them nobody can have made one.
             self._known = self._known or isinstance(error, Forbidden)
@@ -87,6 +93,53 @@ class Brake:
         for sentence in self._in_force.sentences(now) or ("nothing is on hold any more",):
             _LOG.warning("holds changed", hold=sentence)
         return True
+
+    def _trouble_of_clocks(self) -> str:
+        """Which holds in force were asked for by a clock that is not ours."""
+        held = self.holds.in_force(self._now())
+        found = [(activity, off) for activity in ACTIVITIES if getattr(held, activity) and (off := self._clocks.off(activity))]
+        return "; ".join(
+            f"{self.place}: saw {activity} held at a time of day that is about {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this "
+            f"machine's, expected at most {CLOCK_SECONDS:g} s; the hold lasts as long as was asked for since it was seen; set both clocks"
+            for activity, off in found
+        )
+
+
+class Clocks:
+    """Tells holds by our clock that were asked for by one which is minutes off: ``--for 4m`` might be over at once, or last an hour.
+
+    A hold that was not there when the ConfigMap was last read was asked for since then. One that says otherwise is by another clock.
+    """
+
+    def __init__(self) -> None:
+        self._read_at = -math.inf
+        #: By activity: the hold as it is written, as it counts, and how far the clock behind it is ahead of ours, in seconds.
+        self._told: dict[str, tuple[Hold, Hold, float]] = {}
+
+    def told(self, written: Holds, now: float) -> Holds:
+        """``written`` as they count, having been read at ``now``."""
+        held = {activity: hold for activity in ACTIVITIES if (hold := getattr(written, activity)) is not None}
+        for activity, hold in held.items():
+            before, counted, off = self._told.get(activity, (None, hold, 0.0))
+            if before is None or before.since != hold.since:
+                off = self._ahead(hold, now)
+            self._told[activity] = (hold, counted if hold == before else _moved(hold, -off), off)
+        self._read_at = now
+        return Holds(**{activity: self._told[activity][1] for activity in held})
+
+    def off(self, activity: str) -> float:
+        """How far the clock that the hold was asked for by is ahead of ours, in seconds; 0 where it is right, or nobody knows."""
+        return self._told[activity][2] if activity in self._told else 0.0
+
+    def _ahead(self, hold: Hold, now: float) -> float:
+        may_be = hold.since and hold.until is not None
+        if not may_be or self._read_at - CLOCK_SECONDS <= hold.since <= now + CLOCK_SECONDS:
+            return 0.0
+        return hold.since - now
+
+
+def _moved(hold: Hold, seconds: float) -> Hold:
+    return replace(hold, since=hold.since + seconds, until=hold.until + seconds) if seconds and hold.until is not None else hold
 
 
 #: The reason of holds that stand for a ConfigMap that cannot be understood.
