@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from tests.planning.building import node, pod, spec
 
-from gpuscaler.embedded.demo.tally import Tally
+from gpuscaler.embedded.demo.tally import Life, Tally, first_waits
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
@@ -88,3 +88,26 @@ def test_nodes_are_none_of_its_business() -> None:
     watch.tally.hear(Batch(NODES, Node, {"n": node("n")}))
 
     assert watch.tally.lives == ()
+
+
+def life(name: str, created: float, *, started: float | None = None, ended: float | None = None, finished: bool = False) -> Life:
+    return Life(f"default/{name}", spec(gpus=1), "", created, job="train", started=started, ended=ended, finished=finished)
+
+
+def test_a_pod_that_its_job_makes_again_after_an_eviction_waits_for_nothing_that_counts() -> None:
+    lives = [life("a", 0.0, started=50.0, ended=90.0), life("b", 1.0, started=41.0), life("c", 90.0, started=400.0)]
+
+    assert [(one.pod, one.seconds, one.ran) for one in first_waits(lives, {"train": 2}, 500.0)] == [
+        ("default/a", 50.0, True),
+        ("default/b", 40.0, True),
+    ]
+
+
+def test_a_pod_that_goes_before_it_ran_waits_on_in_its_successor() -> None:
+    lives = [life("a", 0.0, ended=30.0), life("b", 30.0, started=100.0)]
+
+    assert [(one.seconds, one.ran) for one in first_waits(lives, {"train": 1}, 500.0)] == [(100.0, True)]
+
+
+def test_a_pod_that_goes_before_it_ran_and_has_no_successor_never_ran() -> None:
+    assert [(one.seconds, one.ran) for one in first_waits([life("a", 0.0, ended=30.0)], {"train": 1}, 500.0)] == [(30.0, False)]

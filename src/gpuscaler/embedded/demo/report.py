@@ -6,7 +6,8 @@ from gpuscaler.clouds.delays import Delays, Faults
 from gpuscaler.clouds.machines import FAILED, RECLAIMED
 from gpuscaler.control.records.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, Happening
 from gpuscaler.embedded.demo.stage import Demo
-from gpuscaler.embedded.demo.tally import Life
+from gpuscaler.embedded.demo.tally import Life, first_waits
+from gpuscaler.embedded.demo.workload import submissions
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.simulation.bound import KIND, lower_bound
 from gpuscaler.simulation.fleet import presence
@@ -21,7 +22,8 @@ KINDS = {ORDERED: "buy", INSTEAD: "buy", DECIDED: "remove", REFUSED: "refused", 
 def result_of(demo: Demo) -> Result:
     """What came out of a demo that has ended."""
     core, ended, lives = demo.cluster.core, demo.wall(), demo.tally.lives
-    waits = tuple(life.wait(ended) for life in lives)
+    sizes = {one.job["metadata"]["name"]: one.pods for one in submissions(demo.scenario.trace)}
+    waits = tuple(first_waits(lives, sizes, ended))
     cut_short = [life for life in lives if life.started is not None and life.ended is not None and not life.finished]
     done = [life for life in lives if life.finished]
     return Result(

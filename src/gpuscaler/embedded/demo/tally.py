@@ -1,8 +1,9 @@
 """What became of every pod, as the API server told it."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gpuscaler.embedded.plugins import is_plugin
 from gpuscaler.kube.reflector import Batch
@@ -20,6 +21,8 @@ class Life(Struct, gc=False):
     spec: PodSpec
     gang: str
     created: float
+    #: The Job that made it, or "".
+    job: str = ""
     bound: float | None = None
     started: float | None = None
     ended: float | None = None
@@ -33,6 +36,25 @@ class Life(Struct, gc=False):
         """How long it waited, or has waited so far."""
         until = self.started if self.started is not None else self.ended if self.ended is not None else now
         return PodWait(self.key, class_of(self.gpus, self.gang), max(0.0, until - self.created), self.started is not None, self.created)
+
+
+def first_waits(lives: Iterable[Life], sizes: Mapping[str, int], now: float) -> Iterator[PodWait]:
+    """How long the pods of Jobs waited until they first ran, as a simulation counts it; ``sizes`` says how many pods each Job asks for.
+
+    A Job makes a pod again that was evicted. That is an eviction and no further wait, unless its predecessor never ran.
+    """
+    made: dict[str, list[Life]] = {}
+    for life in lives:
+        made.setdefault(life.job or life.key, []).append(life)
+    for job, group in made.items():
+        group.sort(key=lambda life: life.created)
+        count = sizes.get(job, len(group))
+        again = iter(group[count:])
+        for first in group[:count]:
+            last = first
+            while last.started is None and last.ended is not None and (successor := next(again, None)) is not None:
+                last = successor
+            yield replace(last, created=first.created).wait(now)
 
 
 class Tally:
@@ -63,7 +85,7 @@ class Tally:
     def _see(self, pod: Pod) -> None:
         life = self._lives.get(pod.uid)
         if life is None:
-            life = self._lives[pod.uid] = Life(pod.key, pod.spec, pod.options.gang, pod.created or self._now())
+            life = self._lives[pod.uid] = Life(pod.key, pod.spec, pod.options.gang, pod.created or self._now(), pod.owner.name)
         if pod.node_name and life.bound is None:
             life.bound = self._now()
         if pod.phase != "Pending" and life.started is None and pod.node_name:
