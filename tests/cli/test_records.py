@@ -147,6 +147,7 @@ def test_status_shows_pools_and_who_waits_for_what(led: Led) -> None:
     assert re.search(r"^gpu +1 +0 +0 +0 +- +1 +1 +0\.\d\d$", done.output, re.MULTILINE)
     assert "1 x default/huge: pool gpu: " in done.output
     assert "8 nvidia.com/gpu requested" in done.output
+    assert re.search(r"^Limits: dollars_per_hour \$0\.\d\d of \$100\.$", done.output, re.MULTILINE)
 
 
 def test_status_as_json_is_what_the_leader_wrote(led: Led) -> None:

@@ -98,7 +98,7 @@ def test_a_quota_counts_machines_over_pools_and_zones_and_frees_as_they_end() ->
     assert (len(answer.machines), refusal.kind, refusal.missing) == (1, QUOTA_FULL, 1)
     assert refusal.bucket == ("g5.xlarge", "g5.2xlarge")
     assert "the account may have 3 on-demand machines" in refusal.detail
-    assert "and has 2, 2 were asked" in refusal.detail
+    assert "and has 2, 2 more were asked for" in refusal.detail
     assert len(ask(sky, SPOT.key, token="c").machines) == 1
 
     sky.terminate(first.id, 1.0)

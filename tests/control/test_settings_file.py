@@ -103,6 +103,17 @@ async def test_each_change_is_told_once_with_what_was_before(path: Path) -> None
     assert ["not YAML" in str(told[1]), "expected a list" in str(told[2]), len(told)] == [True, True, 4]
 
 
+async def test_a_mistake_that_is_taken_back_is_told_to_be_over(path: Path) -> None:
+    told: list[str] = []
+    following = asyncio.create_task(SettingsFile(path).follow(lambda _before, _now: told.append("changed"), told.append))
+    for text in ("pools: 5", GOOD):
+        write(path, text)
+        await asyncio.sleep(20)
+    following.cancel()
+
+    assert ["expected a list" in told[0], *told[1:]] == [True, ""]
+
+
 def write(path: Path, text: str) -> None:
     path.write_text(text)
 

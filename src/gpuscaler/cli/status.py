@@ -12,7 +12,7 @@ from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_stat
 from gpuscaler.cli.reaching import access_options, find, namespace_of
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status import Said, Status
+    from gpuscaler.control.records.status import Limit, Said, Status
     from gpuscaler.kube.transport import Transport
 
 
@@ -69,7 +69,7 @@ def print_status(found: "Status", now: float) -> None:
         line(f"On hold: {hold.text}.")
     click.echo()
     console.print(pools_table(found))
-    limits = [f"{one.name} {one.used:g} of {one.most:g}" for one in found.limits]
+    limits = [used_of(one) for one in found.limits]
     if limits:
         line(f"\nLimits: {'; '.join(limits)}.")
     if found.held:
@@ -95,6 +95,13 @@ def print_status(found: "Status", now: float) -> None:
         f"Set aside, since it could not be understood ({found.set_aside_count})", [f"{one.about}: {one.text}" for one in found.set_aside]
     )
     section("Last", [happened(one, now) for one in reversed(found.happened)])
+
+
+def used_of(limit: "Limit") -> str:
+    """A limit in words, and what is used of it."""
+    if limit.name == "dollars_per_hour":
+        return f"{limit.name} ${limit.used:,.2f} of ${limit.most:,.10g}"
+    return f"{limit.name} {limit.used:,.10g} of {limit.most:,.10g}"
 
 
 def pools_table(found: "Status") -> object:

@@ -33,16 +33,16 @@ def room(
     capacity = min(capacity, float("inf") if offering.count is None else offering.count)
     if (left := max(0.0, capacity - len(fleet.of_offering[key]))) < granted:
         granted = int(left)
-        refusal = Refusal(NO_CAPACITY, key, count - granted, f"{'/'.join(key)} has {granted} machines left, {count} were asked")
+        refusal = Refusal(NO_CAPACITY, key, count - granted, f"capacity for {granted} of {count} machines")
     if pool.max is not None and (left := max(0, pool.max - fleet.in_pool[pool.name])) < granted:
         granted = int(left)
-        detail = f"pool {pool.name} may have {pool.max} machines and has {pool.max - granted}, {count} were asked"
+        detail = f"pool {pool.name} may have {pool.max} machines and has {pool.max - granted}, {count} more were asked for"
         refusal = Refusal(POOL_LIMIT, key, count - granted, detail)
     for quota in quotas:
         used = sum(len(fleet.of_offering[other]) for other in fleet.in_use if quota.covers(other)) if quota.covers(key) else 0
         if quota.covers(key) and (left := max(0, quota.machines - used)) < granted:
             granted = int(left)
             whose = f"{quota.market or 'all'} machines{f' of {chr(44).join(quota.types)}' if quota.types else ''}"
-            detail = f"the account may have {quota.machines} {whose} and has {used}, {count} were asked"
+            detail = f"the account may have {quota.machines} {whose} and has {used}, {count} more were asked for"
             refusal = Refusal(QUOTA_FULL, key, count - granted, detail, bucket=quota.types or (offering.instance_type,))
     return granted, refusal

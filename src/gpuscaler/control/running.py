@@ -305,8 +305,11 @@ class _Leading:
 
 
 def broken(trouble: str) -> None:
-    """The file has changed, and cannot be used."""
-    _LOG.error("the settings stay as they were", problem=trouble)
+    """The file has changed, and cannot be used; without ``trouble`` it says again what it said before."""
+    if trouble:
+        _LOG.error("the settings stay as they were", problem=trouble)
+    else:
+        _LOG.info("the settings file can be used again, and says what it said before")
 
 
 async def check(place: Place, lease: str) -> None:

@@ -46,13 +46,16 @@ class SettingsFile:
         return found != before
 
     async def follow(self, changed: Callable[[RunSettings, RunSettings], None], broken: Callable[[str], None]) -> None:
-        """Poll until cancelled. ``changed`` has the settings before and now, ``broken`` what is wrong, once for each content."""
+        """Poll until cancelled. ``changed`` has the settings before and now, ``broken`` what is wrong, once for each content.
+
+        After a mistake that was taken back without any other change ``broken`` has an empty text.
+        """
         while True:
             await asyncio.sleep(POLL_SECONDS)
             before, trouble = self.settings, self.trouble
             if self.poll():
                 changed(before, self.settings)
-            elif self.trouble and self.trouble != trouble:
+            elif self.trouble != trouble:
                 broken(self.trouble)
 
 

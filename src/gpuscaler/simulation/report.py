@@ -101,7 +101,7 @@ def _drawn() -> list[str]:
 
 
 def _checkpoints(seconds: float) -> list[str]:
-    return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod begins anew"]
+    return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod starts again from nothing"]
 
 
 def _notes(trace: Trace) -> list[str]:

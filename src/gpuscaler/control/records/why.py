@@ -78,9 +78,9 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
             lessons = (one for one in latest.memory.learned.lessons if one.pool in pools)
             yield from (f"  pool {one.pool}: {word}" for one in lessons for word in one.shown.words)
             yield from () if entry.reasons else ("  there is no pool",)
-    for ignored in plan.ignored:
-        if ignored.pod == key:
-            yield f"it is left alone: {ignored.reason}"
+    # Who has a promise is nominated, and no demand: that is no further news.
+    promised = any(key in promise.pods for promise in book.promises)
+    yield from (f"it is left alone: {ignored.reason}" for ignored in plan.ignored if ignored.pod == key and not promised)
     if not latest.planned_at:
         yield "no plan was made yet"
     elif pod.unschedulable_since and pod.unschedulable_since > latest.planned_at:
