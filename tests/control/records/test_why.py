@@ -72,9 +72,7 @@ def test_a_pod_that_was_promised_a_node_is_not_said_to_be_left_alone() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
     ignored = Plan(ignored=(Ignored(WAITS.key, "nominated to node n1"),))
 
-    assert pod_lines(latest(WAITS, book=promised, plan=ignored)) == (
-        "node n1 is promised to it: it is open, and the scheduler is awaited",
-    )
+    assert pod_lines(latest(WAITS, book=promised, plan=ignored)) == ("node n1 is promised to it: it is open, and the scheduler is awaited",)
 
 
 def test_a_pod_that_nothing_can_be_bought_for_is_told_why_pool_by_pool() -> None:
