@@ -12,6 +12,7 @@ from typing import Any, Final
 import yaml
 
 from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.aws.beside import Beside
 from gpuscaler.embedded.certificates import Certificate, self_signed
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
@@ -67,7 +68,14 @@ class Alone:
     async def run(self) -> None:
         """Serve until cancelled. Raises OSError where the port or the file cannot be had."""
         conditions = Conditions(delays=Delays(image_pull=PULL))
-        cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=conditions, speed=self._speed, token=self._token)
+        cluster = EmbeddedCluster(
+            Policy(pools=()),
+            now=self.now,
+            conditions=conditions,
+            speed=self._speed,
+            token=self._token,
+            front_proxy=FrontProxy(now=self._began),
+        )
         serving = await serve(cluster.api, HOST, self._port, tls=self._certificate.context() if self._certificate else None)
         config = kubeconfig_of(serving.url, self._certificate, self._token)
         try:

@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Final
 
-from gpuscaler.embedded import bodies, discovery, openapi, reviews
+from gpuscaler.embedded import bodies, discovery, openapi
+from gpuscaler.embedded.aggregation.aggregator import Aggregator
+from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.disruptions import Disruptions
 from gpuscaler.embedded.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
 from gpuscaler.embedded.faults import Fault, Faults
@@ -17,6 +19,7 @@ from gpuscaler.embedded.patches import Patcher
 from gpuscaler.embedded.proxying import Proxies
 from gpuscaler.embedded.reading import Reader
 from gpuscaler.embedded.replies import json_reply, reply, streamed
+from gpuscaler.embedded.reviews import Reviews
 from gpuscaler.embedded.routing import Target, target
 from gpuscaler.embedded.selecting import Filter
 from gpuscaler.embedded.store import Object, Store, key_of
@@ -35,7 +38,8 @@ class ApiServer:
     ``clock`` tells POSIX seconds. ``tokens`` are the bearer tokens that are taken, None takes everyone. ``history`` is how many changes
     of a kind a watch can be resumed over. ``seed`` makes uids and generated names the same in every run. ``streaming_lists`` False
     refuses watches that begin with a list, as Kubernetes 1.33 does. Faults go through ``faults``, programs that play pods through
-    ``proxies`` and ``forwards``. Budgets have a status, which evictions need, only while ``disruptions.run()`` runs.
+    ``proxies`` and ``forwards``. Budgets have a status, which evictions need, only while ``disruptions.run()`` runs. With ``front_proxy``
+    APIs of servers beside this one are asked of them, while ``aggregator.run()`` runs.
     """
 
     def __init__(
@@ -46,6 +50,7 @@ class ApiServer:
         history: int = 10_000,
         seed: int = 0,
         streaming_lists: bool = True,
+        front_proxy: FrontProxy | None = None,
     ) -> None:
         self.store = Store(history)
         self.faults = Faults(Random(seed))
@@ -57,6 +62,8 @@ class ApiServer:
         self._parts = Parts(self.store, self._writer, self._patcher)
         self.proxies = Proxies(self.store)
         self.forwards = Forwards(self.store)
+        self._reviews = Reviews(self._tokens)
+        self.aggregator = None if front_proxy is None else Aggregator(self.store, front_proxy, timestamp=self._writer.now)
         self.disruptions = Disruptions(self.store, clock=clock, timestamp=self._writer.now)
         for name in NAMES_AT_START:
             self._writer.create(NAMESPACES, "", {"metadata": {"name": name}})
@@ -115,12 +122,15 @@ class ApiServer:
     async def _answer(self, request: Request) -> Answer:
         try:
             fault = await self._admitted(request)
-            answer = await self.proxies.answer(request) or self._dispatch(request)
+            answer = await self.proxies.answer(request) or await self._aggregated(request) or self._dispatch(request)
             if fault is not None and fault.sever == "after":
                 raise Severed
             return self.faults.spoiled(answer, fault)
         except Failure as failure:
             return reply(failure.body(), status=failure.code, headers=failure.headers())
+
+    async def _aggregated(self, request: Request) -> Answer | None:
+        return None if self.aggregator is None else await self.aggregator.answer(request)
 
     async def forwarded(self, request: Request) -> PodPort | Answer | None:
         """The port of a pod that ``request`` asks to be forwarded, or a refusal; None for a request about something else."""
@@ -152,7 +162,8 @@ class ApiServer:
             raise unauthorized()
 
     def _dispatch(self, request: Request) -> Answer:
-        found = discovery.answer(request) or openapi.answer(request.path) or reviews.answer(request)
+        others = self.aggregator.groups if self.aggregator is not None else dict
+        found = discovery.answer(request, others) or openapi.answer(request.path) or self._reviews.answer(request)
         if found is not None:
             return found
         place = target(request.path)

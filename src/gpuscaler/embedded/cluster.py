@@ -10,7 +10,9 @@ from gpuscaler.clouds.machines import CloudEvent
 from gpuscaler.clouds.markets import Markets
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.simulated_provider import NO_CALL_FAULTS, CallFaults, SimulatedProvider
+from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.autoscaling.controller import Autoscalers
 from gpuscaler.embedded.kubelets import Kubelets
 from gpuscaler.embedded.machines import Machines
 from gpuscaler.embedded.memory import MemoryTransport
@@ -45,11 +47,23 @@ class Conditions:
 class EmbeddedCluster:
     """A cluster for ``policy``. ``now`` is its wall clock, of which ``speed`` seconds pass in a second of the event loop.
 
-    ``api`` answers requests, all of them or those with ``token``; ``provider`` is its cloud. Everything lives while :meth:`run` runs.
+    ``api`` answers requests, all of them or those with ``token``; ``provider`` is its cloud. Everything lives while :meth:`run` runs. With
+    ``front_proxy`` programs beside the cluster may serve APIs of their own.
     """
 
-    def __init__(self, policy: Policy, *, now: Callable[[], float], conditions: Conditions, speed: float = 1.0, token: str = "") -> None:
-        self.api = ApiServer(now, seed=conditions.seed, tokens=[token] if token else None)
+    def __init__(
+        self,
+        policy: Policy,
+        *,
+        now: Callable[[], float],
+        conditions: Conditions,
+        speed: float = 1.0,
+        token: str = "",
+        front_proxy: FrontProxy | None = None,
+    ) -> None:
+        self.api = ApiServer(now, seed=conditions.seed, tokens=[token] if token else None, front_proxy=front_proxy)
+        if front_proxy is not None:
+            self.api.load([front_proxy.config_map()])
         self._token = token
         self._now, self._speed, self._seed = now, speed, conditions.seed
         self.core = SimulatedCloud(
@@ -75,6 +89,7 @@ class EmbeddedCluster:
         self._scheduler = Scheduler(client, self._seen, now=now, speed=speed)
         clock = asyncio.get_running_loop().time
         self._workloads = Workloads(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
+        self._autoscalers = Autoscalers(client, now=now, clock=clock, random=Random(conditions.seed), speed=speed)
         self.listeners: list[Callable[[CloudEvent], None]] = []
 
     def client(self, manager: str) -> Client:
@@ -102,5 +117,7 @@ class EmbeddedCluster:
         async with asyncio.TaskGroup() as tasks:
             for part in (self.api.disruptions, self._pods, self._seen, self.machines, self.provider):
                 tasks.create_task(part.run())
-            for worker in (self.kubelets, self._scheduler, self._workloads):
+            for worker in (self.kubelets, self._scheduler, self._workloads, self._autoscalers):
                 tasks.create_task(worker.run())
+            if self.api.aggregator is not None:
+                tasks.create_task(self.api.aggregator.run())

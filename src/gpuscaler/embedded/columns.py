@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from gpuscaler.embedded.autoscaling.words import autoscaler_targets
 from gpuscaler.embedded.pod_words import pod_ready, pod_restarts, pod_status
 from gpuscaler.embedded.store import Object
 
@@ -191,6 +192,17 @@ def _involved(event: Object, _: float) -> str:
     return f"{kind}/{name}" if name else kind
 
 
+def _service(api: Object, _: float) -> str:
+    service = at(api, "spec.service")
+    return f"{service.get('namespace')}/{service.get('name')}" if isinstance(service, Mapping) else "Local"
+
+
+def _available(api: Object, _: float) -> str:
+    found: Object = next((one for one in at(api, "status.conditions") or () if one.get("type") == "Available"), {})
+    status, reason = found.get("status", "Unknown"), found.get("reason", "")
+    return f"{status} ({reason})" if status == "False" and reason else str(status)
+
+
 _AGE: Final = Column("Age", _time("metadata.creationTimestamp"))
 GENERIC: Final = _columns()
 _REPLICAS: Final = (
@@ -286,10 +298,12 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     ),
     "horizontalpodautoscalers.autoscaling": _columns(
         Column("Reference", lambda hpa, _: f"{at(hpa, 'spec.scaleTargetRef.kind')}/{at(hpa, 'spec.scaleTargetRef.name')}"),
+        Column("Targets", autoscaler_targets),
         Column("MinPods", lambda hpa, _: str(at(hpa, "spec.minReplicas") or "<unset>")),
         _number("MaxPods", "spec.maxReplicas"),
         _number("Replicas", "status.currentReplicas"),
     ),
+    "apiservices.apiregistration.k8s.io": _columns(Column("Service", _service), Column("Available", _available)),
     "poddisruptionbudgets.policy": _columns(
         Column("Min Available", lambda obj, _: str(at(obj, "spec.minAvailable")) if at(obj, "spec.minAvailable") is not None else "N/A"),
         Column(

@@ -1,6 +1,6 @@
 """What a client asks before it asks for objects: versions, groups, health."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpuscaler.embedded.kinds import BUDGETS, KINDS, PODS, Kind
@@ -8,10 +8,14 @@ from gpuscaler.embedded.replies import json_reply, text_reply
 from gpuscaler.kube.transport import Answer, Request
 
 VERSION: Final = {"major": "1", "minor": "35", "gitVersion": "v1.35.0+gpuscaler", "gitTreeState": "clean", "platform": "linux/amd64"}
+#: The newer form of discovery: all groups in one answer.
+AGGREGATED: Final = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+#: Groups of servers beside this one, with their versions as the newer form has them.
+Others = Callable[[], Mapping[str, Sequence[Mapping[str, Any]]]]
 _VERBS: Final = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
 
 
-def answer(request: Request) -> Answer | None:
+def answer(request: Request, others: Others) -> Answer | None:
     """The answer to a question about the server itself, or None where ``request`` is about something else."""
     path = request.path.rstrip("/")
     if path in ("/healthz", "/livez", "/readyz"):
@@ -19,8 +23,10 @@ def answer(request: Request) -> Answer | None:
     if path == "/version":
         return json_reply(VERSION)
     if path in ("/api", "/apis"):
-        return _roots(path, request)
+        return _roots(path, request, others)
     steps = path.strip("/").split("/")
+    if len(steps) == 2 and steps[0] == "apis" and (told := others().get(steps[1])):
+        return json_reply({"kind": "APIGroup", "apiVersion": "v1", **_group(steps[1], _named(told))})
     version = steps[1] if steps[0] == "api" and len(steps) == 2 else "/".join(steps[1:]) if steps[0] == "apis" and len(steps) == 3 else ""
     kinds = [kind for kind in KINDS if kind.api_version == version]
     if not kinds:
@@ -29,18 +35,22 @@ def answer(request: Request) -> Answer | None:
     return json_reply({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": version, "resources": resources})
 
 
-def _roots(path: str, request: Request) -> Answer:
+def _roots(path: str, request: Request, others: Others) -> Answer:
+    beside = {} if path == "/api" else others()
     groups = _groups(core=path == "/api")
     accept = request.headers.get("accept", "")
     if "as=APIGroupDiscoveryList" in accept and "v=v2" in accept.replace("v=v2beta1", ""):
         items = [{"metadata": {"name": group, "creationTimestamp": None}, "versions": list(_aggregated(group))} for group in groups]
+        items += [{"metadata": {"name": group, "creationTimestamp": None}, "versions": list(told)} for group, told in beside.items()]
         found = {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
         answered = json_reply(found)
-        headers = {**answered.headers, "content-type": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"}
+        headers = {**answered.headers, "content-type": AGGREGATED}
         return Answer(answered.status, headers, answered.pieces)
     if path == "/api":
         return json_reply({"kind": "APIVersions", "versions": ["v1"], "serverAddressByClientCIDRs": []})
-    return json_reply({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(group) for group in groups]})
+    told = [_group(group, _versions(group)) for group in groups]
+    told += [_group(group, _named(versions)) for group, versions in beside.items()]
+    return json_reply({"kind": "APIGroupList", "apiVersion": "v1", "groups": told})
 
 
 def _groups(*, core: bool) -> list[str]:
@@ -53,9 +63,13 @@ def _versions(group: str) -> list[str]:
     return sorted(found, key=lambda version: ("alpha" in version, "beta" in version))
 
 
-def _group(group: str) -> dict[str, Any]:
-    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in _versions(group)]
+def _group(group: str, named: Iterable[str]) -> dict[str, Any]:
+    versions = [{"groupVersion": f"{group}/{version}", "version": version} for version in named]
     return {"name": group, "versions": versions, "preferredVersion": versions[0]}
+
+
+def _named(versions: Iterable[Mapping[str, Any]]) -> list[str]:
+    return [str(one["version"]) for one in versions]
 
 
 def _parts(kind: Kind) -> Iterable[tuple[str, list[str], dict[str, str]]]:

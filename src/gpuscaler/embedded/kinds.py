@@ -70,6 +70,12 @@ STORAGE_CLASSES: Final = Kind("storage.k8s.io", "v1", "storageclasses", "Storage
 CLAIMS: Final = Kind("", "v1", "persistentvolumeclaims", "PersistentVolumeClaim", short=("pvc",), status=True)
 JOBS: Final = Kind("batch", "v1", "jobs", "Job", status=True, categories=_ALL)
 SERVICE_ACCOUNTS: Final = Kind("", "v1", "serviceaccounts", "ServiceAccount", short=("sa",))
+SERVICES: Final = Kind("", "v1", "services", "Service", short=("svc",), status=True, categories=_ALL)
+#: Written by people alone: pods have no addresses here that a Service could lead to.
+ENDPOINTS: Final = Kind("", "v1", "endpoints", "Endpoints", short=("ep",))
+API_SERVICES: Final = Kind(
+    "apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False, status=True, categories=("api-extensions",)
+)
 
 KINDS: Final[tuple[Kind, ...]] = (
     PODS,
@@ -79,7 +85,8 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("", "v1", "configmaps", "ConfigMap", short=("cm",)),
     Kind("", "v1", "secrets", "Secret", fields=("type",)),
     SERVICE_ACCOUNTS,
-    Kind("", "v1", "services", "Service", short=("svc",), status=True, categories=_ALL),
+    SERVICES,
+    ENDPOINTS,
     Kind("", "v1", "persistentvolumes", "PersistentVolume", namespaced=False, short=("pv",), status=True),
     CLAIMS,
     Kind("", "v1", "replicationcontrollers", "ReplicationController", short=("rc",), status=True, scale=True, categories=_ALL),
@@ -109,6 +116,7 @@ KINDS: Final[tuple[Kind, ...]] = (
     Kind("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", short=("pg",), status=True, custom=True),
     Kind("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", status=True, custom=True),
     Kind("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", status=True, custom=True),
+    API_SERVICES,
     # Kept, so that an installation can be applied; who has the token may do everything here.
     Kind("rbac.authorization.k8s.io", "v1", "roles", "Role"),
     Kind("rbac.authorization.k8s.io", "v1", "rolebindings", "RoleBinding"),

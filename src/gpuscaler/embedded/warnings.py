@@ -11,7 +11,6 @@ from gpuscaler.embedded.store import Stored
 
 _IDLE: Final[Mapping[str, str]] = {
     "cronjobs": "no controller of this cluster makes Jobs of a CronJob; kubectl create job NAME --from=cronjob/NAME makes one",
-    "horizontalpodautoscalers": "no controller of this cluster scales by a HorizontalPodAutoscaler",
     "replicationcontrollers": "no controller of this cluster makes pods of a ReplicationController; use a Deployment",
 }
 

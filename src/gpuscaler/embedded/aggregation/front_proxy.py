@@ -1,0 +1,85 @@
+"""How the API server vouches for its callers before servers that it passes their requests to: a certificate, and headers.
+
+Source: ``k8s.io/kubernetes/pkg/controlplane/controller/clusterauthenticationtrust`` and ``k8s.io/apiserver/pkg/authentication/request/
+headerrequest``, Kubernetes 1.35.
+"""
+
+import ssl
+import tempfile
+from base64 import b64decode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from multidict import CIMultiDict
+
+from gpuscaler.embedded.reviews import USER
+from gpuscaler.serving.authorities import Authority
+
+#: The name in the certificate, and where the authority of it is published.
+NAME: Final = "front-proxy-client"
+NAMESPACE, CONFIG_MAP = "kube-system", "extension-apiserver-authentication"
+_ACCOUNT: Final = "system:serviceaccount:"
+#: Contexts of so many authorities are kept.
+_MOST: Final = 16
+
+
+class BundleError(ValueError):
+    """An APIService's caBundle that cannot be used."""
+
+
+class FrontProxy:
+    """An authority made at ``now``, in seconds since the epoch, and the one certificate of it."""
+
+    def __init__(self, *, now: float) -> None:
+        self._authority = Authority("gpuscaler front proxy", now=now)
+        self._pair = self._authority.issue(NAME)
+        self._contexts: dict[str | None, ssl.SSLContext] = {}
+
+    def config_map(self) -> dict[str, Any]:
+        """What servers read to know whom they may believe."""
+        data = {
+            "requestheader-allowed-names": f'["{NAME}"]',
+            "requestheader-client-ca-file": self._authority.certificate.decode(),
+            "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+            "requestheader-group-headers": '["X-Remote-Group"]',
+            "requestheader-uid-headers": '["X-Remote-Uid"]',
+            "requestheader-username-headers": '["X-Remote-User"]',
+        }
+        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": CONFIG_MAP, "namespace": NAMESPACE}, "data": data}
+
+    def context(self, bundle: str | None) -> ssl.SSLContext:
+        """To ask a server whose certificate is of ``bundle``, PEM in base64, or of this machine's authorities where that is empty.
+
+        None asks whoever answers. Raises :class:`BundleError`.
+        """
+        known = self._contexts.get(bundle)
+        if known is not None:
+            return known
+        context = ssl.create_default_context() if bundle == "" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        if bundle is None:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        elif bundle:
+            try:
+                context.load_verify_locations(cadata=b64decode(bundle).decode())
+            except (Base64Error, ValueError, ssl.SSLError) as error:
+                raise BundleError(f"caBundle: saw no certificates in PEM ({error}), expected authorities") from error
+        # OpenSSL reads keys from files only; the folder is nobody else's, and gone at once.
+        with tempfile.TemporaryDirectory() as folder:
+            context.load_cert_chain(*self._pair.write(Path(folder), "proxy"))
+        if len(self._contexts) >= _MOST:
+            self._contexts.clear()
+        self._contexts[bundle] = context
+        return context
+
+
+def vouched(headers: Mapping[str, str]) -> CIMultiDict[str]:
+    """The headers that say who asks: whoever the request is made for, and else whoever may do everything."""
+    user, groups = str(USER["username"]), list(USER["groups"])
+    if name := headers.get("impersonate-user", ""):
+        user, groups = name, [one for one in (headers.get("impersonate-group", ""),) if one]
+        if name.startswith(_ACCOUNT) and not groups:
+            groups = ["system:serviceaccounts", f"system:serviceaccounts:{name.removeprefix(_ACCOUNT).partition(':')[0]}"]
+        groups.append("system:authenticated")
+    return CIMultiDict([("X-Remote-User", user), *(("X-Remote-Group", group) for group in groups)])

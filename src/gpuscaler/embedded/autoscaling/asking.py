@@ -1,0 +1,164 @@
+"""Asks the metrics APIs what a HorizontalPodAutoscaler goes by, through the API server as anybody would.
+
+Sources of paths and words: ``k8s.io/metrics/pkg/client`` and ``k8s.io/kubernetes/pkg/controller/podautoscaler/metrics``, Kubernetes 1.35.
+"""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+from urllib.parse import quote
+
+import msgspec
+
+from gpuscaler.embedded.kinds import BY_NAME
+from gpuscaler.embedded.reviews import AUTOSCALERS
+from gpuscaler.embedded.workloads.steps import seconds_of
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.transport import Request
+from gpuscaler.model.durations import parse_duration
+from gpuscaler.model.quantities import parse_milli
+from gpuscaler.planning.horizontal.specs import (
+    Answer,
+    Autoscaler,
+    Metric,
+    MetricSelector,
+    ObjectSample,
+    PodSamples,
+    Sample,
+    SeriesSamples,
+    Unavailable,
+)
+
+_CUSTOM, _EXTERNAL, _RESOURCE = "custom.metrics.k8s.io", "external.metrics.k8s.io", "metrics.k8s.io"
+#: The versions of custom metrics that are understood.
+_VERSIONS: Final = ("v1beta2", "v1beta1")
+#: Everybody here may do everything; servers beside the API server are told who asks.
+_HEADERS: Final = {"accept": "application/json", "impersonate-user": AUTOSCALERS}
+#: Seconds over which a sample speaks that does not say so.
+_WINDOW: Final = 60.0
+
+Json = Mapping[str, Any]
+
+
+class _Unanswered(Exception):  # noqa: N818 - it names what became of a question
+    """No answer; the text is the metrics client's."""
+
+
+class MetricsClient:
+    """Answers the metrics of autoscalers through ``client``. Whatever goes wrong is an answer, too."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+
+    async def answer(self, autoscaler: Autoscaler, metric: Metric, pods: str) -> Answer:
+        """The answer for ``metric``; ``pods`` is the selector of the target's pods as text."""
+        api = {"Resource": "resource", "ContainerResource": "resource", "External": "external"}.get(metric.type, "custom")
+        try:
+            match metric.type:
+                case "Resource" | "ContainerResource":
+                    return await self._resource(autoscaler.namespace, metric, pods)
+                case "Pods":
+                    return await self._pods(autoscaler.namespace, metric, pods)
+                case "Object":
+                    return await self._object(autoscaler.namespace, metric)
+                case _:
+                    return await self._external(autoscaler.namespace, metric)
+        except _Unanswered as error:
+            return Unavailable(f"unable to fetch metrics from {api} metrics API: {error}")
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            return Unavailable(f"unable to fetch metrics from {api} metrics API: saw an answer that cannot be read: {error}")
+
+    async def _resource(self, namespace: str, metric: Metric, pods: str) -> Answer:
+        path = f"/apis/{_RESOURCE}/v1beta1/namespaces/{namespace}/pods"
+        found = {}
+        for item in await self._items(path, {"labelSelector": pods}, f"pods.{_RESOURCE}"):
+            uses = [one["usage"] for one in item["containers"] if metric.container in ("", one["name"])]
+            if uses and all(metric.name in one for one in uses):
+                amount = sum(parse_milli(one[metric.name]) for one in uses)
+                window = parse_duration(item["window"]) if item.get("window") else _WINDOW
+                found[item["metadata"]["name"]] = Sample(amount, seconds_of(item["timestamp"]), window)
+        return PodSamples(found) if found else Unavailable("no metrics returned from resource metrics API")
+
+    async def _pods(self, namespace: str, metric: Metric, pods: str) -> Answer:
+        query = {"labelSelector": pods, **_selecting(metric.selector)}
+        path = f"/apis/{_CUSTOM}/{await self._version()}/namespaces/{namespace}/pods/*/{quote(metric.name, safe='')}"
+        items = await self._items(path, query, f"pods.{_CUSTOM} *")
+        found = {item["describedObject"]["name"]: _sample(item) for item in items}
+        return PodSamples(found) if found else Unavailable("no metrics returned from custom metrics API")
+
+    async def _object(self, namespace: str, metric: Metric) -> Answer:
+        described = metric.described
+        kind = None if described is None else BY_NAME.get((described.api_version or "v1", described.kind))
+        if described is None or kind is None:
+            raise _Unanswered(f'no matches for kind "{described.kind if described else ""}"')
+        name, value = quote(described.name, safe=""), quote(metric.name, safe="")
+        if kind.plural == "namespaces":
+            rest = f"namespaces/{name}/metrics/{value}"
+        else:
+            rest = f"{f'namespaces/{namespace}/' if kind.namespaced else ''}{kind.qualified}/{name}/{value}"
+        path = f"/apis/{_CUSTOM}/{await self._version()}/{rest}"
+        items = await self._items(path, _selecting(metric.selector), f"{kind.plural}.{_CUSTOM} {described.name}")
+        found = next((parse_milli(item["value"]) for item in items), None)
+        return Unavailable("no metrics returned from custom metrics API") if found is None else ObjectSample(found)
+
+    async def _external(self, namespace: str, metric: Metric) -> Answer:
+        path = f"/apis/{_EXTERNAL}/v1beta1/namespaces/{namespace}/{quote(metric.name, safe='')}"
+        selector = _text(metric.selector)
+        items = await self._items(path, {"labelSelector": selector} if selector else {}, f"{metric.name}.{_EXTERNAL}")
+        values = tuple(parse_milli(item["value"]) for item in items)
+        return SeriesSamples(values) if values else Unavailable("no metrics returned from external metrics API")
+
+    async def _version(self) -> str:
+        """The version of custom metrics that is asked. Raises :class:`_Unanswered`."""
+        try:
+            found = await self._get(f"/apis/{_CUSTOM}", {}, _CUSTOM)
+            served = [one["version"] for one in found["versions"]]
+        except (_Unanswered, LookupError):
+            served = []
+        version = next((one for one in _VERSIONS if one in served), "")
+        if not version:
+            raise _Unanswered("no known available metric versions found")
+        return version
+
+    async def _items(self, path: str, query: Mapping[str, str], what: str) -> Iterable[Json]:
+        items: Iterable[Json] = (await self._get(path, query, what)).get("items") or ()
+        return items
+
+    async def _get(self, path: str, query: Mapping[str, str], what: str) -> Json:
+        try:
+            async with self._client.exchange(Request("GET", path, query, _HEADERS)) as answer:
+                found: Json = msgspec.json.decode(b"".join([piece async for piece in answer.pieces]))
+        except ApiError as error:
+            raise _Unanswered(_said(error, what)) from error
+        except Unreachable as error:
+            raise _Unanswered(str(error)) from error
+        return found
+
+
+def _said(error: ApiError, what: str) -> str:
+    """What a client makes of an answer that is no Status."""
+    if error.reason:
+        return error.message
+    words = {503: "the server is currently unable to handle the request", 404: "the server could not find the requested resource"}
+    return f"{words[error.status]} (get {what})" if error.status in words else error.message
+
+
+def _sample(item: Json) -> Sample:
+    seconds = item.get("windowSeconds", item.get("window"))
+    return Sample(parse_milli(item["value"]), seconds_of(item.get("timestamp")), _WINDOW if seconds is None else float(seconds))
+
+
+def _selecting(selector: MetricSelector | None) -> dict[str, str]:
+    text = _text(selector)
+    return {"metricLabelSelector": text} if text else {}
+
+
+def _text(selector: MetricSelector | None) -> str:
+    """A selector as a query has it."""
+    if selector is None:
+        return ""
+    terms = [f"{key}={value}" for key, value in selector.labels]
+    for one in selector.expressions:
+        some = f"({','.join(one.values)})"
+        terms.append({"In": f"{one.key} in {some}", "NotIn": f"{one.key} notin {some}", "Exists": one.key}.get(one.operator, f"!{one.key}"))
+    return ",".join(terms)

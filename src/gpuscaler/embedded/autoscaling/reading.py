@@ -1,0 +1,42 @@
+"""Pods and scales as the algorithm of HorizontalPodAutoscalers sees them."""
+
+from collections.abc import Iterable, Mapping
+from typing import Any, cast
+
+from gpuscaler.embedded.workloads.steps import condition, seconds_of
+from gpuscaler.model.quantities import QuantityError, parse_milli
+from gpuscaler.planning.horizontal.specs import Container, ReplicaPod, Status
+
+Object = Mapping[str, Any]
+
+
+def replica(pod: Object) -> ReplicaPod:
+    """A pod that the target's selector selects."""
+    spec, status, ready = pod["spec"], pod.get("status") or {}, condition(pod, "Ready")
+    resources = spec.get("resources") or {}
+    return ReplicaPod(
+        name=pod["metadata"]["name"],
+        phase=status.get("phase", "Pending"),
+        deleting="deletionTimestamp" in pod["metadata"],
+        ready=cast(Status, ready["status"]) if ready.get("status") in ("True", "False", "Unknown") else None,
+        ready_since=seconds_of(ready.get("lastTransitionTime")),
+        started=seconds_of(status["startTime"]) if status.get("startTime") else None,
+        containers=tuple(Container(one.get("name", ""), _requests(one.get("resources") or {})) for one in _running(spec)),
+        pod_requests=_requests(resources) if resources.get("requests") else None,
+    )
+
+
+def _running(spec: Object) -> Iterable[Object]:
+    """Containers, and init containers that run beside them."""
+    return [*(spec.get("containers") or ()), *(one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always")]
+
+
+def _requests(resources: Object) -> dict[str, int]:
+    """Requests in thousandths; what cannot be read is left out."""
+    found = {}
+    for name, amount in (resources.get("requests") or {}).items():
+        try:
+            found[name] = parse_milli(amount)
+        except QuantityError:
+            continue
+    return found

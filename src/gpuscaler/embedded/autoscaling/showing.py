@@ -1,0 +1,54 @@
+"""The status of a HorizontalPodAutoscaler. Source: ``setStatus`` of ``pkg/controller/podautoscaler/horizontal.go``, Kubernetes 1.35."""
+
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from typing import Any
+
+from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.model.quantities import format_quantity
+from gpuscaler.planning.horizontal.history import History
+from gpuscaler.planning.horizontal.specs import Autoscaler, Current, Metric
+
+Json = dict[str, Any]
+
+
+def conditions(history: History) -> list[Json]:
+    return [
+        {
+            "type": one.type,
+            "status": one.status,
+            "lastTransitionTime": timestamp(one.since),
+            "reason": one.reason,
+            "message": one.message,
+        }
+        for one in history.conditions
+    ]
+
+
+def metrics(autoscaler: Autoscaler, spec: Mapping[str, Any], current: Sequence[Current | None]) -> list[Json]:
+    """``status.currentMetrics``; a metric without a value has an entry that says nothing."""
+    raw = spec.get("metrics") or [{}] * len(autoscaler.metrics)
+    return [
+        {"type": ""} if now is None else _metric(metric, told, now)
+        for metric, told, now in zip(autoscaler.metrics, raw, current, strict=False)
+    ]
+
+
+def _metric(metric: Metric, told: Mapping[str, Any], current: Current) -> Json:
+    field = f"{metric.type[0].lower()}{metric.type[1:]}"
+    if metric.type in ("Resource", "ContainerResource"):
+        about: Json = {"name": metric.name, **({"container": metric.container} if metric.container else {})}
+    else:
+        source = told[field]
+        about = {name: source[name] for name in ("metric", "describedObject") if name in source}
+    return {"type": metric.type, field: {**about, "current": _current(current)}}
+
+
+def _current(current: Current) -> Json:
+    found: Json = {"value": _quantity(current.value), "averageValue": _quantity(current.average_value)}
+    found["averageUtilization"] = current.average_utilization
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _quantity(milli: int | None) -> str | None:
+    return None if milli is None else format_quantity(Fraction(milli, 1000))

@@ -1,0 +1,100 @@
+"""What the how-to about scaling by GPU metrics tells to try: its own manifests, on the embedded cluster."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+from aiohttp import web
+from tests.cli.test_cluster import reaching, running
+from tests.metrics.test_command_service import World, listening
+
+from gpuscaler.embedded.kinds import BY_NAME
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import DEPLOYMENTS, PODS, Resource
+
+pytestmark = pytest.mark.looptime(False)
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+WORK, PORT = "inference", "6443"
+
+
+def free_port() -> str:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return str(one.getsockname()[1])
+
+
+async def applied(client: Client, manifest: str) -> None:
+    for one in yaml.safe_load_all(manifest):
+        kind = BY_NAME[one["apiVersion"], one["kind"]]
+        resource = Resource(kind.group, kind.version, kind.plural, kind.kind, kind.namespaced)
+        await client.create(resource, one, namespace=one["metadata"].get("namespace", ""))
+
+
+@asynccontextmanager
+async def metrics(kubeconfig: Path, log: Path, *words: str) -> AsyncIterator[None]:
+    """`gpuscaler metrics` in a process of its own."""
+    command = (sys.executable, "-c", "from gpuscaler.cli import run; run()", "metrics", *words)
+    environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    with await asyncio.to_thread(log.open, "wb") as out:
+        process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=out, stderr=out)
+        try:
+            yield
+        finally:
+            process.terminate()
+            assert await asyncio.wait_for(process.wait(), 60) == 0
+
+
+async def until(seen: Callable[[], Awaitable[bool]], log: Path) -> None:
+    try:
+        async with asyncio.timeout(90):
+            while not await seen():  # noqa: ASYNC110  # it is other processes that change it
+                await asyncio.sleep(0.2)
+    except TimeoutError:
+        raise AssertionError(await asyncio.to_thread(log.read_text)) from None
+
+
+async def command(kubeconfig: Path, *words: str) -> str:
+    """What a command prints."""
+    line = (sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, "--kubeconfig", str(kubeconfig))
+    done = await asyncio.to_thread(subprocess.run, line, capture_output=True, text=True, check=False)
+    return done.stdout
+
+
+async def test_the_manifests_of_the_how_to_scale_a_deployment_on_the_embedded_cluster(tmp_path: Path) -> None:
+    kubeconfig, log, world, port = tmp_path / "kubeconfig", tmp_path / "log", World(tmp_path), free_port()
+    manifest = (EXAMPLES / "try-metrics.yaml").read_text(encoding="utf-8").replace("ADDRESS", "127.0.0.1").replace(PORT, port)
+    async with running(kubeconfig, "--nodes", "2", "--tls", "--speed", "20"), reaching(kubeconfig) as client:
+        await applied(client, manifest)
+        await applied(client, (EXAMPLES / "hpa.yaml").read_text(encoding="utf-8"))
+
+        async def prometheus(request: web.Request) -> web.Response:
+            """Two pods of 45 percent each are content."""
+            pods = [msgspec.json.decode(one) for one in await client.list_all(PODS, namespace=WORK)]
+            world.prometheus.stored.clear()
+            for pod in pods:
+                name = pod["metadata"]["name"]
+                world.prometheus.put("nvidia_gpu_duty_cycle", 90.0 / len(pods), uuid=name, pod_name=name, namespace_name=WORK)
+            return await world.asked(request)
+
+        async def scales() -> bool:
+            found: dict[str, Any] = msgspec.json.decode(await client.get(DEPLOYMENTS, "serve", namespace=WORK))
+            return bool(found["spec"]["replicas"] == 2)
+
+        async with listening(prometheus) as url:
+            words = ("--prometheus-url", url, "--metrics-relist-interval", "2s", "--secure-port", port, "--bind-address", "127.0.0.1")
+            async with metrics(kubeconfig, log, *words):
+                await until(scales, log)
+                status, why = await command(kubeconfig, "status"), await command(kubeconfig, "why", "hpa", f"{WORK}/serve")
+
+    assert "custom.metrics.k8s.io/v1beta1 by Service default/gpuscaler-metrics: it answers" in status
+    assert "no link is broken" in why
