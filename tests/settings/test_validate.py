@@ -30,6 +30,34 @@ def test_a_bad_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) -> None
     ]
 
 
+def test_values_of_the_chart_are_checked_below_config_with_their_place(tmp_path: Path) -> None:
+    path = tmp_path / "values.yaml"
+    text = "image: {repository: registry.example/gpuscaler}\nconfig:\n  cloud: simulated\n  region: us-east-1\n  limits: none\n"
+    path.write_text(f"{text}  pools: [{{name: a, types: [g5.xlarge]}}]\n")
+    good = CliRunner().invoke(validate, [str(path)])
+    path.write_text(f"{text}  pools: [{{name: a, types: [g5.xlarge], min: -1}}]\n")
+    bad = CliRunner().invoke(validate, [str(path)])
+
+    assert (good.exit_code, good.stdout) == (0, f"{path}: good; pools: 1, offerings: 1, instance types: 1\n")
+    assert (bad.exit_code, bad.stderr.splitlines()[0]) == (
+        2,
+        f"{path}:6: config.pools[0].min: saw the number -1, expected a number of machines, 0 or more",
+    )
+
+
+def test_objects_of_a_cluster_are_told_apart_from_pools(tmp_path: Path) -> None:
+    path = tmp_path / "cluster.yaml"
+    path.write_text("apiVersion: v1\nkind: List\nitems: []\n")
+
+    done = CliRunner().invoke(validate, [str(path)])
+
+    assert done.exit_code == 2
+    assert done.stderr.splitlines() == [
+        f'{path}:1: saw a Kubernetes object (kind "List"), expected a pools file or a run file; give objects to --cluster',
+        f"{path}: 1 mistake",
+    ]
+
+
 def test_a_file_that_is_not_there_exits_2(tmp_path: Path) -> None:
     done = CliRunner().invoke(validate, [str(tmp_path / "absent.yaml")])
 

@@ -11,7 +11,10 @@ import click
 @click.argument("file", required=False, type=click.Path(path_type=Path))
 @click.option("--schema", is_flag=True, help="Print the JSON Schema of the pools file instead, for editors.")
 def validate(file: Path | None, schema: bool) -> None:
-    """Check a pools file or a run file: exit 0 when it is good, 2 with every mistake and its place when it is not."""
+    """Check a pools file, a run file or the Helm chart's values.
+
+    Exits with 0 when it is good, with 2 and every mistake with its place when it is not.
+    """
     # Imported here, so that other commands start without YAML and the catalogue.
     from gpuscaler.model.pools import bounded, boundless_warning
     from gpuscaler.settings import SettingsError, load_settings

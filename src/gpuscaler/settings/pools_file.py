@@ -12,7 +12,7 @@ from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.options import LONGEST, MAX_GRACE
 from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
-from gpuscaler.settings.document import read_document
+from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 from gpuscaler.settings.offerings import PoolFacts, read_offerings
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
@@ -92,9 +92,13 @@ def parse_settings(text: str, source: str = "run file", *, folder: Path | None =
     root, problems = read_document(text)
     report = Report(problems)
     settings = None
-    if root is not None and root.value is not None:
+    if root is not None and (kind := _kubernetes_kind(root)):
+        report.add(
+            Problem("", root.line, f"saw a Kubernetes object (kind {kind}), expected a pools file or a run file; give objects to --cluster")
+        )
+    elif root is not None and root.value is not None:
         try:
-            settings = _settings(Cursor("", root, report), folder or Path())
+            settings = _settings(_run_file(Cursor("", root, report)), folder or Path())
         except TooMuchError:
             report.add(Problem("", None, f"unfolds to more than {MAX_VALUES:,} values; use fewer anchors, types, markets or zones"))
     elif not problems:
@@ -102,6 +106,20 @@ def parse_settings(text: str, source: str = "run file", *, folder: Path | None =
     if settings is None or report.problems:
         raise SettingsError(source, report.problems)
     return settings
+
+
+def _kubernetes_kind(root: Entry) -> str:
+    """The kind of a Kubernetes object that was given in place of a pools file; empty for anything else."""
+    members = root.value
+    return describe(members["kind"]) if isinstance(members, dict) and {"apiVersion", "kind"} <= members.keys() else ""
+
+
+def _run_file(top: Cursor) -> Cursor:
+    """The run file in ``top``: of a Helm chart's values, which have none of its keys, what is below ``config``."""
+    members = top.entry.value
+    if isinstance(members, dict) and "config" in members and members.keys().isdisjoint((*TOP_KEYS, *RUN_KEYS)):
+        return Cursor("config", members["config"], top.report)
+    return top
 
 
 def _settings(top: Cursor, folder: Path) -> RunSettings:
