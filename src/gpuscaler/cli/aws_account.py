@@ -66,7 +66,7 @@ def beside_of(
     from gpuscaler.embedded.aws.beside import Beside
 
     def ready(url: str, queues: Iterable[str]) -> None:
-        click.echo(f"AWS is at {url}; it takes any key and secret. Queues that are told of interruptions: {', '.join(queues)}")
+        click.echo(f"AWS is at {url}; it takes any key and secret. Notices of interruptions come in: {', '.join(queues)}")
 
     conditions = _conditions(aws_condition)
     return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, conditions=conditions, ready=ready)

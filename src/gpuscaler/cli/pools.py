@@ -64,7 +64,10 @@ def _settings(path: Path) -> "RunSettings":
         sys.exit(2)
     if settings.cloud != "aws":
         seen = f"cloud {settings.cloud}" if settings.cloud else "no cloud"
-        click.echo(f"{path}: saw {seen}, expected cloud: aws, whose account this command looks into; validate checks a file with pools of its own", err=True)
+        click.echo(
+            f"{path}: saw {seen}, expected cloud: aws, whose account this command looks into; validate checks a file with pools of its own",
+            err=True,
+        )
         sys.exit(2)
     return settings
 

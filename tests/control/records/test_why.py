@@ -51,7 +51,7 @@ def node_lines(known: Latest, name: str = "n1") -> tuple[str, ...]:
 def test_a_pod_whose_machine_is_asked_for_is_told_so_and_how_long_such_machines_take() -> None:
     (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
 
-    assert line == f"g.1 {G1.market} in {G1.zone} is asked for, since 30s; it takes about 1m from its grant; $1.00/h"
+    assert line == f"g.1 {G1.market} in {G1.zone} was asked for 30s ago; it takes about 1m from its grant; $1.00/h"
 
 
 def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:

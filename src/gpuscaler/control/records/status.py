@@ -355,9 +355,7 @@ def coming(one: Coming, latest: Latest, now: float) -> str:
         return f"{offering(one.key)} is ready as node {one.node} and is being opened"
     expected = latest.outlook(one.key)
     if not one.granted:
-        return (
-            f"{offering(one.key)} is asked for, since {spoken(now - one.asked)}; it takes about {spoken(expected.typical)} from its grant"
-        )
+        return f"{offering(one.key)} was asked for {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} from its grant"
     left = one.began + expected.typical - now
     when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
     stage = f"is node {one.node}, and not ready yet{lacking(one, latest)}" if one.node else "was granted"
