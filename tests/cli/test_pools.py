@@ -192,9 +192,9 @@ def test_a_file_for_another_cloud_exits_2(tmp_path: Path) -> None:
     done = CliRunner().invoke(pools, ["--config", str(file)])
 
     assert done.exit_code == 2
-    assert (
-        done.stderr
-        == f"{file}: saw cloud simulated, expected cloud: aws, whose account this command looks into; validate checks a file with pools of its own\n"
+    assert done.stderr == (
+        f"{file}: saw cloud simulated, expected cloud: aws, whose account this command looks into; "
+        "validate checks a file with pools of its own\n"
     )
 
 
