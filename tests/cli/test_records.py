@@ -144,6 +144,13 @@ def test_status_shows_pools_and_who_waits_for_what(led: Led) -> None:
     assert done.exit_code == 0, done.output
     assert re.search(r"^Written \d+s ago by \S+ \(gpuscaler ", done.output)
     assert "1 machine in 1 pool at $" in done.output
+    assert re.search(
+        r"^It looked at the cluster \d+s ago and saw 1 node and \d+ pods; planned \d+s ago\. Its pages are at ", done.output, re.MULTILINE
+    )
+    assert (
+        "Machines:\n  gpu: 1 x spot g4dn.xlarge open\n" in done.output
+        or "Machines:\n  gpu: 1 x on-demand g4dn.xlarge open\n" in done.output
+    )
     assert re.search(r"^gpu +1 +0 +0 +0 +- +1 +1 +0\.\d\d$", done.output, re.MULTILINE)
     assert "1 x default/huge: pool gpu: " in done.output
     assert "8 nvidia.com/gpu requested" in done.output
@@ -155,6 +162,8 @@ def test_status_as_json_is_what_the_leader_wrote(led: Led) -> None:
     done = ask(led, "status", "--json")
 
     assert msgspec.json.decode(done.output, type=Status).unplaced == 1
+    told = msgspec.json.decode(done.output)
+    assert (told["old"], told["metrics_api"]) == (False, [])
 
 
 def test_why_asks_the_leader_at_an_address(led: Led) -> None:
@@ -512,9 +521,13 @@ def test_status_says_how_the_metrics_api_does_with_or_without_a_controller(tmp_p
         threading.Thread(target=server.serve_forever, daemon=True).start()
         path = kubeconfig(tmp_path, f"http://127.0.0.1:{server.server_port}")
         done = CliRunner().invoke(main, ["status", "--kubeconfig", str(path)])
+        as_json = CliRunner().invoke(main, ["status", "--kubeconfig", str(path), "--json"])
         server.shutdown()
 
-    assert done.exit_code == 4
+    assert (done.exit_code, as_json.exit_code) == (4, 4)
+    (one,) = msgspec.json.decode(as_json.stdout)["metrics_api"]
+    assert (one["service"], one["apis"]) == ("gpu/gpuscaler-metrics", ["custom.metrics.k8s.io/v1beta2"])
+    assert one["problems"] == [f"it does not answer the API server: {why}"]
     expected = f"custom.metrics.k8s.io/v1beta2 by Service gpu/gpuscaler-metrics: it does not answer the API server: {why}"
     assert f"Metrics API:\n  {expected}\n" in done.output
     assert "expected the status of a controller" in done.output

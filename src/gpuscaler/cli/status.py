@@ -12,8 +12,9 @@ from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_stat
 from gpuscaler.cli.reaching import access_options, find, namespace_of
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status import Limit, Said, Status
+    from gpuscaler.control.records.status import Limit, Process, Said, Status
     from gpuscaler.kube.transport import Transport
+    from gpuscaler.metrics.registration import Registration
 
 
 @click.command()
@@ -29,23 +30,35 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
         from gpuscaler.metrics.registration import registrations
 
         client = Client(transport)
+        found, missing = None, None
         try:
             found = await read_status(client, namespace_of(namespace, access))
-        except NotInstalledError:
+        except NotInstalledError as error:
             # The metrics API is at home without a controller, too.
-            if not as_json:
-                section("Metrics API", [one.text for one in await registrations(client)])
-            raise
-        if as_json:
-            import msgspec
-
-            click.echo(msgspec.json.format(msgspec.json.encode(found), indent=2).decode())
-        else:
+            missing = error
+        if found is not None and not as_json:
             print_status(found, time.time())
-            section("Metrics API", [one.text for one in await registrations(client)])
+        served = await registrations(client)
+        if as_json:
+            print_json(found, served, time.time())
+        else:
+            section("Metrics API", [one.text for one in served])
+        if missing is not None:
+            raise missing
         return 0
 
     sys.exit(talk(access, talking))
+
+
+def print_json(found: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
+    """The status with what it is not itself: whether it is old, and how the metrics API does. Without one there is only the latter."""
+    import msgspec
+
+    from gpuscaler.control.records.reporting import OLD_SECONDS
+
+    own = {} if found is None else {**msgspec.to_builtins(found), "old": now - found.at > OLD_SECONDS}
+    told = {**own, "metrics_api": [{**msgspec.to_builtins(one), "text": one.text} for one in served]}
+    click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
 
 
 def print_status(found: "Status", now: float) -> None:
@@ -55,7 +68,7 @@ def print_status(found: "Status", now: float) -> None:
     from gpuscaler.control.records.removals import told
     from gpuscaler.control.records.reporting import OLD_SECONDS
     from gpuscaler.control.records.status import summary
-    from gpuscaler.control.records.words import spoken
+    from gpuscaler.control.records.words import counted, spoken
 
     console = uncut_console()
     age = now - found.at
@@ -64,11 +77,16 @@ def print_status(found: "Status", now: float) -> None:
         line(
             "This is old: a controller that leads writes it every minute. Nothing below says how things are now; see the Lease and the log."
         )
+    if found.looked_at:
+        planned = f"planned {spoken(now - found.planned_at)} ago" if found.planned_at else "not planned yet"
+        seen = f"{counted(found.nodes, 'node')} and {counted(found.pods, 'pod')}"
+        line(f"It looked at the cluster {spoken(now - found.looked_at)} ago and saw {seen}; {planned}.{pages_of(found.leader)}")
     line(summary(found) + ".")
     for hold in found.holds:
         line(f"On hold: {hold.text}.")
     click.echo()
     console.print(pools_table(found))
+    section("Machines", by_pool(found))
     limits = [used_of(one) for one in found.limits]
     if limits:
         line(f"\nLimits: {'; '.join(limits)}.")
@@ -117,6 +135,24 @@ def pools_table(found: "Status") -> object:
         counts = (pool.machines, pool.coming, pool.leaving, pool.min, most, pool.gpus, pool.used)
         table.add_row(pool.name, *map(str, counts), f"{pool.dollars_per_hour:.2f}")
     return table
+
+
+def pages_of(leader: "Process") -> str:
+    """Where the leader's pages are, as a sentence behind another; nothing where there are none."""
+    if not leader.port:
+        return ""
+    address = f"[{leader.address}]" if ":" in leader.address else leader.address
+    whose = f"pod {leader.namespace}/{leader.pod}" if leader.pod else leader.host
+    return f" Its pages are at {address}:{leader.port} of {whose}."
+
+
+def by_pool(found: "Status") -> list[str]:
+    """Machines by market, type and state, a line for each pool that has any."""
+    kinds: dict[str, list[str]] = {}
+    for one in found.kinds:
+        named = " ".join(filter(None, (one.market, one.instance_type))) or "unknown"
+        kinds.setdefault(one.pool, []).append(f"{one.machines} x {named} {one.state}")
+    return [f"{pool}: {', '.join(several)}" for pool, several in kinds.items()]
 
 
 def by_way(found: "Status") -> dict[str, list[str]]:

@@ -186,3 +186,22 @@ def test_a_leader_on_a_node_with_gpus_is_told() -> None:
     (said,) = warnings("gpu")
     assert said.startswith("pod default/gpuscaler-0, which leads, runs on node gpu, which has GPUs")
     assert warnings("plain") == warnings("gone") == ()
+
+
+def test_machines_are_listed_by_type_and_the_leader_says_when_it_planned_and_where_its_pages_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pages = {"pod": "leader", "namespace": "gpu", "port": 8081, "address": "127.0.0.1"}
+    found = status(node("n1", G8), node("n2", G8), node("n3", G1), ledger=Ledger(coming=(machine("m1"),)))
+    told = replace(found, looked_at=NOW - 3.0, planned_at=NOW - 60.0, leader=Process("me", **pages))  # type: ignore[arg-type]
+    print_status(told, NOW)
+    print_status(replace(told, planned_at=0.0, leader=Process("me", host="h", port=1, address="::1")), NOW)
+    said = capsys.readouterr().out
+
+    assert (
+        "\nIt looked at the cluster 3s ago and saw 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n"
+        in said
+    )
+    assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in said
+    assert f"\nMachines:\n  {found.kinds[0].pool}: " in said
+    assert {f"{one.machines} x {one.market} {one.instance_type} {one.state}" in said for one in found.kinds} == {True}
