@@ -23,7 +23,7 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 EXAMPLES = ROOT / "docs" / "examples"
-PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("charts/**/*.md")])
 
 
 class Block(NamedTuple):

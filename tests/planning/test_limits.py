@@ -182,6 +182,12 @@ def test_who_is_left_out_is_told_which_limit_was_reached(limits: Mapping[str, An
     assert (reason.pool, reason.excluded_by, reason.detail) == ("main", "limit", detail)
 
 
+def test_who_is_left_out_by_a_limit_is_told_of_the_smallest_machine_that_it_fits() -> None:
+    made = planned(pods("p", 2), pool(offering(), offering("g.4", 9.0, gpus=4)), limits=Limits(gpus=1))
+    (reason,) = reasons(made, "p-1")
+    assert reason.detail == "g.1 has 1 GPU, the limit leaves 0 (limits.gpus)"
+
+
 def test_who_is_left_out_by_a_pools_maximum_is_told_so() -> None:
     made = planned(pods("p", 2), pool(offering(), max=1))
     (reason,) = reasons(made, "p-1")

@@ -54,7 +54,7 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
             found.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
         # Where the cloud chooses, all offerings of a set must do, so the first that does not speaks for the set.
-        order = lambda r: (first[r], desk.templates.sizes[r], -r)  # noqa: E731
+        order = lambda r: (first[r], nearness(desk, r, fits=first[r] == len(stages)), -r)  # noqa: E731
         row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
         excluded_by, detail = told(desk, one, row, word=word, gang=gang)
@@ -64,6 +64,12 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
             excluded_by, advice = "market", f"{advice}; {elsewhere}"
         found.append(Reason(pool.name, excluded_by, detail + advice))
     return tuple(found)
+
+
+def nearness(desk: Desk, row: int, *, fits: bool) -> tuple[int, ...]:
+    """Templates by how near they came: to a pod that none holds the largest, to what a limit leaves the smallest of those that ``fits``."""
+    size = desk.templates.sizes[row]
+    return tuple(-amount for amount in size) if fits else size
 
 
 def paused(desk: Desk, one: PodClass, pool: Pool, rows: Sequence[int]) -> str:
