@@ -51,7 +51,11 @@ class RealCluster:
             listener(event)
 
     async def run(self) -> None:
-        """Live until cancelled, or until a program of the control plane ends."""
-        async with self._transport, asyncio.TaskGroup() as tasks:
-            for part in (self.plane, self._machines, self.provider, self._seen, self._kubelets):
-                tasks.create_task(part.run())
+        """Live until cancelled, or until a program ends, which raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError`."""
+        try:
+            async with self._transport, asyncio.TaskGroup() as tasks:
+                for part in (self.plane, self._machines, self.provider, self._seen, self._kubelets):
+                    tasks.create_task(part.run())
+        except ExceptionGroup as group:
+            # Whoever runs it expects the program that ended, not a group of what failed.
+            raise group.exceptions[0] from None

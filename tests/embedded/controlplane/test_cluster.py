@@ -1,0 +1,30 @@
+"""A simulated cloud on a real control plane: what becomes of it when a program of that ends."""
+
+import pytest
+
+from gpuscaler.cli.control_plane import ended
+from gpuscaler.embedded.cluster import Conditions
+from gpuscaler.embedded.controlplane.cluster import RealCluster
+from gpuscaler.embedded.controlplane.processes import EndedError
+from gpuscaler.kube.access import Access
+from gpuscaler.model.pools import Policy
+
+
+class Plane:
+    """A control plane whose etcd ends at once."""
+
+    def access(self) -> Access:
+        return Access("http://127.0.0.1:9", "a plane that is none")
+
+    async def run(self) -> None:
+        raise EndedError("etcd ended with 1")
+
+
+async def test_a_program_that_ends_is_named_and_ends_the_command_with_the_status_for_what_cannot_be_reached(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster = RealCluster(Policy(()), Plane(), now=lambda: 0.0, conditions=Conditions())  # type: ignore[arg-type]  # all that is used of it
+    with pytest.raises(SystemExit) as left, ended():
+        await cluster.run()
+
+    assert (left.value.code, capsys.readouterr().err) == (3, "etcd ended with 1\n")
