@@ -35,6 +35,10 @@ def test_a_table_shows_what_was_published_ours_the_difference_and_what_could_not
         assert word in result.output
 
 
+def test_what_is_not_matched_speaks_of_the_series_of_the_file(series: Path) -> None:
+    assert "those of the file: 2, of 4 days." in bench("cant-be-late", "--spot", series).output
+
+
 @pytest.mark.parametrize(("name", "policy"), [("cant-be-late", "Uniform Progress"), ("skyserve", "SpotHedge")])
 def test_json_has_the_difference_of_every_published_value(name: str, policy: str, series: Path) -> None:
     document = json.loads(bench(name, "--spot", series, "--json").stdout)

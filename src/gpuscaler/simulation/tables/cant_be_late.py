@@ -108,7 +108,6 @@ POLICIES: Mapping[str, Choose] = {
 PUBLISHED: Mapping[str, float] = {"Greedy": 100.0, "Uniform Progress": 50.0}
 UNMATCHED = (
     "The paper prints no figure for this one setting: its halved distance is a mean over other deadlines, changeovers and series.",
-    "Its series are of two weeks to three months and several GPUs; these are of 45 days of one type in six zones.",
     "Its rules allow two readings of when on-demand is left for spot. The one that costs less is compared; the other is called strict.",
     "The optimum knows the series: no policy can reach it. Reclaims between two decisions are not seen, as in the paper's simulator.",
 )
@@ -153,8 +152,14 @@ def table(file: SpotFile) -> Published:
             f"A changeover takes {CHANGEOVER / HOUR:g} h, a decision is made every {STEP:g} s.",
             f"An hour costs ${SPOT_PRICE} on spot and ${ON_DEMAND_PRICE} on-demand; the optimum in hindsight costs ${optimum:.2f}.",
         ),
-        unmatched=UNMATCHED,
+        unmatched=(_other_series(series), *UNMATCHED),
     )
+
+
+def _other_series(series: Sequence[tuple[bool, ...]]) -> str:
+    days = sorted({f"{len(one) * STEP / (24 * HOUR):.0f}" for one in series}, key=float)
+    lengths = days[0] if len(days) == 1 else f"{days[0]} to {days[-1]}"
+    return f"Its series are of two weeks to three months and several GPUs; those of the file: {len(series)}, of {lengths} days."
 
 
 def _row(name: str, costs: Mapping[str, float], optimum: float, outcomes: Sequence[Outcome]) -> Row:
