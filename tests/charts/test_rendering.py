@@ -100,6 +100,13 @@ def test_a_chart_without_pools_says_what_is_missing() -> None:
     assert "config.pools: saw none" in done.stderr
 
 
+def test_a_chart_without_a_cloud_says_which_there_are() -> None:
+    done = call("template", "gpuscaler", str(CHART), values={"config": {**SMALL["config"], "cloud": None}})
+
+    assert done.returncode != 0
+    assert "config.cloud: saw none, expected aws or simulated" in done.stderr
+
+
 @pytest.mark.parametrize("history", [{}, {"history": None}, {"history": {"decisions": 10}}, {"history": {"folder": "/elsewhere"}}])
 def test_the_controller_can_read_its_settings_and_write_its_history(history: dict[str, Any], tmp_path: Path) -> None:
     found = render({"config": {**history, "leader_election": {"name": "one"}}})["ConfigMap/gpuscaler-controller"]["data"]

@@ -75,7 +75,7 @@ automountServiceAccountToken: false
 {{- define "gpuscaler.check" -}}
 {{- $config := .Values.config -}}
 {{- if not (or $config.pools (eq (toString $config.cloud) "aws")) }}{{ fail "config.pools: saw none, expected the pools that machines may be bought in; see docs/reference/pools-file.md" }}{{ end -}}
-{{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected the cloud that machines are bought in; see docs/reference/run-file.md" }}{{ end -}}
+{{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected aws or simulated; see docs/reference/run-file.md" }}{{ end -}}
 {{- with $config.namespace -}}
 {{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its rights are in the namespace it is installed in; leave it out" . $.Release.Namespace) }}{{ end -}}
 {{- end -}}
