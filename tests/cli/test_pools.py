@@ -29,8 +29,8 @@ TAGS = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/prod")
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[str, Endpoint]]:
-    """The URL of an endpoint with two groups of the cluster and one of another, and the endpoint."""
-    endpoint = Endpoint(Account(now=time.time, conditions=Conditions(reaction=0.0, pending=0.0)))
+    """The URL of an endpoint with two groups of the cluster and one of another in one of its two regions, and the endpoint."""
+    endpoint = Endpoint(Account(now=time.time, regions=("us-east-1", "eu-west-1"), conditions=Conditions(reaction=0.0, pending=0.0)))
     loop = asyncio.new_event_loop()
     thread = threading.Thread(target=loop.run_forever)
     thread.start()
@@ -170,6 +170,16 @@ def test_nobody_who_asks_exits_5_and_says_so(asked: Any, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("options", [(), ("--json",)])
 def test_an_account_without_a_pool_exits_1(asked: Any, options: tuple[str, ...]) -> None:
     assert asked(*options, aws="cluster: nobodys").exit_code == 1
+
+
+def test_where_no_group_speaks_of_the_cluster_the_tags_are_named_that_would(asked: Any) -> None:
+    done = asked(aws="cluster: nobodys, regions: [eu-west-1]")
+
+    assert done.exit_code == 1
+    assert done.stderr == (
+        "eu-west-1: saw no Auto Scaling group that speaks of cluster nobodys, expected one for each pool; tag them "
+        "k8s.io/cluster-autoscaler/enabled and k8s.io/cluster-autoscaler/nobodys, or name them in aws.groups\n"
+    )
 
 
 def test_an_endpoint_that_does_not_answer_exits_3(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
     from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
+    from gpuscaler.settings.run_settings import AwsSettings
 
 #: Rows of the table of what was set aside before the rest is only counted; ``--json`` has everything.
 ROWS = 20
@@ -51,6 +52,8 @@ def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kub
     if found.failed:
         sys.exit(FORBIDDEN if found.forbidden else UNREACHABLE)
     if not found.pools:
+        if not found.set_aside:
+            click.echo(_nothing(settings.aws), err=True)
         sys.exit(1)
 
 
@@ -70,6 +73,16 @@ def _settings(path: Path) -> "RunSettings":
         )
         sys.exit(2)
     return settings
+
+
+def _nothing(aws: "AwsSettings") -> str:
+    """What to do where no group speaks of the cluster."""
+    tags = f"k8s.io/cluster-autoscaler/enabled and k8s.io/cluster-autoscaler/{aws.cluster}"
+    where = ", ".join(aws.regions) or "the account"
+    return (
+        f"{where}: saw no Auto Scaling group that speaks of cluster {aws.cluster}, expected one for each pool; "
+        f"tag them {tags}, or name them in aws.groups"
+    )
 
 
 def _look(settings: "RunSettings", cache: Path) -> "Found":
