@@ -164,6 +164,7 @@ def test_status_as_json_is_what_the_leader_wrote(led: Led) -> None:
     assert msgspec.json.decode(done.output, type=Status).unplaced == 1
     told = msgspec.json.decode(done.output)
     assert (told["old"], told["metrics_api"]) == (False, [])
+    assert told["pools"][0]["leaving"] == 0
 
 
 def test_why_asks_the_leader_at_an_address(led: Led) -> None:

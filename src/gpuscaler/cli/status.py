@@ -4,7 +4,7 @@ import sys
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -56,9 +56,17 @@ def print_json(found: "Status | None", served: "tuple[Registration, ...]", now: 
 
     from gpuscaler.control.records.reporting import OLD_SECONDS
 
-    own = {} if found is None else {**msgspec.to_builtins(found), "old": now - found.at > OLD_SECONDS}
-    told = {**own, "metrics_api": [{**msgspec.to_builtins(one), "text": one.text} for one in served]}
+    own = {} if found is None else {**whole(found), "old": now - found.at > OLD_SECONDS}
+    told = {**own, "metrics_api": [{**whole(one), "text": one.text} for one in served]}
     click.echo(msgspec.json.format(msgspec.json.encode(told), indent=2).decode())
+
+
+def whole(value: Any) -> Any:
+    """A value with every field of every Struct in it: what is kept in the cluster leaves out what is 0 or empty."""
+    if isinstance(value, tuple):
+        return [whole(one) for one in value]
+    fields = getattr(value, "__struct_fields__", None)
+    return value if fields is None else {name: whole(getattr(value, name)) for name in fields}
 
 
 def print_status(found: "Status", now: float) -> None:

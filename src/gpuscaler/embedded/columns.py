@@ -299,7 +299,7 @@ COLUMNS: Final[Mapping[str, Sequence[Column]]] = {
     "horizontalpodautoscalers.autoscaling": _columns(
         Column("Reference", lambda hpa, _: f"{at(hpa, 'spec.scaleTargetRef.kind')}/{at(hpa, 'spec.scaleTargetRef.name')}"),
         Column("Targets", autoscaler_targets),
-        Column("MinPods", lambda hpa, _: str(at(hpa, "spec.minReplicas") or "<unset>")),
+        Column("MinPods", lambda hpa, _: "<unset>" if (least := at(hpa, "spec.minReplicas")) is None else str(least)),
         _number("MaxPods", "spec.maxReplicas"),
         _number("Replicas", "status.currentReplicas"),
     ),

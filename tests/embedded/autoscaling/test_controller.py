@@ -252,3 +252,14 @@ async def test_an_autoscaler_that_is_deleted_scales_no_more_and_its_successor_be
         await autoscale(here, "web", DUTY)
         await here.wait(40)
         assert (alone, await replicas(here)) == (1, 3)
+
+
+async def test_demand_scales_from_zero_and_back() -> None:
+    async with scaled(QUEUE, replicas=0, minReplicas=0, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}) as (here, served):
+        served.values = {"/queue": "5"}
+        await here.wait(20)
+        up = await replicas(here)
+        served.values = {"/queue": "0"}
+        await here.wait(20)
+        cells = (await asker(here.cluster.api).ok("GET", RESOURCE.path("default"), headers=TABLE))["rows"][0]["cells"]
+        assert (up, await replicas(here), cells[3]) == (3, 0, "0")

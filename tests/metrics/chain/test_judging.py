@@ -68,6 +68,9 @@ def test_what_cannot_be_seen_is_neither_well_nor_broken() -> None:
     assert (others[0].verdict, others[1].verdict) == ("unknown", "ok")
     queue = judge(facts(kind="External", metric="queue_length", pods={}, values={"{}": "5"}))
     assert [link.verdict for link in queue] == ["unknown", "ok", "ok", "ok", "ok"]
+    assert queue[1].text == "the value is 5"
+    queues = judge(facts(kind="External", metric="queue_length", pods={}, values={"a": "5", "b": "6"}))
+    assert queues[1].text == "there are 2 values"
 
 
 def test_of_many_pods_some_are_named() -> None:

@@ -90,7 +90,8 @@ def _scrape(facts: Facts) -> Link:
     if facts.status >= 500:
         return Link("scrape", "broken", f"{facts.message}; see that Prometheus is there and can be reached from the metrics API")
     if facts.kind != "Pods":
-        return Link("scrape", "ok" if facts.values else "unknown", f"{len(facts.values)} values")
+        told = [*facts.values.values()]
+        return Link("scrape", "ok" if told else "unknown", f"the value is {told[0]}" if len(told) == 1 else f"there are {len(told)} values")
     lacking = sorted(name for name in facts.pods if name not in facts.values)
     if not lacking:
         return Link("scrape", "ok", "there are fresh samples")
