@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.errors import BrokenError
+from gpuscaler.embedded.aws.models import service_files
 from gpuscaler.embedded.aws.reading import Request
 
 T = TypeVar("T")
@@ -29,8 +30,11 @@ class Session:
 
     def __init__(self, endpoint: Endpoint, took: Callable[[float], None] | None = None) -> None:
         from boto3.session import Session as Boto  # noqa: PLC0415 - an extra
+        from botocore.session import Session as Core  # noqa: PLC0415
 
-        self._boto = Boto(**dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "any"))
+        core = Core()
+        core.register_component("data_loader", service_files())
+        self._boto = Boto(botocore_session=core, **dict.fromkeys(("aws_access_key_id", "aws_secret_access_key"), "any"))
         self._endpoint, self._took = endpoint, took
 
     def client(self, service: str, **told: Any) -> Any:

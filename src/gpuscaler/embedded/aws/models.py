@@ -18,6 +18,14 @@ class MissingExtraError(Exception):
     """botocore is not there."""
 
 
+@cache
+def service_files() -> Any:
+    """botocore's reader of its data files, shared by all sessions here: reading that of EC2 takes a quarter of a second."""
+    from botocore.loaders import create_loader  # noqa: PLC0415 - an extra
+
+    return create_loader()
+
+
 class Models:
     """Service models, loaded when they are asked for first. Raises :class:`MissingExtraError` where botocore is not installed."""
 
@@ -28,7 +36,9 @@ class Models:
             raise MissingExtraError(
                 "the AWS endpoint needs botocore, which is not installed: pip install '.[aws]' in a clone of gpuscaler"
             ) from error
-        self._load = cache(Session().get_service_model)
+        session = Session()
+        session.register_component("data_loader", service_files())
+        self._load = cache(session.get_service_model)
         self._routes = cache(self._routes_of)
 
     def service(self, name: str) -> Any:
