@@ -107,6 +107,13 @@ def test_a_file_with_nothing_that_is_planned_from_is_named(desktop: Desktop) -> 
     assert "note:" not in desktop.run("--cluster", desktop.objects(node("n1"), name="nodes.yaml"), "--pools", desktop.pools).stderr
 
 
+def test_a_file_of_another_kind_is_named(desktop: Desktop) -> None:
+    file = desktop.write("jobs.csv", b"job_id,submit_s\ntrain-1,0\n")
+    done = desktop.run("--cluster", file, "--pools", desktop.pools)
+
+    assert f"note: {file}: saw text that is no Kubernetes object, expected nodes and pods, as kubectl get nodes,pods" in done.stderr
+
+
 @pytest.mark.parametrize(
     "content", [b"[]", gzip.compress(b"apiVersion: v1\nkind: List\nitems: []\n"), b"kind: List\napiVersion: v1\nitems: []\n"]
 )

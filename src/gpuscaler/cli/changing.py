@@ -116,7 +116,7 @@ def priorities_in(file: str) -> str:
     """The YAML of priorities in ``file``: what a ConfigMap there has in its key ``priorities``, else all of it."""
     with click.open_file(file, "rb") as stream:
         text = stream.read().decode()
-    data = [_mapping(one.get("data")).get("priorities") for one in _mappings(text) if one.get("kind") == "ConfigMap"]
+    data = [_mapping(one.get("data")).get("priorities") for one in _mappings(_documents(text)) if one.get("kind") == "ConfigMap"]
     return next((one for one in data if isinstance(one, str)), text)
 
 
@@ -125,7 +125,11 @@ def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
     if cluster.pods:
         return
     for file in files:
-        objects = [f"{one['kind']} {_mapping(one.get('metadata')).get('name', '')}".strip() for one in _readable(file)]
+        documents = _documents(_readable(file))
+        kinds = [one for one in _mappings(documents) if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
+        objects = [f"{one['kind']} {_mapping(one.get('metadata')).get('name', '')}".strip() for one in kinds]
+        if documents and all(isinstance(one, str) for one in documents):
+            objects = ["text that is no Kubernetes object"]
         makers = [name for name in objects if name.partition(" ")[0] in COUNTED]
         if makers:
             yield f"{file}: saw {_few(makers)} and no pods, expected pods, which are what is planned for; --add-pods {file} makes them"
@@ -133,24 +137,27 @@ def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
             yield f"{file}: saw {_few(objects)}, expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them"
 
 
-def _readable(file: str) -> list[dict[str, Any]]:
-    """The objects of a small YAML or JSON file; nothing of any other. Standard input has been read by now."""
+def _readable(file: str) -> bytes:
+    """The content of a small file; nothing of any other. Standard input has been read by now."""
     try:
         path = Path(file)
-        text = b"" if file == "-" or path.stat().st_size > MOST_BYTES else path.read_bytes()
+        return b"" if file == "-" or path.stat().st_size > MOST_BYTES else path.read_bytes()
     except OSError:
-        return []
-    return [one for one in _mappings(text) if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
+        return b""
 
 
-def _mappings(text: str | bytes) -> list[dict[str, Any]]:
-    """The mappings in YAML or JSON, those of Lists one by one; none where it is neither."""
+def _documents(text: str | bytes) -> list[Any]:
+    """The documents of YAML or JSON; none where it is neither."""
     import yaml
 
     try:
-        documents = list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
+        return list(yaml.load_all(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)))
     except (yaml.YAMLError, ValueError, RecursionError):
         return []
+
+
+def _mappings(documents: Sequence[Any]) -> list[dict[str, Any]]:
+    """The mappings among documents, those of Lists one by one."""
     listed = [items for one in documents if isinstance(items := _mapping(one).get("items"), list)]
     return [one for some in (documents, *listed) for one in some if isinstance(one, dict)]
 

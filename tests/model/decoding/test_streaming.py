@@ -302,10 +302,10 @@ def test_yaml_anchors_and_merges_work_and_cannot_blow_up() -> None:
 
 
 def test_documents_that_are_no_objects_are_set_aside() -> None:
-    assert names(b"hello") == ["!cluster.json document 0 (line 1): saw str, expected a Kubernetes object"]
+    assert names(b"hello") == ["!cluster.json document 0 (line 1): saw text, expected a Kubernetes object"]
     assert (
         names(b"kind: Pod\nmetadata: {name: a}\n---\n- 5\n")[1]
-        == "!cluster.json document 1 (line 3)[0]: saw int, expected a Kubernetes object"
+        == "!cluster.json document 1 (line 3)[0]: saw a number, expected a Kubernetes object"
     )
 
 

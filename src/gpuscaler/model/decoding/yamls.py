@@ -16,6 +16,8 @@ from gpuscaler.model.decoding.objects import decode_object
 
 #: Aliases may not blow a document up beyond this many values.
 MOST_VALUES = 5_000_000
+#: What people call the values of YAML.
+_WORDS = ((str, "text"), (bool, "a truth value"), (int | float, "a number"), (list, "a list"))
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -96,9 +98,13 @@ def _objects(loaded: Any, place: str, kind: str = "", api_version: str = "", dep
     yield place, loaded, kind, api_version
 
 
+def _words(raw: Any) -> str:
+    return next((word for kind, word in _WORDS if isinstance(raw, kind)), "nothing")
+
+
 def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: str) -> Iterator[Item | SetAside]:
     if not isinstance(raw, Mapping):
-        yield SetAside(place, f"saw {type(raw).__name__}, expected a Kubernetes object")
+        yield SetAside(place, f"saw {_words(raw)}, expected a Kubernetes object")
         return
     result = decode_object(raw, interner, kind=kind, api_version=api_version)
     if isinstance(result, Sequence):
