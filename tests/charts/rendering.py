@@ -1,9 +1,11 @@
 """The chart, rendered by the real helm."""
 
 import functools
+import shutil
 import subprocess
 from collections.abc import Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import yaml
@@ -65,6 +67,24 @@ def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler",
     """The objects that the chart makes of :data:`SMALL` and ``more``, by ``Kind/name``."""
     documents = yaml.load_all(text(merged(SMALL, more or {}), release=release, namespace=namespace), Strict)
     return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
+
+
+def notes(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> str:
+    """What helm says to whoever installed :data:`SMALL` and ``more``.
+
+    It says that only where a cluster answers; here a copy of the chart has the text in an object.
+    """
+    with TemporaryDirectory() as folder:
+        chart = Path(folder) / CHART.name
+        shutil.copytree(CHART, chart)
+        said = (chart / "templates" / "NOTES.txt").read_text()
+        (chart / "templates" / "said.yaml").write_text(
+            f'{{{{ define "said" }}}}{said}{{{{ end }}}}said: {{{{ include "said" . | toJson }}}}\n'
+        )
+        words = ("template", release, str(chart), "--namespace", namespace, "--show-only", "templates/said.yaml")
+        done = call(*words, values=merged(SMALL, more or {}))
+    assert done.returncode == 0, done.stderr
+    return str(yaml.safe_load(done.stdout)["said"])
 
 
 def refusal(more: Mapping[str, Any]) -> str:

@@ -127,11 +127,17 @@ automountServiceAccountToken: false
 {{- end -}}
 {{- end }}
 
+{{/* Whether status, explanations and decisions are served; empty where they are not. */}}
+{{- define "gpuscaler.controller.pages" -}}
+{{- $enabled := ($.Values.config.pages | default dict).enabled -}}
+{{- if kindIs "invalid" $enabled }}{{ $enabled = ($.Values.config.http | default dict).enabled }}{{ end -}}
+{{- if and .Values.controller.enabled (ne (toString $enabled) "false") }}served{{ end -}}
+{{- end }}
+
 {{/* Port of pages for whoever has a token; empty where there is none. */}}
 {{- define "gpuscaler.controller.pagesPort" -}}
-{{- $pages := .Values.config.pages | default dict -}}
-{{- if and .Values.controller.enabled (ne (toString (ternary (.Values.config.http | default dict).enabled $pages.enabled (kindIs "invalid" $pages.enabled))) "false") -}}
-{{- with ($pages.authenticated | default dict).address }}{{ regexFind "[0-9]+$" . }}{{ end -}}
+{{- if include "gpuscaler.controller.pages" . -}}
+{{- with ((.Values.config.pages | default dict).authenticated | default dict).address }}{{ regexFind "[0-9]+$" . }}{{ end -}}
 {{- end -}}
 {{- end }}
 

@@ -1,0 +1,110 @@
+"""What helm says to whoever has installed the chart: what to do next, with names, namespaces and ports that are there."""
+
+import re
+from typing import Any
+
+import pytest
+from tests.charts.rendering import notes, render
+
+pytestmark = pytest.mark.charts
+
+PLACE = {"release": "prod", "namespace": "ops"}
+EXPORTER: dict[str, Any] = {"exporter": {"enabled": True, "port": 9411}}
+METRICS: dict[str, Any] = {"metrics": {"enabled": True, "prometheusUrl": "http://prometheus.monitoring.svc:9090"}}
+PAGES: dict[str, Any] = {"pages": {"authenticated": {"address": ":8443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}}
+ALONE: dict[str, Any] = {"controller": {"enabled": False}}
+COMBINATIONS = (
+    {},
+    {"controller": {"dryRun": True}},
+    {"fullnameOverride": "other", **EXPORTER},
+    {**METRICS, **EXPORTER},
+    {**ALONE, **EXPORTER},
+    {**ALONE, **METRICS},
+    {**ALONE, "exporter": {"enabled": True}, "metrics": {"enabled": True, "source": "exporters", "apis": {"external": False}}},
+    {"config": PAGES},
+    ALONE,
+)
+
+
+def said(more: dict[str, Any]) -> str:
+    return notes(more, **PLACE)
+
+
+def commands(text: str) -> list[str]:
+    """The lines that are to be copied."""
+    return [line.strip() for line in text.splitlines() if line.startswith("  ")]
+
+
+@pytest.mark.parametrize("more", COMBINATIONS)
+def test_every_object_that_is_named_is_one_that_the_chart_makes_there(more: dict[str, Any]) -> None:
+    text, made = said(more), render(more, **PLACE)
+    words = " ".join(commands(text))
+    named = {
+        *(f"{kind.capitalize()}/{name}" for kind, name in re.findall(r"\b(deployment)[/ ]([\w-]+)", words)),
+        *(f"DaemonSet/{name}" for name in re.findall(r"\bdaemonset[/ ]([\w-]+)", words)),
+        *(f"APIService/{name}" for line in commands(text) if "apiservices" in line for name in line.split("apiservices ")[1].split()),
+        *(f"Role/{name}" for name in re.findall(r"the Role ([\w-]+)", text)),
+        *(f"Service/{name}" for name in re.findall(r"https://([\w-]+)\.ops\.svc", text)),
+        *(f"Service/{name}" for name in re.findall(r"asks ([\w-]+) in namespace ops", text)),
+    }
+    assert named <= set(made), named - set(made)
+    assert set(re.findall(r"--namespace (\S+)", words)) <= {"ops"}
+    running = {name for name in made if name.startswith(("Deployment/", "DaemonSet/"))}
+    assert {name.rpartition("-")[2] for name in running} == {
+        part for part in ("controller", "exporter", "metrics") if f"\n{part.upper()}" in text
+    }
+
+
+@pytest.mark.parametrize("more", COMBINATIONS)
+def test_each_part_says_what_to_do_next_and_nothing_is_left_of_the_template(more: dict[str, Any]) -> None:
+    text = said(more)
+    parts = re.split(r"\n(?=CONTROLLER|EXPORTER|METRICS API)", text)
+
+    assert all(commands(part) for part in parts[1:])
+    assert parts[0].startswith("gpuscaler 0.")
+    assert not re.search(r"<no value>|<nil>|%!|\{\{|map\[|\n\n\n", text)
+    assert max(map(len, text.splitlines())) <= 140
+
+
+def test_the_port_that_is_forwarded_is_the_one_that_the_exporter_listens_at() -> None:
+    text, made = said(EXPORTER), render(EXPORTER, **PLACE)
+    (container,) = made["DaemonSet/prod-gpuscaler-exporter"]["spec"]["template"]["spec"]["containers"]
+
+    assert [one["containerPort"] for one in container["ports"]] == [9411]
+    assert "port-forward daemonset/prod-gpuscaler-exporter 9411" in text
+    assert "http://127.0.0.1:9411" in text
+
+
+def test_pages_are_named_where_they_are_served_and_why_only_where_it_can_answer() -> None:
+    def ports(config: dict[str, Any]) -> set[int]:
+        return {port["port"] for port in render({"config": config}, **PLACE)["Service/prod-gpuscaler-controller"]["spec"]["ports"]}
+
+    assert 8443 in ports(PAGES)
+    assert "https://prod-gpuscaler-controller.ops.svc:8443/status" in said({"config": PAGES})
+    assert "https://" not in said({})
+    assert "gpuscaler why pod" in said({})
+    for config in ({"http": {"enabled": False}}, {"pages": {"enabled": False}}):
+        assert "gpuscaler why pod" not in said({"config": config})
+    assert "gpuscaler why pod" in said({"config": {"http": {"enabled": False}, "pages": {"enabled": True}}})
+
+
+def test_it_warns_of_what_a_newcomer_leaves_out_and_of_nothing_else() -> None:
+    bare = said({})
+    assert "names no registry" in bare
+    assert "WARNING: config.limits is not set" in bare
+    assert "Nobody has it yet: set controller.readers." in bare
+    assert "The cloud is the simulated one" in bare
+
+    jane = {"kind": "User", "name": "jane", "apiGroup": "rbac.authorization.k8s.io"}
+    config = {"cloud": "aws", "region": None, "pools": None, "aws": {"cluster": "prod", "regions": ["us-east-1"]}, "limits": {"gpus": 8}}
+    complete = said({"config": config, "image": {"repository": "registry.example/gpuscaler"}, "controller": {"readers": [jane]}})
+    for words in ("no registry", "WARNING", "Nobody has it", "simulated"):
+        assert words not in complete
+
+
+def test_an_api_that_is_not_asked_for_is_not_named() -> None:
+    only_external = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": False}}}
+    text = said(only_external)
+
+    assert "kubectl get apiservices v1beta1.external.metrics.k8s.io\n" in text
+    assert "custom.metrics.k8s.io/v1beta2" not in text
