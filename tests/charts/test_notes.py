@@ -13,7 +13,7 @@ EXPORTER: dict[str, Any] = {"exporter": {"enabled": True, "port": 9411}}
 METRICS: dict[str, Any] = {"metrics": {"enabled": True, "prometheusUrl": "http://prometheus.monitoring.svc:9090"}}
 PAGES: dict[str, Any] = {"pages": {"authenticated": {"address": ":8443", "certificate": "/tls/tls.crt", "key": "/tls/tls.key"}}}
 ALONE: dict[str, Any] = {"controller": {"enabled": False}}
-COMBINATIONS = (
+COMBINATIONS: tuple[dict[str, Any], ...] = (
     {},
     {"controller": {"dryRun": True}},
     {"fullnameOverride": "other", **EXPORTER},

@@ -123,7 +123,7 @@ async def test_idle_connections_blind_nobody_and_those_idle_longest_are_closed(p
         ]
         for _ in range(3):
             assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
-        assert held(server) <= min(peers * BOUNDS.by_peer, BOUNDS.connections)
+        assert held(server) <= min(peers * BOUNDS.by_peer, BOUNDS.waiting)
         with suppress(ConnectionResetError):
             assert await opened[0][0].read() == b""
         for _, one in opened:

@@ -124,10 +124,10 @@ async def latest(here: World) -> Latest:
     )
 
 
-async def status(here: World) -> Status:
-    """What `gpuscaler status` would show."""
+async def status(here: World, leader: Process | None = None) -> Status:
+    """What `gpuscaler status` would show where ``leader`` leads."""
     assert here.controller is not None
-    return status_of(await latest(here), Process(), troubles=[here.controller.cloud.trouble], happened=(), now=here.now())
+    return status_of(await latest(here), leader or Process(), troubles=[here.controller.cloud.trouble], happened=(), now=here.now())
 
 
 def taints(node: dict[str, Any]) -> set[str]:

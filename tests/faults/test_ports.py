@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.metrics.building import pod
 from tests.metrics.test_direct import APART, becomes, duty, exporter, is_not_asked, on, page, scraped
-from tests.serving.test_listening import closed, connected, probe, secured, served, until
+from tests.serving.test_listening import closed, connected, made_by, probe, secured, served, until
 
 from gpuscaler.serving.connections import Bounds
 
@@ -28,8 +28,8 @@ async def test_f51_hundreds_of_idle_connections_keep_no_probe_out_and_begin_no_h
             for number in range(300):
                 connected(stack, server, source=f"127.0.0.{2 + number % 50}")
             assert await probe(server, trust) == 200
-            assert len(server.listener.connections) <= 64
-            assert server.listener._handshakes == set()
+            assert len(server.listener.connections) <= Bounds().waiting
+            assert server.listener.handshakes == set()
 
 
 async def test_f51_a_head_that_never_ends_is_cut_within_its_time() -> None:
@@ -39,6 +39,26 @@ async def test_f51_a_head_that_never_ends_is_cut_within_its_time() -> None:
             slow.send(b"GET /healthz HTTP/1.1\r\nHost")
             assert await closed(slow)
             await until(lambda: server.listener.connections.closed == {"time: no whole head": 1})
+
+
+async def test_f51_whoever_floods_the_port_from_many_addresses_keeps_neither_a_known_nor_a_new_one_waiting(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds(turns=10, turns_at_once=1, first_byte=30)) as server:
+        flood = {f"127.0.1.{number}": trust for number in range(1, 60)}
+        with ExitStack() as stack:
+            assert await probe(server, trust) == 200
+            # They are answered before, too, but later than the probe; and they begin handshakes faster than there are turns.
+            for source in list(flood)[:3]:
+                assert await probe(server, trust, source=source) == 200
+            for source in flood:
+                for _ in range(2):
+                    connected(stack, server, source=source).send(b"\x16\x03\x01\x02\x00\x01")
+            await until(lambda: len(server.listener.connections) > 100)
+            begun = made_by(server)
+            assert await probe(server, trust) == 200
+            assert await probe(server, trust, source="127.0.0.9") == 200
+            # At ten turns a second neither waited for more than its next three.
+            assert len(begun) <= 8
 
 
 async def test_f52_an_exporter_is_not_believed_about_pods_of_other_nodes() -> None:

@@ -2,23 +2,55 @@
 
 from dataclasses import dataclass, field
 
-from gpuscaler.serving.connections import Bounds, Connection, Connections
+from gpuscaler.serving.connections import Bounds, Connections
+from gpuscaler.serving.rooms import Connection
+from gpuscaler.serving.turns import Go
 
-BOUNDS = Bounds(connections=6, by_peer=4, trusted=3, first_byte=5, head=10, answer=60, idle=75, most_bytes=100, most_trusted_bytes=1000)
+BOUNDS = Bounds(
+    waiting=6, connections=6, by_peer=4, trusted=3, first_byte=5, head=10, answer=60, idle=75, most_bytes=100, most_trusted_bytes=1000
+)
+
+
+def noting(begun: list[object], what: object) -> Go:
+    """Takes its turn, and writes that down."""
+
+    def go() -> bool:
+        begun.append(what)
+        return True
+
+    return go
 
 
 @dataclass
 class Door:
     now: float = 0.0
+    bounds: Bounds = BOUNDS
     closed: list[str] = field(default_factory=list)
     connections: Connections = field(init=False)
 
     def __post_init__(self) -> None:
-        self.connections = Connections(BOUNDS, lambda: self.now)
+        self.connections = Connections(self.bounds, lambda: self.now)
 
     def open(self, peer: str, name: str) -> Connection:
+        """One that sends nothing."""
         self.now += 0.001
         return self.connections.open(peer, lambda: self.closed.append(name))
+
+    def enter(self, peer: str, name: str) -> Connection:
+        """One that sends something, and has got its turn."""
+        connection = self.open(peer, name)
+
+        def go() -> bool:
+            self.connections.begin(connection)
+            return True
+
+        self.now += 1
+        self.connections.turn(connection, go)
+        return connection
+
+    def answer(self, connection: Connection) -> None:
+        self.connections.asked(connection)
+        self.connections.answered(connection)
 
     def after(self, seconds: float) -> list[str]:
         self.now += seconds
@@ -26,7 +58,7 @@ class Door:
         return self.closed
 
 
-def test_beyond_the_bound_of_a_peer_its_own_connection_that_is_idle_longest_is_closed() -> None:
+def test_beyond_the_bound_of_a_peer_its_own_connection_that_waits_longest_is_closed() -> None:
     door = Door()
     door.open("probe", "probe")
     for number in range(6):
@@ -36,40 +68,99 @@ def test_beyond_the_bound_of_a_peer_its_own_connection_that_is_idle_longest_is_c
     assert door.connections.closed == {"connections of one peer": 2}
 
 
-def test_beyond_all_connections_the_peer_with_most_loses_one() -> None:
+def test_beyond_all_that_wait_the_one_that_waits_longest_is_closed_and_nothing_inside() -> None:
     door = Door()
-    door.open("probe", "probe")
     for number in range(3):
-        door.open("a", f"a{number}")
+        door.enter("inside", f"inside{number}")
+    for number in range(9):
+        door.open(f"flood{number}", str(number))
+
+    assert door.closed == ["0", "1", "2"]
+    assert door.connections.closed == {"connections that wait": 3}
+
+
+def test_newcomers_push_no_acquaintance_out_of_the_queue_nor_acquaintances_newcomers() -> None:
+    for peers in (("probe", "new"), ("new", "probe")):
+        door = Door()
+        door.answer(door.enter("probe", "before"))
+        door.open(peers[0], "one")
+        for number in range(20):
+            door.open(peers[1], str(number))
+        assert "one" not in door.closed
+
+
+def test_beyond_all_connections_inside_the_peer_with_most_loses_one() -> None:
+    door = Door()
+    door.enter("probe", "probe")
     for number in range(3):
-        door.open("b", f"b{number}")
+        door.enter("a", f"a{number}")
+    for number in range(3):
+        door.enter("b", f"b{number}")
 
     assert door.closed == ["a0"]
 
 
+def test_beyond_the_bound_inside_a_peer_loses_its_own() -> None:
+    door = Door()
+    for number in range(6):
+        door.enter("flood", str(number))
+    assert door.closed == ["0", "1"]
+
+
 def test_bytes_make_a_connection_no_younger_and_an_answer_does() -> None:
     door = Door()
-    asks, drips, *_ = [door.open("flood", name) for name in ("asks", "drips", "idle", "late")]
+    asks, drips, *_ = [door.enter("flood", name) for name in ("asks", "drips", "idle", "late")]
     door.connections.asked(asks)
-    door.connections.answered(asks)
     door.now += 1
     door.connections.read(drips, 1)
-    door.open("flood", "new")
+    door.enter("flood", "new")
 
     assert door.closed == ["drips"]
 
 
-def test_what_is_being_answered_is_closed_only_where_nothing_else_is_left() -> None:
+def test_connections_between_two_requests_are_closed_before_those_that_are_at_work() -> None:
     door = Door()
-    busy = [door.open("clients", f"busy{number}") for number in range(3)]
-    door.open("clients", "idle")
+    busy = [door.enter("clients", f"busy{number}") for number in range(3)]
     for connection in busy:
         door.connections.asked(connection)
-    newer = door.open("clients", "newer")
+    door.answer(door.enter("clients", "idle"))
+    door.enter("clients", "newer")
     assert door.closed == ["idle"]
-    door.connections.asked(newer)
-    door.open("clients", "newest")
-    assert door.closed == ["idle", "newest"]
+
+
+def test_whoever_holds_answers_keeps_nobody_out() -> None:
+    door = Door()
+    for number in range(6):
+        door.connections.asked(door.enter(f"flood{number}", f"holds{number}"))
+    newcomer = door.enter("newcomer", "newcomer")
+    assert door.closed == ["holds0"]
+    door.answer(newcomer)
+    assert door.closed == ["holds0"]
+
+
+def test_each_further_request_takes_a_turn() -> None:
+    door = Door(bounds=Bounds(peer_turns=2, peer_turns_at_once=3))
+    connection, begun = door.enter("client", "client"), list[object]()
+    for number in range(4):
+        door.connections.request(connection, noting(begun, number))
+    # The first comes with the turn that let it in.
+    assert begun == [0, 1, 2]
+    door.now += 0.5
+    door.connections.turns.give()
+    assert begun == [0, 1, 2, 3]
+
+
+def test_a_connection_that_ends_while_it_waits_takes_no_turn() -> None:
+    door = Door(bounds=Bounds(peer_turns=2, peer_turns_at_once=1))
+    door.enter("client", "first")
+    begun = list[object]()
+    ended, next_one = door.open("client", "ended"), door.open("client", "next")
+    for name, connection in {"ended": ended, "next": next_one}.items():
+        door.connections.turn(connection, noting(begun, name))
+    door.connections.gone(ended)
+    door.now += 0.5
+    door.connections.turns.give()
+    assert begun == ["next"]
 
 
 def test_peers_with_a_certificate_have_a_bound_of_their_own() -> None:
@@ -89,12 +180,14 @@ def test_an_address_that_had_a_certificate_within_the_hour_is_none_of_a_stranger
     door = Door()
     known = door.open("proxy", "known")
     door.connections.trust(known)
-    for _ in range(2):
-        door.open("proxy", "again")
+    again = [door.open("proxy", "again") for _ in range(2)]
     for number in range(30):
-        door.open(f"flood{number}", "flood")
+        door.enter(f"flood{number}", "flood")
     assert set(door.closed) == {"flood"}
-    assert all(door.connections.turn("proxy") == 0 for _ in range(1000))
+    begun = list[object]()
+    for number in range(1000):
+        door.connections.turn(again[0], noting(begun, number))
+    assert len(begun) == 1000
 
     assert not door.connections.read(door.open("proxy", "large"), 101)
     assert door.connections.read(known, 101)
@@ -105,22 +198,12 @@ def test_an_address_that_had_a_certificate_within_the_hour_is_none_of_a_stranger
     assert door.closed[-1].startswith("later")
 
 
-def test_handshakes_of_one_address_begin_at_a_pace_and_those_of_others_do_not_wait() -> None:
-    door = Door()
-    began = [door.connections.turn("flood") for _ in range(45)]
-    assert began[:40] == [0.0] * 40
-    assert all(0 < wait <= 0.051 for wait in began[40:])
-    assert door.connections.turn("probe") == 0
-    door.now += 1
-    assert [door.connections.turn("flood") for _ in range(30)].count(0.0) == 20
-
-
 def test_each_step_of_a_request_has_its_time() -> None:
     door = Door()
-    silent, drips, kept, answering = (door.open("peer", name) for name in ("silent", "drips", "kept", "answering"))
-    door.now = 0
+    drips, kept, answering = (door.enter("peer", name) for name in ("drips", "kept", "answering"))
+    silent = door.open("other", "silent")
     for connection in (drips, kept, answering):
-        assert door.connections.read(connection, 1)
+        connection.until = door.now + 10
     for connection in (kept, answering):
         door.connections.asked(connection)
     door.connections.answered(kept)
@@ -132,7 +215,7 @@ def test_each_step_of_a_request_has_its_time() -> None:
     assert door.after(15) == ["silent", "drips", "answering", "kept"]
     assert len(door.connections) == 0
     assert set(door.connections.closed) == {
-        "time: no byte",
+        "time: no byte, or no turn",
         "time: no whole head",
         "time: an answer that was not taken",
         "time: no further request",
@@ -142,7 +225,7 @@ def test_each_step_of_a_request_has_its_time() -> None:
 
 def test_proxies_keep_a_connection_for_longer_than_they_would_themselves() -> None:
     door = Door()
-    proxy, stranger = door.open("proxy", "proxy"), door.open("stranger", "stranger")
+    stranger, proxy = door.enter("stranger", "stranger"), door.open("proxy", "proxy")
     door.connections.trust(proxy)
     for connection in (proxy, stranger):
         door.connections.asked(connection)

@@ -17,14 +17,15 @@ from aiohttp import web
 
 from gpuscaler.serving.authorities import Authority
 from gpuscaler.serving.connections import Bounds
-from gpuscaler.serving.listening import Listener, bind, peer_of
+from gpuscaler.serving.listening import bind, peer_of
+from gpuscaler.serving.rooms import Connection
 from gpuscaler.serving.server import Server, serve
 from gpuscaler.serving.tls import LiveTls
 
 pytestmark = pytest.mark.looptime(False)
 
 #: Small, so that a test has to wait for none of them.
-BOUNDS = Bounds(connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
+BOUNDS = Bounds(waiting=8, connections=8, by_peer=4, first_byte=0.2, head=0.3, answer=0.3, idle=0.2)
 
 
 @pytest.fixture(autouse=True)
@@ -51,10 +52,23 @@ def secured(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     return LiveTls(*files).context, ssl.create_default_context(cadata=authority.certificate.decode())
 
 
-async def probe(server: Server, trust: ssl.SSLContext | None = None, *, path: str = "/healthz") -> int:
+async def probe(server: Server, trust: ssl.SSLContext | None = None, *, path: str = "/healthz", source: str = "127.0.0.1") -> int:
     url = f"{'https' if trust else 'http'}://127.0.0.1:{server.port}{path}"
-    async with aiohttp.ClientSession() as session, session.get(url, ssl=trust or True) as answer:
+    connector = aiohttp.TCPConnector(local_addr=(source, 0))
+    async with aiohttp.ClientSession(connector=connector) as session, session.get(url, ssl=trust or True) as answer:
         return answer.status
+
+
+def made_by(server: Server) -> list[Connection]:
+    """The connections that go on to TLS or HTTP from now on."""
+    begun, make = list[Connection](), server.listener.make
+
+    def recorded(connection: Connection) -> asyncio.Protocol:
+        begun.append(connection)
+        return make(connection)
+
+    server.listener.make = recorded
+    return begun
 
 
 def connected(stack: ExitStack, server: Server, *, source: str = "127.0.0.1") -> socket.socket:
@@ -81,7 +95,7 @@ async def closed(made: socket.socket) -> bool:
 @pytest.mark.parametrize("secure", [False, True])
 async def test_idle_connections_of_one_peer_keep_nobody_out_and_begin_no_handshake(tmp_path: Path, secure: bool) -> None:
     context, trust = secured(tmp_path) if secure else (None, None)
-    async with served(tls=context, bounds=Bounds(connections=8, by_peer=4)) as server:
+    async with served(tls=context, bounds=Bounds(waiting=8, connections=8, by_peer=4)) as server:
         with ExitStack() as stack:
             idle = []
             for number in range(40):
@@ -89,7 +103,7 @@ async def test_idle_connections_of_one_peer_keep_nobody_out_and_begin_no_handsha
                 await asyncio.sleep(0)
             assert await probe(server, trust) == 200
             assert len(server.listener.connections) <= 8
-            assert server.listener._handshakes == set()
+            assert server.listener.handshakes == set()
             assert await closed(idle[0])
 
 
@@ -102,7 +116,11 @@ async def test_a_connection_without_a_byte_a_whole_head_or_a_further_request_is_
             assert await closed(silent)
             assert await closed(drips)
             assert await closed(kept)
-            assert set(server.listener.connections.closed) <= {"time: no byte", "time: no whole head", "time: no further request"}
+            assert set(server.listener.connections.closed) <= {
+                "time: no byte, or no turn",
+                "time: no whole head",
+                "time: no further request",
+            }
             assert len(server.listener.connections) == 0
 
 
@@ -118,18 +136,17 @@ async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
 
 async def test_handshakes_beyond_the_pace_of_a_peer_wait_for_their_turn(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
-    bounds = Bounds(connections=64, by_peer=32, begun=50.0, begun_at_once=2)
+    bounds = Bounds(connections=64, by_peer=32, peer_turns=50.0, peer_turns_at_once=2)
     async with served(tls=context, bounds=bounds) as server:
         began = asyncio.get_running_loop().time()
         assert await asyncio.gather(*(probe(server, trust) for _ in range(8))) == [200] * 8
         assert asyncio.get_running_loop().time() - began > 0.1
 
 
-async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path: Path) -> None:
     context, _ = secured(tmp_path)
-    begun: list[object] = []
-    monkeypatch.setattr(Listener, "_begin", lambda *told: begun.append(told))
     async with served(tls=context, bounds=Bounds()) as server:
+        begun = made_by(server)
         with ExitStack() as stack:
             connected(stack, server)
             await until(lambda: len(server.listener.connections) == 1)
@@ -138,26 +155,85 @@ async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path:
         assert server.listener.connections.closed == {}
 
 
+async def test_what_speaks_no_tls_is_closed_at_once_and_begins_no_handshake(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds(turns=0.1, turns_at_once=1)) as server:
+        begun = made_by(server)
+        with ExitStack() as stack:
+            for _ in range(20):
+                plain = connected(stack, server)
+                plain.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+                assert await closed(plain)
+        assert begun == []
+        assert await probe(server, trust) == 200
+
+
+async def test_who_was_answered_before_waits_behind_no_crowd_and_neither_does_a_newcomer(tmp_path: Path) -> None:
+    context, trust = secured(tmp_path)
+    async with served(tls=context, bounds=Bounds(turns=20, turns_at_once=1, first_byte=30)) as server:
+        assert await probe(server, trust) == 200
+        with ExitStack() as stack:
+            for number in range(200):
+                connected(stack, server, source=f"127.0.1.{1 + number % 100}").send(b"\x16\x03\x01\x02\x00\x01")
+            await until(lambda: len(server.listener.connections) > 100)
+            # The crowd would have ten seconds of turns.
+            async with asyncio.timeout(2):
+                assert await probe(server, trust) == 200
+                assert await probe(server, trust, source="127.0.0.9") == 200
+
+
+async def test_pipelined_requests_take_a_turn_each() -> None:
+    async with served(bounds=Bounds(peer_turns=0.1, peer_turns_at_once=5)) as server:
+        with ExitStack() as stack:
+            greedy = connected(stack, server, source="127.0.0.9")
+            greedy.send(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * 50)
+            answers = b""
+            while answers.count(b"200 OK") < 5:
+                answers += await asyncio.wait_for(asyncio.get_running_loop().sock_recv(greedy, 65536), 5)
+            assert await probe(server) == 200
+            with pytest.raises(BlockingIOError):
+                greedy.recv(1)
+
+
+async def test_a_request_whose_connection_ends_before_its_turn_is_not_answered_any_more() -> None:
+    asked: list[str] = []
+
+    async def count(request: web.Request) -> web.Response:
+        asked.append(request.path)
+        return web.Response()
+
+    async with served(web.get("/count", count), bounds=Bounds(peer_turns=20, peer_turns_at_once=2)) as server:
+        with ExitStack() as stack:
+            gone = connected(stack, server, source="127.0.0.9")
+            gone.send(b"GET /count HTTP/1.1\r\nHost: x\r\n\r\n" * 10)
+            await until(lambda: len(asked) == 2)
+        await until(lambda: len(server.listener.connections) == 0)
+        served_by_then = len(asked)
+        await asyncio.sleep(0.2)
+        assert len(asked) == served_by_then < 10
+        assert not [task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task.get_coro())]
+
+
 async def test_handshakes_that_are_ended_at_every_moment_leave_no_socket_behind(tmp_path: Path) -> None:
     """Numbers of sockets are used again at once; asyncio would refuse one that it takes for a connection of before."""
     context, trust = secured(tmp_path)
     errors: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _loop, about: errors.append(about))
-    async with served(tls=context, bounds=Bounds(connections=4, by_peer=2, begun=10_000)) as server:
+    async with served(tls=context, bounds=Bounds(connections=4, by_peer=2, turns=10_000, peer_turns=10_000)) as server:
         for number in range(30):
             shaking = [asyncio.create_task(probe(server, trust)) for _ in range(4)]
             for _ in range(number % 15):
                 await asyncio.sleep(0)
             server.listener.connections.make_room()
             await asyncio.gather(*shaking, return_exceptions=True)
-        await until(lambda: not server.listener._handshakes)
+        await until(lambda: not server.listener.handshakes)
         assert await probe(server, trust) == 200
         assert errors == []
 
 
 async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
-    async with served(tls=context, bounds=Bounds(connections=8, by_peer=4)) as server:
+    async with served(tls=context, bounds=Bounds(waiting=8, connections=8, by_peer=4)) as server:
         with ExitStack() as stack:
             begun = []
             for _ in range(12):
@@ -165,7 +241,7 @@ async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) 
                 begun[-1].send(b"\x16\x03\x01\x02\x00\x01")
                 await asyncio.sleep(0.01)
             assert await closed(begun[0])
-            assert len(server.listener._handshakes) <= 4
+            assert len(server.listener.handshakes) <= 4
             assert await probe(server, trust) == 200
 
 

@@ -11,12 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
 
-from gpuscaler.serving.connections import Bounds, Connection, Connections
+from gpuscaler.serving.connections import Bounds, Connections
+from gpuscaler.serving.counted import Counted
 from gpuscaler.serving.listening import Listener, bind
+from gpuscaler.serving.rooms import Connection
 
 #: Of the head of a request; what browsers and Prometheus send is a tenth of it.
 LONGEST_HEAD = 16384
-BOUNDS = Bounds(connections=64, by_peer=8, head=5.0, answer=30.0, most_bytes=2 * LONGEST_HEAD, begun=1000.0, begun_at_once=1000)
+BOUNDS = Bounds(by_peer=8, head=5.0, answer=30.0, most_bytes=2 * LONGEST_HEAD)
 
 PLAIN = "text/plain; charset=utf-8"
 
@@ -66,7 +68,7 @@ class PageServer:
             # Cancelled by nobody but close(), which waits for it; asyncio would log what is cancelled as an error.
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 while await self._request(client):
-                    client.connections.answered(client.connection)
+                    client.stream.connections.answered(client.stream.connection)
         finally:
             self._clients.discard(task)
             client.writer.close()
@@ -79,7 +81,7 @@ class PageServer:
         except asyncio.LimitOverrunError:
             await self._write(writer, wrong(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE), body=True, stays=False)
             return False
-        client.connections.asked(client.connection)
+        await client.stream.asked()
         first, *fields = head.decode("latin-1").lower().split("\r\n")
         words = first.split(" ")
         if len(words) != 3 or not words[2].startswith("http/1."):
@@ -116,8 +118,7 @@ class PageServer:
 
 @dataclass(slots=True)
 class _Client:
-    connection: Connection
-    connections: Connections
+    stream: "_Stream"
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
 
@@ -125,33 +126,17 @@ class _Client:
 def _maker(serve: Callable[[_Client], Awaitable[None]], connections: Connections) -> Callable[[Connection], asyncio.Protocol]:
     def make(connection: Connection) -> asyncio.Protocol:
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            await serve(_Client(connection, connections, reader, writer))
+            await serve(_Client(stream, reader, writer))
 
-        return _Stream(connection, connections, asyncio.StreamReader(LONGEST_HEAD), connected)
+        stream = _Stream(asyncio.StreamReader(LONGEST_HEAD), connected)
+        stream.count(connection, connections)
+        return stream
 
     return make
 
 
-class _Stream(asyncio.StreamReaderProtocol):
+class _Stream(Counted, asyncio.StreamReaderProtocol):
     """asyncio's side of a connection, which says what comes over it."""
-
-    def __init__(
-        self,
-        connection: Connection,
-        connections: Connections,
-        reader: asyncio.StreamReader,
-        connected: Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]],
-    ) -> None:
-        super().__init__(reader, connected)
-        self.connection, self.connections = connection, connections
-
-    def data_received(self, data: bytes) -> None:
-        if self.connections.read(self.connection, len(data)):
-            super().data_received(data)
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self.connections.gone(self.connection)
-        super().connection_lost(exc)
 
 
 def wrong(status: HTTPStatus) -> Answer:

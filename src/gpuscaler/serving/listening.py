@@ -11,16 +11,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuscaler.serving.connections import Connection, Connections
+from gpuscaler.serving.connections import Connections
+from gpuscaler.serving.rooms import Connection
 
-#: Connections that the system completes before they are accepted here.
-BACKLOG = 1024
-#: Connections that are accepted before others have their turn: so few that none is closed for newer ones before its request was read.
-AT_ONCE = 4
+#: Connections that the system completes before they are accepted here, if it allows as many: beyond them it drops who comes, and that one
+#: tries again after a second.
+BACKLOG = 4096
+#: Connections that are accepted before what else is due is done. The system hands them out in the order in which they came, so that whoever
+#: is to be answered waits until all before are taken: nothing is faster than to take and close them.
+AT_ONCE = 32
 #: Seconds between two looks for what took too long; after accepting failed; and without a closed connection until that is said again.
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0
 #: Seconds that a client gets to confirm the end of TLS.
 GOODBYE = 2.0
+#: What every first message of TLS begins with.
+_HANDSHAKE = b"\x16"
 
 #: What speaks with a peer; it must say :meth:`Connections.gone` when its connection is lost.
 Make = Callable[[Connection], asyncio.Protocol]
@@ -35,7 +40,7 @@ class Listener:
     make: Make
     tls: ssl.SSLContext | None
     say: Callable[[str], None]
-    _handshakes: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
+    handshakes: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
     _failing: bool = field(default=False, init=False)
     _counted: int = field(default=0, init=False)
     _told_at: float = field(default=float("-inf"), init=False)
@@ -46,6 +51,8 @@ class Listener:
         return int(self.sockets[0].getsockname()[1])
 
     def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self.connections.turns.wake = lambda at: loop.call_at(at, self.connections.turns.give)
         for one in self.sockets:
             one.setblocking(False)
             asyncio.get_running_loop().add_reader(one, self._accept, one)
@@ -63,7 +70,7 @@ class Listener:
         """End every connection as well."""
         self.stop()
         self.connections.close_all()
-        await asyncio.gather(*self._handshakes, return_exceptions=True)
+        await asyncio.gather(*self.handshakes, return_exceptions=True)
 
     def _accept(self, listening: socket.socket) -> None:
         for _ in range(AT_ONCE):
@@ -89,58 +96,14 @@ class Listener:
         loop.call_later(AGAIN, lambda: None if self._closed else loop.add_reader(listening, self._accept, listening))
 
     def _wait(self, accepted: socket.socket, peer: str) -> None:
-        """Keep nothing but the socket until its first byte."""
-        # By its number: asyncio describes sockets in words for errors that it swallows.
-        loop, number = asyncio.get_running_loop(), accepted.fileno()
-
-        def close() -> None:
-            if accepted.fileno() >= 0:
-                loop.remove_reader(number)
+        """Keep nothing but the socket until its first byte, and until it is its turn."""
+        if _first(accepted) == b"":
             accepted.close()
-
-        def begin() -> None:
-            loop.remove_reader(number)
-            if _is_over(accepted):
-                self.connections.gone(connection)
-                accepted.close()
-                return
-            delay = self.connections.turn(peer)
-            if delay:
-                loop.call_later(delay, listen)
-                return
-            self.connections.read(connection, 0)
-            task = loop.create_task(self._begin(accepted, connection))
-            connection.close = task.cancel
-            self._handshakes.add(task)
-            task.add_done_callback(begun)
-
-        def begun(task: "asyncio.Task[None]") -> None:
-            self._handshakes.discard(task)
-            if task.cancelled() or task.exception() is not None:
-                # It ended before asyncio had taken the socket, which it closes from then on.
-                self.connections.gone(connection)
-                accepted.close()
-
-        def listen() -> None:
-            if accepted.fileno() >= 0:
-                loop.add_reader(number, begin)
-
-        connection = self.connections.open(peer, close)
-        listen()
-
-    async def _begin(self, accepted: socket.socket, connection: Connection) -> None:
-        """Hand the connection over to its protocol, after the handshake where there is one."""
-        loop, options = asyncio.get_running_loop(), dict[str, Any]()
-        if self.tls is not None:
-            options = {"ssl": self.tls, "ssl_handshake_timeout": self.connections.bounds.head, "ssl_shutdown_timeout": GOODBYE}
-        transport: asyncio.Transport | None = None
-        # Cancelled by nobody but close(): whom it concerns is gone.
-        with suppress(OSError, asyncio.CancelledError):
-            transport, _ = await loop.connect_accepted_socket(lambda: self.make(connection), accepted, **options)
-        if transport is None:
-            self.connections.gone(connection)
-        else:
-            connection.close = transport.abort
+            return
+        waiting = _Waiting(self, accepted)
+        waiting.connection = self.connections.open(peer, waiting.close)
+        if accepted.fileno() >= 0:
+            waiting.go_on()
 
     def _look(self) -> None:
         """Close what took too long; say it once where connections are closed for the sake of others, and again after a quiet while."""
@@ -157,6 +120,74 @@ class Listener:
                 )
             self._counted, self._told_at = sum(beyond.values()), loop.time()
         loop.call_later(LOOK, self._look)
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    """A connection from when it was accepted until its protocol has it."""
+
+    listener: Listener
+    accepted: socket.socket
+    connection: Connection = field(init=False)
+    _loop: asyncio.AbstractEventLoop = field(default_factory=asyncio.get_running_loop, init=False)
+
+    def close(self) -> None:
+        if self.accepted.fileno() >= 0:
+            self._loop.remove_reader(self.accepted.fileno())
+        self.accepted.close()
+
+    def go_on(self) -> None:
+        """Wait for its first byte, or for its turn where that is there."""
+        # By its number: asyncio describes sockets in words for errors that it swallows.
+        number, first = self.accepted.fileno(), _first(self.accepted)
+        self._loop.remove_reader(number)
+        if first is None:
+            self._loop.add_reader(number, self.go_on)
+        elif self._speaks(first):
+            self.listener.connections.turn(self.connection, self._begin)
+
+    def _speaks(self, first: bytes | None) -> bool:
+        """Whether it is there still, and speaks TLS where that is to be spoken; else it is closed."""
+        if first and (self.listener.tls is None or first == _HANDSHAKE):
+            return True
+        self._over()
+        return False
+
+    def _begin(self) -> bool:
+        """Its turn came, unless it ended while it waited."""
+        if not self._speaks(_first(self.accepted)):
+            return False
+        task = self._loop.create_task(self._hand_over())
+        self.connection.close = task.cancel
+        self.listener.handshakes.add(task)
+        task.add_done_callback(self._begun)
+        self.listener.connections.begin(self.connection)
+        return True
+
+    def _begun(self, task: "asyncio.Task[None]") -> None:
+        self.listener.handshakes.discard(task)
+        if task.cancelled() or task.exception() is not None:
+            # It ended before asyncio had taken the socket, which it closes from then on.
+            self._over()
+
+    def _over(self) -> None:
+        self.listener.connections.gone(self.connection)
+        self.accepted.close()
+
+    async def _hand_over(self) -> None:
+        """Give the connection to its protocol, after the handshake where there is one."""
+        listener, options = self.listener, dict[str, Any]()
+        connections, make = listener.connections, listener.make
+        if listener.tls is not None:
+            options = {"ssl": listener.tls, "ssl_handshake_timeout": connections.bounds.head, "ssl_shutdown_timeout": GOODBYE}
+        transport: asyncio.Transport | None = None
+        # Cancelled by nobody but close(): whom it concerns is gone.
+        with suppress(OSError, asyncio.CancelledError):
+            transport, _ = await self._loop.connect_accepted_socket(lambda: make(self.connection), self.accepted, **options)
+        if transport is None:
+            connections.gone(self.connection)
+        else:
+            self.connection.close = transport.abort
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
@@ -183,14 +214,14 @@ async def bind(host: str, port: int) -> list[socket.socket]:
     return sockets
 
 
-def _is_over(accepted: socket.socket) -> bool:
-    """Whether the peer closed it without a byte, which is no reason to begin a handshake."""
+def _first(accepted: socket.socket) -> bytes | None:
+    """The first byte, which stays where it is; None where it has not come yet, and nothing where the connection is over."""
     try:
-        return not accepted.recv(1, socket.MSG_PEEK)
+        return accepted.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
-        return False
+        return None
     except OSError:
-        return True
+        return b""
 
 
 def peer_of(address: tuple[Any, ...]) -> str:

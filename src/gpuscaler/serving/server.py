@@ -12,8 +12,10 @@ from aiohttp.http_exceptions import HttpProcessingError
 from aiohttp.web_protocol import RequestHandler
 from aiohttp.web_request import BaseRequest
 
-from gpuscaler.serving.connections import Bounds, Connection, Connections
+from gpuscaler.serving.connections import Bounds, Connections
+from gpuscaler.serving.counted import Counted
 from gpuscaler.serving.listening import Listener, bind
+from gpuscaler.serving.rooms import Connection
 
 _LOG = structlog.get_logger(__name__)
 #: Seconds that requests get to end when the server stops.
@@ -67,7 +69,7 @@ def _maker(server: Any, connections: Connections, options: dict[str, Any]) -> Ca
 
     async def handle(request: BaseRequest) -> web.StreamResponse:
         if isinstance(request.protocol, _Requests):
-            connections.asked(request.protocol.connection)
+            await request.protocol.asked()
         return await answer(request)
 
     server.request_handler = handle
@@ -78,31 +80,21 @@ def _warn(text: str) -> None:
     _LOG.warning(text)
 
 
-class _Requests(RequestHandler):
+class _Requests(Counted, RequestHandler):
     """aiohttp's side of a connection, which says how far its requests are."""
-
-    __slots__ = ("connection", "connections")
 
     def __init__(self, server: Any, connection: Connection, connections: Connections, options: dict[str, Any]) -> None:
         loop, bounds = asyncio.get_running_loop(), connections.bounds
         # When a connection is closed is decided there; aiohttp only begins the count with a request.
         patience = max(bounds.idle, bounds.idle_trusted)
         super().__init__(server, loop=loop, keepalive_timeout=patience, access_log=None, **options)  # type: ignore[arg-type]
-        self.connection, self.connections = connection, connections
+        self.count(connection, connections)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if transport.get_extra_info("peercert"):
             # Before the first byte: heads of proxies are larger than those of strangers may be.
             self.connections.trust(self.connection)
         super().connection_made(transport)
-
-    def data_received(self, data: bytes) -> None:
-        if self.connections.read(self.connection, len(data)):
-            super().data_received(data)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        self.connections.gone(self.connection)
-        super().connection_lost(exc)
 
     async def finish_response(
         self, request: BaseRequest, resp: web.StreamResponse, start_time: float | None

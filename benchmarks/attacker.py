@@ -1,0 +1,213 @@
+"""Whoever reaches a port without a credential: plays one attack until it is ended. Nothing here waits for the server.
+
+``python -m benchmarks.attacker '{"name": …, "port": …, "tls": …}'``. 127.0.0.0/8 stands in for many peers.
+"""
+
+import json
+import os
+import resource
+import selectors
+import socket
+import ssl
+import sys
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+#: Connections that are opened again at each step, and how long one is, in seconds: 500 a second.
+AGAIN, STEP = 50, 0.1
+_WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+_BEGIN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
+REQUEST = _BEGIN + b"\r\n"
+_UPGRADE = b"Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
+_POST = b"POST /healthz HTTP/1.1\r\nHost: x\r\n"
+
+
+@dataclass(frozen=True)
+class Attack:
+    """``count`` connections of ``peers``. ``first`` is sent at once, ``drip`` ten times a second, both within TLS where it is spoken.
+
+    Without ``handshake`` they are sent as they are to a port of TLS, too, and ``hello`` before them: a part of a handshake.
+    """
+
+    what: str
+    count: int
+    peers: int
+    first: bytes = b""
+    drip: bytes = b""
+    handshake: bool = True
+    #: Bytes of a true first message of TLS: 0 is none, and -1 all of it.
+    hello: int = 0
+    #: Closed as soon as everything was sent, or with ``taken`` as soon as anything was answered; then opened again without a pause.
+    churn: bool = False
+    #: Whether answers are read.
+    taken: bool = True
+    #: Says at once that nothing more comes.
+    half_closed: bool = False
+
+
+def head(headers: int, length: int) -> bytes:
+    """One without its end."""
+    return _BEGIN + b"".join(b"X-%05d: %s\r\n" % (number, b"a" * length) for number in range(headers))
+
+
+#: What the machine is good for by itself.
+QUIET = Attack("nobody attacks", 0, 1)
+ATTACKS = (
+    Attack("1,600 connections without a byte", 1600, 1, handshake=False),
+    Attack("10,000 connections without a byte, of 5 peers", 10_000, 5, handshake=False),
+    Attack("100 heads of 4,000 lines without their end", 100, 1, head(4000, 240)),
+    Attack("560 heads of 120 long lines without their end, of 40 peers", 560, 40, head(120, 8000)),
+    Attack("400 heads of 60 kB without their end, of 100 peers", 400, 100, head(7, 8000)),
+    Attack("200 heads that drip, of 10 peers", 200, 10, _BEGIN, b"X-A: b\r\n"),
+    Attack("200 requests whose body does not come, of 10 peers", 200, 10, _POST + b"Content-Length: 100000\r\n\r\nabc", b"x"),
+    Attack("200 bodies that drip in chunks, of 10 peers", 200, 10, _POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    Attack("200 requests that expect 100-continue, of 50 peers", 200, 50, _POST + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"),
+    Attack(
+        "200 WebSockets that are asked for and held, of 50 peers",
+        *(200, 50),
+        _BEGIN + _UPGRADE,
+        b"\x81\x81\0\0\0\0x",
+    ),
+    Attack("200 requests whose side is closed at once, of 50 peers", 200, 50, REQUEST, half_closed=True),
+    Attack("pipelined requests over 200 connections, of 50 peers", 200, 50, REQUEST * 50, REQUEST * 50),
+    Attack("pipelined requests whose answers are not taken, of 50 peers", 200, 50, REQUEST * 500, REQUEST * 50, taken=False),
+    Attack("500 first messages that drip, of 250 peers", 500, 250, hello=20, drip=b"\0", handshake=False),
+    Attack("handshakes that are begun and given up, of 250 peers", 250, 250, _BEGIN, hello=-1, handshake=False, churn=True, taken=False),
+    Attack("connections that are opened and closed, of 250 peers", 250, 250, handshake=False, churn=True, taken=False),
+    Attack("whole requests over connections of their own, of 250 peers", 250, 250, REQUEST, churn=True),
+)
+
+
+@dataclass(slots=True, eq=False)
+class Held:
+    made: socket.socket
+    secured: bool
+    #: Bytes that are not sent yet.
+    left: bytes
+
+
+@dataclass(slots=True)
+class Attacker:
+    attack: Attack
+    port: int
+    tls: bool
+    context: ssl.SSLContext | None = field(init=False)
+    first: bytes = field(init=False)
+    held: set[Held] = field(default_factory=set, init=False)
+    opened: int = field(default=0, init=False)
+    _ready: selectors.BaseSelector = field(default_factory=selectors.DefaultSelector, init=False)
+
+    def __post_init__(self) -> None:
+        attack = self.attack
+        self.context = careless() if self.tls and attack.handshake else None
+        self.first = attack.first
+        if self.tls and attack.hello:
+            hello = first_message()
+            self.first = hello if attack.hello < 0 else hello[: attack.hello]
+
+    def play(self) -> None:
+        self._open(self.attack.count)
+        while True:
+            end = time.monotonic() + STEP
+            if not self.attack.churn:
+                self._open(AGAIN)
+            while (left := end - time.monotonic()) > 0:
+                for key, _ in self._ready.select(left):
+                    self._go_on(key.data)
+                    if time.monotonic() > end:
+                        break
+                if self.attack.churn:
+                    self._open(self.attack.count)
+            for one in list(self.held):
+                if not one.left and self.attack.drip:
+                    one.left = self.attack.drip
+                    self._watch(one)
+
+    def _open(self, most: int) -> None:
+        for _ in range(min(most, self.attack.count - len(self.held))):
+            made = socket.socket()
+            made.setblocking(False)
+            try:
+                made.bind((f"127.0.0.{2 + self.opened % self.attack.peers}", 0))
+                made.connect_ex(("127.0.0.1", self.port))
+            except OSError:
+                made.close()
+                continue
+            self.opened += 1
+            if self.context is not None:
+                made = self.context.wrap_socket(made, do_handshake_on_connect=False)
+            one = Held(made, self.context is None, self.first)
+            self.held.add(one)
+            self._ready.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
+
+    def _watch(self, one: Held) -> None:
+        """For what can be done next: to send, to read where answers are taken, or nothing at all."""
+        events = selectors.EVENT_WRITE if one.left else 0
+        if self.attack.taken or not one.secured:
+            events |= selectors.EVENT_READ
+        watched = one.made in self._ready.get_map()
+        if events and watched:
+            self._ready.modify(one.made, events, one)
+        elif events:
+            self._ready.register(one.made, events, one)
+        elif watched:
+            self._ready.unregister(one.made)
+
+    def _go_on(self, one: Held) -> None:
+        attack, made = self.attack, one.made
+        try:
+            if not one.secured:
+                assert isinstance(made, ssl.SSLSocket)
+                made.do_handshake()
+                one.secured = True
+            if one.left:
+                one.left = one.left[made.send(one.left) :]
+                if not one.left and attack.half_closed:
+                    # Below TLS, so that its end comes without a word.
+                    socket.socket.shutdown(made, socket.SHUT_WR)
+            answered = made.recv(65536) if attack.taken else None
+            if answered == b"" or (answered and attack.churn):
+                self._close(one)
+                return
+        except _WAITS:
+            pass
+        except OSError:
+            self._close(one)
+            return
+        if attack.churn and not attack.taken and not one.left:
+            self._close(one)
+            return
+        self._watch(one)
+
+    def _close(self, one: Held) -> None:
+        if one.made in self._ready.get_map():
+            self._ready.unregister(one.made)
+        one.made.close()
+        self.held.discard(one)
+
+
+def careless() -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context
+
+
+def first_message() -> bytes:
+    """What begins a handshake; whoever sends it again and again has no work of its own."""
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    with suppress(ssl.SSLWantReadError):
+        careless().wrap_bio(incoming, outgoing).do_handshake()
+    return outgoing.read()
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    # A real one is on another machine, and takes no processor of the server's.
+    os.nice(5)
+    told = json.loads(sys.argv[1])
+    attacker = Attacker(next(one for one in (QUIET, *ATTACKS) if one.what == told["name"]), told["port"], told["tls"])
+    try:
+        attacker.play()
+    finally:
+        print(attacker.opened)

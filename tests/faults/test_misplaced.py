@@ -1,0 +1,74 @@
+"""F79: labels of nodes that do not tell of their GPUs, so that our own pods are where they should not be, or not where they should be."""
+
+from typing import Any
+
+import pytest
+from tests.control.world import World, pod
+from tests.faults.guarding import BUSY_STRANGER, IDLE_STRANGER
+from tests.faults.kit import bought, faulty, status
+
+from gpuscaler.control.records.status import Process
+from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+LABELS = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
+PRESENT = {"matchExpressions": [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]}
+
+
+def exporter() -> dict[str, Any]:
+    """As the chart makes it, with one of its terms."""
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [PRESENT]}}}
+    spec = {"affinity": affinity, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "exporter", "image": "gpuscaler:1"}]}
+    template = {"metadata": {"labels": LABELS}, "spec": spec}
+    metadata = {"name": "gpuscaler-exporter", "labels": LABELS}
+    return {"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": metadata, "spec": {"selector": {}, "template": template}}
+
+
+async def machine(here: World) -> str:
+    """The node of a machine with a GPU that was bought, which has no label of NVIDIA's feature discovery."""
+    await here.submit("train")
+    await bought(here, 1)
+    await here.sleep(120.0)
+    (name,) = {str(one["metadata"]["name"]) for one in await here.nodes()} - {BUSY_STRANGER, IDLE_STRANGER}
+    await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"nvidia.com/gpu.present": None}}})
+    return name
+
+
+async def test_f79_gpus_that_no_exporter_is_meant_for_are_reported_until_their_nodes_are_labelled() -> None:
+    async with faulty() as here:
+        name = await machine(here)
+        assert (await status(here)).warnings == ()
+
+        await here.user.create(DAEMON_SETS, exporter(), namespace="kube-system")
+        await here.sleep(5.0)
+        (said,) = (await status(here)).warnings
+        assert said.startswith("DaemonSet kube-system/gpuscaler-exporter matches 0 of 3 nodes with NVIDIA GPUs, and not ")
+        assert all(one in said for one in (name, BUSY_STRANGER, IDLE_STRANGER))
+        assert "label them, or give exporter.affinity of the chart terms of your own" in said
+
+        await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
+        await here.sleep(5.0)
+        (said,) = (await status(here)).warnings
+        assert "matches 1 of 3 nodes" in said
+        assert BUSY_STRANGER in said
+        assert name not in said
+
+
+async def test_f79_a_leader_on_a_node_with_gpus_is_reported_until_it_runs_elsewhere() -> None:
+    async with faulty() as here:
+        name = await machine(here)
+        own = pod("gpuscaler-0", 0)
+        own["spec"]["nodeName"] = name
+        await here.user.create(PODS, own, namespace="default")
+        await here.sleep(5.0)
+        leader = Process("me", pod="gpuscaler-0", namespace="default")
+
+        (said,) = (await status(here, leader)).warnings
+        assert said.startswith(f"pod default/gpuscaler-0, which leads, runs on node {name}, which has GPUs: saw none of the labels")
+        assert "label it, or give controller.affinity of the chart terms of your own" in said
+        assert (await status(here, Process("me", pod="gpuscaler-1", namespace="default"))).warnings == ()
+
+        await here.user.delete(PODS, "gpuscaler-0", namespace="default")
+        await here.sleep(5.0)
+        assert (await status(here, leader)).warnings == ()

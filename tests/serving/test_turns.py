@@ -1,0 +1,132 @@
+"""Whose turn it is. The clock is by hand, and so is whoever wakes."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpuscaler.serving.turns import KNOWN, MOST, Pace, Turns
+
+
+@dataclass
+class Queue:
+    """Ten turns a second of all, three of them at once; two a second of each peer, two at once."""
+
+    now: float = 1000.0
+    given: list[str] = field(default_factory=list)
+    woken: list[float] = field(default_factory=list)
+    turns: Turns = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.turns = Turns(lambda: self.now, Pace(10, 3), lambda: Pace(2, 2))
+        self.turns.wake = self.woken.append
+
+    def ask(self, *peers: str) -> None:
+        for peer in peers:
+            self.turns.ask(peer, self.go(peer))
+
+    def go(self, peer: str) -> Callable[[], bool]:
+        def go() -> bool:
+            self.given.append(peer)
+            return True
+
+        return go
+
+    def after(self, seconds: float) -> list[str]:
+        """Who got a turn meanwhile. It is woken when it asked for that, and at no other time."""
+        end, before = self.now + seconds, len(self.given)
+        while self.woken and min(self.woken) <= end + 1e-9:
+            self.now = max(self.now, min(self.woken))
+            self.woken.remove(min(self.woken))
+            self.turns.give()
+        self.now = end
+        return self.given[before:]
+
+
+def acquainted(*peers: str) -> Queue:
+    """Each of ``peers`` was answered, a second after the one before."""
+    here = Queue()
+    for peer in peers:
+        here.ask(peer)
+        here.turns.answered(peer)
+        here.now += 1
+    here.given.clear()
+    return here
+
+
+def test_turns_are_given_at_once_as_long_as_there_are_any_then_at_an_even_pace() -> None:
+    here = Queue()
+    here.ask(*"abcdefg")
+    assert here.given == list("abc")
+    assert len(here.after(0.21)) == 2
+    assert len(here.after(1)) == 2
+    assert here.woken == []
+
+
+def test_a_peer_beyond_its_own_pace_waits_and_nobody_waits_behind_it() -> None:
+    here = Queue()
+    here.ask("flood", "flood", "flood")
+    assert here.given == ["flood", "flood"]
+    here.ask("probe")
+    assert here.given[2:] == ["probe"]
+    assert here.after(0.45) == []
+    assert here.after(0.1) == ["flood"]
+
+
+def test_who_was_answered_before_waits_behind_no_crowd_of_newcomers() -> None:
+    here = acquainted("probe")
+    here.ask(*(f"new{number}" for number in range(200)))
+    for _ in range(10):
+        here.ask("probe")
+        assert "probe" in here.after(0.21)
+        here.after(0.79)
+
+
+def test_who_was_answered_first_waits_behind_no_crowd_of_later_acquaintances() -> None:
+    here = acquainted("probe", *(f"flood{number}" for number in range(200)))
+    here.ask(*(f"flood{number}" for number in range(200)))
+    here.ask("probe")
+    assert "probe" in here.after(0.21)
+
+
+def test_a_newcomer_waits_behind_no_crowd_that_has_had_its_turns() -> None:
+    crowd = [f"flood{number}" for number in range(40)]
+    here = acquainted(*crowd)
+    here.ask(*crowd, *crowd)
+    here.after(1)
+    here.ask("new")
+    assert "new" in here.after(0.21)
+
+
+def test_what_is_withdrawn_or_not_wanted_any_more_costs_no_turn() -> None:
+    here = Queue()
+    here.ask("a", "a", "b")
+    withdrawn = here.go("withdrawn")
+    here.turns.ask("c", withdrawn)
+    here.turns.withdraw("c", withdrawn)
+    here.turns.withdraw("c", withdrawn)
+    here.turns.ask("d", lambda: False)
+    here.ask("e")
+    assert here.after(0.11) == ["e"]
+
+
+def test_an_acquaintance_is_forgotten_an_hour_after_its_last_answer() -> None:
+    here = acquainted("probe")
+    here.now += KNOWN - 10
+    assert here.turns.knows("probe")
+    here.turns.answered("probe")
+    here.now += KNOWN - 1
+    assert here.turns.knows("probe")
+    here.now += 2
+    assert not here.turns.knows("probe")
+    assert not here.turns.knows("nobody")
+
+
+def test_peers_without_number_fill_no_memory_and_displace_no_acquaintance() -> None:
+    here = acquainted("probe")
+    for number in range(MOST + 500):
+        here.now += 0.1
+        here.ask(f"new{number}")
+        here.turns.answered(f"new{number}")
+    assert len(here.turns._peers) <= MOST
+    assert here.turns.knows("probe")
+    here.ask("another", "another")
+    assert here.given[-2:] == ["another", "another"]
