@@ -1,0 +1,114 @@
+"""What SECURITY.md says of files: they are data, nothing secret in them is kept, and reading them asks nobody and writes nothing."""
+
+import io
+import json
+import subprocess
+import sys
+import zlib
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+from tests.control.records.deciding import POLICY, decided
+from tests.planning.building import NOW
+
+from gpuscaler.cli import main
+from gpuscaler.control.records.packing import packed
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.decoding import Interner, read_items
+from gpuscaler.planning.state import State
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+SECRET = "hunter2-of-the-tenant"
+#: Runs a command of ours and prints, behind a mark, each connection and each file that is opened to be written.
+WATCHED = """
+import os, sys
+seen = []
+def watch(event, words):
+    if event in ("socket.connect", "socket.bind", "socket.getaddrinfo", "socket.sendto"):
+        seen.append(event)
+    elif event == "open" and words[2] is not None and words[2] & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+        seen.append(str(words[0]))
+    elif event in ("os.mkdir", "os.rename", "os.remove", "os.system", "subprocess.Popen"):
+        seen.append(event)
+from gpuscaler.cli import run
+sys.addaudithook(watch)
+try:
+    run()
+finally:
+    print("WATCHED", seen, file=sys.stderr)
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("validate", "pools.yaml"),
+        ("plan", "--cluster", "cluster.yaml", "--pools", "pools.yaml"),
+        ("simulate", "--trace", "jobs.csv", "--pools", "pools.yaml"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_command_on_files_asks_nobody_and_writes_nothing(words: tuple[str, ...]) -> None:
+    done = subprocess.run([sys.executable, "-B", "-c", WATCHED, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "WATCHED []"
+
+
+def test_only_the_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
+    proof = tmp_path / "proof.json"
+    words = ("plan", "--cluster", "cluster.yaml", "--pools", "pools.yaml", "--proof", str(proof))
+    done = subprocess.run([sys.executable, "-B", "-c", WATCHED, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
+
+    assert done.stderr.splitlines()[-1] == f"WATCHED [{str(proof)!r}]"
+
+
+@pytest.mark.parametrize("option", ["--cluster", "--pools"])
+def test_a_tag_of_yaml_makes_no_object_and_calls_nothing(option: str, tmp_path: Path) -> None:
+    hostile, made = tmp_path / "hostile.yaml", tmp_path / "made"
+    hostile.write_text(f"kind: Pod\npools: !!python/object/apply:os.system ['touch {made}']\n")
+    files = {"--cluster": EXAMPLES / "cluster.yaml", "--pools": EXAMPLES / "pools.yaml", option: hostile}
+    done = CliRunner().invoke(main, ["plan", *(str(word) for pair in files.items() for word in pair)])
+
+    assert done.exit_code == 2
+    assert not made.exists()
+
+
+def secretive() -> Cluster:
+    """A pod that has a secret wherever planning has nothing to read, and a Secret and a ConfigMap with one."""
+    container = {
+        "name": "main",
+        "image": f"registry.example/{SECRET}:1",
+        "command": [SECRET],
+        "args": [SECRET],
+        "env": [{"name": "TOKEN", "value": SECRET}],
+        "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "1"}, "limits": {"nvidia.com/gpu": "1"}},
+    }
+    metadata = {"name": "train", "namespace": "tenant", "uid": "1", "annotations": {"example.com/note": SECRET}}
+    objects = [
+        {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"containers": [container]}, "status": {"phase": "Pending"}},
+        {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "s", "namespace": "tenant"}, "stringData": {"token": SECRET}},
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c", "namespace": "tenant"}, "data": {"token": SECRET}},
+    ]
+    items = list(read_items(io.BytesIO(json.dumps({"apiVersion": "v1", "kind": "List", "items": objects}).encode()), Interner()))
+    asides = tuple(one for one in items if isinstance(one, SetAside))
+    return Cluster().apply(Delta(tuple(one for one in items if not isinstance(one, SetAside))), set_aside=asides)
+
+
+def test_nothing_that_planning_does_not_read_is_kept_for_a_replay() -> None:
+    inputs = packed(decided(secretive(), State(), POLICY, NOW))
+
+    assert b"train" in unzipped(inputs)
+    assert SECRET.encode() not in unzipped(inputs)
+
+
+def unzipped(data: bytes) -> bytes:
+    """All of what was compressed, one stream after the other."""
+    found = b""
+    while data:
+        one = zlib.decompressobj()
+        found += one.decompress(data)
+        data = one.unused_data
+    return found
