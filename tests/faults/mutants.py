@@ -74,6 +74,27 @@ MUTANTS = (
         removes="nobody hears of a leader that keeps a machine with GPUs",
     ),
     Mutant(
+        case=53,
+        path="metrics/direct.py",
+        old='            exporter.trouble = f"{url}: {type(error).__name__}: {error}"\n',
+        new='            exporter.trouble, exporter.page = f"{url}: {type(error).__name__}: {error}", Page((), None)\n',
+        removes="one answer that fails takes the last numbers away",
+    ),
+    Mutant(
+        case=53,
+        path="metrics/outages.py",
+        old="            if about not in self._told and now - self._since[about] >= self.patience:\n",
+        new="            if now - self._since[about] >= self.patience:\n",
+        removes="what does not answer is logged at every look",
+    ),
+    Mutant(
+        case=53,
+        path="metrics/outages.py",
+        old="    well = {name for name, _ in exporters} - silent.keys()\n",
+        new="    well: set[str] = set()\n",
+        removes="nobody hears that an exporter answers again",
+    ),
+    Mutant(
         case=52,
         path="metrics/direct.py",
         old="            there = pod is not None and pod.node == node\n",

@@ -1,0 +1,32 @@
+"""F53: exporters that do not answer, where values come straight from them and no Prometheus stands between."""
+
+import pytest
+import structlog
+from tests.metrics.test_direct import APART, becomes, duty, eventually, page, scraped, telling
+
+pytestmark = pytest.mark.looptime(False)
+
+SILENT = "127.0.0.2"
+ABOUT = f"exporter {SILENT} on node n1"
+
+
+async def test_f53_while_an_exporter_does_not_answer_its_last_numbers_stand_until_they_are_stale_and_others_go_on() -> None:
+    pages: dict[str, str | int] = {"127.0.0.1": page(duty(40)), SILENT: page(duty(70, "p1"))}
+    async with scraped(pages, *APART, stale=4.0) as nodes:
+        await becomes(nodes, {"p0": "40", "p1": "70"})
+        nodes.pages[SILENT] = 500
+        nodes.pages["127.0.0.1"] = page(duty(50))
+        await becomes(nodes, {"p0": "50", "p1": "70"})
+        await becomes(nodes, {"p0": "50"})
+        nodes.pages[SILENT] = page(duty(80, "p1"))
+        await becomes(nodes, {"p0": "50", "p1": "80"})
+
+
+async def test_f53_an_exporter_that_does_not_answer_is_one_log_line_and_another_when_it_does_again() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with scraped({"127.0.0.1": page(), SILENT: page()}) as nodes, telling(nodes):
+            nodes.pages[SILENT] = 500
+            await eventually(lambda: logs)
+            nodes.pages[SILENT] = page()
+            await eventually(lambda: len(logs) > 1)
+    assert [(one["event"], one["about"]) for one in logs] == [("an exporter does not answer", ABOUT), ("an exporter answers again", ABOUT)]
