@@ -17,7 +17,8 @@ WORKDIR /source
 COPY requirements/ requirements/
 RUN python -m venv /opt/build \
  && /opt/build/bin/python -m pip install --require-hashes --only-binary :all: --requirement requirements/build.txt
-# Compiled once, whatever times the layers give the sources: some builders round them, and every start would compile anew.
+# Compiled once, whatever times the layers give the sources: some builders round them, and every start would compile anew. All of it: pip
+# imports what it finds there, and what it leaves has times in it.
 RUN python -m venv --without-pip /opt/gpuscaler \
  && locks="--requirement requirements/core.txt" \
  && for extra in ${EXTRAS}; do locks="${locks} --requirement requirements/${extra}.txt"; done \
@@ -27,7 +28,7 @@ COPY src/ src/
 RUN /opt/build/bin/python -m hatchling build --target wheel --directory dist \
  && /opt/build/bin/python -m pip --python /opt/gpuscaler/bin/python install --no-compile --no-deps --no-index dist/*.whl \
  && /opt/build/bin/python -m pip --python /opt/gpuscaler/bin/python check \
- && /opt/gpuscaler/bin/python -m compileall -q --invalidation-mode unchecked-hash /opt/gpuscaler/lib \
+ && /opt/gpuscaler/bin/python -m compileall -qf --invalidation-mode unchecked-hash /opt/gpuscaler/lib \
  && /opt/gpuscaler/bin/gpuscaler --version
 
 FROM python:${PYTHON}-slim${DIGEST}

@@ -16,20 +16,35 @@ WORKLOADS ?= 20
 UPGRADE ?=
 ACCOUNT ?=
 DOLLARS ?= 0
+VERSION ?=
+TAG ?=
+IMAGE ?=
+BASE ?=
+SIGN ?=
+DRAFT ?=
+ADVISORIES ?=
 
 # Modules are compiled once, and not by each of the hundreds of processes that the tests start.
 export PYTHONDONTWRITEBYTECODE :=
 
 BIN := .venv/bin
 READY := .venv/.ready
+# What only releases and audits need is not in .venv.
+TOOLS := build/release-tools
+WITH_TOOLS := PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH"
 
-.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract mutants soak properties interpreters full bench lock clean
+.PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract release release-check base-image audit mutants soak properties interpreters full bench lock clean
 
 help: ## list the targets
-	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-13s%s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/\1 \2/p' $(MAKEFILE_LIST) | while read -r name text; do printf '%-15s%s\n' "$$name" "$$text"; done
 
 $(READY): requirements/dev.txt pyproject.toml tools/setup
 	@tools/setup "$(PYTHON)"
+
+$(TOOLS)/.ready: $(READY) requirements/release.txt
+	@$(BIN)/uv --no-config venv --quiet --clear --python $(BIN)/python $(TOOLS)
+	@$(BIN)/uv --no-config pip install --quiet --python $(TOOLS) --require-hashes --only-binary :all: --requirement requirements/release.txt
+	@touch $@
 
 setup: $(READY) ## make .venv with the locked packages and the program
 
@@ -89,6 +104,18 @@ e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which i
 
 aws-contract: $(READY) ## the same calls to your own AWS account, ACCOUNT=its number, and to our endpoint; every difference; machines for DOLLARS=0
 	@$(BIN)/python -m tests.embedded.aws.contract --account "$(ACCOUNT)" --dollars $(DOLLARS)
+
+release: $(READY) $(TOOLS)/.ready ## wheel, sdist, image, chart, manifest, bills of materials, checksums, signature in build/release: SIGN=keyless or a key file; or DRAFT=1
+	@$(WITH_TOOLS) $(BIN)/python -m tools.release --version "$(VERSION)" --tag "$(TAG)" --image "$(IMAGE)" --base "$(BASE)" --sign "$(SIGN)" $(if $(DRAFT),--draft) $(PARTS)
+
+release-check: $(READY) $(TOOLS)/.ready ## build a draft twice, the second time by another user's settings; PARTS="wheel sdist chart manifest sbom": every byte must be the same
+	@$(WITH_TOOLS) tools/check_release $(PARTS)
+
+base-image: $(READY) ## write which base image the tag means today, by its digest, into requirements/base-image.txt; needs skopeo
+	@$(BIN)/python -m tools.release.base
+
+audit: $(READY) $(TOOLS)/.ready ## workflows that are unsafe, locked packages that were withdrawn or have known vulnerabilities; ADVISORIES=no: no vulnerabilities
+	@$(WITH_TOOLS) $(BIN)/python -m tools.audit $(if $(filter no,$(ADVISORIES)),--no-advisories)
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, an eighth as many of two leaders, and as many of others who change a group, and a hundredth of hostile workloads; SEED=1
 	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/test_withdrawing.py tests/hostile/test_random.py

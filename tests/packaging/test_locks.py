@@ -11,7 +11,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[2]
 EXTRAS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-LOCKS = ("core.txt", "runtime.txt", "dev.txt", "build.txt", "go.txt", *(f"{extra}.txt" for extra in EXTRAS))
+LOCKS = ("core.txt", "runtime.txt", "dev.txt", "build.txt", "release.txt", "go.txt", *(f"{extra}.txt" for extra in EXTRAS))
 #: The one that the program itself needs, beside the sources that it is for.
 GO_FOLDER = ROOT / "src" / "gpuscaler" / "embedded" / "controlplane"
 
@@ -74,6 +74,7 @@ def test_every_package_is_pinned_to_one_version_with_sha256_hashes(lock: str) ->
         ("runtime.txt", runtime_requirements()),
         ("dev.txt", runtime_requirements() + development_requirements()),
         ("build.txt", pyproject()["dependency-groups"]["build"]),
+        ("release.txt", pyproject()["dependency-groups"]["release"]),
         ("go.txt", pyproject()["dependency-groups"]["conformance"]),
         *((f"{extra}.txt", core_requirements() + pyproject()["project"]["optional-dependencies"][extra]) for extra in EXTRAS),
     ],

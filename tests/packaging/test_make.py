@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
+#: Not for the set-up, but for what other targets make.
+OTHERS = ("requirements/release.txt",)
 MADE_FROM = ("pyproject.toml", "requirements/dev.txt", "tools/setup")
 WITHOUT_SETUP = ("help", "clean")
 
@@ -29,7 +31,7 @@ def make(folder: Path, *arguments: str) -> str:
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
     """What make needs to see of a fresh clone."""
-    for name in ("Makefile", *MADE_FROM):
+    for name in ("Makefile", *MADE_FROM, *OTHERS):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         shutil.copy(ROOT / name, tmp_path / name)
     return tmp_path

@@ -1,0 +1,338 @@
+"""`make release`: what it builds of a small repository, what it refuses, and that the same commit gives the same bytes."""
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+import yaml
+from tests.lacking import lacking
+
+ROOT = Path(__file__).parents[2]
+VERSION = "0.1.0"
+SHIPPED = ("LICENSE", "README.md", "pyproject.toml", "requirements/base-image.txt", "src/gpuscaler/__init__.py", "deploy/gpuscaler.yaml")
+CHANGELOG = """# Changelog
+
+## [Unreleased]
+
+- Not said yet.
+
+## [0.1.0] - 2026-11-30
+
+- It is there.
+
+## [0.0.9] - 2026-10-01
+
+- Older.
+"""
+#: A buildah that builds nothing: what it pushes is the layout beside it.
+BUILDAH = """#!/bin/sh
+here=$(dirname "$0")
+echo "$@" >>"$here/asked"
+case "$1" in
+--version) echo "buildah version 9" ;;
+push) layout=${5#oci:}; mkdir -p "$layout"; cp -R "$here/layout/." "${layout%:*}/" ;;
+esac
+"""
+#: A cyclonedx-py that finds the packages in the folders that the interpreter names.
+CYCLONEDX = """#!/usr/bin/env python3
+import json, os, subprocess, sys
+folders = json.loads(subprocess.run([sys.argv[-1]], capture_output=True, check=True).stdout)
+names = sorted(name.removesuffix(".dist-info") for folder in folders for name in os.listdir(folder))
+component = {"name": "gpuscaler", "type": "application"}
+print(json.dumps({"metadata": {"component": component}, "components": [{"name": name} for name in names]}))
+"""
+#: What Debian's package manager writes down: a package, and one that was removed.
+STATUS = """Package: zlib1g
+Status: install ok installed
+Architecture: amd64
+Source: zlib (1:1.2)
+Version: 1:1.2+b1
+
+Package: gone
+Status: deinstall ok config-files
+Version: 1
+"""
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A clone that is small and can be released: its last commit has the tag, and its changelog the section."""
+    folder = tmp_path / "repository"
+    for name in SHIPPED:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(ROOT / name, folder / name)
+    shutil.copytree(ROOT / "charts", folder / "charts")
+    (folder / "CHANGELOG.md").write_text(CHANGELOG)
+    (folder / ".gitignore").write_text("build/\n*.key\n")
+    git(folder, "init", "--quiet")
+    commit(folder)
+    return folder
+
+
+def git(folder: Path, *words: str) -> str:
+    person = {f"GIT_{who}_{what}": "nobody@example.com" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), **person, "GIT_COMMITTER_DATE": "2025-11-30T12:00:00Z"}
+    return subprocess.run(("git", *words), cwd=folder, env=environ, check=True, capture_output=True, text=True).stdout
+
+
+def commit(folder: Path, tag: str = f"v{VERSION}") -> None:
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "all of it")
+    git(folder, "tag", "--force", tag)
+
+
+def release(folder: Path, *words: str | Path, umask: int = 0o022, **more: str) -> "subprocess.CompletedProcess[str]":
+    """What ``make release`` runs."""
+    environ = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": str(ROOT), **more}
+    command = (sys.executable, "-m", "tools.release", *words)
+    return subprocess.run(command, cwd=folder, env=environ, umask=umask, check=False, capture_output=True, text=True)
+
+
+def built(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in (folder / "build" / "release").iterdir()}
+
+
+def values(archive: Path) -> Mapping[str, Mapping[str, str]]:
+    with tarfile.open(archive) as tar:
+        file = tar.extractfile("gpuscaler/values.yaml")
+        assert file
+        found: Mapping[str, Mapping[str, str]] = yaml.safe_load(file)
+    return found
+
+
+def test_the_same_commit_gives_the_same_bytes_whoever_builds_it_and_where(repository: Path, tmp_path: Path) -> None:
+    parts = ("wheel", "sdist", "chart", "manifest")
+    first = release(repository, "--sign", "none", *parts)
+    elsewhere = tmp_path / "some" / "where else"
+    elsewhere.parent.mkdir()
+    git(tmp_path, "clone", "--quiet", str(repository), str(elsewhere))
+    second = release(elsewhere, "--sign", "none", *parts, umask=0o077, TZ="Asia/Tokyo", LC_ALL="C", SOURCE_DATE_EPOCH="1")
+
+    assert (first.returncode, first.stderr) == (0, "")
+    assert (second.returncode, second.stderr) == (0, "")
+    assert built(repository) == built(elsewhere)
+    assert {
+        f"gpuscaler-{VERSION}-py3-none-any.whl",
+        f"gpuscaler-{VERSION}.tar.gz",
+        f"gpuscaler-{VERSION}.tgz",
+        f"gpuscaler-{VERSION}.yaml",
+    } < set(built(repository))
+
+
+def test_what_is_not_committed_is_in_no_release(repository: Path) -> None:
+    (repository / "src" / "gpuscaler" / "secret.key").write_text("ignored")
+
+    assert release(repository, "--sign", "none", "sdist", "chart").returncode == 0
+    with tarfile.open(repository / "build" / "release" / f"gpuscaler-{VERSION}.tar.gz") as tar:
+        names = tar.getnames()
+    assert f"gpuscaler-{VERSION}/src/gpuscaler/__init__.py" in names
+    assert [name for name in names if "secret" in name] == []
+
+
+def test_checksums_cover_every_file_and_notes_are_the_section_of_the_version(repository: Path) -> None:
+    assert release(repository, "--sign", "none", "chart", "manifest").returncode == 0
+
+    files = built(repository)
+    sums = files.pop("SHA256SUMS").decode()
+    assert sums == "".join(f"{hashlib.sha256(files[name]).hexdigest()}  {name}\n" for name in sorted(files))
+    assert files[f"gpuscaler-{VERSION}.notes.md"] == b"- It is there.\n"
+
+
+@pytest.mark.parametrize(
+    ("changed", "words", "said"),
+    [
+        ("", ("--tag", "v0.2.0"), "the tag v0.2.0 was pushed, and version 0.1.0 needs v0.1.0"),
+        ("", ("--version", "0.2.0"), "VERSION=0.2.0 was asked for, and src/gpuscaler/__init__.py says 0.1.0"),
+        ("", ("--sign", ""), "a release is signed, expected SIGN=keyless"),
+        ("new.py", (), "the work tree has changes that are not committed: new.py; commit or remove them"),
+        ("README.md", (), "the work tree has changes that are not committed: README.md; commit or remove them"),
+    ],
+)
+def test_what_is_not_ready_is_refused_with_what_to_do(repository: Path, changed: str, words: tuple[str, ...], said: str) -> None:
+    if changed:
+        (repository / changed).write_text("")
+
+    done = release(repository, "--sign", "none", *words)
+
+    assert done.returncode == 1
+    assert said in done.stderr
+    assert not (repository / "build" / "release").exists()
+
+
+def test_a_commit_without_the_tag_is_refused(repository: Path) -> None:
+    git(repository, "tag", "--delete", f"v{VERSION}")
+
+    done = release(repository, "--sign", "none")
+
+    assert done.returncode == 1
+    assert "the commit has no tag, and version 0.1.0 needs v0.1.0: `git tag --annotate v0.1.0`, or try with DRAFT=1" in done.stderr
+
+
+def test_everything_that_is_wrong_with_a_commit_is_said_at_once(repository: Path) -> None:
+    (repository / "CHANGELOG.md").write_text(CHANGELOG.replace("## [0.1.0] - 2026-11-30", "## Soon"))
+    chart = repository / "charts" / "gpuscaler" / "Chart.yaml"
+    chart.write_text(chart.read_text().replace(f"version: {VERSION}", "version: 0.0.9"))
+    commit(repository, "nightly")
+
+    done = release(repository, "--sign", "none")
+
+    assert done.returncode == 1
+    assert "Chart.yaml says version 0.0.9, and src/gpuscaler/__init__.py 0.1.0" in done.stderr
+    assert "CHANGELOG.md has no section `## [0.1.0] - DATE` with text" in done.stderr
+    assert "the commit has the tags nightly, and version 0.1.0 needs v0.1.0" in done.stderr
+
+
+def test_a_draft_needs_no_tag_no_section_and_no_clean_tree(repository: Path) -> None:
+    git(repository, "tag", "--delete", f"v{VERSION}")
+    (repository / "new.py").write_text("")
+
+    done = release(repository, "--draft", "manifest")
+
+    assert done.returncode == 0, done.stderr
+    assert "a draft of 0.1.0" in done.stdout
+    assert built(repository)[f"gpuscaler-{VERSION}.notes.md"] == b"- Not said yet.\n"
+
+
+def test_without_buildah_the_rest_is_built_and_the_image_is_named_as_missing(repository: Path, tmp_path: Path) -> None:
+    for program in ("git", "tar"):
+        (tmp_path / "bin").mkdir(exist_ok=True)
+        (tmp_path / "bin" / program).symlink_to(shutil.which(program) or "")
+
+    done = release(repository, "--sign", "none", "image", "chart", PATH=str(tmp_path / "bin"))
+
+    assert done.returncode == 1
+    assert "0.1.0, commit" in done.stderr
+    assert "is not complete, and not signed:\nimage: buildah is not on PATH" in done.stderr
+    assert f"gpuscaler-{VERSION}.tgz" in built(repository)
+
+
+def test_a_base_that_is_not_pinned_is_refused(repository: Path, builders: Path) -> None:
+    (repository / "requirements" / "base-image.txt").write_text("# later\n")
+    commit(repository)
+
+    done = release(repository, "--sign", "none", "image", PATH=f"{builders}:{os.environ['PATH']}")
+
+    assert done.returncode == 1
+    assert "requirements/base-image.txt has nothing, expected one line sha256:…" in done.stderr
+
+
+@pytest.fixture
+def builders(tmp_path: Path) -> Path:
+    """Stand-ins for what builds images and finds packages, and the image that they build: the second layer has removed a package."""
+    folder = tmp_path / "builders"
+    blobs = folder / "layout" / "blobs" / "sha256"
+    blobs.mkdir(parents=True)
+    for name, text in (("buildah", BUILDAH), ("cyclonedx-py", CYCLONEDX)):
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+
+    def blob(content: bytes) -> dict[str, str]:
+        digest = hashlib.sha256(content).hexdigest()
+        (blobs / digest).write_bytes(content)
+        return {"digest": f"sha256:{digest}"}
+
+    def layer(files: Mapping[str, str]) -> dict[str, str]:
+        content = tmp_path / "layer"
+        with tarfile.open(content, "w:gz") as tar:
+            for name, text in files.items():
+                (tmp_path / "file").write_text(text)
+                tar.add(tmp_path / "file", name)
+        return blob(content.read_bytes())
+
+    base = layer(
+        {
+            "usr/lib/site-packages/pip-1.dist-info/METADATA": "",
+            "usr/lib/site-packages/old-1.dist-info/METADATA": "",
+            "var/lib/dpkg/status": STATUS,
+        }
+    )
+    top = layer(
+        {
+            "usr/lib/site-packages/.wh.old-1.dist-info": "",
+            "opt/gpuscaler/lib/site-packages/numpy-2.dist-info/METADATA": "",
+            "../etc/x.dist-info/METADATA": "",
+        }
+    )
+    config = blob(json.dumps({"config": {"Env": ["PYTHON_VERSION=3.11.14"]}}).encode())
+    manifest = blob(json.dumps({"config": config, "layers": [base, top]}).encode())
+    (folder / "layout" / "index.json").write_text(json.dumps({"manifests": [manifest]}))
+    return folder
+
+
+def test_chart_and_manifest_name_the_image_by_its_digest_in_the_repository_it_goes_to(repository: Path, builders: Path) -> None:
+    done = release(
+        repository,
+        "--sign",
+        "none",
+        "--image",
+        "example.com/gpu/scaler",
+        "image",
+        "chart",
+        "manifest",
+        PATH=f"{builders}:{os.environ['PATH']}",
+    )
+
+    assert done.returncode == 0, done.stderr
+    digest = built(repository)[f"gpuscaler-{VERSION}.oci.digest"].decode().strip()
+    assert json.loads((builders / "layout" / "index.json").read_text())["manifests"][0]["digest"] == digest
+    image = values(repository / "build" / "release" / f"gpuscaler-{VERSION}.tgz")["image"]
+    assert (image["repository"], image["digest"]) == ("example.com/gpu/scaler", digest)
+    assert f"image: example.com/gpu/scaler@{digest}\n" in built(repository)[f"gpuscaler-{VERSION}.yaml"].decode()
+
+
+def test_the_image_is_as_old_as_the_commit_on_the_base_that_the_repository_pins(repository: Path, builders: Path) -> None:
+    assert release(repository, "--sign", "none", "image", PATH=f"{builders}:{os.environ['PATH']}").returncode == 0
+
+    asked = (builders / "asked").read_text().splitlines()[0]
+    pinned = (repository / "requirements" / "base-image.txt").read_text().split()[-1]
+    assert f"--timestamp={git(repository, 'show', '--no-patch', '--format=%ct').strip()} " in asked
+    assert f"--build-arg=DIGEST=@{pinned} " in asked
+    with tarfile.open(repository / "build" / "release" / f"gpuscaler-{VERSION}.oci.tar") as tar:
+        members = {(one.uid, one.mode, one.uname, one.mtime) for one in tar}
+    assert len(members) == 1
+
+
+def test_the_bill_of_the_image_names_what_its_layers_leave_in_it(repository: Path, builders: Path, tmp_path: Path) -> None:
+    from tools.release.image import Image
+    from tools.release.sbom import of_image
+    from tools.release.source import Source
+
+    source = Source(folder=repository, version=VERSION, commit="abc", epoch=1, notes="")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", f"{builders}:{os.environ['PATH']}")
+        file = of_image(source, tmp_path, tmp_path, image=Image(digest="sha256:12", layout=builders / "layout"))
+
+    bill = json.loads(file.read_text())
+    assert [one["name"] for one in bill["components"]] == ["numpy-2", "pip-1", "zlib1g", "python"]
+    assert bill["components"][2]["purl"] == "pkg:deb/debian/zlib1g@1:1.2%2Bb1?arch=amd64&upstream=zlib@1:1.2"
+    assert (bill["metadata"]["component"]["type"], bill["metadata"]["component"]["version"]) == ("container", VERSION)
+
+
+def test_a_signature_by_a_key_file_verifies_and_fails_for_other_files(repository: Path, tmp_path: Path) -> None:
+    if shutil.which("ssh-keygen") is None:
+        lacking("no ssh-keygen on PATH; on Debian and Ubuntu run: sudo apt-get install openssh-client")
+    key = tmp_path / "key"
+    subprocess.run(("ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "", "-f", key), check=True, stdin=subprocess.DEVNULL)
+    (tmp_path / "signers").write_text(f"maintainers {key.with_suffix('.pub').read_text()}")
+
+    done = release(repository, "--sign", key, "manifest")
+
+    assert done.returncode == 0, done.stderr
+    sums = repository / "build" / "release" / "SHA256SUMS"
+    verify = ("ssh-keygen", "-Y", "verify", "-f", tmp_path / "signers", "-I", "maintainers", "-n", "gpuscaler-release", "-s", f"{sums}.sig")
+    assert subprocess.run(verify, input=sums.read_bytes(), check=False, capture_output=True).returncode == 0
+    assert subprocess.run(verify, input=sums.read_bytes() + b"x", check=False, capture_output=True).returncode != 0
+
+
+def test_a_key_file_that_is_not_there_leaves_the_release_unsigned_and_says_so(repository: Path) -> None:
+    done = release(repository, "--sign", "nowhere/key", "manifest")
+
+    assert done.returncode == 1
+    assert "signature: SIGN=nowhere/key is no file; expected a private SSH key, `keyless` or `none`" in done.stderr

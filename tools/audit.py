@@ -1,0 +1,100 @@
+"""``make audit``: looks for what is unsafe in workflows, and for locked packages that were withdrawn or have known vulnerabilities.
+
+Exits with 1 where something was found, and with 3 where nothing was found but not everything could be asked: that is no clean bill.
+"""
+
+import argparse
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+#: What users, developers and releases install. The others are parts of these.
+LOCKS = ("requirements/runtime.txt", "requirements/dev.txt", "requirements/release.txt")
+WORKFLOWS = Path(".github")
+WITHDRAWN = re.compile(r"^warning: `(?P<pin>[^`]+)` is yanked(?: \(reason: \"(?P<why>.*)\"\))?", re.MULTILINE)
+
+
+@dataclass(slots=True)
+class Findings:
+    found: list[str] = field(default_factory=list)
+    unasked: list[str] = field(default_factory=list)
+
+
+def said(*command: str | Path) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+
+
+def workflows(findings: Findings) -> None:
+    """What zizmor finds by the files alone."""
+    done = said("zizmor", "--offline", "--no-progress", "--color=never", WORKFLOWS)
+    if done.returncode:
+        findings.found.append(f"{WORKFLOWS}: zizmor ended with {done.returncode}:\n{done.stdout.strip()}\n{done.stderr.strip()}")
+
+
+def withdrawn(lock: str, findings: Findings) -> None:
+    """Packages that their authors withdrew ("yanked"), by the word of the index that packages are installed from."""
+    uv = Path(sys.executable).parent / "uv"
+    with tempfile.TemporaryDirectory() as nothing_installed:
+        flags = ("--no-config", "--color", "never", "pip", "install", "--dry-run", "--require-hashes", "--no-deps")
+        done = said(uv, *flags, "--target", nothing_installed, "--requirement", lock)
+    if done.returncode:
+        findings.unasked.append(f"{lock}: which packages were withdrawn; uv said: {done.stderr.strip()[-500:]}")
+    for match in WITHDRAWN.finditer(done.stderr):
+        findings.found.append(f"{lock}: {match['pin']} was withdrawn: {match['why'] or 'no reason given'}")
+
+
+def vulnerable(lock: str, findings: Findings) -> None:
+    """Known vulnerabilities, by the database of the package index."""
+    done = said("pip-audit", "--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json", "--requirement", lock)
+    try:
+        packages = json.loads(done.stdout)["dependencies"]
+    except (ValueError, KeyError):
+        findings.unasked.append(f"{lock}: vulnerabilities; pip-audit ended with {done.returncode}: {done.stderr.strip()[-500:]}")
+        return
+    findings.found += vulnerabilities(lock, packages)
+    if skipped := [package["name"] for package in packages if "skip_reason" in package]:
+        names = ", ".join(skipped[:5])
+        findings.unasked.append(f"{lock}: vulnerabilities of {len(skipped)} of {len(packages)} packages, unknown to the database: {names}")
+
+
+def vulnerabilities(lock: str, packages: Sequence[dict[str, object]]) -> Iterator[str]:
+    for package in packages:
+        known = package.get("vulns")
+        for one in known if isinstance(known, list) else ():
+            mended = ", ".join(one.get("fix_versions") or ()) or "no version yet"
+            yield f"{lock}: {package['name']} {package['version']} has {one['id']}, mended in {mended}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(prog="make audit", description=__doc__)
+    parser.add_argument("--no-advisories", action="store_true", help="ask no database of vulnerabilities")
+    parser.add_argument("locks", nargs="*", default=LOCKS)
+    given = parser.parse_args(arguments)
+    findings = Findings()
+    if WORKFLOWS.exists():
+        workflows(findings)
+    for lock in given.locks:
+        withdrawn(lock, findings)
+        if not given.no_advisories:
+            vulnerable(lock, findings)
+    for line in findings.found:
+        print(f"found: {line}")
+    for line in findings.unasked:
+        print(f"not asked: {line}")
+    if findings.found:
+        return 1
+    if findings.unasked:
+        print("audit: nothing found, and not everything could be asked")
+        return 3
+    less = "; vulnerabilities were not asked for" if given.no_advisories else ""
+    print(f"audit: nothing found in {', '.join((str(WORKFLOWS), *given.locks))}{less}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""Programs of others, run with nothing of this machine but where programs are."""
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from tools.release.source import Refused
+
+#: What programs need to be found and to keep their own files; nothing else of the caller's environment can get into a release.
+KEPT = ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "STORAGE_DRIVER", "BUILDAH_ISOLATION", "PIP_INDEX_URL", "SSL_CERT_FILE")
+
+
+def run(*command: str | Path, folder: Path, epoch: int | None = None, more: Mapping[str, str] | None = None) -> str:
+    """What ``command`` prints. Raises :exc:`Refused` with the end of what it said where it fails."""
+    environ = {name: os.environ[name] for name in KEPT if name in os.environ} | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0"}
+    if epoch is not None:
+        environ["SOURCE_DATE_EPOCH"] = str(epoch)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**environ, **(more or {})},
+        capture_output=True,
+        text=True,
+        check=False,
+        umask=0o022,
+        stdin=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        words = " ".join(str(word) for word in command[:3])
+        raise Refused(f"`{words} …` ended with {done.returncode}:\n{(done.stdout + done.stderr)[-2000:].strip()}")
+    return done.stdout
+
+
+def needed(program: str, *, why: str) -> None:
+    if shutil.which(program) is None:
+        raise Refused(f"{program} is not on PATH, which {why}")

@@ -1,0 +1,116 @@
+"""What is in the wheel's environment and in the image, as CycloneDX: names, versions, licences and what needs what."""
+
+import json
+import re
+import sys
+import tarfile
+import uuid
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from tools.release.commands import needed, run
+from tools.release.image import Image
+from tools.release.source import Refused, Source
+
+LOCK = Path("requirements/runtime.txt")
+#: Where Debian's packages are listed that are in an image.
+PACKAGES = "var/lib/dpkg/status"
+#: The files of an image that say which packages it has. No part of a path is `..`.
+NAMES_PACKAGES = re.compile(rf"{PACKAGES}|(?!.*\.\.)[^/].*/[^/]+\.dist-info/METADATA")
+#: A layer removes what an earlier one had by a file of the same name with this before it.
+REMOVED = ".wh."
+#: Prints where an environment's packages are, as the interpreter of that environment would.
+STAND_IN = "#!/bin/sh\necho '{paths}'\n"
+
+
+def of_wheel(source: Source, out: Path, work: Path) -> Path:
+    """The bill of what the wheel needs with every extra, as the lock has it for this platform and Python."""
+    uv = Path(sys.executable).parent / "uv"
+    environment = work / "environment"
+    run(uv, "--no-config", "venv", "--quiet", "--python", sys.executable, environment, folder=work)
+    locked = ("--require-hashes", "--only-binary", ":all:", "--requirement", source.folder / LOCK)
+    run(uv, "--no-config", "pip", "install", "--quiet", "--python", environment, *locked, folder=work)
+    bill = gathered(source, environment / "bin" / "python")
+    own = {"purl": f"pkg:pypi/gpuscaler@{source.version}"}
+    return written(bill, out / f"gpuscaler-{source.version}.cdx.json", source=source, own=own)
+
+
+def of_image(source: Source, out: Path, work: Path, *, image: Image) -> Path:
+    """The bill of the image: our packages and its base's, those of Debian, and the interpreter."""
+    root = work / "root"
+    variables = unpacked(image.layout, root)
+    folders = sorted({str(path.parent) for path in root.rglob("*.dist-info")})
+    bill = gathered(source, stand_in(work, folders))
+    bill["components"] += debian(root)
+    if version := variables.get("PYTHON_VERSION"):
+        python = {"type": "platform", "bom-ref": "python", "name": "python", "version": version, "purl": f"pkg:generic/python@{version}"}
+        bill["components"].append(python)
+    own = {"type": "container", "purl": f"pkg:oci/gpuscaler@{image.digest.replace(':', '%3A')}"}
+    return written(bill, out / f"gpuscaler-{source.version}.oci.cdx.json", source=source, own=own)
+
+
+def unpacked(layout: Path, root: Path) -> dict[str, str]:
+    """Write what names packages in the image of an OCI layout below ``root``; its environment variables.
+
+    Layers are read in their order, so that a later one replaces and removes what earlier ones had.
+    """
+
+    def blob(described: Mapping[str, str]) -> Path:
+        return layout / "blobs" / described["digest"].replace(":", "/")
+
+    manifest = json.loads(blob(json.loads((layout / "index.json").read_text())["manifests"][0]).read_text())
+    kept: dict[str, bytes] = {}
+    for layer in manifest["layers"]:
+        with tarfile.open(blob(layer)) as tar:
+            for member in tar:
+                folder, _, name = member.name.removeprefix("./").rpartition("/")
+                if name.startswith(REMOVED):
+                    gone = f"{folder}/{name.removeprefix(REMOVED)}"
+                    kept = {path: data for path, data in kept.items() if path != gone and not path.startswith(f"{gone}/")}
+                elif NAMES_PACKAGES.fullmatch(f"{folder}/{name}") and (file := tar.extractfile(member)):
+                    kept[f"{folder}/{name}"] = file.read()
+    for path, data in kept.items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(data)
+    return dict(line.split("=", 1) for line in json.loads(blob(manifest["config"]).read_text())["config"].get("Env", ()))
+
+
+def stand_in(work: Path, paths: list[str]) -> Path:
+    file = work / "python-of-the-image"
+    file.write_text(STAND_IN.format(paths=json.dumps(paths)))
+    file.chmod(0o755)
+    return file
+
+
+def gathered(source: Source, python: Path) -> dict[str, Any]:
+    needed("cyclonedx-py", why="writes bills of materials; `make release` installs it into build/release-tools")
+    command = ("cyclonedx-py", "environment", "--output-reproducible", "--pyproject", "pyproject.toml", python)
+    bill: dict[str, Any] = json.loads(run(*command, folder=source.folder, epoch=source.epoch))
+    if not bill.get("components"):
+        raise Refused(f"no packages were found by {python}, expected those of requirements/")
+    return bill
+
+
+def written(bill: dict[str, Any], target: Path, *, source: Source, own: Mapping[str, str]) -> Path:
+    """Complete and write the bill of what ``own`` says more of. Its number follows from the commit, and its time is the commit's."""
+    bill["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, f"{target.name}@{source.commit}").urn
+    bill["metadata"]["component"] |= {"version": source.version, **own}
+    target.write_text(json.dumps(bill, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    return target
+
+
+def debian(root: Path) -> list[dict[str, str]]:
+    """A component for each installed package, with the version of its source, by which Debian's advisories go."""
+    status = root / PACKAGES
+    return sorted(installed(status.read_text(errors="replace")), key=lambda one: one["bom-ref"]) if status.exists() else []
+
+
+def installed(status: str) -> Iterator[dict[str, str]]:
+    for paragraph in status.split("\n\n"):
+        fields = dict(line.split(": ", 1) for line in paragraph.splitlines() if not line.startswith(" ") and ": " in line)
+        if fields.get("Status") == "install ok installed":
+            name, version = fields["Package"], fields["Version"]
+            upstream = fields.get("Source", name).replace(" (", "@").rstrip(")")
+            purl = f"pkg:deb/debian/{name}@{version}?arch={fields['Architecture']}&upstream={upstream}".replace("+", "%2B")
+            yield {"type": "library", "bom-ref": f"deb:{name}:{fields['Architecture']}", "name": name, "version": version, "purl": purl}
