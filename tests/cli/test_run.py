@@ -1,3 +1,4 @@
+import itertools
 import signal
 import subprocess
 import sys
@@ -99,12 +100,15 @@ def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) ->
     with started(cluster, "--dry-run") as process:
         try:
             assert process.stdout is not None
-            said = next(line for line in process.stdout if "planned" in line)
+            lines = iter(process.stdout)
+            before = list(itertools.takewhile(lambda line: "this process leads" not in line, lines))
+            said = next(line for line in lines if "planned" in line)
             process.send_signal(signal.SIGTERM)
             process.communicate(timeout=PATIENCE)
         finally:
             process.kill()
 
+    assert "dry run: plans say what would be done, and nothing is written anywhere" in before[-1]
     assert "buys 1 machine" in said
     assert cluster.api.writes == ()
 

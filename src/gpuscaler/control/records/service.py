@@ -177,6 +177,8 @@ class Service(Records):
         self.forget()
         self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
         if controller is not None:
+            if self.here.dry_run:
+                _LOG.info("dry run: plans say what would be done, and nothing is written anywhere")
             _LOG.info("this process leads", identity=self.here.identity)
         else:
             # Why: who does not lead writes no status.
