@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import QUICK
+from tests.control.world import QUICK, pod
 
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.kube.resources import PODS
 
 pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
 
@@ -233,3 +234,20 @@ async def test_the_node_of_a_machine_that_ended_while_nobody_looked_is_cleared_a
         await here.leave_behind(node)
         here.start()
         await here.until(here.no_nodes, 300)
+
+
+async def test_pods_that_ask_for_neuron_cores_or_devices_get_the_machines_that_have_them(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("inferentia", instance_type="inf2.xlarge")
+        here.group("trainium", instance_type="trn1.32xlarge")
+        here.start(here.settings(more="limits: {gpus: 17}\n"))
+        for name, resource, amount in (("core", "neuroncore", 1), ("other-core", "neuroncore", 1), ("devices", "neuron", 4)):
+            body = pod(name, 0)
+            body["spec"]["containers"][0]["resources"]["limits"] = {f"aws.amazon.com/{resource}": str(amount)}
+            await here.user.create(PODS, body, namespace="default")
+            await here.sleep(45)
+
+        assert await all_bound(here)
+        assert (len(here.machines("inferentia")), len(here.machines("trainium"))) == (1, 1)
+        status = await here.status()
+        assert {one.name: one.dollars_per_hour for one in status.pools} == {"inferentia": 0.7582, "trainium": 21.5}

@@ -4,15 +4,16 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.control.aws_stage import aws_stage
+from tests.control.aws_stage import Stage, aws_stage
 from tests.control.test_lacking import EFA, NEVER, submit, with_resource
-from tests.control.world import QUICK
+from tests.control.world import QUICK, pod
 from tests.faults.kit import faulty, status
 
 from gpuscaler.clouds.delays import Absent, Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.devices import Devices, Promise
+from gpuscaler.kube.resources import PODS
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
@@ -70,6 +71,63 @@ async def test_f68_machines_that_show_fewer_gpus_than_their_pods_ask_for_are_not
             "did not take it: node ip-10-0-0-" in one.text and "has 7 nvidia.com/gpu, and it asks for 8" in one.text
             for one in status.happened
         )
+
+
+MIG = "nvidia.com/mig-1g.5gb"
+
+
+@pytest.fixture
+def divided(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVIDIA's MIG manager divides all GPUs of each machine, under names of their own (the strategy "mixed")."""
+    whole = Devices.promise
+
+    def promise(devices: Devices, node: str, promised: Promise) -> None:
+        whole(devices, node, replace(promised, amounts={"nvidia.com/gpu": 0, MIG: 56}))
+
+    monkeypatch.setattr(Devices, "promise", promise)
+
+
+async def ask(here: Stage, name: str, slices: int) -> None:
+    body = pod(name, 0)
+    body["spec"]["containers"][0]["resources"]["limits"] = {MIG: str(slices)}
+    await here.user.create(PODS, body, namespace="default")
+
+
+@pytest.mark.usefixtures("divided")
+async def test_f68_machines_that_show_slices_of_gpus_are_opened_teach_the_next_and_count_as_the_gpus_that_they_are(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p4d.24xlarge", MinSize=1, DesiredCapacity=1)
+        here.start(here.settings(more="limits: {gpus: 16}\n"))
+        await ask(here, "first", 40)
+        await here.sleep(120.0)
+        assert (await here.bound())["first"]
+        for name in ("second", "third"):
+            await ask(here, name, 40)
+        await here.submit("whole")
+        await here.sleep(150.0)
+
+        assert sorted(name for name, node in (await here.bound()).items() if node) == ["first", "second"]
+        assert len(here.machines()) == 2
+        waiting = {one.pods[0]: one.reason for one in (await here.status()).waiting}
+        assert "p4d.24xlarge has 8 GPUs, the limit leaves 0" in waiting["default/third"]
+        assert "1 nvidia.com/gpu requested, an empty machine has 0" in waiting["default/whole"]
+
+
+@pytest.mark.usefixtures("divided")
+async def test_f68_the_machine_that_turns_out_to_be_divided_serves_others_and_none_like_it_is_bought_again(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p4d.24xlarge")
+        here.start()
+        await ask(here, "slice", 7)
+        await here.sleep(5.0)
+        (waiting,) = (await here.status()).waiting
+        assert "say it in the pool's resources, or by a tag of its group" in waiting.reason
+        await here.submit("whole")
+        await here.sleep(240.0)
+
+        assert (await here.bound())["slice"]
+        assert not (await here.bound())["whole"]
+        assert len(here.machines()) == 1
 
 
 async def test_f68_what_a_group_starts_for_its_minimum_and_never_shows_gpus_holds_no_pod_up_and_is_not_replaced_all_the_time(

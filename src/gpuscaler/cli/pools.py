@@ -164,7 +164,9 @@ def print_found(found: "Found") -> None:
 
 
 def _row(one: Any) -> tuple[str, ...]:
-    offerings = one.pool.offerings
+    from gpuscaler.model.pools import sold
+
+    offerings = sold(one.pool)
     types = list(dict.fromkeys(offering.instance_type for offering in offerings))
     shown = ", ".join(types[:3]) + (f" and {len(types) - 3} more" if len(types) > 3 else "")
     return (

@@ -28,6 +28,13 @@ def gpus_of(allocatable: Resources, labels: Mapping[str, str]) -> int:
     return gpus_in(allocatable) or (int(said) if said.isdecimal() else 0)
 
 
+def are_divided(allocatable: Resources, sold: Resources) -> bool:
+    """Whether a node shows parts of the accelerators that its type is ``sold`` with, under names of their own: MIG's, or renamed shares."""
+    vendors = {name.partition("/")[0] for name in ACCELERATORS if sold.get(name)}
+    parts = (name for name, amount in allocatable.items() if amount > 0 and not sold.get(name) and is_device(name))
+    return any(name.partition("/")[0] in vendors for name in parts)
+
+
 @lru_cache(maxsize=1 << 12)
 def is_device(resource: str) -> bool:
     """Whether a resource is an accelerator or a part of one."""

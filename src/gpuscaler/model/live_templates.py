@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import ACCELERATORS, is_device
+from gpuscaler.model.accelerators import ACCELERATORS, are_divided, is_device
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
@@ -48,7 +48,8 @@ class Shown(Struct, frozen=True, gc=False):
 
     ``labels`` has the values that they agree on, None for a label of the template that none of them has. ``taints`` are on all of them and
     not in the template, ``untainted`` the other way round. ``resources`` is the least that any of them offers of each resource that all of
-    them offer; of accelerators, and of what is made of them, nothing is said. ``words`` say all that for people.
+    them offer, accelerators and what is made of them excepted. ``devices`` are these, all of them, where nodes agree that they are divided
+    or shared otherwise than the template says. ``words`` say all that for people.
     """
 
     labels: Mapping[str, str | None] = {}
@@ -56,11 +57,12 @@ class Shown(Struct, frozen=True, gc=False):
     untainted: tuple[Taint, ...] = ()
     resources: Resources = {}
     words: tuple[str, ...] = ()
+    devices: Resources = {}
 
 
 def is_complete(node: Node, expected: Resources) -> bool:
     """Whether device plugins, and with them discovery, have spoken."""
-    return all(node.allocatable.get(name) for name in ACCELERATORS if expected.get(name))
+    return all(node.allocatable.get(name) for name in ACCELERATORS if expected.get(name)) or are_divided(node.allocatable, expected)
 
 
 def shown_by(offering: Offering, nodes: Sequence[Node]) -> Shown:
@@ -68,7 +70,8 @@ def shown_by(offering: Offering, nodes: Sequence[Node]) -> Shown:
     labels, said = _labels(offering, nodes)
     taints, untainted, more = _taints(offering, nodes)
     resources = _resources(nodes)
-    return Shown(labels, taints, untainted, resources, (*said, *more, *_amounts(offering, nodes, resources)))
+    devices = _devices(offering, nodes)
+    return Shown(labels, taints, untainted, resources, (*said, *more, *_amounts(offering, nodes, {**resources, **devices})), devices)
 
 
 def with_labels(offering: Offering, shown: Shown) -> Offering:
@@ -86,6 +89,27 @@ def with_resources(offering: Offering, resources: Resources) -> Offering:
     room = {name: amount if is_device(name) else resources.get(name) or amount for name, amount in offering.allocatable.items()}
     room |= {name: amount for name, amount in resources.items() if amount and name not in room and not is_device(name)}
     return offering if room == offering.allocatable else replace(offering, allocatable=room)
+
+
+def with_devices(offering: Offering, devices: Resources) -> Offering:
+    """``offering`` with accelerators as its nodes divide or share them; as they were sold where ``devices`` is empty."""
+    room = {name: amount for name, amount in offering.allocatable.items() if not is_device(name)} | {**devices}
+    return offering if not devices or room == offering.allocatable else replace(offering, allocatable=room)
+
+
+def _devices(offering: Offering, nodes: Sequence[Node]) -> dict[str, int]:
+    """The accelerators, and parts of them, that nodes show otherwise than they were sold: empty where they do not, or do not agree.
+
+    A node with fewer than it was sold with, and no parts of them, is broken, and says nothing of the next. One with more shares them.
+    """
+    sold = {name: amount for name, amount in offering.allocatable.items() if amount and is_device(name)}
+    seen = [
+        {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
+        for node in nodes
+        if are_divided(node.allocatable, sold) or all(node.allocatable.get(name, 0) >= sold.get(name, 0) for name in ACCELERATORS)
+    ]
+    agreed = seen[0] if seen and all(one == seen[0] for one in seen) else sold
+    return {} if agreed == sold else agreed
 
 
 def _labels(offering: Offering, nodes: Sequence[Node]) -> tuple[dict[str, str | None], list[str]]:

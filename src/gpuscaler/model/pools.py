@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_of
+from gpuscaler.model.accelerators import gpus_of, is_device
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
 
@@ -23,8 +23,9 @@ class Offering(Struct, frozen=True, gc=False):
     those of the node once it is open (start-up taints gone), well-known labels included, ``kubernetes.io/hostname`` excepted.
     ``count`` is how many can be had, None when nobody knows a bound (a capacity reservation knows one). ``ends`` is when the cloud takes
     machines of it away, whatever runs on them, in seconds since the epoch; 0 where it does not. ``product`` is the model of its GPUs, for
-    clouds that tell it though no label of their nodes does. ``price_from`` is empty for a price that is known; for a guess it is the
-    region whose price that is, or :data:`BY_SIZE` where no region has one.
+    clouds that tell it though no label of their nodes does; ``accelerators`` is how many whole ones its type is sold with, however nodes
+    divide or share them, 0 where only ``allocatable`` and labels say. ``price_from`` is empty for a price that is known; for a guess it is
+    the region whose price that is, or :data:`BY_SIZE` where no region has one.
     """
 
     pool: str
@@ -39,10 +40,16 @@ class Offering(Struct, frozen=True, gc=False):
     ends: float = 0.0
     product: str = ""
     price_from: str = ""
+    accelerators: int = 0
 
     @property
     def key(self) -> tuple[str, str, str, str]:
         return (self.pool, self.market, self.instance_type, self.zone)
+
+    @property
+    def retired(self) -> bool:
+        """Whether it is not sold any more: machines of it may be there. A reservation all of which is in use is something else."""
+        return self.count == 0 and self.market != "reserved"
 
     def admits(self, spec: PodSpec) -> bool:
         """Whether labels and taints of a new machine admit a pod of ``spec``."""
@@ -55,7 +62,7 @@ class Offering(Struct, frozen=True, gc=False):
     @property
     def gpus(self) -> int:
         """Physical accelerators of one machine."""
-        return gpus_of(self.allocatable, self.labels)
+        return self.accelerators or gpus_of(self.allocatable, self.labels)
 
 
 class Spare(Struct, frozen=True, gc=False):
@@ -90,6 +97,7 @@ class Pool(Struct, frozen=True, gc=False):
     says so: a new one may mend what an older one was refused for. A machine whose node has not been Ready for ``unready_after`` is ended;
     0 is never. Without ``buys_without_gpus`` no machine is bought for pods that ask for no accelerator; on machines that are there they may
     run all the same. ``balances`` says that its group ends machines by itself to even out zones, but for those that are protected.
+    ``divides`` says that its group divides machines between markets: what one market has not, it does not ask of the other.
     """
 
     name: str
@@ -110,11 +118,17 @@ class Pool(Struct, frozen=True, gc=False):
     unready_after: float = UNREADY_AFTER
     buys_without_gpus: bool = True
     balances: bool = False
+    divides: bool = False
+
+
+def sold(pool: Pool) -> tuple[Offering, ...]:
+    """What may be bought in ``pool``; where nothing may, what its machines are."""
+    return tuple(one for one in pool.offerings if not one.retired) or pool.offerings
 
 
 def for_gpus(offerings: Iterable[Offering]) -> bool:
     """Whether all of ``offerings`` have accelerators: unless its settings say otherwise such a pool buys nothing for pods without any."""
-    found = [any(offering.allocatable.get(name, 0) > 0 for name in (*ACCELERATORS, GPU_MILLI)) for offering in offerings]
+    found = [any(amount > 0 and is_device(name) for name, amount in offering.allocatable.items()) for offering in offerings]
     return bool(found) and all(found)
 
 

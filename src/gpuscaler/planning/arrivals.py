@@ -5,6 +5,7 @@ from collections.abc import Iterator, Set
 
 from msgspec import Struct
 
+from gpuscaler.model.accelerators import ACCELERATORS, are_divided
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -26,6 +27,8 @@ SPOT = "spot"
 NO_BREAKERS = Breakers()
 #: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
 GANG_SECONDS = 600.0
+#: So long, from when it is a node, a machine that shows parts of its accelerators may show whole ones as well, in seconds.
+DIVIDED_SECONDS = 60.0
 
 
 class Waits(Struct, frozen=True, gc=False):
@@ -145,10 +148,13 @@ class _Look:
         return (strange or instance.key in one.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
     def recognise(self) -> None:
-        """Machines that were granted under a key which their pool does not offer are what the cloud's list says, where that is offered."""
+        """Machines are what the cloud's list says, where that is offered, whatever they were granted as.
+
+        A group that chooses among markets tells in which it launched a machine only later.
+        """
         for one in self.book.coming:
-            listed = self.roll.listed.alive.get(one.instance) if one.instance and one.key not in self.offerings else None
-            if listed is not None and listed.key in self.offerings:
+            listed = self.roll.listed.alive.get(one.instance) if one.instance else None
+            if listed is not None and listed.key != one.key and listed.key in self.offerings:
                 self.fold(ledger.Recognised(one.id, listed.key))
 
     def _closed_nodes(self) -> list[Instance]:
@@ -218,7 +224,12 @@ class _Look:
         """What the node of a machine still lacks; None when it is ready."""
         if one.instance in self.exposed:
             return Lack("its group balances zones, and it is not protected from scale-in")
-        return lack(node, taken_for(one.key, self.offerings), self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
+        offering = taken_for(one.key, self.offerings)
+        found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
+        if found is None or found.resource not in ACCELERATORS or offering is None or self.now < one.registered + DIVIDED_SECONDS:
+            return found
+        # Who shows slices or shares of what it was sold with will not show the whole: it is of use to others, and the next is known better.
+        return None if are_divided(node.allocatable, offering.allocatable) else found
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:
         """Remember how long ``one`` took, unless it became ready while nobody looked, or was a node before it was known here."""

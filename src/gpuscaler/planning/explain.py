@@ -4,7 +4,8 @@ from collections.abc import Mapping, Sequence, Set
 
 import numpy as np
 
-from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.accelerators import ACCELERATORS, is_device
+from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.deadline import SPOT
@@ -48,6 +49,7 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
     first = np.full(len(desk.templates.nodes), len(stages))
     for place, (_, passes) in reversed(list(enumerate(stages))):
         first[~passes] = place
+    able = {kind.pool.name for kind in desk.templates.kinds}
     found = []
     for pool in pools:
         if not rows[pool.name]:
@@ -57,6 +59,9 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
         order = lambda r: (first[r], nearness(desk, r, fits=first[r] == len(stages)), -r)  # noqa: E731
         row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
+        if not word and pool.name not in able:
+            found.append(Reason(pool.name, "market", refused(desk, pool)))
+            continue
         excluded_by, detail = told(desk, one, row, word=word, gang=gang)
         fitting = {desk.templates.offerings[r].zone for r in rows[pool.name] if first[r] == len(stages)}
         advice = zone_advice(pool, one, fitting, gang=gang)
@@ -105,6 +110,8 @@ def zone_advice(pool: Pool, one: PodClass, fitting: Set[str], *, gang: str) -> s
 
 def refused(desk: Desk, pool: Pool) -> str:
     """Why no offering of ``pool`` may be asked: what is known of its cheapest one speaks for all."""
+    if all(one.retired for one in pool.offerings):
+        return "nothing that it has machines of can be bought any more"
     known = [said for one in sorted(pool.offerings, key=lambda one: one.price) if (said := desk.trouble(one.key))]
     why = f": {known[0]}" if known else ""
     return f"no offering of this pool may be asked now{why}"
@@ -136,6 +143,8 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
         return word, f"{where} did not take such pods the last times it was bought for them, and is not bought for them for a while"
     if word == "market":
         because = f": {one.market_because}" if one.market_because else ""
+        if desk.templates.pools[row].divides and not because:
+            because = "; the cloud divides the machines of this pool between markets: make one group per market"
         return word, f"{where} is {offering.market}; the pod wants {', '.join(one.options.market)}{because}"
     if word == MIN_GPUS:
         return WORDS[word], f"{where} {explain_min_gpus(one.spec, desk.templates.pools[row].min_gpus_per_pod)}"
@@ -170,10 +179,16 @@ def shortage(desk: Desk, one: PodClass, row: int) -> str:
         if room.get(resource, 0) < amount:
             taken = whole.get(resource, 0) - room.get(resource, 0)
             daemons = f" ({spoken(resource, taken)} go to DaemonSets)" if taken else ""
-            return (
-                f"{spoken(resource, amount)} {resource} requested, an empty machine has {spoken(resource, room.get(resource, 0))}{daemons}"
-            )
+            has = spoken(resource, room.get(resource, 0))
+            return f"{spoken(resource, amount)} {resource} requested, an empty machine has {has}{daemons}{_of_parts(resource, whole)}"
     return ""
+
+
+def _of_parts(resource: str, whole: Resources) -> str:
+    """What to do where nobody can know that machines divide or share their accelerators so: before one of them is a node."""
+    if resource in ACCELERATORS or not is_device(resource) or whole.get(resource):
+        return ""
+    return "; if its nodes divide their accelerators so, say it in the pool's resources, or by a tag of its group"
 
 
 def limited(desk: Desk, row: int) -> str:

@@ -34,7 +34,7 @@ Wish = tuple[tuple[str, ...], str]
 
 def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand with what may be bought for each pod at ``now``; pods of one class that differ in it become classes of their own."""
-    spot = frozenset(offering.key for pool in policy.pools for offering in pool.offerings if offering.market == SPOT)
+    spot = frozenset(one.key for pool in policy.pools for one in pool.offerings if one.market == SPOT and not one.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
 
     def is_plain(one: PodClass) -> bool:
@@ -185,7 +185,8 @@ def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
 
 def face(pool: Pool) -> Pool:
     """``pool`` as it is apart from what its machines cost, how many there are, and whether it is used before others."""
-    return replace_struct(pool, priority=0, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in pool.offerings))
+    sold = (one for one in pool.offerings if not one.retired)
+    return replace_struct(pool, priority=0, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in sold))
 
 
 def clock(moment: float) -> str:

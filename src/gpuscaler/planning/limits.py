@@ -116,7 +116,7 @@ def worth(node: Node, member: Member) -> Worth:
     """
     gpus, bought = gpus_in(node.allocatable), member.offering
     if bought is not None:
-        return Worth(member.pool.name, max(gpus, bought.gpus), bought.price)
+        return Worth(member.pool.name, bought.accelerators or max(gpus, bought.gpus), bought.price)
     rest = member.pool.offerings
     price = max((offering.price for offering in rest), default=0.0)
     return Worth(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)

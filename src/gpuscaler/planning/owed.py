@@ -81,7 +81,7 @@ def _lacking(book: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[st
         since = book.owing.get(name)
         if since is None or delivery.failing or now >= since + OWED_SECONDS:
             continue
-        offerings = pools[name].offerings
+        offerings = [one for one in pools[name].offerings if not one.retired]
         choices = tuple((one.instance_type, one.market, one.zone) for one in offerings if one.market != "reserved")
         first = max(offerings, key=lambda one: (one.price, one.key), default=None)
         if first is None or not choices:

@@ -72,7 +72,7 @@ class Templates:
 
     def __init__(self, cluster: Cluster, policy: Policy, blocked: frozenset[Key], probing: frozenset[Key] = frozenset()) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
-        pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key)]
+        pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key) if not offering.retired]
         pairs = [(pool, offering) for pool, offering in pairs if pool.chooser == "cloud" or offering.key not in blocked]
         self.pools = tuple(pool for pool, _ in pairs)
         self.offerings = tuple(offering for _, offering in pairs)
@@ -100,11 +100,15 @@ class Templates:
             else:
                 rows.setdefault((pool.name, self.offerings[row].zone if pool.names_zone else ""), []).append(row)
         for members in rows.values():
-            # A set may be asked for while any member is not known to be dry; the cloud passes over those that are.
-            awake = [row for row in members if self.offerings[row].key not in blocked]
-            if awake:
+            # A set may be asked for while any member is not known to be dry; the cloud passes over those that are. From one market to
+            # another it does not, where it divides machines between them.
+            awake: dict[str, list[Offering]] = {}
+            for row in members:
+                offering, pool = self.offerings[row], self.pools[row]
+                awake.setdefault(offering.market if pool.divides else "", []).extend([offering] if offering.key not in blocked else [])
+            if all(awake.values()):
                 dearest = max(members, key=lambda row: (self.offerings[row].price, self.offerings[row].key))
-                probe = all(self.offerings[row].key in probing for row in awake)
+                probe = any(all(offering.key in probing for offering in some) for some in awake.values())
                 offerings = tuple(self.offerings[row] for row in members)
                 yield Kind(self.pools[dearest], self.offerings[dearest], tuple(members), probe, offerings)
 

@@ -5,6 +5,7 @@ from functools import reduce
 from typing import Any
 
 import msgspec
+import pytest
 from msgspec.structs import replace
 from tests.planning.building import GI, NOW, PRODUCT, ZONE, node, offering, pod, pool, room, spec
 
@@ -94,17 +95,56 @@ def test_live_nodes_correct_upwards_too_and_the_lowest_of_them_counts() -> None:
     assert (kind(learned).allocatable["memory"], kind(learned).allocatable["pods"]) == (36 * GI, 110)
 
 
-def test_huge_pages_and_other_resources_that_all_live_nodes_have_are_promised_and_parts_of_gpus_are_not() -> None:
-    more: dict[str, Any] = {"hugepages-2Mi": 5 * GI, "vpc.amazonaws.com/efa": 4, "nvidia.com/mig-1g.5gb": 7}
+def test_huge_pages_and_other_resources_that_all_live_nodes_have_are_promised() -> None:
+    more: dict[str, Any] = {"hugepages-2Mi": 5 * GI, "vpc.amazonaws.com/efa": 4}
     learned = step(Learned(), watched(like(**more), like(**{**more, "hugepages-1Gi": GI})))
 
     found = kind(learned).allocatable
     assert {name: found.get(name) for name in (*more, "hugepages-1Gi")} == {
         "hugepages-2Mi": 5 * GI,
         "vpc.amazonaws.com/efa": 4,
-        "nvidia.com/mig-1g.5gb": None,
         "hugepages-1Gi": None,
     }
+
+
+GPU, MIG, CORES = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "aws.amazon.com/neuroncore"
+WHOLE, SLICED, SHARED, BROKEN = ({GPU: 8}, {GPU: 0, MIG: 56}, {GPU: 32}, {GPU: 7})
+
+
+@pytest.mark.parametrize(
+    ("nodes", "promised"),
+    [
+        ([SLICED], {MIG: 56}),
+        ([{GPU: 4, MIG: 28}], {GPU: 4, MIG: 28}),
+        ([SHARED, SHARED], {GPU: 32}),
+        ([SLICED, WHOLE], WHOLE),
+        ([BROKEN, SLICED], {MIG: 56}),
+        ([BROKEN, {GPU: 0}], WHOLE),
+    ],
+    ids=["all divided", "some divided", "shared", "half of the nodes divided", "one broken", "all broken"],
+)
+def test_how_gpus_are_divided_or_shared_is_what_live_nodes_agree_on(nodes: list[dict[str, int]], promised: dict[str, int]) -> None:
+    eight = offering("small", 1.0, gpus=8)
+    learned = step(Learned(), watched(*(like(eight, **amounts) for amounts in nodes), of=eight))
+
+    found = kind(learned, Policy((pool(eight),)))
+    assert {name: amount for name, amount in found.allocatable.items() if amount and name in (GPU, MIG)} == promised
+
+
+def test_cores_of_neuron_devices_are_as_many_as_live_nodes_show() -> None:
+    """EC2 tells eight cores of a Trainium2 device, and its device plugin shows half as many, each of two."""
+    trainium = replace(SMALL, allocatable={**room(memory=32), "aws.amazon.com/neuron": 16, CORES: 128})
+    learned = step(Learned(), watched(like(trainium, **{CORES: 64}), of=trainium))
+
+    assert kind(learned, Policy((pool(trainium),))).allocatable[CORES] == 64
+
+
+def test_how_gpus_are_divided_is_forgotten_when_no_node_has_confirmed_it_for_a_day() -> None:
+    eight = offering("small", 1.0, gpus=8)
+    learned = step(Learned(), watched(like(eight, **SLICED), of=eight))
+    late = step(learned, watched(at=NOW + FORGET_SECONDS + 1.0, of=eight))
+
+    assert kind(late, Policy((pool(eight),))).allocatable[GPU] == 8
 
 
 def test_of_gpus_a_live_node_says_nothing() -> None:

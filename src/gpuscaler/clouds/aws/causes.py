@@ -18,13 +18,14 @@ OFFERING, ZONE, BUCKET = "offering", "zone", "bucket"
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """What an error means: the ``cause``, how much it ``speaks_of``, and the instance type and zone that its text names."""
+    """What an error means: the ``cause``, how much it ``speaks_of``, and the instance type, zone and market that its text names."""
 
     cause: str
     detail: str
     speaks_of: str = OFFERING
     instance_type: str = ""
     zone: str = ""
+    market: str = ""
 
 
 #: Codes by what they mean. A type that a zone does not have is as good as one that is sold out there: the pool's other zones go on.
@@ -117,6 +118,7 @@ _HINTS: Final = {
 }
 _WORDS: Final = re.compile(r"(?:Client\.)?[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*")
 _TYPE: Final = re.compile(r"\b[a-z][a-z0-9-]*\.(?:\d*xlarge|large|medium|small|micro|nano|metal[a-z0-9-]*)\b")
+_MARKET: Final = re.compile(r"\b(?:spot|on-demand)\b", re.IGNORECASE)
 _ZONE: Final = re.compile(r"\b[a-z]{2}(?:-[a-z]+)+-\d[a-z]\b")
 
 
@@ -127,7 +129,13 @@ def verdict(code: str, text: str) -> Verdict:
     found = found or _by_code(code) or _by_words(text) or _by_text(text) or (UNKNOWN, OFFERING)
     detail = ": ".join(filter(None, (code if code not in text else "", text))) or "no reason was given"
     hint = next((said for word, said in _HINTS.items() if word in (code, *_WORDS.findall(text))), "")
-    return Verdict(found[0], f"{detail} ({hint})" if hint else detail, found[1], instance_type, zone)
+    return Verdict(found[0], f"{detail} ({hint})" if hint else detail, found[1], instance_type, zone, _market(code, text))
+
+
+def _market(code: str, text: str) -> str:
+    """The market that an error is about: groups of both markets say which of them they could not launch in."""
+    named = _MARKET.search(text)
+    return named.group().lower() if named else "spot" if "Spot" in code else ""
 
 
 def _vague(code: str) -> bool:
@@ -167,13 +175,13 @@ def _named(text: str) -> tuple[str, str]:
 def refusals(verdicts: Iterable[Verdict], offerings: Iterable[Key], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
     """What ``verdicts`` say of the ``offerings`` that were asked for: a refusal for each that is spoken of, the first verdict on it.
 
-    An error that names neither type nor zone speaks of all that was asked for.
+    An error that names neither type, zone nor market speaks of all that was asked for.
     """
     asked = tuple(offerings)
     found: dict[tuple[Key, str], Refusal] = {}
     for one in verdicts:
-        told = [key for key in asked if one.instance_type in ("", key[2]) and one.zone in ("", key[3])]
-        for key in told or asked:
+        told = [key for key in asked if one.instance_type in ("", key[2]) and one.zone in ("", key[3])] or asked
+        for key in [key for key in told if not one.market or (one.market == "spot") == (key[1] == "spot")] or told:
             found.setdefault((key, one.cause), _refusal(one, key, asked, retry_after))
     return tuple(found.values())
 

@@ -6,7 +6,7 @@ import msgspec
 
 from gpuscaler.clouds.aws.groups import HERE
 from gpuscaler.clouds.aws.pools import FoundPool
-from gpuscaler.model.live_templates import is_complete, shown_by, with_labels, with_resources
+from gpuscaler.model.live_templates import is_complete, shown_by, with_devices, with_labels, with_resources
 from gpuscaler.model.nodes import Node
 
 
@@ -22,7 +22,7 @@ def compared(found: FoundPool, nodes: Mapping[str, Node]) -> FoundPool:
         complete = [node for node in live.get(offering.instance_type, ()) if is_complete(node, offering.allocatable)]
         if complete:
             shown = shown_by(offering, complete)
-            offering = with_resources(with_labels(offering, shown), shown.resources)
+            offering = with_devices(with_resources(with_labels(offering, shown), shown.resources), shown.devices)
             said |= dict.fromkeys(shown.words)
         offerings.append(offering)
     shared = set(offerings[0].labels.items()).intersection(*(one.labels.items() for one in offerings[1:]))

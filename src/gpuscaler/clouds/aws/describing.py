@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from gpuscaler.clouds.aws.pools import FoundPool
-from gpuscaler.model.pools import Offering
+from gpuscaler.model.pools import Offering, sold
 
 #: Names of pools before those of one warning are only counted.
 NAMES = 3
@@ -13,6 +13,7 @@ NAMES = 3
 def described(one: FoundPool) -> dict[str, Any]:
     """The pool with the keys of the reference. Labels and resources are those that all of its machines have."""
     pool = one.pool
+    offerings = sold(pool)
     return {
         "name": pool.name,
         "group": one.group.name,
@@ -24,9 +25,9 @@ def described(one: FoundPool) -> dict[str, Any]:
         "desired": one.group.desired,
         "machines": one.group.coming_or_here,
         "priority": pool.priority,
-        "labels": common_labels(pool.offerings),
-        "taints": [str(taint) for taint in pool.offerings[0].taints],
-        "resources": least_resources(pool.offerings),
+        "labels": common_labels(offerings),
+        "taints": [str(taint) for taint in offerings[0].taints],
+        "resources": least_resources(offerings),
         "offerings": [
             {"type": offering.instance_type, "market": offering.market, "zone": offering.zone, "price": offering.price}
             | ({} if offering.count is None else {"count": offering.count})

@@ -65,11 +65,12 @@ def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, to
 
 
 def market_of(machine: Machine, found: FoundPool, detail: Detail | None) -> str:
-    """The market it was bought on: what EC2 tells, else the only one that its group has."""
+    """The market it was bought on: what EC2 tells, else the only one that its group has, or the dearer one of both."""
     if detail is not None:
         return detail.market
-    markets = [one.market for one in found.pool.offerings if (one.instance_type, one.zone) == (machine.instance_type, machine.zone)]
-    return next((one for one in markets if one != "reserved"), "on-demand")
+    same = [one for one in found.pool.offerings if (one.instance_type, one.zone) == (machine.instance_type, machine.zone)]
+    dearest = max((one for one in same if one.market != "reserved"), key=lambda one: one.price, default=None)
+    return dearest.market if dearest is not None else "on-demand"
 
 
 def listed(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:

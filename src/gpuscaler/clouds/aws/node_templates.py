@@ -10,6 +10,7 @@ from gpuscaler.clouds.aws.hints import Hints
 from gpuscaler.clouds.aws.instance_types import with_disk, with_local_disks, with_pods
 from gpuscaler.clouds.aws.launches import ARRIVING, Launch
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
+from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.taints import Taint
@@ -46,7 +47,8 @@ class NodeTemplate(Struct, frozen=True):
             labels.update({_CAPACITY_TYPE: in_eks, **self.nodegroup.labels})
         labels.update(self.hints.labels)
         taints = self.taints()
-        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product)
+        sold = gpus_in(kind.allocatable)
+        return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product, accelerators=sold)
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:
         """EFA devices are there only if the launch template attaches them."""

@@ -1,7 +1,8 @@
 """A pool from a group and what is known around it: offerings, node template, findings. Pure."""
 
 import hashlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
 from typing import NamedTuple
 
 import msgspec
@@ -157,7 +158,8 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     offerings = _offerings(group, ways, known, template, warnings)
     warnings = warnings or ([] if offerings else ["saw no availability zone, expected one"])
     warnings += [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name))]
-    if not offerings:
+    retired = tuple(_retired(group, ways[0].launch, known, template, {one.instance_type for one in offerings}))
+    if not offerings and not retired:
         raise GroupError("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
@@ -165,9 +167,9 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     way_to_buy = launch_of(group, launch)
     if way_to_buy == FLEET:
         warnings.append(f"{NO_FLEETS}: it is told a desired capacity instead; set launch to auto")
-    pool = _pool(group, offerings, template, max(weights.values()), launch=way_to_buy)
+    pool = _pool(group, offerings or retired, template, max(weights.values()), launch=way_to_buy)
     balances = balances_zones(group, managed=source == "eks" or group.name in known.nodegroups)
-    pool = msgspec.structs.replace(pool, revision=_revision(group, ways), balances=balances)
+    pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, ways), balances=balances)
     if is_scattered(pool):
         warnings.append(SCATTERED)
     known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
@@ -197,6 +199,19 @@ def _offerings(
                 found.append(msgspec.structs.replace(offering, price_from=price.price_from))
     warnings += _guesses(found, known.region)
     return tuple(found)
+
+
+def _retired(group: Group, launch: Launch, known: Surroundings, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
+    """What the group has machines of and launches no more, its launch template being another now, or its reservation over.
+
+    They cost what they cost, and go when they are idle, as long as they are there.
+    """
+    for name in dict.fromkeys(one.instance_type for one in group.machines):
+        kind = known.types.get(name) if name not in sold else None
+        for market, zone in product(("on-demand", "spot"), group.zones if kind is not None else ()):
+            price = known.tariff.of(name, market, zone, kind)
+            offering = template.offering(launch, known.types[name], market=market, zone=zone, price=price.price)
+            yield msgspec.structs.replace(offering, price_from=price.price_from, count=0)
 
 
 def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
@@ -259,6 +274,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
         arch=None if others else arch,
         match_labels=template.telling(group.zones),
         buys_without_gpus=not for_gpus(offerings),
+        divides=launch != LAUNCH and len({one.market for one in offerings if one.market != "reserved"}) > 1,
     )
 
 

@@ -81,6 +81,8 @@ class RegionReader:
         names = {choice.instance_type for group in groups for choice in group.choices}
         names |= {launch.instance_type for launch in (*launches.values(), *configurations.values())}
         names |= {name for types in matching.values() for name in types}
+        # What is there may be what its group launches no more.
+        names |= {machine.instance_type for group in groups for machine in group.machines}
         names.discard("")
         types = self._types(names)
         spot = _on_spot(groups, [*launches.values(), *configurations.values()])

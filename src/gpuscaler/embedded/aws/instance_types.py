@@ -6,7 +6,9 @@ from typing import Any, Final
 
 from gpuscaler.catalogue import InstanceType, lookup, types
 from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.neuron_types import CORES, DEVICES, neuron_types
 from gpuscaler.embedded.aws.small_types import small_types
+from gpuscaler.model.accelerators import gpus_in
 
 #: Karpenter's names of GPUs as DescribeInstanceTypes has them, where upper case is not all.
 _GPU_NAMES: Final = {"rtx-pro-server-6000": "RTX PRO Server 6000", "radeon-pro-v520": "Radeon Pro V520", "t4g": "T4g"}
@@ -29,12 +31,12 @@ def in_region(region: str) -> tuple[InstanceType, ...]:
     """The types that a region has: all without accelerators, and those with that have a price there, or everything where none has one."""
     priced = {one.name for one in types("aws", region)}
     catalogue = [one for one in types("aws") if not priced or one.name in priced or not (one.gpus or one.efa)]
-    return (*catalogue, *small_types().values())
+    return (*catalogue, *small_types().values(), *neuron_types().values())
 
 
 def known(name: str) -> InstanceType:
     """The type of that name. Raises :class:`AwsError` for one that there is not."""
-    found = lookup(name) or small_types().get(name)
+    found = lookup(name) or small_types().get(name) or neuron_types().get(name)
     if found is None or found.cloud != "aws":
         raise AwsError("InvalidInstanceType", f"The following supplied instance types do not exist: [{name}]")
     return found
@@ -81,6 +83,12 @@ def info(found: InstanceType) -> dict[str, Any]:
             ],
             "TotalGpuMemoryInMiB": found.gpus * found.gpu_memory_mib,
         }
+    if devices := found.allocatable.get(DEVICES):
+        cores = {"Count": found.allocatable[CORES] // devices, "Version": 1 if found.name.startswith("inf1.") else 2}
+        name = "Trainium" if found.name.startswith("trn") else "Inferentia" if cores["Version"] == 1 else "Inferentia2"
+        memory = 8192 if cores["Version"] == 1 else 32768
+        device = {"Count": devices, "Name": name, "CoreInfo": cores, "MemoryInfo": {"SizeInMiB": memory}}
+        reply["NeuronInfo"] = {"NeuronDevices": [device], "TotalNeuronDeviceMemoryInMiB": devices * memory}
     return reply
 
 
@@ -121,14 +129,14 @@ def satisfying(requirements: Mapping[str, Any], region: str, architectures: Iter
     allowed, excluded = requirements.get("AllowedInstanceTypes") or ["*"], requirements.get("ExcludedInstanceTypes") or []
     names = []
     for found in in_region(region):
-        memory, count = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount")
+        memory, count, gpus = requirements.get("MemoryMiB", {}), requirements.get("AcceleratorCount"), gpus_in(found.allocatable)
         if (
             any(fnmatchcase(found.name, one) for one in allowed)
             and not any(fnmatchcase(found.name, one) for one in excluded)
             and ("arm64" if found.arch == "arm64" else "x86_64") in set(architectures)
             and _inside(found.vcpu, requirements.get("VCpuCount", {}))
             and _inside(found.memory_mib, memory)
-            and (_inside(found.gpus, count) if count else not found.gpus or bool(requirements.get("AcceleratorTypes")))
+            and (_inside(gpus, count) if count else not gpus or bool(requirements.get("AcceleratorTypes")))
             and _accelerated(found, requirements)
         ):
             names.append(found.name)

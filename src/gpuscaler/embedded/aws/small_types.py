@@ -30,12 +30,15 @@ _TYPES: Final[Mapping[str, tuple[int, int, int, float]]] = {
 @cache
 def small_types() -> Mapping[str, InstanceType]:
     """Those types, by name."""
-    return {name: _type(name, *row) for name, row in _TYPES.items()}
+    return {name: made(name, *row) for name, row in _TYPES.items()}
 
 
-def _type(name: str, vcpu: int, memory: int, pods: int, price: float) -> InstanceType:
+def made(
+    name: str, vcpu: int, memory: int, pods: int, price: float, *, efa: int = 0, devices: Mapping[str, int] | None = None
+) -> InstanceType:
+    """A type that the catalogue leaves out, with ``memory`` in MiB and ``price`` in dollars per hour in us-east-1."""
     left = int(memory * 0.925) - 255 - 11 * pods - 100
-    reserved = 60 if vcpu == 1 else 70 if vcpu == 2 else 80
+    reserved = 60 if vcpu == 1 else 70 if vcpu == 2 else 70 + 5 * (min(vcpu, 4) - 2) + int(2.5 * max(0, vcpu - 4))
     return InstanceType(
         name=name,
         cloud="aws",
@@ -48,8 +51,14 @@ def _type(name: str, vcpu: int, memory: int, pods: int, price: float) -> Instanc
         gpu_manufacturer="",
         gpu_memory_mib=0,
         gpu_visible_memory_mib=0,
-        efa=0,
-        allocatable={"cpu": vcpu * 1000 - reserved, "memory": left * MIB, "ephemeral-storage": 17 * 1024 * MIB, "pods": pods},
+        efa=efa,
+        allocatable={
+            "cpu": vcpu * 1000 - reserved,
+            "memory": left * MIB,
+            "ephemeral-storage": 17 * 1024 * MIB,
+            "pods": pods,
+            **(devices or {}),
+        },
         prices={"us-east-1": Price(price, None, _SOURCE)},
         zone_ids={},
         source=_SOURCE,

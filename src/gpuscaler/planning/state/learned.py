@@ -4,7 +4,8 @@ A template that promises more than a node has breaks promises for ever: pods are
 again. One that promises less leaves pods unplaced that the next node would take. So live nodes of a pool and instance type speak for the
 next ones. The newest machine speaks as soon as it is ready, downwards only: a resource that it lacks altogether belongs to a device plugin
 that has not reported yet. Nodes that have been there for a while speak both ways, the lowest of them. How many devices machines of a kind
-have is no matter of chance: a node with seven GPUs of eight is broken, and says nothing about the next.
+have is no matter of chance: a node with seven GPUs of eight is broken, and says nothing about the next. How these are divided (MIG's
+slices, the cores of Neuron devices) or shared is a matter of configuration, which nodes tell where they agree.
 
 A lesson holds for what machines were made from: a new revision of the pool, such as a version of its launch template, is taught by its own
 nodes. What no node has confirmed for a day is forgotten but for the amounts, since the mend is often outside of the group.
@@ -16,7 +17,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import ACCELERATORS
-from gpuscaler.model.live_templates import Shown, with_labels, with_resources
+from gpuscaler.model.live_templates import Shown, with_devices, with_labels, with_resources
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.state.events import Key
 
@@ -118,10 +119,10 @@ def corrected(policy: Policy, learned: Learned) -> Policy:
 
 
 def honest(offering: Offering, lesson: Lesson | None) -> Offering:
-    """``offering`` as ``lesson`` has its machines; of accelerators they have those that they were sold with."""
+    """``offering`` as ``lesson`` has its machines; they have the accelerators that they were sold with, perhaps divided or shared."""
     if lesson is None:
         return offering
-    offering = with_labels(offering, lesson.shown)
+    offering = with_devices(with_labels(offering, lesson.shown), lesson.shown.devices)
     if lesson.both_ways:
         return with_resources(offering, lesson.allocatable)
     seen = lesson.allocatable

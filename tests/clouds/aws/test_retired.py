@@ -1,0 +1,65 @@
+"""Machines of types that their group launches no more, and of reservations that are over."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.clouds.aws.accounts import DISCOVERED, Aws, pool, reasons
+
+from gpuscaler.clouds.aws.describing import described
+
+RESERVED: dict[str, Any] = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "InstanceMatchCriteria": "targeted"}
+
+
+def wait(aws: Aws, seconds: float) -> None:
+    aws.time += seconds
+    aws.account.advance()
+
+
+def test_types_of_machines_that_are_there_keep_their_price_and_are_not_sold() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="p5.48xlarge", DesiredCapacity=1)
+    wait(aws, 60.0)
+    aws.client("ec2").create_launch_template_version(
+        LaunchTemplateName="gpus", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": "g5.xlarge"}
+    )
+    found = pool(aws.look(), "gpus")
+
+    assert [one.key[1:] for one in found.pool.offerings if not one.retired] == [("on-demand", "g5.xlarge", "us-east-1a")]
+    kept = {one.market: one for one in found.pool.offerings if one.retired}
+    assert {one.instance_type for one in kept.values()} == {"p5.48xlarge"}
+    assert kept["on-demand"].price == 55.04
+    assert found.pool.chooser == "buyer"
+    assert described(found)["resources"]["nvidia.com/gpu"] == "1"
+
+
+def test_the_machines_of_a_reservation_that_is_over_stay_in_their_pool_at_the_price_on_demand() -> None:
+    aws = Aws()
+    end = datetime.fromtimestamp(aws.time + 3600.0, UTC)
+    made = aws.client("ec2").create_capacity_reservation(
+        InstanceType="g5.xlarge", InstanceCount=2, EndDateType="limited", EndDate=end, **RESERVED
+    )
+    target = {"CapacityReservationTarget": {"CapacityReservationId": made["CapacityReservation"]["CapacityReservationId"]}}
+    aws.template("gpus", InstanceType="g5.xlarge", CapacityReservationSpecification=target)
+    aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus"}, DesiredCapacity=1)
+    aws.group("empty", LaunchTemplate={"LaunchTemplateName": "gpus"})
+    wait(aws, 3700.0)
+    found = aws.look()
+
+    kept = pool(found, "gpus")
+    assert all(one.retired for one in kept.pool.offerings)
+    assert {one.market: one.price for one in kept.pool.offerings}["on-demand"] == 1.006
+    assert any("is over; nothing of it is used" in warning for warning in kept.warnings)
+    assert "is over" in reasons(found)["empty"]
+
+
+def test_slices_and_shares_that_tags_promise_are_parts_of_so_many_gpus_and_for_pods_that_ask_for_them() -> None:
+    resources = "k8s.io/cluster-autoscaler/node-template/resources"
+    aws = Aws()
+    aws.group(
+        "mig", {**DISCOVERED, f"{resources}/nvidia.com/gpu": "0", f"{resources}/nvidia.com/mig-1g.5gb": "56"}, instance_type="p4d.24xlarge"
+    )
+    aws.group("shared", {**DISCOVERED, f"{resources}/nvidia.com/gpu": "4"}, instance_type="g5.xlarge")
+    found = aws.look()
+
+    assert {one.pool.name: one.pool.offerings[0].gpus for one in found.pools} == {"mig": 8, "shared": 1}
+    assert not any(one.pool.buys_without_gpus for one in found.pools)

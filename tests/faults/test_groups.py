@@ -1,0 +1,51 @@
+"""F12 and F67: groups whose machines are not what the next ones will be."""
+
+from pathlib import Path
+
+import pytest
+from tests.clouds.aws.accounts import DISCOVERED
+from tests.clouds.aws.user_data import encoded, node_config
+from tests.control.aws_stage import Stage, aws_stage
+from tests.faults.test_zones import group
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+async def test_f12_spot_that_a_group_of_both_markets_lacks_closes_no_on_demand_of_others(tmp_path: Path) -> None:
+    """AWS divides the group between markets: it does not ask on demand for what spot has not."""
+    async with aws_stage(tmp_path) as here:
+        group(here, "g5.xlarge", "g5.2xlarge", zones=("us-east-1a",), on_demand=50)
+        here.group("on-demand")
+        here.limit(0, market="spot")
+        here.start(here.settings(more="pools: [{name: gpu, priority: 10}]\n"))
+        await here.submit("a", "b", "c", "d")
+        await here.until(lambda: len(here.machines()) == 4, 25.0)
+
+        assert (len(here.machines("gpu")), len(here.machines("on-demand"))) == (2, 2)
+        assert here.desired("gpu") == 2
+        await here.sleep(20.0)
+        status = await here.status()
+        assert {one.target.partition(" ")[0] for one in status.breakers} == {"spot"}
+        assert here.wrote()["SetDesiredCapacity"] == 2
+
+
+def change(here: Stage, name: str, instance_type: str) -> None:
+    """A new version of the launch template of a group."""
+    data = {"ImageId": "ami-0123", "InstanceType": instance_type, "UserData": encoded(node_config(DISCOVERED, arriving=True))}
+    here.client("ec2").create_launch_template_version(LaunchTemplateName=name, LaunchTemplateData=data)
+
+
+async def test_f67_machines_that_a_launch_template_makes_no_more_cost_what_they_cost(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", instance_type="p5.48xlarge")
+        here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+        await here.sleep(60.0)
+        change(here, "gpus", "g5.xlarge")
+        here.start(here.settings(more="limits: {dollars_per_hour: 58}\n"))
+        await here.submit("all", gpus=8)
+        await here.submit("one", "two", "three")
+        await here.sleep(60.0)
+
+        assert sorted(one.machine.offering.instance_type for one in here.region.instances.values()) == [*["g5.xlarge"] * 2, "p5.48xlarge"]
+        (pool,) = (await here.status()).pools
+        assert pool.dollars_per_hour == pytest.approx(55.04 + 2 * 1.006)
