@@ -216,7 +216,7 @@ class _Leading:
             try:
                 await self._apart()
             except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
-                _LOG.warning("begins anew", problem=str(first(group)))
+                _LOG.warning("reads everything again and goes on", problem=str(first(group)))
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _apart(self) -> None:

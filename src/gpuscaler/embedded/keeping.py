@@ -9,7 +9,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ServerError, TooManyRequests, Unreachable
 
 NAME: Final = "gpuscaler-simulated-cloud"
-MEND: Final = "put back what was there, or delete it and gpuscaler-state while nothing runs, to begin anew without any machine"
+MEND: Final = "put back what was there, or delete it and gpuscaler-state while nothing runs, to start again without any machine"
 #: Pauses between tries when the API server does not answer, in seconds.
 FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
 

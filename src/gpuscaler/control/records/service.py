@@ -213,7 +213,7 @@ class Service(Records):
                 await part()
             except Exception:  # noqa: BLE001  # whatever it is, the controller goes on; it is counted and logged
                 self.failures += 1
-                _LOG.exception("a part of the records broke; it begins anew", part=part.__qualname__)
+                _LOG.exception("a part of the records broke and is started again", part=part.__qualname__)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _log_health(self) -> None:

@@ -135,7 +135,7 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     for pod, node in seen.memory.ledger.broken:
         if (pod, node) not in before.ledger.broken:
             why = reasons.get((pod, node))
-            text = f"node {node} was opened for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned anew"
+            text = f"node {node} was opened for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned for again"
             yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
 
 

@@ -43,7 +43,7 @@ _AUTOSCALERS = frozenset({"autoscaling/v1", "autoscaling/v2beta1", "autoscaling/
 #: What nothing takes the place of in one object.
 _GONE = {
     "PodSecurityPolicy": "PodSecurityPolicies are gone since 1.25; label the namespace pod-security.kubernetes.io/enforce instead",
-    "CustomResourceDefinition": "its schema has to be structural in apiextensions.k8s.io/v1; write it anew",
+    "CustomResourceDefinition": "its schema has to be structural in apiextensions.k8s.io/v1; rewrite it",
 }
 
 

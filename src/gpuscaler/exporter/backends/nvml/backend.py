@@ -107,7 +107,7 @@ def _general(error: Exception) -> Exception:
     if is_stale(error):
         return StaleError(
             "saw a driver of another version than the library libnvidia-ml.so.1, expected the same; "
-            "where this lasts, start the pod anew, so that it gets the new library"
+            "where this lasts, restart the pod, so that it gets the new library"
         )
     cause, text = _CAUSES.get(code(error), ("closed" if is_closed(error) else "failed", f"saw NVML fail: {error}"))
     return UnavailableError(cause, text)
