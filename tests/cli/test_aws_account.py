@@ -17,7 +17,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.incluster import find_access
 from gpuscaler.kube.resources import NODES
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 pytestmark = pytest.mark.looptime(False)
 PREFIX = "k8s.io/cluster-autoscaler/node-template"
 

@@ -23,7 +23,7 @@ from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.faults import denied
 from gpuscaler.embedded.aws.server import serve
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 TAGS = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/prod")
 
 

@@ -21,7 +21,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.incluster import find_access
 from gpuscaler.kube.resources import NODES, PODS
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 pytestmark = pytest.mark.looptime(False)
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws-simulated.md"

@@ -10,7 +10,7 @@ from tests.control.world import QUICK, pod
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import PODS
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 SOON = "pools:\n  - {name: gpus, idle_after: 1m}\n"
 

@@ -6,7 +6,7 @@ import pytest
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 NAMES = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
 TAGS = {**DISCOVERED, "eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}

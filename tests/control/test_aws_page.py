@@ -16,7 +16,7 @@ from gpuscaler.clouds.aws.user_data import kubelet_of
 from gpuscaler.embedded.aws.faults import Fault
 from gpuscaler.model.taints import Taint
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws.md"
 TEXT = PAGE.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from tests.control.world import QUICK, luck
 
 from gpuscaler.embedded.aws.conditions import Conditions
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 GROUPS = ("a-spot", "b-spot", "c-on-demand")
 SHORT = "pools:\n" + "".join(f"  - {{name: {name}, idle_after: 20s}}\n" for name in GROUPS)

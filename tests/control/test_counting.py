@@ -13,7 +13,7 @@ from gpuscaler.embedded.aws import capacity, endpoint
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import EVENTS
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 WHERE, WRITE = capacity._where, endpoint.write  # type: ignore[attr-defined]  # the name that the endpoint calls is replaced
 #: Strings of replies for which AWS's model lists no values, with the operations that answer with them.

@@ -37,7 +37,7 @@ async def test_machines_whose_gpus_never_show_are_bought_twice_and_then_one_at_a
 
 
 async def test_the_resource_that_machines_never_show_is_named_in_status_and_on_the_pods(tmp_path: Path) -> None:
-    pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+    pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
     async with aws_stage(tmp_path, Conditions(boot=QUICK, machines=NEVER)) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         here.start()

@@ -17,7 +17,7 @@ from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.memory import attach
 from gpuscaler.embedded.aws.models import Models
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 #: Read once.
 MODELS = Models()

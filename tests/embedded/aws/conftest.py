@@ -16,7 +16,7 @@ from gpuscaler.embedded.aws.endpoint import Endpoint
 from gpuscaler.embedded.aws.memory import attach
 from gpuscaler.embedded.aws.models import Models
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 BEGAN = 1_790_000_000.0
 #: Loaded once, which takes a tenth of a second.

@@ -12,7 +12,7 @@ from tests.embedded.aws.test_recorded_nodes import EKS_TAGS
 
 from gpuscaler.kube.resources import NODES
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 #: A group that only people and EKS touch.
 NAMES = {"clusterName": CLUSTER, "nodegroupName": "gpus"}

@@ -13,7 +13,7 @@ from tests.embedded.aws.recorded_nodes import Recorded, Size
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.model.quantities import parse
 
-pytest.importorskip("boto3", reason="boto3 is not installed: pip install 'gpuscaler[aws]'")
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 PREFIX = "k8s.io/cluster-autoscaler/node-template"
 EKS_TAGS = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}
