@@ -193,7 +193,7 @@ async def test_who_is_to_be_believed_without_a_look_is(tmp_path: Path) -> None:
     ("path", "reason", "message"),
     [
         ("services", "ServiceNotFound", 'service/metrics in "gpu" is not present'),
-        ("endpoints", "EndpointsNotFound", 'cannot find endpoints for service/metrics in "gpu"'),
+        ("endpoints", "EndpointsNotFound", 'cannot find endpointslices for service/metrics in "gpu"'),
     ],
 )
 async def test_what_is_missing_between_an_api_and_its_server_is_named(path: str, reason: str, message: str, tmp_path: Path) -> None:
@@ -220,7 +220,7 @@ async def test_an_endpoint_at_another_port_than_the_services_is_none(tmp_path: P
         )
         not_listening = await made.until(lambda one: one["reason"] == "ServicePortError")
 
-    assert found["message"] == 'endpoints for service/metrics in "gpu" have no addresses with port name "https"'
+    assert found["message"] == 'endpointslices for service/metrics in "gpu" have no addresses with port name "https"'
     assert not_listening["message"] == 'service/metrics in "gpu" is not listening on port 80'
     assert other["metadata"]["name"] == "v1.odd.example"
     assert port["spec"]["service"]["port"] == 80

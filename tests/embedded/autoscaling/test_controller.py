@@ -41,11 +41,10 @@ class Metrics:
     total: float = 60.0
     values: dict[str, str] = field(default_factory=dict)
     failure: Callable[[], Answer] | None = None
+    freshness: str = "Current"
     asked: list[Request] = field(default_factory=list)
 
     async def answer(self, request: Request) -> Answer | None:
-        if request.path == CUSTOM:
-            return json_reply({"versions": [{"version": "v1beta2"}, {"version": "v1beta1"}]})
         if not request.path.startswith((CUSTOM, EXTERNAL)):
             return None
         self.asked.append(request)
@@ -58,7 +57,7 @@ class Metrics:
         return json_reply({"items": [{"value": value} for path, value in self.values.items() if path in request.path]})
 
     def groups(self) -> dict[str, list[dict[str, Any]]]:
-        return {}
+        return {"custom.metrics.k8s.io": [{"version": one, "freshness": self.freshness} for one in ("v1beta2", "v1beta1")]}
 
 
 @asynccontextmanager
@@ -167,12 +166,17 @@ async def test_without_an_answer_replicas_stay_and_it_says_why_and_is_over_when_
 
 
 async def test_where_no_metrics_are_served_it_says_so_in_the_words_of_kubernetes() -> None:
-    async with scaled() as (here, _):
+    async with scaled() as (here, served):
+        served.freshness = "Stale"
+        await here.wait(20)
+        away = await conditions(here)
         here.cluster.api.aggregator = None
         await here.wait(20)
-        found = await conditions(here)
+        none = await conditions(here)
 
-    assert found["ScalingActive"][2].endswith("unable to fetch metrics from custom metrics API: no known available metric versions found")
+    message = "unable to fetch metrics from custom metrics API: no known available metric versions found"
+    assert away["ScalingActive"][2].endswith(message)
+    assert none["ScalingActive"][2].endswith(message)
 
 
 @pytest.mark.parametrize(

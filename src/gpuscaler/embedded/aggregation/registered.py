@@ -1,7 +1,8 @@
 """APIServices as they are kept, and where the servers that they name listen.
 
-Source: ``k8s.io/kube-aggregator/pkg/controllers/status/remote/remote_available_controller.go`` (the words), Kubernetes 1.35. Nothing here
-has a network of its own: an endpoint is an address that this machine reaches.
+Source: ``k8s.io/kube-aggregator/pkg/controllers/status/remote/remote_available_controller.go`` (the words), Kubernetes 1.35, where a
+controller makes EndpointSlices of Endpoints; here Endpoints are read. Nothing has a network of its own: an endpoint is an address that this
+machine reaches.
 """
 
 from typing import Final
@@ -125,7 +126,7 @@ def endpoint(store: Store, asked: WireReference) -> tuple[str, int]:
             return service.external_name, asked.port
         kept = store.get(ENDPOINTS, key_of(asked.namespace, asked.name))
         if kept is None:
-            raise UnavailableError("EndpointsNotFound", f"cannot find endpoints for {what}")
+            raise UnavailableError("EndpointsNotFound", f"cannot find endpointslices for {what}")
         subsets = _endpoints(kept.body).subsets or ()
     except msgspec.MsgspecError as error:
         raise UnavailableError("ServiceNotFound", f"{what} cannot be read: {error}") from error
@@ -133,4 +134,4 @@ def endpoint(store: Store, asked: WireReference) -> tuple[str, int]:
         number = next((one.port for one in subset.ports or () if one.name == port.name), 0)
         for address in subset.addresses or () if number else ():
             return address.ip, number
-    raise UnavailableError("MissingEndpoints", f'endpoints for {what} have no addresses with port name "{port.name}"')
+    raise UnavailableError("MissingEndpoints", f'endpointslices for {what} have no addresses with port name "{port.name}"')

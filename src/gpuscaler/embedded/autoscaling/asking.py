@@ -9,6 +9,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from gpuscaler.embedded.discovery import AGGREGATED
 from gpuscaler.embedded.kinds import BY_NAME
 from gpuscaler.embedded.reviews import AUTOSCALERS
 from gpuscaler.embedded.workloads.steps import seconds_of
@@ -110,11 +111,10 @@ class MetricsClient:
 
     async def _version(self) -> str:
         """The version of custom metrics that is asked. Raises :class:`_Unanswered`."""
-        try:
-            found = await self._get(f"/apis/{_CUSTOM}", {}, _CUSTOM)
-            served = [one["version"] for one in found["versions"]]
-        except (_Unanswered, LookupError):
-            served = []
+        groups = await self._get("/apis", {}, _CUSTOM, {"accept": AGGREGATED})
+        versions = next((one["versions"] for one in groups["items"] if one["metadata"]["name"] == _CUSTOM), ())
+        # Versions whose server does not answer are stale, and left out.
+        served = [one["version"] for one in versions if one["freshness"] == "Current"]
         version = next((one for one in _VERSIONS if one in served), "")
         if not version:
             raise _Unanswered("no known available metric versions found")
@@ -124,9 +124,9 @@ class MetricsClient:
         items: Iterable[Json] = (await self._get(path, query, what)).get("items") or ()
         return items
 
-    async def _get(self, path: str, query: Mapping[str, str], what: str) -> Json:
+    async def _get(self, path: str, query: Mapping[str, str], what: str, headers: Mapping[str, str] = _HEADERS) -> Json:
         try:
-            async with self._client.exchange(Request("GET", path, query, _HEADERS)) as answer:
+            async with self._client.exchange(Request("GET", path, query, headers)) as answer:
                 found: Json = msgspec.json.decode(b"".join([piece async for piece in answer.pieces]))
         except ApiError as error:
             raise _Unanswered(_said(error, what)) from error
