@@ -81,7 +81,7 @@ def test_one_that_does_not_become_a_node_is_ended_by_its_id_when_its_time_is_ove
         memory = seen.memory
         found += [(seconds, *one) for one in ended(seen)]
 
-    assert found == [(900, "i-1", "machine i-1 did not become a node within 900 s")]
+    assert found == [(900, "i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")]
     # It may have been one before somebody deleted its Node: that says nothing of the next machine.
     assert memory.breakers == Breakers()
 

@@ -241,13 +241,17 @@ def test_a_machine_of_an_offering_that_is_gone_from_the_settings_is_ready_when_i
 @pytest.mark.parametrize(
     ("one", "items", "reason"),
     [
-        (granted(granted=NOW - 900.0), (), "machine i-1 did not become a node within 900 s"),
+        (granted(granted=NOW - 900.0), (), "machine i-1 did not become a node within 900 s (pace.register_timeout)"),
         (
             granted(granted=NOW - 2000.0, node="n", registered=NOW - 900.0),
             (machine(ready=False),),
-            "node n was not ready within 900 s: it is not Ready",
+            "node n was not ready within 900 s (pace.ready_timeout): it is not Ready",
         ),
-        (granted(granted=NOW - 2000.0, node="n", registered=NOW - 900.0), (), "node n was not ready within 900 s: its Node is gone"),
+        (
+            granted(granted=NOW - 2000.0, node="n", registered=NOW - 900.0),
+            (),
+            "node n was not ready within 900 s (pace.ready_timeout): its Node is gone",
+        ),
     ],
 )
 def test_a_machine_whose_time_is_over_is_to_be_ended_for_a_reason(one: Coming, items: tuple[Node, ...], reason: str) -> None:

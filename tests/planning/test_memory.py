@@ -144,7 +144,7 @@ def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> Non
     found = seen(memory, pod("p"), now=NOW + 900.0)
 
     assert [(act.instance, act.reason) for act in found.acts if isinstance(act, End)] == [
-        ("i-1", "machine i-1 did not become a node within 900 s")
+        ("i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")
     ]
     assert [one.cause for one in found.memory.breakers.open] == [events.ABSENT, events.FAILED]
 

@@ -16,7 +16,8 @@ class Instance(Struct, frozen=True, gc=False):
     wrong with it, or why it has ended, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since
     the epoch; 0 where it does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it
     may be held for ``held`` seconds at a time until ``until``, both 0 where it is not. Its group ends one that is ``protected`` for no
-    reason of its own; this program has protected one that is ``guarded`` while its group was lowered.
+    reason of its own; this program has protected one that is ``guarded`` while its group was lowered. ``doubt`` is why its group may still
+    give up one that starts, or has given up one that is ``stopping``, in words: what runs on it would end with it.
     """
 
     id: str
@@ -34,6 +35,7 @@ class Instance(Struct, frozen=True, gc=False):
     held: float = 0.0
     protected: bool = False
     guarded: bool = False
+    doubt: str = ""
 
     @property
     def key(self) -> tuple[str, str, str, str]:

@@ -28,11 +28,20 @@ FEW, SHARE = 3, 0.45
 
 
 def adopted(
-    book: Ledger, cluster: Cluster, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float, roll: Roll | None = None
+    book: Ledger,
+    cluster: Cluster,
+    inventory: Inventory | None,
+    policy: Policy,
+    *,
+    waits: Waits,
+    now: float,
+    roll: Roll | None = None,
+    paused: Set[str] = frozenset(),
 ) -> tuple[ledger.Event, ...]:
     """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
 
-    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. Of ``paused`` pools, where nothing is ordered, those that their
+    group may give up are taken at once: they may be gone a minute later, and the next one be launched.
 
     They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
     """
@@ -43,7 +52,11 @@ def adopted(
     known = {name: since for name, since in book.strangers.items() if name in seen}
     then = min(now, waits.seen, inventory.at)
     noted = {name: known.get(name, then) for name in seen}
-    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits)]
+    due = [
+        one
+        for name, one in sorted(seen.items())
+        if then >= noted[name] + _patience(one, noted[name], waits) or (one.doubt and one.pool in paused)
+    ]
     old = [one for one in due if not is_young(one, noted[one.id], waits)]
     if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
         # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).

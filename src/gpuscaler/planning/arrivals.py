@@ -18,7 +18,7 @@ from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
-from gpuscaler.planning.state.breakers import Breakers, is_open
+from gpuscaler.planning.state.breakers import Breakers, is_open, paused_pools
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
 from gpuscaler.planning.withholding import shows_no_gpus
@@ -90,6 +90,7 @@ def arrivals(
     look.name(inventory)
     look.recognise()
     if inventory is not None:
+        look.give_up()
         look.miss(inventory)
     look.register()
     look.time_out()
@@ -179,9 +180,15 @@ class _Look:
         self.unfilled.append(token)
         self.fold(ledger.Settled(token))
 
+    def give_up(self) -> None:
+        """What its group gave up while it started was a try in vain, whoever asked for it: the group tries again by itself."""
+        for one in self.roll.listed.given_up:
+            if one.pool in self.pools:
+                self.fates.append(events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
+
     def miss(self, inventory: Inventory) -> None:
         """Machines that the cloud no longer lists have died, unless their node says that they live."""
-        by_group = {one.id for one in self.roll.listed.ended}
+        by_group = {one.id for one in self.roll.listed.ended if not one.doubt}
         for one in self.book.coming:
             node = self.cluster.nodes.get(one.node)
             if one.instance in by_group and node is None:
@@ -192,8 +199,8 @@ class _Look:
                 continue
             if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
                 ended = self.roll.listed.by_id.get(one.instance)
-                why = f": {ended.fault}" if ended is not None and ended.fault else ""
-                if one.order and not one.node and one.key[1] != SPOT:
+                why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
+                if one.order and not one.node and one.key[1] != SPOT and not (ended is not None and ended.doubt):
                     # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
                     self.fates.append(events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
                 self.fates.append(events.Failed(one.key, self.now, f"it ended before it opened{why}"))
@@ -213,17 +220,25 @@ class _Look:
             if not one.node:
                 registered = self.now
                 self.fold(ledger.Registered(one.id, node.name, self.now))
-                self.fates.append(events.Registered(one.key, self.now))
+                if not self.doubt(one):
+                    self.fates.append(events.Registered(one.key, self.now))
             if self.lacking(one, node) is None:
                 self.fold(ledger.Ready(one.id, self.now))
                 shows = frozenset(name for name, amount in node.allocatable.items() if amount)
                 self.fates.append(events.Ready(one.key, self.now, shows))
                 self._learn(one, node, registered)
 
+    def doubt(self, one: Coming) -> str:
+        """Why the group of a machine may still give it up; empty where it may not."""
+        listed = self.roll.listed.alive.get(one.instance)
+        return listed.doubt if listed is not None else ""
+
     def lacking(self, one: Coming, node: Node) -> Lack | None:
         """What the node of a machine still lacks; None when it is ready."""
         if one.instance in self.exposed:
             return Lack("its group balances zones, and it is not protected from scale-in")
+        if doubt := self.doubt(one):
+            return Lack(doubt)
         offering = taken_for(one.key, self.offerings)
         found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
         if found is None or found.resource not in ACCELERATORS or offering is None or self.now < one.registered + DIVIDED_SECONDS:
@@ -252,14 +267,20 @@ class _Look:
                 continue
             if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
                 continue
+            if then >= one.granted and self.is_relaunched(one):
+                self.overdue.append(Overdue(one, f"pool {one.key[0]} is paused, and its group launches one such machine after the other"))
+                self.fold(ledger.Lost(one.id))
+                continue
             if not one.node and then >= one.granted + self.waits.register:
-                reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s"
+                reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
             elif one.node and then >= one.registered + self.waits.ready:
                 node = self.cluster.nodes.get(one.node)
                 lacks = self.lacking(one, node) if node is not None else Lack("its Node is gone")
                 if lacks is not None and lacks.resource and self.is_only_replaced(one):
                     continue
-                reason = f"node {one.node} was not ready within {self.waits.ready:g} s: {lacks.words if lacks else NOTHING}"
+                reason = (
+                    f"node {one.node} was not ready within {self.waits.ready:g} s (pace.ready_timeout): {lacks.words if lacks else NOTHING}"
+                )
             else:
                 continue
             self.overdue.append(Overdue(one, reason))
@@ -281,6 +302,16 @@ class _Look:
         if one.order or pool is None or known is None or not is_open(known, self.now):
             return False
         return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
+
+    def is_relaunched(self, one: Coming) -> bool:
+        """Whether the group of a paused pool has launched a machine by itself that it will give up like those before.
+
+        It goes on for as long as its desired capacity says so; that is lowered as the machine is ended.
+        """
+        pool = self.pools.get(one.key[0])
+        if one.order or pool is None or not self.doubt(one):
+            return False
+        return pool.name in paused_pools(self.breakers, self.now) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min
 
     def is_used(self, node: str) -> bool:
         """Whether pods run on a closed node that would be missed: a machine that nobody here ordered may have been open before."""

@@ -167,7 +167,8 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     removing_held = facts.holds.sentence(REMOVING, now)
     # What did not come in time is ended once removals are resumed.
     waits = replace(facts.waits, seen=-math.inf) if removing_held else facts.waits
-    before, strangers = memory, adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)
+    before, halted = memory, breakers.paused_pools(memory.breakers, now)
+    strangers = adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll, paused=halted)
     book = ledger.folded(memory.ledger, strangers)
     surplus = {one.pool for one in (facts.inventory.deliveries if facts.inventory is not None else ()) if one.surplus}
     guarded = balancing.observe(memory.guarding, book, cluster, policy, roll=roll, answers=facts.guarded, now=now, surplus=surplus)

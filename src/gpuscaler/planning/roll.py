@@ -34,6 +34,8 @@ class Listed:
         self.guarded: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.guarded and one.protected)
         #: Those that their cloud is ending for a reason of its own.
         self.ended: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.cause and one.state == STOPPING)
+        #: Those that their group gave up while they started.
+        self.given_up: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.doubt and one.state == STOPPING)
 
     @cached_property
     def by_pool(self) -> Mapping[str, tuple[Instance, ...]]:

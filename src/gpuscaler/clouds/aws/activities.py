@@ -25,6 +25,8 @@ _INSTANCE: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODED: Final = re.compile(r"(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*) - (?P<text>.*)", re.DOTALL)
 _CHANGED: Final = re.compile(r"At (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z? a[^.]*?changing the desired capacity from (\d+) to (\d+)")
 _REASON: Final = "Status Reason:"
+#: How groups speak of a machine that a hook gave up: "Instance failed to complete user's Lifecycle Action: …".
+_HOOK: Final = "user's Lifecycle Action"
 
 
 class Told(Struct, frozen=True, gc=False):
@@ -80,9 +82,10 @@ def last_failure(activities: Iterable[Reply], *, since: float) -> str:
     if not launches:
         return ""
     began, newest = max(launches, key=lambda launch: launch[0])
-    if began < since or _status(newest) != "Failed":
-        return ""
-    return str(newest.get("StatusMessage") or newest.get("Description"))
+    status, said = _status(newest), str(newest.get("StatusMessage") or newest.get("Description"))
+    # A launch that is called off since nobody wants it any longer is no failure; one that a lifecycle hook gave up is.
+    failed = status == "Failed" or (status == "Cancelled" and _HOOK in said)
+    return said if failed and began >= since else ""
 
 
 def _status(one: Reply) -> str:

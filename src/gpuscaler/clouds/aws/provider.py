@@ -18,6 +18,7 @@ from gpuscaler.clouds.aws.describing import by_warning, some_names
 from gpuscaler.clouds.aws.discovery import Discovery, Found
 from gpuscaler.clouds.aws.ending import end, heartbeat, let_go, protect
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
+from gpuscaler.clouds.aws.hooks import Hooks, Starts
 from gpuscaler.clouds.aws.inbox import Inbox
 from gpuscaler.clouds.aws.increments import Increments
 from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
@@ -101,7 +102,8 @@ class AwsProvider:
         self._increments = Increments(self._ask)
         self._departed = Departed(self._ask)
         self._delivering = Delivering(self._ask)
-        self._terminations = Terminations(self._ask)
+        hooks = Hooks(self._ask)
+        self._terminations, self._starts = Terminations(self._ask, hooks), Starts(hooks)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
@@ -192,6 +194,7 @@ class AwsProvider:
         groups = await self._groups(pools)
         machines = listed(groups)
         await self._describe(machines)
+        await self._starts.follow(machines)
         await self._terminations.follow(machines, self._ended)
         self._known = _Known(machines, pools)
         self._forget(machines)
@@ -235,7 +238,7 @@ class AwsProvider:
     def _instance(self, group: Group, machine: Machine) -> Instance:
         found = self._known.pools[group.region, group.name]
         made = instance_of(machine, found, self._details.get(machine.id), token=self._increments.tokens.get(machine.id, ""))
-        made = replace(made, guarded=machine.id in self._ask.protected)
+        made = replace(made, guarded=machine.id in self._ask.protected, doubt=self._starts.doubt(machine.id))
         ended = self._terminations.of(machine.id)
         return made if ended is None else replace(made, cause=ended.why, until=ended.until, held=ended.seconds)
 

@@ -15,12 +15,9 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.aws.asking import Asking
 from gpuscaler.clouds.aws.groups import Group, Machine
+from gpuscaler.clouds.aws.hooks import ENDS, TERMINATING, Hooks
 from gpuscaler.clouds.protocol import CloudError
 
-TERMINATING: Final = "Terminating"
-_TRANSITION: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
-#: Hooks of a group are read again after so long, in seconds: people rarely change them.
-HOOKS_SECONDS: Final = 300.0
 #: Activities show late; so often a group is asked what it ended a machine for.
 ASKED_MOST: Final = 12
 #: The hook of EKS on managed node groups: EKS drains the node as well, and completes it.
@@ -66,17 +63,14 @@ class Termination(Struct, frozen=True, gc=False):
 class Terminations:
     """Follows machines from the moment that their groups list them as terminating."""
 
-    def __init__(self, ask: Asking) -> None:
-        self._ask = ask
+    def __init__(self, ask: Asking, hooks: Hooks) -> None:
+        self._ask, self._hooks = ask, hooks
         self._found: dict[str, Termination] = {}
-        self._hooks: dict[tuple[str, str], tuple[float, tuple[Hold, ...]]] = {}
-        #: Why hooks could not be read, by region; empty where they could.
-        self.unread: dict[str, str] = {}
 
     def warnings(self) -> tuple[str, ...]:
         """What people should know about hooks that could not be read."""
         text = "lifecycle hooks could not be read, so that machines which their groups end are emptied at once"
-        return tuple(f"{text}: {problem}" for problem in self.unread.values())
+        return tuple(f"{text}: {problem}" for problem in self._hooks.unread.values())
 
     def of(self, instance: str) -> Termination | None:
         """What is known of a machine that its group ends by itself."""
@@ -85,7 +79,7 @@ class Terminations:
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
         """Learn what there is to know of ``machines``, by EC2's id, that are terminating and that are not our ``own`` doing."""
-        going = {name: pair for name, pair in machines.items() if pair[1].state.startswith(TERMINATING) and name not in own}
+        going = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
         self._found = {name: one for name, one in self._found.items() if name in machines}
         for name, (group, _) in going.items():
             if name not in self._found:
@@ -106,19 +100,7 @@ class Terminations:
 
     async def hooks(self, region: str, group: str) -> tuple[Hold, ...]:
         """The hooks that hold machines at their end; none where they cannot be read."""
-        at, known = self._hooks.get((region, group), (-HOOKS_SECONDS, ()))
-        now = self._ask.now()
-        if now < at + HOOKS_SECONDS:
-            return known
-        try:
-            reply = await self._ask.read("autoscaling", region, "DescribeLifecycleHooks", AutoScalingGroupName=group)
-        except CloudError as error:
-            self.unread[region] = str(error)
-            return known
-        self.unread.pop(region, None)
-        found = tuple(holds_of(reply.get("LifecycleHooks") or ()))
-        self._hooks[region, group] = (now, found)
-        return found
+        return tuple(holds_of(await self._hooks.of(region, group)))
 
     async def _explain(self, region: str, group: str, names: Iterable[str]) -> None:
         """Look up why the group ends these machines, and since when."""
@@ -157,7 +139,7 @@ def why(activity: Mapping[str, Any]) -> str:
 def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[Hold]:
     """The hooks that hold machines at their end. One with a target of its own is meant for whoever listens there."""
     for one in hooks:
-        if one.get("LifecycleTransition") == _TRANSITION and isinstance(one.get("LifecycleHookName"), str):
+        if one.get("LifecycleTransition") == TERMINATING:
             name = one["LifecycleHookName"]
             seconds = one.get("HeartbeatTimeout")
             ours = name != EKS_HOOK and not one.get("NotificationTargetARN")

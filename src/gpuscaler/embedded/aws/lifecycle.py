@@ -122,15 +122,23 @@ def heartbeat(region: Region, group: Group, instance: Instance, hook: Hook) -> N
 
 def _timed_out(region: Region, group: Group, instance: Instance, hook: Hook, now: float) -> None:
     if instance.token and instance.hook == hook.name and now >= instance.waits_until:
-        complete(region, group, instance, hook.default)
+        complete(region, group, instance, hook.default, "Heartbeat Timeout")
 
 
-def complete(region: Region, group: Group, instance: Instance, result: str) -> None:
-    """A lifecycle action ends: ABANDON ends an instance that was launching."""
-    instance.token = ""
+def complete(
+    region: Region, group: Group, instance: Instance, result: str, why: str = "Lifecycle Action Completed with ABANDON Result"
+) -> None:
+    """A lifecycle action ends: ABANDON ends an instance that was launching.
+
+    What its activity says then is in AWS's user guide, under Troubleshooting.
+    """
     abandoned = result == "ABANDON" and instance.lifecycle == "Pending:Wait"
+    token, instance.token = instance.token, ""
     instance.lifecycle = instance.lifecycle.replace(":Wait", ":Proceed")
     if abandoned:
+        if instance.activity is not None:
+            said = f"Instance failed to complete user's Lifecycle Action: Lifecycle Action with token {token} was abandoned: {why}"
+            activities.finish(region, instance.activity, status="Cancelled", message=said)
         end(region, group, instance, "an instance was abandoned by a lifecycle hook", hooks=False)
         region.wake(group)
     else:

@@ -360,6 +360,11 @@ def counts(one: Breaker) -> bool:
     return one.strikes >= STRIKES.get(one.cause, 1)
 
 
+def paused_pools(breakers: Breakers, now: float) -> frozenset[str]:
+    """Pools of which nothing is bought since machine after machine never became a node."""
+    return frozenset(one.target.pool for one in breakers.open if one.cause == ABSENT and is_open(one, now))
+
+
 def is_open(one: Breaker, now: float) -> bool:
     """Whether nothing that ``one`` covers may be asked at ``now``."""
     if not counts(one):

@@ -1,0 +1,70 @@
+"""F99: machines that start and that a lifecycle hook of their group gives up, since nobody completes it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import QUICK
+
+from gpuscaler.clouds.delays import Delays
+from gpuscaler.embedded.aws.conditions import Conditions
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+
+def hook(seconds: int, default: str = "ABANDON") -> dict[str, Any]:
+    return {
+        "AutoScalingGroupName": "gpus",
+        "LifecycleHookName": "bootstrap",
+        "LifecycleTransition": "autoscaling:EC2_INSTANCE_LAUNCHING",
+        "HeartbeatTimeout": seconds,
+        "DefaultResult": default,
+    }
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+@pytest.mark.parametrize("joins", [False, True])
+async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_named(tmp_path: Path, *, joins: bool) -> None:
+    async with aws_stage(tmp_path, Conditions(boot=QUICK if joins else Delays())) as here:
+        here.group("gpus")
+        here.client("autoscaling").put_lifecycle_hook(**hook(60))
+        here.start()
+        await here.submit("train")
+        await here.sleep(900.0)
+
+        assert len(here.machines()) <= 6
+        assert here.desired("gpus") == 0
+        status = await here.status()
+        assert any("lifecycle hook bootstrap of group gpus" in one.text for one in status.breakers)
+        assert "lifecycle hook bootstrap of group gpus" in status.waiting[0].reason
+
+
+async def test_f99_a_machine_that_may_still_be_given_up_takes_no_pods_until_its_hook_is_completed(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.client("autoscaling").put_lifecycle_hook(**hook(3600))
+        here.start()
+        await here.submit("train")
+        await here.sleep(300.0)
+        (machine,) = here.machines()
+        assert not await all_bound(here)
+        told = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "bootstrap", "InstanceId": machine}
+        here.client("autoscaling").complete_lifecycle_action(**told, LifecycleActionResult="CONTINUE")
+        await here.sleep(30.0)
+
+        assert await all_bound(here)
+        assert here.machines() == [machine]
+
+
+async def test_f99_a_hook_that_lets_machines_go_on_keeps_nobody_waiting(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus")
+        here.client("autoscaling").put_lifecycle_hook(**hook(7200, "CONTINUE"))
+        here.start()
+        await here.submit("train")
+        await here.until(lambda: all_bound(here), 120.0)
