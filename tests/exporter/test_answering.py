@@ -114,12 +114,28 @@ async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         assert held(server) == 0
 
 
-@pytest.mark.parametrize("peers", [1, 20])
+async def test_who_asks_often_over_connections_of_its_own_waits_behind_no_crowd_that_came_later() -> None:
+    async with served(bounds=Bounds(turns=10, turns_at_once=6, first_byte=30)) as server:
+        for _ in range(5):
+            await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")
+        crowd = []
+        for number in range(120):
+            _, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.1.{1 + number % 60}", 0))
+            writer.write(b"GET")
+            crowd.append(writer)
+        # Of twelve seconds of turns it waits for the next two or three.
+        async with asyncio.timeout(3):
+            assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
+        for writer in crowd:
+            writer.transport.abort()
+
+
+@pytest.mark.parametrize("peers", [1, 40])
 async def test_idle_connections_blind_nobody_and_those_idle_longest_are_closed(peers: int) -> None:
     async with served() as server:
         opened = [
             await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.0.{2 + number % peers}", 0))
-            for number in range(160)
+            for number in range(400)
         ]
         for _ in range(3):
             assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")

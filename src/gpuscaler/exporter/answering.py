@@ -67,7 +67,9 @@ class PageServer:
         try:
             # Cancelled by nobody but close(), which waits for it; asyncio would log what is cancelled as an error.
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
-                while await self._request(client):
+                stays = True
+                while stays:
+                    stays = await self._request(client)
                     client.stream.connections.answered(client.stream.connection)
         finally:
             self._clients.discard(task)
