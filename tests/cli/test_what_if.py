@@ -27,13 +27,6 @@ def call(*pools: Path, options: tuple[str, ...] = (), trace: Path = EXAMPLES / "
     return CliRunner().invoke(what_if, ["--trace", str(trace), *named, *options])
 
 
-@pytest.fixture
-def single(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Runs one after the other: starting processes takes longer than these runs."""
-    monkeypatch.setattr("gpuscaler.cli.what_if.os.cpu_count", lambda: 1)
-
-
-@pytest.mark.usefixtures("single")
 def test_words_come_first_and_the_figures_after_them(other: Path) -> None:
     done = call(EXAMPLES / "pools.yaml", other)
     assert done.exit_code == 0
@@ -53,7 +46,6 @@ def test_words_come_first_and_the_figures_after_them(other: Path) -> None:
     assert places == sorted(places)
 
 
-@pytest.mark.usefixtures("single")
 def test_json_has_both_reports_and_documented_differences_for_each_policy(other: Path) -> None:
     done = call(
         EXAMPLES / "pools.yaml", other, options=("--json", "--seeds", "2", "--policy", "karpenter", "--policy", "static", "--seed", "5")
@@ -74,7 +66,6 @@ def test_json_has_both_reports_and_documented_differences_for_each_policy(other:
     } <= documented
 
 
-@pytest.mark.usefixtures("single")
 def test_a_folder_gets_the_comparison_as_data_and_as_a_page_that_explains_it(other: Path, tmp_path: Path) -> None:
     done = call(EXAMPLES / "pools.yaml", other, options=("--json", "--out", str(tmp_path / "report")))
     assert done.stderr == f"Report: {tmp_path}/report/report.html\n"
@@ -88,7 +79,6 @@ def test_a_folder_gets_the_comparison_as_data_and_as_a_page_that_explains_it(oth
         assert f"<h2>{plot}</h2>" in page
 
 
-@pytest.mark.usefixtures("single")
 def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     monkeypatch.setattr("gpuscaler.simulation.peers.variants._rank", lambda result: result.policy == "karpenter")
@@ -97,7 +87,6 @@ def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monke
     assert "karpenter at its best: with A karpenter(budget=1.0), with B karpenter(budget=1.0)" in report["inputs"]["derived"]
 
 
-@pytest.mark.usefixtures("single")
 def test_waits_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Path) -> None:
     small = tmp_path / "small.yaml"
     small.write_text((EXAMPLES / "pools.yaml").read_text().replace(", g5.12xlarge", ""))
@@ -110,7 +99,6 @@ def test_waits_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Pat
     assert "Only with A run 2 pods of 4-7 GPUs (trace/train-1, trace/train-2)" in done.stdout
 
 
-@pytest.mark.usefixtures("single")
 def test_what_is_left_out_of_one_file_only_is_marked(tmp_path: Path) -> None:
     spot = tmp_path / "spot.yaml"
     spot.write_text((EXAMPLES / "pools.yaml").read_text().replace("markets: [on-demand]", "markets: [spot, on-demand]"))

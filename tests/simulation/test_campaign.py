@@ -4,6 +4,7 @@ import multiprocessing
 import os
 import signal
 import threading
+from contextlib import suppress
 
 import pytest
 from msgspec.structs import replace
@@ -24,6 +25,13 @@ JOBS = trace(*(Job(f"j{number}", 200.0 * number, 600.0, gpus=1 + number % 2) for
 SETTING = Setting(trace=JOBS, policy=POLICY)
 
 
+@pytest.fixture
+def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every pod is worth a process."""
+    monkeypatch.setattr("gpuscaler.simulation.campaign.PODS_OF_A_START", 1)
+
+
+@pytest.mark.usefixtures("parallel")
 def test_runs_in_parallel_give_what_they_give_one_after_the_other() -> None:
     names, seeds = ("gpuscaler", "static"), (3, 4)
     together = run_all(SETTING, names, seeds, workers=2)
@@ -39,6 +47,27 @@ def interrupt(_: Result) -> Result:
     raise AssertionError("nobody ended this process")
 
 
+@pytest.mark.parametrize(("count", "processes"), [(199, [1, 1]), (200, [2])])
+def test_processes_are_started_where_the_runs_take_longer_than_that(
+    monkeypatch: pytest.MonkeyPatch, count: int, processes: list[int]
+) -> None:
+    """Counted are processes where there are some, and runs here where there are none."""
+    counted: list[int] = []
+
+    class Pool:
+        def __init__(self, workers: int, **_: object) -> None:
+            counted.append(workers)
+            raise InterruptedError
+
+    monkeypatch.setattr("gpuscaler.simulation.campaign.ProcessPoolExecutor", Pool)
+    monkeypatch.setattr("gpuscaler.simulation.campaign.run_one", lambda *_: counted.append(1))
+    setting = replace(SETTING, trace=trace(*(Job(f"j{number}", 0.0, 600.0) for number in range(count))))
+    with suppress(InterruptedError):
+        run_each([(setting, "gpuscaler", 0), (setting, "static", 0)], workers=8, told=lambda result: result)
+    assert counted == processes
+
+
+@pytest.mark.usefixtures("parallel")
 def test_ctrl_c_ends_the_processes_of_a_comparison_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_each([(SETTING, "gpuscaler", seed) for seed in (0, 1)], workers=2, told=interrupt)

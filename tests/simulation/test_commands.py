@@ -116,8 +116,7 @@ def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> 
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
 
 
-def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gpuscaler.cli.simulate.os.cpu_count", lambda: 1)
+def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path) -> None:
     patient = "cluster-autoscaler(scale_down_unneeded_time=3600,expander=price)"
     report = json.loads(call(folder, "--json", "--policy", "cluster-autoscaler", "--policy", patient).stdout)
     own, given = report["policies"]
@@ -148,7 +147,6 @@ def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_told(folder:
 
 def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
-    monkeypatch.setattr("gpuscaler.cli.simulate.os.cpu_count", lambda: 1)
     for best, note in (
         (("karpenter",), "karpenter: {} its own cost least"),
         (("karpenter", "karpenter(budget=1.0)"), "karpenter(budget=1.0): {} the one that cost least"),

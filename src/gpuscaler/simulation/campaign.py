@@ -23,6 +23,9 @@ from gpuscaler.simulation.static import optimal_hindsight
 from gpuscaler.simulation.traces import Trace
 from gpuscaler.simulation.workload import Shaping, members, with_gpu_milli
 
+#: Replaying so many pods takes about as long as starting a process that could do it.
+PODS_OF_A_START = 200
+
 
 class Setting(Struct, frozen=True):
     """Everything that the runs of a comparison share; :func:`gpuscaler.simulation.replay.run` says what each part means."""
@@ -80,12 +83,16 @@ def best_setting(setting: Setting, name: str, seed: int, *, workers: int) -> str
 
 
 def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Callable[[Result], Result] = thinned) -> list[Result]:
-    """One result for each of ``runs``, in their order. ``told`` (of a module) takes what is not needed from a result where it was made."""
-    if min(workers, len(runs)) <= 1:
+    """One result for each of ``runs``, in their order, by ``workers`` processes at most, none where that is faster.
+
+    ``told`` (of a module) takes what is not needed from a result where it was made.
+    """
+    workers = min(workers, len(runs), _worth_starting(runs))
+    if workers <= 1:
         return [_run(*run, told) for run in runs]
     # Spawned, not forked: a fork of a process with threads (numpy's, the progress bar's) may never end.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(min(workers, len(runs)), mp_context=context) as pool:
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
         try:
             with _deaf_to_ctrl_c():
                 started = [pool.submit(_run, *run, told) for run in runs]
@@ -94,6 +101,13 @@ def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Ca
             for child in multiprocessing.active_children():
                 child.terminate()
             raise
+
+
+def _worth_starting(runs: Sequence[tuple[Setting, str, int]]) -> int:
+    """How many processes ``runs`` are worth; how long services take depends on more than their number."""
+    if any(setting.load is not None for setting, _, _ in runs):
+        return len(runs)
+    return sum(job.pods for setting, _, _ in runs for job in setting.trace.jobs) // PODS_OF_A_START
 
 
 @contextmanager

@@ -16,25 +16,25 @@ async def test_a_call_takes_as_long_as_its_answers_say_by_the_clock_of_the_loop(
     executor, loop = LoopExecutor(), asyncio.get_running_loop()
     client = Session(aws.endpoint, executor.took).client("sts", region_name="us-east-1")
     before = loop.time()
-    found = await loop.run_in_executor(executor, client.get_caller_identity)
+    found = await asyncio.wrap_future(executor.submit(client.get_caller_identity))
     assert found["Account"] == aws.account.id
     assert loop.time() - before == pytest.approx(30.0)
 
 
 async def test_what_a_call_raises_comes_to_whoever_waits_for_it(aws: Aws) -> None:
-    executor, loop = LoopExecutor(), asyncio.get_running_loop()
+    executor = LoopExecutor()
     client = Session(aws.endpoint, executor.took).client("sqs", region_name="us-east-1")
     with pytest.raises(client.exceptions.QueueDoesNotExist):
-        await loop.run_in_executor(executor, lambda: client.get_queue_url(QueueName="none"))
+        await asyncio.wrap_future(executor.submit(lambda: client.get_queue_url(QueueName="none")))
 
 
 async def test_who_gives_up_waiting_does_not_undo_a_call(aws: Aws) -> None:
     aws.endpoint.faults.all.append(Fault(delay=30.0))
-    executor, loop = LoopExecutor(), asyncio.get_running_loop()
+    executor = LoopExecutor()
     client = Session(aws.endpoint, executor.took).client("sqs", region_name="us-east-1")
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(5):
-            await loop.run_in_executor(executor, lambda: client.create_queue(QueueName="events"))
+            await asyncio.wrap_future(executor.submit(lambda: client.create_queue(QueueName="events")))
     await asyncio.sleep(30)
     assert "events" in aws.account.region("us-east-1").queues
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from contextlib import AsyncExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 
 from gpuscaler.clouds.machines import LOST, CloudEvent
@@ -94,8 +94,9 @@ class Demo:
         self._loop = asyncio.get_running_loop()
         self._zero = self._loop.time()
         weather = conditions(scenario, self.policy, began)
+        # No kubelet dies here, and Leases of nodes would be half of all requests: a real control plane wants them all the same.
         self.cluster: EmbeddedCluster | RealCluster = (
-            EmbeddedCluster(self.policy, now=self.wall, conditions=weather)
+            EmbeddedCluster(self.policy, now=self.wall, conditions=replace(weather, leases=False))
             if plane is None
             else RealCluster(self.policy, plane, now=self.wall, conditions=weather)
         )
