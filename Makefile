@@ -31,7 +31,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 # What only releases and audits need is not in .venv.
 TOOLS := build/release-tools
-WITH_TOOLS := PATH="$(CURDIR)/$(TOOLS)/bin:$$PATH"
+WITH_TOOLS := PATH="$(CURDIR)/$(TOOLS)/bin:$(CURDIR)/$(BIN):$$PATH"
 
 .PHONY: help setup demo picture test check lint format types layers packaging package conformance oracle charts manifest e2e aws-contract release release-check base-image audit mutants soak properties interpreters full bench lock clean
 

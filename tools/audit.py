@@ -38,10 +38,9 @@ def workflows(findings: Findings) -> None:
 
 def withdrawn(lock: str, findings: Findings) -> None:
     """Packages that their authors withdrew ("yanked"), by the word of the index that packages are installed from."""
-    uv = Path(sys.executable).parent / "uv"
     with tempfile.TemporaryDirectory() as nothing_installed:
         flags = ("--no-config", "--color", "never", "pip", "install", "--dry-run", "--require-hashes", "--no-deps")
-        done = said(uv, *flags, "--target", nothing_installed, "--requirement", lock)
+        done = said("uv", *flags, "--target", nothing_installed, "--requirement", lock)
     if done.returncode:
         findings.unasked.append(f"{lock}: which packages were withdrawn; uv said: {done.stderr.strip()[-500:]}")
     for match in WITHDRAWN.finditer(done.stderr):

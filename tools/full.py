@@ -24,6 +24,8 @@ PARTS: tuple[tuple[str, ...], ...] = (
     ("test", "test"),
     ("check", "check"),
     ("package", "package"),
+    ("release-check", "release-check"),
+    ("audit", "audit"),
     ("demo", "demo"),
     ("conformance", "conformance"),
     ("oracle", "oracle"),

@@ -48,6 +48,15 @@ names = sorted(name.removesuffix(".dist-info") for folder in folders for name in
 component = {"name": "gpuscaler", "type": "application"}
 print(json.dumps({"metadata": {"component": component}, "components": [{"name": name} for name in names]}))
 """
+#: A uv whose environments have the packages of one folder.
+UV = """#!/bin/sh
+echo "$@" >>"$(dirname "$0")/asked"
+[ "$2" = venv ] || exit 0
+for last; do :; done
+mkdir -p "$last/bin"
+printf '#!/bin/sh\\necho %s' "'[\\"{site}\\"]'" >"$last/bin/python"
+chmod +x "$last/bin/python"
+"""
 #: What Debian's package manager writes down: a package, and one that was removed.
 STATUS = """Package: zlib1g
 Status: install ok installed
@@ -336,3 +345,24 @@ def test_a_key_file_that_is_not_there_leaves_the_release_unsigned_and_says_so(re
 
     assert done.returncode == 1
     assert "signature: SIGN=nowhere/key is no file; expected a private SSH key, `keyless` or `none`" in done.stderr
+
+
+def test_the_bill_of_the_wheel_is_what_the_lock_installs_under_the_commit_s_time_and_number(
+    repository: Path, builders: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "site" / "msgspec-3.dist-info").mkdir(parents=True)
+    (builders / "uv").write_text(UV.format(site=tmp_path / "site"))
+    (builders / "uv").chmod(0o755)
+
+    files = []
+    for _ in range(2):
+        done = release(repository, "--sign", "none", "sbom", PATH=f"{builders}:{os.environ['PATH']}")
+        assert done.returncode == 0, done.stderr
+        files.append(built(repository)[f"gpuscaler-{VERSION}.cdx.json"])
+
+    bill = json.loads(files[0])
+    assert files[0] == files[1]
+    assert [one["name"] for one in bill["components"]] == ["msgspec-3"]
+    assert bill["metadata"]["component"]["purl"] == f"pkg:pypi/gpuscaler@{VERSION}"
+    assert bill["serialNumber"].startswith("urn:uuid:")
+    assert "--require-hashes --only-binary :all:" in (builders / "asked").read_text()

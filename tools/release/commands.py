@@ -8,8 +8,11 @@ from pathlib import Path
 
 from tools.release.source import Refused
 
-#: What programs need to be found and to keep their own files; nothing else of the caller's environment can get into a release.
-KEPT = ("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "STORAGE_DRIVER", "BUILDAH_ISOLATION", "PIP_INDEX_URL", "SSL_CERT_FILE")
+#: What programs need to be found, to keep their own files, and to reach registries; nothing else of the caller's environment can get in.
+KEPT = (
+    *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "STORAGE_DRIVER", "BUILDAH_ISOLATION", "REGISTRY_AUTH_FILE"),
+    *("UV_DEFAULT_INDEX", "UV_CACHE_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
+)
 
 
 def run(*command: str | Path, folder: Path, epoch: int | None = None, more: Mapping[str, str] | None = None) -> str:

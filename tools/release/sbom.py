@@ -26,11 +26,11 @@ STAND_IN = "#!/bin/sh\necho '{paths}'\n"
 
 def of_wheel(source: Source, out: Path, work: Path) -> Path:
     """The bill of what the wheel needs with every extra, as the lock has it for this platform and Python."""
-    uv = Path(sys.executable).parent / "uv"
     environment = work / "environment"
-    run(uv, "--no-config", "venv", "--quiet", "--python", sys.executable, environment, folder=work)
+    needed("uv", why="installs what the lock has; `make` takes it from .venv")
+    run("uv", "--no-config", "venv", "--quiet", "--python", sys.executable, environment, folder=work)
     locked = ("--require-hashes", "--only-binary", ":all:", "--requirement", source.folder / LOCK)
-    run(uv, "--no-config", "pip", "install", "--quiet", "--python", environment, *locked, folder=work)
+    run("uv", "--no-config", "pip", "install", "--quiet", "--python", environment, *locked, folder=work)
     bill = gathered(source, environment / "bin" / "python")
     own = {"purl": f"pkg:pypi/gpuscaler@{source.version}"}
     return written(bill, out / f"gpuscaler-{source.version}.cdx.json", source=source, own=own)
