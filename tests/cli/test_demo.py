@@ -47,9 +47,9 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     assert re.search(r"\$[0-9.]+ went to on-demand prices: spot ran dry \(minutes 30 to 48, [0-9]+ refusals\)", said)
     assert re.search(r"\$[0-9.]+ went to machines that booted or idled: [0-9.]+ GPU-hours", said)
     assert re.search(r"\$[0-9.]+ went to work that [0-9]+ evictions lost", said)
-    # Jobs whose machines were taken back have run again elsewhere.
+    # Jobs whose machines were taken back have run again elsewhere, and each pod counts once.
     assert policy["evictions"] > 0
-    assert policy["served"] == report["inputs"]["pods"] + policy["evictions"]
+    assert policy["served"] == report["inputs"]["pods"]
     assert "all work is done and every machine is given back" in done.stdout
     assert policy["promises"]["kept"] > 0
     assert policy["promises"]["broken"] == 0
