@@ -12,9 +12,12 @@ from gpuscaler.clouds.protocol import CloudError
 HOOKS_SECONDS: Final = 300.0
 LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
-#: What machines that wait for a hook are listed as.
+#: What machines that wait for a hook are listed as; those that end begin so before and after, too.
 STARTS: Final = "Pending:Wait"
 ENDS: Final = "Terminating"
+_ENDS_LATER: Final = "Terminating:Wait"
+#: A machine that a hook still holds so long after it was to end is told, in seconds: EKS drains a node within so much.
+LONG_SECONDS: Final = 900.0
 
 Row = Mapping[str, Any]
 
@@ -68,6 +71,32 @@ class Starts:
                     f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines for which nobody completes it"
                 )
         self._doubts = found
+
+
+class Ends:
+    """Machines that were to end and that a hook holds for long: nothing runs there any more, and they are paid for."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+        self._since: dict[str, float] = {}
+        self._group: dict[str, str] = {}
+
+    def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
+        """Note which of ``machines``, by EC2's id, are held while they end, and since when."""
+        held = {name: group.name for name, (group, machine) in machines.items() if machine.state == _ENDS_LATER}
+        self._since = {name: self._since.get(name, self._ask.now()) for name in held}
+        self._group = held
+
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each group of which machines are held for long."""
+        late = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
+        groups = {group: [name for name in late if self._group[name] == group] for group in sorted({self._group[name] for name in late})}
+        return tuple(
+            f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_ENDS_LATER} "
+            f"for over {LONG_SECONDS / 60:.0f} min, expected that somebody completes its lifecycle hook; they are paid for until then: "
+            "shorten the heartbeat time-out, or set aws.queue_url, with which gpuscaler completes hooks that have no target of their own"
+            for group, names in groups.items()
+        )
 
 
 def _giving_up(rows: tuple[Row, ...]) -> Iterator[str]:

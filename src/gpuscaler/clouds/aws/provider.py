@@ -18,7 +18,7 @@ from gpuscaler.clouds.aws.describing import by_warning, some_names
 from gpuscaler.clouds.aws.discovery import Discovery, Found
 from gpuscaler.clouds.aws.ending import end, heartbeat, let_go, protect
 from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
-from gpuscaler.clouds.aws.hooks import Hooks, Starts
+from gpuscaler.clouds.aws.hooks import Ends, Hooks, Starts
 from gpuscaler.clouds.aws.inbox import Inbox
 from gpuscaler.clouds.aws.increments import Increments
 from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
@@ -103,7 +103,7 @@ class AwsProvider:
         self._departed = Departed(self._ask)
         self._delivering = Delivering(self._ask)
         hooks = Hooks(self._ask)
-        self._terminations, self._starts = Terminations(self._ask, hooks), Starts(hooks)
+        self._terminations, self._starts, self._ends = Terminations(self._ask, hooks), Starts(hooks), Ends(self._ask)
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
@@ -152,6 +152,7 @@ class AwsProvider:
             warnings=(
                 *self._queue_warnings(),
                 *self._terminations.warnings(),
+                *self._ends.warnings(),
                 *(
                     f"{'pool' if len(names) == 1 else 'pools'} {some_names(names)}: {warning}"
                     for warning, names in by_warning(seen.pools).items()
@@ -195,6 +196,7 @@ class AwsProvider:
         machines = listed(groups)
         await self._describe(machines)
         await self._starts.follow(machines)
+        self._ends.follow(machines)
         await self._terminations.follow(machines, self._ended)
         self._known = _Known(machines, pools)
         self._forget(machines)

@@ -1,0 +1,34 @@
+"""Lifecycle hooks that hold machines for longer than anybody needs them."""
+
+import pytest
+from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.providers import Shop
+
+pytestmark = pytest.mark.looptime(False)
+HOOK = {"LifecycleHookName": "drain", "LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 7200}
+
+
+async def test_machines_that_a_hook_holds_long_after_they_were_to_end_are_named_until_it_is_completed() -> None:
+    aws = Aws()
+    aws.template("plain", InstanceType="g6.xlarge")
+    aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "plain", "Version": "$Latest"}, MaxSize=10)
+    aws.client("autoscaling").put_lifecycle_hook(AutoScalingGroupName="gpus", **HOOK)
+    shop = Shop(aws)
+    bought = await shop.provider.buy(await shop.order(1))
+    await shop.pass_time(120)
+    await shop.provider.remove([one.id for one in bought.instances])
+
+    async def said() -> list[str]:
+        await shop.provider.inventory()
+        return [one for one in (await shop.provider.look()).warnings if "lifecycle hook" in one]
+
+    assert await said() == []
+    await shop.pass_time(1000)
+    (warning,) = await said()
+    assert "group gpus: saw i-" in warning
+    assert "(1 in all) in Terminating:Wait for over 15 min" in warning
+    assert "set aws.queue_url" in warning
+
+    await shop.pass_time(7200)
+    assert await said() == []
+    await shop.provider.close()
