@@ -251,7 +251,7 @@ async def test_what_is_under_way_in_a_group_that_is_taken_no_longer_is_finished(
             return bool(warned)
 
         await here.until(warns, 60)
-        assert warned[0].startswith("pool eks-system is ours no longer: its group has no accelerator.")
+        assert warned[0].startswith("pool eks-system is ours no longer: its group is set aside.")
         await here.sleep(1800)
 
         assert left > 0

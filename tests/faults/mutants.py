@@ -1228,4 +1228,18 @@ MUTANTS = (
         new="        return gpus_of(self.allocatable, self.labels)\n",
         removes="machines that divide their GPUs count for none under limits",
     ),
+    Mutant(
+        case=5,
+        path="clouds/aws/discovery.py",
+        old="                if group.name not in before:\n",
+        new="                if True:\n",
+        removes="a group is forgotten while EC2 does not tell its launch template",
+    ),
+    Mutant(
+        case=74,
+        path="clouds/aws/discovery.py",
+        old="                left.append(before[name])\n",
+        new="                pass\n",
+        removes="machines that arrive in a group stay closed when somebody takes its tag off",
+    ),
 )

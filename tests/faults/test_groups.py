@@ -1,12 +1,18 @@
-"""F12 and F67: groups whose machines are not what the next ones will be."""
+"""F5, F12, F67 and F74: groups that are not what they were, or whose machines are not what the next ones will be."""
 
 from pathlib import Path
 
 import pytest
-from tests.clouds.aws.accounts import DISCOVERED
+from msgspec.structs import replace
+from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED, Aws, pool
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.aws_stage import Stage, aws_stage
+from tests.control.world import QUICK
 from tests.faults.test_zones import group
+
+from gpuscaler.clouds.delays import Delay
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.faults import Fault
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
@@ -49,3 +55,39 @@ async def test_f67_machines_that_a_launch_template_makes_no_more_cost_what_they_
         assert sorted(one.machine.offering.instance_type for one in here.region.instances.values()) == [*["g5.xlarge"] * 2, "p5.48xlarge"]
         (pool,) = (await here.status()).pools
         assert pool.dollars_per_hour == pytest.approx(55.04 + 2 * 1.006)
+
+
+def test_f05_a_group_whose_launch_template_cannot_be_read_for_a_while_stays_a_pool() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    discovery = aws.discovery()
+    before = pool(discovery.look(), "gpus").pool
+    for operation in ("DescribeLaunchTemplates", "DescribeLaunchTemplateVersions"):
+        aws.endpoint.faults.all.append(Fault(operation=operation, code="RequestLimitExceeded", status=503))
+    after = pool(discovery.look(), "gpus")
+    discovery.close()
+
+    assert after.pool == before
+    assert any("could not be read; what was known of it counts" in warning for warning in after.warnings)
+
+
+async def test_f74_machines_that_arrive_in_a_group_whose_tag_somebody_takes_off_are_opened(tmp_path: Path) -> None:
+    slow = replace(QUICK, boot=Delay(115.0, 120.0, 125.0))
+    async with aws_stage(tmp_path, Conditions(boot=slow)) as here:
+        here.group("gpus")
+        here.start(here.settings(exclude="[nothing]"))
+        await here.submit("train")
+        await here.until(here.machines, 20.0)
+        keys = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key} for key in (f"{CA}/{CLUSTER}", f"{CA}/enabled")]
+        here.client("autoscaling").delete_tags(Tags=keys)
+        # Whoever changes the file has the account looked at again.
+        here.path.write_text(here.settings(exclude="[nothing, else]"))
+        await here.sleep(60.0)
+        status = await here.status()
+        assert (status.pools, await here.nodes()) == ((), [])
+        await here.sleep(90.0)
+        assert all((await here.bound()).values())
+
+        await here.submit("other")
+        await here.sleep(30.0)
+        assert len(here.machines()) == 1

@@ -108,7 +108,10 @@ def test_huge_pages_and_other_resources_that_all_live_nodes_have_are_promised() 
 
 
 GPU, MIG, CORES = "nvidia.com/gpu", "nvidia.com/mig-1g.5gb", "aws.amazon.com/neuroncore"
-WHOLE, SLICED, SHARED, BROKEN = ({GPU: 8}, {GPU: 0, MIG: 56}, {GPU: 32}, {GPU: 7})
+WHOLE: dict[str, Any] = {GPU: 8}
+SLICED: dict[str, Any] = {GPU: 0, MIG: 56}
+SHARED: dict[str, Any] = {GPU: 32}
+BROKEN: dict[str, Any] = {GPU: 7}
 
 
 @pytest.mark.parametrize(
@@ -123,7 +126,7 @@ WHOLE, SLICED, SHARED, BROKEN = ({GPU: 8}, {GPU: 0, MIG: 56}, {GPU: 32}, {GPU: 7
     ],
     ids=["all divided", "some divided", "shared", "half of the nodes divided", "one broken", "all broken"],
 )
-def test_how_gpus_are_divided_or_shared_is_what_live_nodes_agree_on(nodes: list[dict[str, int]], promised: dict[str, int]) -> None:
+def test_how_gpus_are_divided_or_shared_is_what_live_nodes_agree_on(nodes: list[dict[str, Any]], promised: dict[str, int]) -> None:
     eight = offering("small", 1.0, gpus=8)
     learned = step(Learned(), watched(*(like(eight, **amounts) for amounts in nodes), of=eight))
 
@@ -134,7 +137,8 @@ def test_how_gpus_are_divided_or_shared_is_what_live_nodes_agree_on(nodes: list[
 def test_cores_of_neuron_devices_are_as_many_as_live_nodes_show() -> None:
     """EC2 tells eight cores of a Trainium2 device, and its device plugin shows half as many, each of two."""
     trainium = replace(SMALL, allocatable={**room(memory=32), "aws.amazon.com/neuron": 16, CORES: 128})
-    learned = step(Learned(), watched(like(trainium, **{CORES: 64}), of=trainium))
+    half: dict[str, Any] = {CORES: 64}
+    learned = step(Learned(), watched(like(trainium, **half), of=trainium))
 
     assert kind(learned, Policy((pool(trainium),))).allocatable[CORES] == 64
 

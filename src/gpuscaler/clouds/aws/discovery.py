@@ -1,7 +1,7 @@
 """The pools that an account has for a cluster: every region is looked at side by side, and what was known before is not asked again."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.groups import Group, GroupError, group_of, tags_of
+from gpuscaler.clouds.aws.groups import Group, GroupError, UnreadError, group_of, tags_of
 from gpuscaler.clouds.aws.ownership import EKS, NO_ACCELERATOR, whose
 from gpuscaler.clouds.aws.pools import FoundPool, Surroundings, aside, pool_of
 from gpuscaler.clouds.aws.regions import RegionReader, Scope
@@ -26,8 +26,8 @@ class Found(Struct, frozen=True):
     """What a look brought. ``failed`` are regions of which nothing is known now; pools of theirs are those of an earlier look.
 
     ``unknown`` are those of them of which nothing was ever known. ``forbidden`` says that AWS did not know who asked there, or did not
-    allow it. ``let_go`` are groups that would be pools if they had accelerators: they are set aside, and what an earlier version of
-    gpuscaler, which took them, has under way there is finished.
+    allow it. ``let_go`` are groups that would be pools if they had accelerators, or that were until somebody took a tag off: they are set
+    aside, and what is under way there, by an earlier version of gpuscaler perhaps, is finished.
     """
 
     pools: tuple[FoundPool, ...] = ()
@@ -132,10 +132,16 @@ class Discovery:
     def _read(self, reader: RegionReader) -> _Seen:
         groups: list[tuple[Group, str]] = []
         odd: list[SetAside] = []
-        for entry in reader.entries(self._scope):
+        last = self._last.get(reader.region, _Seen())
+        before = {one.group.name: one for one in (*last.pools, *last.let_go)}
+        left: list[FoundPool] = []
+        for entry in reader.entries(self._scope, before):
             name = str(entry.get("AutoScalingGroupName"))
             scope = self._scope
             found = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
+            if name in before and not found.source and not found.foreign:
+                left.append(before[name])
+                odd += [] if found.reason else [aside(name, reader.region, "no tag says any more that it is the cluster's")]
             if found.reason:
                 odd.append(aside(name, reader.region, found.reason))
             elif found.source:
@@ -143,14 +149,22 @@ class Discovery:
                     groups.append((group_of(entry, reader.region), found.source))
                 except GroupError as error:
                     odd.append(aside(name, reader.region, str(error)))
-        return self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd)
+        seen = self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd, before)
+        return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
 
-    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside]) -> _Seen:
+    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside], before: Mapping[str, FoundPool]) -> _Seen:
         known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
         pools, let_go = [], []
         for group, source in groups:
             try:
                 found = pool_of(group, source, known, launch=self._launch)
+            except UnreadError as error:
+                if group.name not in before:
+                    odd.append(aside(group.name, reader.region, str(error)))
+                    continue
+                # That EC2 does not answer is no reason to forget the machines of a group.
+                said = (f"{error}; what was known of it counts", *before[group.name].warnings)
+                found = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(said)))
             except GroupError as error:
                 odd.append(aside(group.name, reader.region, str(error)))
                 continue

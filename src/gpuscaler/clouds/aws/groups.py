@@ -18,6 +18,10 @@ class GroupError(ValueError):
     """A group that cannot be a pool; the message says what was seen and expected."""
 
 
+class UnreadError(GroupError):
+    """A group of which something could not be read that makes it a pool: that says nothing of the group."""
+
+
 class TemplateRef(Struct, frozen=True, gc=False):
     """A launch template by id (or name), and a version: a number, ``$Latest`` or ``$Default``."""
 

@@ -34,10 +34,14 @@ _NOT_CLUSTERS = ("enabled", "node-template")
 
 
 class Verdict(NamedTuple):
-    """``source`` says how a group was found, empty when it is not adopted; then ``reason`` says why, empty where it concerns nobody."""
+    """``source`` says how a group was found, empty when it is not adopted; then ``reason`` says why, empty where it concerns nobody.
+
+    ``foreign`` says that it is another cluster's.
+    """
 
     source: str = ""
     reason: str = ""
+    foreign: bool = False
 
 
 def tag_keys(cluster: str) -> tuple[str, ...]:
@@ -78,7 +82,7 @@ def whose(
         return Verdict(reason="saw no name of the cluster in the settings, so nothing is adopted; add cluster: … to aws")
     for claimed, key in claims.items():
         if claimed != cluster:
-            return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched")
+            return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched", foreign=True)
     if entry := excluded(name, tags, exclude):
         return Verdict(reason=f"aws.exclude has {shortened(entry)}; it is left alone")
     other = next((key for key in _KOPS_OTHERS if key in tags), "")

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.findings import findings_of
-from gpuscaler.clouds.aws.groups import Choice, Group, GroupError, TemplateRef
+from gpuscaler.clouds.aws.groups import Choice, Group, GroupError, TemplateRef, UnreadError
 from gpuscaler.clouds.aws.hints import Hints, hints_of
 from gpuscaler.clouds.aws.launches import Launch
 from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
@@ -101,12 +101,12 @@ def _base(group: Group, known: Surroundings) -> Launch:
     if group.template is not None:
         found = known.launches.get(group.template)
         if found is None:
-            raise GroupError(f"its launch template {group.template.name or group.template.id} could not be read")
+            raise UnreadError(f"its launch template {group.template.name or group.template.id} could not be read")
         return found
     if group.configuration:
         found = known.configurations.get(group.configuration)
         if found is None:
-            raise GroupError(f"its launch configuration {group.configuration} could not be read")
+            raise UnreadError(f"its launch configuration {group.configuration} could not be read")
         return found
     raise GroupError("saw neither a launch template nor a launch configuration, expected one")
 
@@ -114,7 +114,7 @@ def _base(group: Group, known: Surroundings) -> Launch:
 def _of_choice(choice: Choice, base: Launch, known: Surroundings) -> tuple[Way, ...]:
     launch = known.launches.get(choice.template) if choice.template is not None else base
     if launch is None:
-        raise GroupError(f"the launch template of an override, {choice.template}, could not be read")
+        raise UnreadError(f"the launch template of an override, {choice.template}, could not be read")
     if choice.image:
         launch = msgspec.structs.replace(launch, image=choice.image)
     if choice.instance_type:
@@ -160,7 +160,8 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     warnings += [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name))]
     retired = tuple(_retired(group, ways[0].launch, known, template, {one.instance_type for one in offerings}))
     if not offerings and not retired:
-        raise GroupError("; ".join(dict.fromkeys(warnings)))
+        unread = any(known.reservations.get(ident) is None for way in ways for ident in reserved_for(group, way.launch))
+        raise (UnreadError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
     if name != group.name:
         warnings.append(f"it is called {name} here")
     weights = {way.instance_type: way.weight for way in ways}

@@ -58,14 +58,19 @@ class RegionReader:
         self._matching: dict[str, Dated[tuple[str, ...]]] = {}
         self.notes: dict[str, str] = {}
 
-    def entries(self, scope: Scope) -> list[Reply]:
-        """Every group that could concern the cluster, as AWS describes it. Raises CloudError: without them nothing is known."""
+    def entries(self, scope: Scope, before: Collection[str] = ()) -> list[Reply]:
+        """Every group that could concern the cluster, as AWS describes it. Raises CloudError: without them nothing is known.
+
+        Groups that were found ``before`` are among them as long as they are there, whatever their tags say by now.
+        """
         asks: list[dict[str, object]] = [{"Filters": [{"Name": "tag-key", "Values": list(ownership.tag_keys(scope.cluster))}]}]
         if scope.tags:
             asks.append({"Filters": [{"Name": f"tag:{key}", "Values": [value]} for key, value in scope.tags.items()]})
         asks += [{"AutoScalingGroupNames": names} for names in chunks(scope.groups, NAMES)]
-        found = self._workers.map(self._groups, asks)
-        return list({entry.get("AutoScalingGroupName"): entry for entries in found for entry in entries}.values())
+        found = {entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, asks) for entry in entries}
+        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in found), NAMES)]
+        found |= {entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, lost) for entry in entries}
+        return list(found.values())
 
     def _groups(self, ask: Mapping[str, object]) -> list[Reply]:
         pages = self._calls.pages("autoscaling", self.region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100, **ask)

@@ -49,7 +49,7 @@ def is_let_go(one: LetGo) -> str:
     """A sentence about a pool that is ours no longer."""
     machines = f"{counted(one.coming, 'machine')} on the way, {one.leaving} leaving, our taints on {counted(one.tainted, 'node')}"
     return (
-        f"pool {one.pool} is ours no longer: its group has no accelerator. What is under way there is finished ({machines}), and "
+        f"pool {one.pool} is ours no longer: its group is set aside. What is under way there is finished ({machines}), and "
         f"nothing new begins; name the group in aws.groups to take it"
     )
 
