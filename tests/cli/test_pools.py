@@ -7,6 +7,8 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import cache
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from gpuscaler.embedded.aws.faults import denied
 from gpuscaler.embedded.aws.server import serve
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
+READ_ONCE = cache(import_module("botocore.loaders").create_loader)
 TAGS = ("k8s.io/cluster-autoscaler/enabled", "k8s.io/cluster-autoscaler/prod")
 
 
@@ -52,6 +55,12 @@ def served() -> Iterator[tuple[str, Endpoint]]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+@pytest.fixture(autouse=True)
+def descriptions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What botocore has of the services is read once: a command would read EC2's for a quarter of a second each time."""
+    monkeypatch.setattr("botocore.session.create_loader", READ_ONCE)
 
 
 @pytest.fixture

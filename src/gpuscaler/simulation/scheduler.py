@@ -70,6 +70,8 @@ class Scheduler:
         self._marked: Mask = np.zeros(0, dtype=np.bool_)
         self._added = 0
         self._requests: dict[str, Array | None] = {}
+        #: What a pod asks for, by column: devices first, since few nodes have any left.
+        self._asked: dict[str, list[tuple[int, int]]] = {}
         self._eligible: dict[str, Mask] = {}
 
     def copy(self) -> "Scheduler":
@@ -129,7 +131,7 @@ class Scheduler:
         request = self._request(spec)
         if request is None:
             return None
-        rows = self._fitting(spec, request, self._unsteered)
+        rows = self._fitting(spec, self._unsteered)
         if not rows.size:
             return None
         scores = self._scores(rows, request)
@@ -150,17 +152,15 @@ class Scheduler:
 
     def first(self, spec: PodSpec) -> str | None:
         """The node of longest standing on which a pod of ``spec`` fits: what a first-fit packer takes. None when it fits nowhere."""
-        request = self._request(spec)
-        if request is None:
+        if self._request(spec) is None:
             return None
-        rows = self._fitting(spec, request)
+        rows = self._fitting(spec)
         return self._names[int(rows[np.argmin(self._age[rows])])] if rows.size else None
 
     def fits(self, spec: PodSpec, name: str) -> bool:
         """Whether a pod of ``spec`` fits on that node now."""
         row = self._row.get(name)
-        request = self._request(spec)
-        return row is not None and request is not None and row in self._fitting(spec, request)
+        return row is not None and self._request(spec) is not None and row in self._fitting(spec)
 
     def place(self, spec: PodSpec, name: str) -> Seat:
         """Take room on a node where the pod fits."""
@@ -204,22 +204,25 @@ class Scheduler:
         if spec.digest not in self._requests:
             known = all(name in self._column for name in spec.requests)
             wanted = {**spec.requests, "pods": 1}
-            self._requests[spec.digest] = np.array([wanted.get(name, 0) for name in self._column], dtype=np.int64) if known else None
+            request = np.array([wanted.get(name, 0) for name in self._column], dtype=np.int64)
+            self._requests[spec.digest] = request if known else None
+            asked = np.flatnonzero(request)
+            asked = asked[np.argsort(self._kubelet[asked], kind="stable")]
+            self._asked[spec.digest] = list(zip(asked.tolist(), request[asked].tolist(), strict=True))
         return self._requests[spec.digest]
 
-    def _fitting(self, spec: PodSpec, request: Array, offerings: Mask | None = None) -> Array:
-        """Rows of open nodes, of ``offerings`` where given, on which a pod of ``spec`` fits."""
+    def _fitting(self, spec: PodSpec, offerings: Mask | None = None) -> Array:
+        """Rows of open nodes, of ``offerings`` where given, on which a pod of ``spec`` fits, whose request is known."""
         eligible = self._eligible.get(spec.digest)
         if eligible is None:
             eligible = np.array([offering.admits(spec) for offering in self._offerings], dtype=np.bool_)
             self._eligible[spec.digest] = eligible
-        rows = np.flatnonzero(self._open & (eligible if offerings is None else eligible & offerings)[self._kind])
-        # A column that is not asked for is no obstacle, even where more than everything is taken. Devices first: few nodes have any left.
-        asked = np.flatnonzero(request)
-        for column in asked[np.argsort(self._kubelet[asked], kind="stable")].tolist():
+        rows = (self._open & (eligible if offerings is None else eligible & offerings)[self._kind]).nonzero()[0]
+        # A column that is not asked for is no obstacle, even where more than everything is taken.
+        for column, amount in self._asked[spec.digest]:
             if not rows.size:
                 return rows
-            rows = rows[self._free[rows, column] >= request[column]]
+            rows = rows[self._free[rows, column] >= amount]
         milli = spec.requests.get(GPU_MILLI, 0)
         if milli and rows.size:
             room = self._device_room[rows]
