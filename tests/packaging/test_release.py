@@ -340,6 +340,18 @@ def test_a_signature_by_a_key_file_verifies_and_fails_for_other_files(repository
     assert subprocess.run(verify, input=sums.read_bytes() + b"x", check=False, capture_output=True).returncode != 0
 
 
+def test_without_a_key_cosign_signs_the_checksums_by_the_identity_of_the_forge(repository: Path, builders: Path) -> None:
+    (builders / "cosign").write_text("""#!/bin/sh\necho "$@ as $ACTIONS_ID_TOKEN_REQUEST_TOKEN" >"$4"\n""")
+    (builders / "cosign").chmod(0o755)
+
+    path = f"{builders}:{os.environ['PATH']}"
+    done = release(repository, "--sign", "keyless", "manifest", PATH=path, ACTIONS_ID_TOKEN_REQUEST_TOKEN="of the forge")
+
+    assert done.returncode == 0, done.stderr
+    said = built(repository)["SHA256SUMS.sigstore.json"].decode()
+    assert said == "sign-blob --yes --bundle SHA256SUMS.sigstore.json SHA256SUMS as of the forge\n"
+
+
 def test_a_key_file_that_is_not_there_leaves_the_release_unsigned_and_says_so(repository: Path) -> None:
     done = release(repository, "--sign", "nowhere/key", "manifest")
 
