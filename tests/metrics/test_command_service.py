@@ -18,6 +18,7 @@ import pytest
 import structlog
 from aiohttp import web
 from tests.metrics.prometheus_double import PrometheusDouble
+from tests.metrics.test_direct import EXPORTERS, exporter
 from yarl import URL
 
 from gpuscaler.embedded.api import ApiServer
@@ -33,6 +34,7 @@ from gpuscaler.metrics.command import Options, TrustFlags
 from gpuscaler.metrics.command_rules import RulesFile
 from gpuscaler.metrics.command_service import Accesses, Clocks, MetricsService
 from gpuscaler.metrics.command_settings import MetricsSettings
+from gpuscaler.metrics.direct import Scraping
 from gpuscaler.metrics.prometheus import PrometheusAway
 from gpuscaler.serving.authorities import Authority
 
@@ -171,15 +173,15 @@ async def running(folder: Path, *, fault: Fault | None = None, **more: Any) -> A
     port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
     async with listening(world.plane) as plane, listening(world.asked) as prometheus:
         access = Access(server=plane, source="test")
+        more.setdefault("settings", MetricsSettings(period=0.2, timeout=2.0))
         options = Options(
-            prometheus_urls=(prometheus,),
+            prometheus_urls=() if more.get("source") == "exporters" else (prometheus,),
             rules=rules,
             relist=0.2,
             max_age=60.0,
             trust=TrustFlags(),
             address="127.0.0.1",
             port=0,
-            settings=MetricsSettings(period=0.2, timeout=2.0),
             **more,
         )
         service = MetricsService(
@@ -248,6 +250,26 @@ async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back
     told = [one for one in logs if one["event"].startswith("Prometheus")]
     assert [one["event"] for one in told] == ["Prometheus does not answer", "Prometheus answers again"]
     assert "down for repairs" in told[0]["problem"]
+
+
+async def test_an_exporter_that_does_not_answer_is_said_once_where_there_is_no_prometheus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.outages.LOOK", 0.05)
+    # Nothing listens at port 1.
+    scraping = Scraping(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
+    settings = MetricsSettings(period=0.2, exporters=scraping)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, source="exporters", settings=settings) as made, asyncio.timeout(60):
+            lone = exporter("e", "127.0.0.1")
+            made.world.api.load([{**lone, "metadata": {**lone["metadata"], "namespace": "default"}}])
+            while not any("exporter" in one["event"] for one in logs):  # noqa: ASYNC110  # it is other tasks that change it
+                await asyncio.sleep(0.05)
+            # Many rounds and looks later it has not been said again.
+            await asyncio.sleep(0.5)
+    found = [one for one in logs if "exporter" in one["event"]]
+    assert [one["event"] for one in found] == ["exporters do not answer"]
+    assert found[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
 
 
 async def test_an_expired_certificate_for_another_service_is_said_at_start(tmp_path: Path) -> None:
