@@ -121,7 +121,7 @@ def attacked(name: str, attack: Attack, here: Serving) -> Figure:
         began, rounds = time.monotonic(), 0
         while (now := time.monotonic()) < began + SECONDS:
             rounds += 1
-            strange = f"127.9.{rounds // 250}.{1 + rounds % 250}" if rounds % STRANGE == 0 else ""
+            strange = _new_address(int(began * 10) + rounds) if rounds % STRANGE == 0 else ""
             who = "strange" if strange else "known"
             failed[who] += not _asks(waits[who], here.port, source=strange or PROBE, tls=here.tls)
             _asks(waits["quiet"], here.quiet, source=PROBE, tls=here.tls)
@@ -153,6 +153,10 @@ def attacked(name: str, attack: Attack, here: Serving) -> Figure:
             "core": share,
         },
     )
+
+
+def _new_address(number: int) -> str:
+    return f"127.{9 + number // 62_500 % 200}.{number // 250 % 250}.{1 + number % 250}"
 
 
 def p99(waits: list[float]) -> float:

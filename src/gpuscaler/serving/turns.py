@@ -85,14 +85,8 @@ class Turns:
         soon = now + 1e-6
         if self._woken_at <= soon:
             self._woken_at = _NEVER
-        while self._waiting and self.all.free_at() <= soon and (peer := self._next(now, soon)) is not None:
-            found = self._waiting[peer]
-            go = next(iter(found.waiting))
-            self.withdraw(peer, go)
-            if go():
-                found.pace.take(now)
-                self.all.take(now)
-                self._given += 1
+        while self._waiting and self.all.free_at() <= soon and self._give_one(now, soon):
+            pass
         if self._waiting and self._woken_at > soon:
             at = self.all.free_at()
             if at <= soon:
@@ -114,17 +108,30 @@ class Turns:
         found = self._peers.get(peer)
         return found is not None and _is_known(found, self.clock())
 
-    def _next(self, now: float, soon: float) -> str | None:
-        """Of those that are within their own pace; None where nobody is."""
+    def _give_one(self, now: float, soon: float) -> bool:
+        """Give the next turn; False where nobody takes it. A flood leaves many behind that are over: all are passed by at once."""
+        for peer in self._order(now, soon):
+            found = self._waiting[peer]
+            while found.waiting:
+                go = next(iter(found.waiting))
+                self.withdraw(peer, go)
+                if go():
+                    found.pace.take(now)
+                    self.all.take(now)
+                    self._given += 1
+                    return True
+        return False
+
+    def _order(self, now: float, soon: float) -> list[str]:
+        """Those that are within their own pace, whose turn it is first."""
         by_age = self._given % 2 == 0
-        best: tuple[tuple[float, float], str] | None = None
-        for peer, found in self._waiting.items():
-            if found.pace.free_at() <= soon:
-                since = found.since if _is_known(found, now) else _NEVER
-                key = (since, found.pace.due) if by_age else (found.pace.due, -found.asked)
-                if best is None or key < best[0]:
-                    best = key, peer
-        return best[1] if best else None
+
+        def key(peer: str) -> tuple[float, float]:
+            found = self._waiting[peer]
+            since = found.since if _is_known(found, now) else _NEVER
+            return (since, found.pace.due) if by_age else (found.pace.due, -found.asked)
+
+        return sorted((peer for peer, found in self._waiting.items() if found.pace.free_at() <= soon), key=key)
 
     def _remember(self, peer: str, found: _Peer) -> None:
         now = self.clock()
