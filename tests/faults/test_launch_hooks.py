@@ -35,7 +35,7 @@ async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_na
         here.client("autoscaling").put_lifecycle_hook(**hook(60))
         here.start()
         await here.submit("train")
-        await here.sleep(900.0)
+        await here.sleep(600.0)
 
         assert len(here.machines()) <= 6
         assert here.desired("gpus") == 0
@@ -50,7 +50,7 @@ async def test_f99_a_machine_that_may_still_be_given_up_takes_no_pods_until_its_
         here.client("autoscaling").put_lifecycle_hook(**hook(3600))
         here.start()
         await here.submit("train")
-        await here.sleep(300.0)
+        await here.sleep(120.0)
         (machine,) = here.machines()
         assert not await all_bound(here)
         told = {"AutoScalingGroupName": "gpus", "LifecycleHookName": "bootstrap", "InstanceId": machine}
