@@ -629,8 +629,8 @@ MUTANTS = (
     Mutant(
         case=36,
         path="planning/memory.py",
-        old="discourage(cluster, policy, roll.unlisted)",
-        new="discourage(cluster, policy)",
+        old="rolls.same(discourage, cluster, policy, roll.unlisted)",
+        new="rolls.same(discourage, cluster, policy)",
         removes="nodes get our taints whose machines the cloud does not list",
     ),
     Mutant(

@@ -3,6 +3,7 @@
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from tests.planning.building import HOST, NOW
 
@@ -28,7 +29,7 @@ class Case:
     state: State = field(default_factory=State)
     daemons: Mapping[str, int] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def cluster(self) -> Cluster:
         return Cluster.of(self.items)
 

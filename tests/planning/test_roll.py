@@ -77,3 +77,20 @@ def test_a_pod_that_should_have_ended_keeps_its_node_busy_no_longer_than_it_is_w
 
     assert rolls.idle(cluster, NOW + STUCK_AFTER) == set()
     assert rolls.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
+
+
+def test_an_answer_is_worked_out_again_only_when_what_it_is_about_is_another_object() -> None:
+    rolls, asked = Rolls(), []
+
+    def size(cluster: Cluster, roll: Roll) -> int:
+        asked.append(cluster)
+        return len(roll.nodes)
+
+    empty = Cluster()
+    with_node = empty.apply(Delta((node("n1"),)))
+    roll = rolls.of(empty, None)
+
+    assert [rolls.same(size, one, rolls.of(one, None)) for one in (empty, empty, with_node, with_node, empty)] == [0, 0, 1, 1, 0]
+    assert len(asked) == 3
+    assert rolls.same(size, empty, roll) == 0
+    assert len(asked) == 4

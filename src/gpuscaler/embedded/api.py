@@ -32,6 +32,13 @@ NAMES_AT_START: Final = ("default", "kube-system", "kube-public", "kube-node-lea
 PRIORITIES_AT_START: Final = (("system-cluster-critical", 2_000_000_000), ("system-node-critical", 2_000_001_000))
 
 
+async def close(answer: Answer) -> None:
+    """Nobody reads on."""
+    done = getattr(answer.pieces, "aclose", None)
+    if done is not None:
+        await done()
+
+
 class ApiServer:
     """A Kubernetes API server in memory, without admission by anyone and without authorisation.
 
@@ -111,15 +118,19 @@ class ApiServer:
     @asynccontextmanager
     async def handle(self, request: Request) -> AsyncIterator[Answer]:
         """The answer to ``request``. Raises :class:`Severed`, also while its pieces are read, where a fault breaks the connection."""
-        answer = await self._answer(request)
+        answer = await self.answer(request)
         try:
             yield answer
         finally:
-            close = getattr(answer.pieces, "aclose", None)
-            if close is not None:
-                await close()
+            await close(answer)
 
-    async def _answer(self, request: Request) -> Answer:
+    @property
+    def prompt(self) -> bool:
+        """Whether every request is answered at once: nothing that is late on purpose, and nobody else, answers any."""
+        return not self.faults.in_force and not self.proxies.serving and self.aggregator is None
+
+    async def answer(self, request: Request) -> Answer:
+        """As :meth:`handle`, for callers that :func:`close` the answer themselves."""
         try:
             fault = await self._admitted(request)
             answer = await self.proxies.answer(request) or await self._aggregated(request) or self._dispatch(request)
@@ -162,13 +173,13 @@ class ApiServer:
             raise unauthorized()
 
     def _dispatch(self, request: Request) -> Answer:
-        others = self.aggregator.groups if self.aggregator is not None else dict
-        found = discovery.answer(request, others) or openapi.answer(request.path) or self._reviews.answer(request)
-        if found is not None:
-            return found
         place = target(request.path)
         if place is None:
-            raise no_such_path()
+            others = self.aggregator.groups if self.aggregator is not None else dict
+            found = discovery.answer(request, others) or openapi.answer(request.path) or self._reviews.answer(request)
+            if found is None:
+                raise no_such_path()
+            return found
         try:
             if place.part:
                 return self._parts.answer(place, request)

@@ -21,7 +21,7 @@ from gpuscaler.embedded.workloads.controllers import Workloads
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.resources import NODES, PODS, WATCHED, Resource
+from gpuscaler.kube.resources import WATCHED, Resource
 from gpuscaler.model.pools import Policy
 
 #: The cluster's own parts are not held back.
@@ -74,11 +74,11 @@ class EmbeddedCluster:
         self.provider = SimulatedProvider(
             self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
         )
-        self._pods = self.picture(client, (PODS, NODES))
+        # One picture for all parts: each of its own would decode every object once more.
         self._seen = self.picture(client)
         self.kubelets = Kubelets(
             client,
-            self._pods,
+            self._seen,
             now=now,
             pull=self._pull,
             plugin_pull=self.core.plugin_pull,
@@ -115,7 +115,7 @@ class EmbeddedCluster:
     async def run(self) -> None:
         """Live until cancelled."""
         async with asyncio.TaskGroup() as tasks:
-            for part in (self.api.disruptions, self._pods, self._seen, self.machines, self.provider):
+            for part in (self.api.disruptions, self._seen, self.machines, self.provider):
                 tasks.create_task(part.run())
             for worker in (self.kubelets, self._scheduler, self._workloads, self._autoscalers):
                 tasks.create_task(worker.run())

@@ -56,6 +56,10 @@ class Faults:
         self._random = random
         self._faults: list[Fault] = []
 
+    @property
+    def in_force(self) -> bool:
+        return bool(self._faults)
+
     def add(self, fault: Fault) -> None:
         self._faults.append(fault)
 

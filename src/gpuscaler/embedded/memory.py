@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.api import ApiServer, close
 from gpuscaler.embedded.failures import Severed
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.transport import Answer, Request
@@ -33,26 +33,34 @@ class MemoryTransport:
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         sent = replace(request, headers={**self._extra, **request.headers})
         try:
-            async with asyncio.timeout(request.timeout) as limit:
-                # Even without a delay, as a socket would: whoever asks in a loop lets others run.
-                await asyncio.sleep(self._delay)
-                await self._whole.wait()
-                handled = self._api.handle(sent)
-                answer = await handled.__aenter__()
-                limit.reschedule(None)
+            # Even without a delay, as a socket would: whoever asks in a loop lets others run.
+            await asyncio.sleep(0)
+            if self._delay or not self._whole.is_set() or not self._api.prompt:
+                answer = await self._late(sent)
+            else:
+                answer = await self._api.answer(sent)
         except (TimeoutError, Severed) as error:
             raise _unreachable(request, error) from error
         try:
             yield replace(answer, pieces=self._carried(answer.pieces, request))
         finally:
-            await handled.__aexit__(None, None, None)
+            await close(answer)
+
+    async def _late(self, request: Request) -> Answer:
+        """The answer to a request that may have to wait. Time-outs are a third of what a request costs: others have none."""
+        async with asyncio.timeout(request.timeout):
+            await asyncio.sleep(self._delay)
+            await self._whole.wait()
+            return await self._api.answer(request)
 
     async def _carried(self, pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
+        # The server itself is never stuck: a watch that says nothing for long is quiet, and its bookmarks are the reader's to miss.
         while True:
             try:
-                async with asyncio.timeout(request.timeout):
-                    piece = await anext(pieces, None)
-                    await self._whole.wait()
+                piece = await anext(pieces, None)
+                if not self._whole.is_set():
+                    async with asyncio.timeout(request.timeout):
+                        await self._whole.wait()
             except (TimeoutError, Severed) as error:
                 raise _unreachable(request, error) from error
             if piece is None:

@@ -28,6 +28,11 @@ class Proxies:
         self._store = store
         self._handlers: dict[tuple[str, str, str], Handler] = {}
 
+    @property
+    def serving(self) -> bool:
+        """Whether somebody answers for a pod."""
+        return bool(self._handlers)
+
     def register(self, namespace: str, pod: str, port: int, handler: Handler) -> None:
         """From now on ``handler`` answers for that port of that pod."""
         self._handlers[namespace, pod, str(port)] = handler

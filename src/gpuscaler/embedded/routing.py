@@ -1,6 +1,7 @@
 """Which resource a path is of."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 from urllib.parse import unquote
 
 from gpuscaler.embedded.kinds import BY_PLURAL, Kind
@@ -17,6 +18,7 @@ class Target:
     watch: bool = False
 
 
+@lru_cache(maxsize=4096)  # the same few objects are written again and again
 def target(path: str) -> Target | None:
     """What ``path``, percent-encoded, is of; None where no resource is there."""
     steps = [unquote(step) for step in path.strip("/").split("/")]

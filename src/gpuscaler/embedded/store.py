@@ -76,7 +76,7 @@ class Collection:
         self._changes: list[Change] = []
         self._base = 0
         self._history = history
-        self.waiting: set[asyncio.Future[None]] = set()
+        self.waiting: set[asyncio.Future[bool]] = set()
 
     @property
     def keys(self) -> list[str]:
@@ -111,9 +111,7 @@ class Collection:
         self._changes.append(change)
         if len(self._changes) > 2 * self._history:
             self.forget(len(self._changes) - self._history)
-        for future in self.waiting:
-            if not future.done():
-                future.set_result(None)
+        self.wake()
         self.waiting.clear()
 
     def forget(self, count: int | None = None) -> None:
@@ -144,8 +142,7 @@ class Collection:
     def wake(self) -> None:
         """Let everyone who waits look again."""
         for future in self.waiting:
-            if not future.done():
-                future.set_result(None)
+            _settle(future, True)
 
 
 async def change_in(collections: Sequence[Collection], limit: float) -> bool:
@@ -154,15 +151,22 @@ async def change_in(collections: Sequence[Collection], limit: float) -> bool:
     None is missed between the call and the wait: nothing else runs there. The shortest wait is a millisecond: less may be nothing to
     a clock, and whoever waits for its end would never see it pass.
     """
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[bool] = loop.create_future()
     for collection in collections:
         collection.waiting.add(future)
+    over = loop.call_later(max(limit, 0.001), _settle, future, False)
     try:
-        done, _ = await asyncio.wait((future,), timeout=max(limit, 0.001))
+        return await future
     finally:
+        over.cancel()
         for collection in collections:
             collection.waiting.discard(future)
-    return bool(done)
+
+
+def _settle(future: asyncio.Future[bool], changed: bool) -> None:  # a callback
+    if not future.done():
+        future.set_result(changed)
 
 
 class Store:

@@ -1,6 +1,7 @@
 """The API resources we speak of, and where each is on a server."""
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from urllib.parse import quote
 
 
@@ -34,11 +35,16 @@ class Resource:
         if namespace and self.namespaced:
             parts += ["namespaces", namespace]
         parts += [part for part in (self.plural, name, subresource) if part]
-        return "/" + "/".join(quote(part, safe="") for part in parts)
+        return "/" + "/".join(map(_quoted, parts))
 
     def at(self, version: str) -> "Resource":
         """The same resource in another version."""
         return replace(self, version=version)
+
+
+@lru_cache(maxsize=4096)
+def _quoted(part: str) -> str:
+    return quote(part, safe="")
 
 
 _DRA = "v1beta2", "v1beta1"

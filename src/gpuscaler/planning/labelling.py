@@ -4,6 +4,7 @@ Nothing is decided by it here. It stays where the pool is gone: what it says was
 """
 
 from collections.abc import Iterator
+from itertools import islice
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
@@ -15,10 +16,13 @@ from gpuscaler.planning.roll import Roll
 MOST = 20
 
 
-def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
+def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> tuple[Label, ...]:
     """The nodes whose label does not say which pool they are of, as many as are written at a time."""
+    return tuple(islice(_wrong(cluster, policy, roll), MOST))
+
+
+def _wrong(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
     pools = {pool.name for pool in policy.pools}
-    written = 0
     for node in cluster.nodes.values():
         pool = node.bought[0] if node.bought is not None else ""
         if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in roll.listed.alive:
@@ -27,6 +31,3 @@ def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
         if len(roll.by_machine[node.provider_id]) > 1:
             continue
         yield Label(node.name, pool, "the cloud lists its machine for this pool")
-        written += 1
-        if written >= MOST:
-            return

@@ -207,9 +207,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     acts: tuple[Act, ...] = (
         *guarded.acts,
         *wheel.acts,
-        *discourage(cluster, policy, roll.unlisted),
+        *rolls.same(discourage, cluster, policy, roll.unlisted),
         *encourage(cluster, facts.inventory),
-        *labels_due(cluster, policy, roll),
+        *rolls.same(labels_due, cluster, policy, roll),
     )
     kept: tuple[tuple[str, str], ...] = ()
     if facts.fresh:

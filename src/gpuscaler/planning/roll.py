@@ -5,8 +5,9 @@ very same list are asked about; they change no decision, only how often it is wo
 """
 
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import cached_property
+from typing import Any, TypeVar
 
 from msgspec import Struct
 
@@ -17,6 +18,8 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.idle import busy_until
 from gpuscaler.planning.teachers import Teachers
+
+T = TypeVar("T")
 
 
 class Listed:
@@ -134,6 +137,15 @@ class Rolls:
         #: Nodes with pods that are not ending, and until when others are waited for.
         self._busy: set[str] = set()
         self._ending: dict[str, float] = {}
+        self._answers: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
+
+    def same(self, ask: Callable[..., T], *about: object) -> T:
+        """What ``ask`` says of ``about``, which decide it alone: not asked again while they are the very same objects as the last time."""
+        known = self._answers.get(ask)
+        if known is None or any(one is not other for one, other in zip(known[0], about, strict=True)):
+            known = self._answers[ask] = about, ask(*about)
+        answer: T = known[1]
+        return answer
 
     def of(self, cluster: Cluster, inventory: Inventory | None) -> Roll:
         roll, instances = self._roll, None if inventory is None else inventory.instances
