@@ -1,7 +1,7 @@
 """What all tests share.
 
-Asynchronous tests run in virtual time (looptime): ``asyncio.sleep`` and time-outs take no time, and what waits for the world outside the
-event loop makes no progress meanwhile. Tests over sockets, threads or processes say ``@pytest.mark.looptime(False)``.
+Asynchronous tests run in virtual time: ``asyncio.sleep`` and time-outs take no time, and what waits for the world outside the event loop
+makes no progress meanwhile. Tests over sockets, threads or processes say ``@pytest.mark.looptime(False)``.
 """
 
 import ast
@@ -9,12 +9,13 @@ import asyncio
 import gc
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests.soaking import examples
+from tests.virtual_time import VirtualTimeLoop
 
 
 def pytest_configure() -> None:
@@ -23,8 +24,7 @@ def pytest_configure() -> None:
         "patient", settings(), max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow], deadline=None
     )
     settings.load_profile("patient")
-    # looptime asks for the current event loop also around tests that have none, and up to Python 3.13 asking makes one that nobody closes.
-    # Once a loop, or none, was set, asking raises what looptime expects.
+    # Up to Python 3.13, asking for the current event loop where there is none makes one that nobody closes, unless none was ever set.
     asyncio.set_event_loop(None)
     # A shell starts its background jobs with SIGINT ignored, and programs hand that on: those that tests interrupt would go on.
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -54,9 +54,9 @@ def _alone(parse: Any) -> Any:
     return parse_alone
 
 
-def pytest_collection_modifyitems(session: pytest.Session) -> None:
-    # Virtual time leaps once nothing is left to do. By default looptime looks 42 times; what these tests await needs one.
-    session.add_marker(pytest.mark.looptime(noop_cycles=1))
+def pytest_asyncio_loop_factories(item: pytest.Item) -> Mapping[str, Callable[[], asyncio.AbstractEventLoop]]:
+    marker = item.get_closest_marker("looptime")
+    return {"real": asyncio.SelectorEventLoop} if marker is not None and marker.args == (False,) else {"virtual": VirtualTimeLoop}
 
 
 def pytest_collection_finish() -> None:

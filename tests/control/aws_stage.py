@@ -76,7 +76,9 @@ class Stage:
     async def _pass(self) -> None:
         while True:
             self.account.advance()
-            await asyncio.sleep(0.1)
+            # What a call begins that happens later is seen within half a second.
+            following = self.account.next_event()
+            await asyncio.sleep(0.5 if following is None else min(0.5, max(0.001, following - self.now())))
 
     # The account
 

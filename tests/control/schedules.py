@@ -8,13 +8,13 @@ from contextlib import suppress
 from random import Random
 from typing import Any, TypeVar
 
-import looptime
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 from tests.planning import claims
+from tests.virtual_time import VirtualTimeLoop
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.machines import BOOTING
@@ -220,9 +220,8 @@ class Schedules(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.loop = looptime.new_event_loop()
+        self.loop = VirtualTimeLoop()
         asyncio.set_event_loop(self.loop)
-        self.loop.setup_looptime(start=0, noop_cycles=1, _enabled=True)
         self.here: World
         self.pods = self.sets = 0
         self.dead_since: float | None = None

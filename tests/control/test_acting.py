@@ -19,7 +19,6 @@ from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.planning.acts import Evict, Exclude, Lift, Mark, Nominate
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 NODE = {
     "apiVersion": "v1",
     "kind": "Node",

@@ -10,8 +10,6 @@ from tests.faults.guarding import excess
 from gpuscaler.clouds.protocol import Bought, Order
 from gpuscaler.model.instances import Instance, Inventory
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 POOLS = """
 region: us-east-1
 limits: {gpus: 12, machines: 9, dollars_per_hour: 30}

@@ -11,7 +11,6 @@ from tests.control.world import luck, pod
 from gpuscaler.kube.resources import PODS
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
 SHORT = "pools:\n  - {name: gpus, idle_after: 30s}\n"

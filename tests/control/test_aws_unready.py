@@ -2,13 +2,10 @@
 
 from pathlib import Path
 
-import pytest
 from tests.control.aws_stage import Stage, aws_stage
 
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.kube.resources import NODES, PODS
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 async def all_bound(here: Stage) -> bool:

@@ -11,7 +11,6 @@ from gpuscaler.embedded.faults import Fault, broken, throttled
 from gpuscaler.kube.resources import NODES, PODS
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 POOLS = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 

@@ -9,7 +9,6 @@ from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 

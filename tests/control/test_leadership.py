@@ -13,7 +13,6 @@ from gpuscaler.clouds.simulated_provider import CallFaults
 RUNS = part_of_runs(8)
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 @pytest.mark.parametrize("how", ["dies", "is cut off", "stops"])

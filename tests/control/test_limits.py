@@ -6,7 +6,6 @@ from tests.control.world import BEGAN, World, world
 from gpuscaler.clouds.markets import Markets, Steps
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 POOLS = """
 region: us-east-1

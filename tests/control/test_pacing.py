@@ -2,12 +2,9 @@
 
 from itertools import pairwise
 
-import pytest
 from tests.control.world import world
 
 from gpuscaler.kube.resources import PODS
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 async def test_where_nothing_changes_running_pods_are_left_alone_for_ten_minutes() -> None:

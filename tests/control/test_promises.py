@@ -10,7 +10,6 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.kube.resources import PODS
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 #: Machines of three sizes at prices that make mixing worthwhile.
 SIZES = """

@@ -11,7 +11,6 @@ from gpuscaler.clouds.simulated_provider import CallFaults
 RUNS = part_of_runs(10)
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))

@@ -10,8 +10,6 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.planning.opening import RESTLESS_SECONDS
 from gpuscaler.planning.steering import PATIENCE_SECONDS
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 #: Machines arrive in any order, minutes apart.
 SCATTERED = Delays(
     boot=Delay(20.0, 60.0, 400.0), device_plugin=Delay(1.0, 2.0, 3.0), answer=Delay(0.5, 1.0, 2.0), image_pull=Delay(0, 0, 0)

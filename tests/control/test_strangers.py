@@ -15,7 +15,6 @@ from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 NEVER = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0)
 QUICK_PACE = Pace(register=120.0, ready=120.0)

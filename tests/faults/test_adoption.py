@@ -30,8 +30,6 @@ from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 MINIMUM = f"{IDLE}    min: 1\n"
 SPOT = IDLE.replace("on-demand", "spot")
 #: Spot is reclaimed at once and without a word, and pools replace what is gone.

@@ -3,14 +3,11 @@
 from pathlib import Path
 from typing import Any
 
-import pytest
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import pod
 
 from gpuscaler.embedded.aws.faults import denied
 from gpuscaler.kube.resources import PODS
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
 PAIR: dict[str, Any] = {"AvailabilityZones": ZONES[:2], "NewInstancesProtectedFromScaleIn": False}

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-import pytest
 from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, recorded, status, taints
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
@@ -11,8 +10,6 @@ from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import CALL_SECONDS, LONGEST_PAUSE
 from gpuscaler.control.controller import Pace
 from gpuscaler.model.instances import Instance, Inventory
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 async def test_f04_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_the_demand_stays() -> None:

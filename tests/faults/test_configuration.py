@@ -13,8 +13,6 @@ from gpuscaler.planning.state.asking import openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.events import Asked, Event, Granted, Refused
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 HOUR, DAY = 3600.0, 86_400.0
 #: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, that it knows by how they begin.
 CODES = (*causes._CODES, "InvalidAMIID.Unavailable", "InvalidKeyPair.NotFound", "InvalidSubnetID.NotFound", "InvalidGroup.NotFound")

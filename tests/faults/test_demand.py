@@ -16,8 +16,6 @@ from gpuscaler.model.pools import Limits
 from gpuscaler.planning.state import State
 from gpuscaler.settings import SettingsError, parse_policy
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 PRICED = """
 region: us-east-1
 pools:

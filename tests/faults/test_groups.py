@@ -14,8 +14,6 @@ from gpuscaler.clouds.delays import Delay
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.faults import Fault
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 
 async def test_f12_spot_that_a_group_of_both_markets_lacks_closes_no_on_demand_of_others(tmp_path: Path) -> None:
     """AWS divides the group between markets: it does not ask on demand for what spot has not."""

@@ -19,8 +19,6 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.planning import memory
 from gpuscaler.settings.pools_file import parse_policy
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 LIMITED = "limits: {LIMIT}\n" + IDLE
 
 

@@ -17,8 +17,6 @@ pools:
     zones: [us-east-1a, us-east-1b]
 """
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 
 async def test_f69_a_planner_that_does_not_count_what_is_coming_buys_one_machine_too_many_and_no_more(
     monkeypatch: pytest.MonkeyPatch,

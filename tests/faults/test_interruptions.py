@@ -17,8 +17,6 @@ from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 SPOT = """
 region: us-east-1
 pools:

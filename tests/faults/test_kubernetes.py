@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-import pytest
 from tests.control.world import World, pod
 from tests.faults.guarding import Watch
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
@@ -18,8 +17,6 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Answer, Request
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 async def test_f08_a_machine_that_registers_while_the_api_server_is_away_is_not_given_up() -> None:

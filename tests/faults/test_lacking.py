@@ -15,8 +15,6 @@ from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.devices import Devices, Promise
 from gpuscaler.kube.resources import PODS
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 
 async def test_f68_two_machines_in_a_row_without_their_gpus_close_their_type_though_both_became_nodes() -> None:
     async with faulty(faults=NEVER, pace=Pace(ready=60.0)) as here:

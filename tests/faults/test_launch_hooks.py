@@ -10,8 +10,6 @@ from tests.control.world import QUICK
 from gpuscaler.clouds.delays import Delays
 from gpuscaler.embedded.aws.conditions import Conditions
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 
 def hook(seconds: int, default: str = "ABANDON") -> dict[str, Any]:
     return {

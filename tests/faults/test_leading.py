@@ -11,7 +11,6 @@ from gpuscaler.clouds.aws.causes import verdict
 from gpuscaler.clouds.protocol import Refusal
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 
 async def test_f01_a_leader_that_dies_right_after_the_purchase_left_buys_nothing_twice(tmp_path: Path) -> None:

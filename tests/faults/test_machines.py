@@ -4,7 +4,6 @@ import asyncio
 from collections import Counter
 
 import msgspec
-import pytest
 from tests.control.world import World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints, watch_of
 
@@ -14,8 +13,6 @@ from gpuscaler.kube.resources import NODES
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import learned
 from gpuscaler.settings.pools_file import parse_policy
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 EIGHT = """
 region: us-east-1

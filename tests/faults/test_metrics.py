@@ -20,8 +20,6 @@ from gpuscaler.planning.horizontal.reading import read_autoscaler
 from gpuscaler.planning.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, Unavailable
 from gpuscaler.planning.horizontal.stepping import Outcome, step
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 NAMES = ("p0", "p1", "p2", "p3")
 PATH = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ml/pods/%2A/duty_cycle_current?labelSelector=app%3Dllm"
 #: Kubernetes takes replicas away after five minutes without need.

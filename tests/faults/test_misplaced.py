@@ -2,15 +2,12 @@
 
 from typing import Any
 
-import pytest
 from tests.control.world import World, pod
 from tests.faults.guarding import BUSY_STRANGER, IDLE_STRANGER
 from tests.faults.kit import bought, faulty, status
 
 from gpuscaler.control.records.status import Process
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 LABELS = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
 PRESENT = {"matchExpressions": [{"key": "nvidia.com/gpu.present", "operator": "In", "values": ["true"]}]}

@@ -19,7 +19,6 @@ from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.templates import Overhead
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 PRODUCT = "nvidia.com/gpu.product"
 PROMISED = f"{CA}/node-template/label/{PRODUCT}"

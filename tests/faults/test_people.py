@@ -3,7 +3,6 @@
 import asyncio
 from pathlib import Path
 
-import pytest
 from tests.control.leaving import run
 from tests.control.records.test_service import events
 from tests.control.test_reclaiming import without_controller
@@ -18,8 +17,6 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
-
-pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 TWO_POOLS = (
     ONE_GPU_MACHINES

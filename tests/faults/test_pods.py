@@ -22,8 +22,6 @@ from gpuscaler.embedded import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Resource
 from gpuscaler.model.pods import Owner
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 #: Everything but the limits is as it comes.
 SERVING = """
 region: us-east-1

@@ -18,8 +18,6 @@ from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.planning.leaving.going import DRAIN_SECONDS
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 BUDGET = Failure(
     429,
     "TooManyRequests",

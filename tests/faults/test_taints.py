@@ -6,8 +6,6 @@ import pytest
 from tests.clouds.aws.accounts import DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 GPU = {"k8s.io/cluster-autoscaler/node-template/taint/nvidia.com/gpu": "true:NoSchedule"}
 OURS = "--register-with-taints=gpuscaler.io/arriving=:NoSchedule"
 

@@ -46,8 +46,6 @@ from gpuscaler.planning.state import State
 
 __all__ = ["shop"]
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 
 async def create(here: World, *pods: Object) -> None:
     for each in pods:

@@ -9,8 +9,6 @@ from tests.control.aws_stage import Stage, aws_stage
 
 from gpuscaler.kube.resources import EVENTS, POD_DISRUPTION_BUDGETS
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 LEAVING = "gpuscaler.io/leaving"
 HOOK: dict[str, Any] = {
     "AutoScalingGroupName": "gpus",

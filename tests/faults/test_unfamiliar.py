@@ -11,8 +11,6 @@ from gpuscaler.clouds.aws.buying import launched_as
 from gpuscaler.clouds.protocol import Bought, Order
 from gpuscaler.model.instances import Instance, Inventory
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 TWO = """
 region: us-east-1
 limits: {gpus: 4}

@@ -10,8 +10,6 @@ from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 ONE = """
 region: us-east-1
 pools:

@@ -38,8 +38,6 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 
 @pytest.mark.looptime(False)  # real sockets take real time
 async def test_f43_a_token_that_is_renewed_is_used_at_once_and_the_write_that_was_refused_is_made(tmp_path: Path) -> None:

@@ -11,8 +11,6 @@ from tests.control.world import pod
 
 from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 
-pytestmark = pytest.mark.looptime(noop_cycles=1)
-
 WELL_KNOWN = "topology.kubernetes.io/zone"
 BOTH = ("us-east-1a", "us-east-1b")
 

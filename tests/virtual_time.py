@@ -1,0 +1,147 @@
+"""An event loop whose clock moves only when there is nothing left to do, and then at once to the next timer.
+
+An hour of virtual time takes as long as what happens in it. What is computed in threads of the loop's executor is waited for as it is
+anywhere; sockets, other threads and processes are looked at before time moves, and are not waited for.
+
+Tests run thousands of hours in it, so its turn does less than asyncio's: timers are compared in C, the selector is asked only before time
+moves, and every so often meanwhile.
+"""
+
+import asyncio
+import heapq
+from asyncio import events
+from collections.abc import Callable
+from concurrent.futures import Executor
+from contextvars import Context
+from itertools import count
+from typing import Any, TypeVar, TypeVarTuple
+
+T = TypeVar("T")
+Given = TypeVarTuple("Given")
+
+#: The clock counts in microseconds, so that 0.1 and 0.2 seconds make 0.3. What is due within a nanosecond is due.
+PER_SECOND = 1_000_000
+NEARLY = 1e-9
+#: The selector is asked once in so many turns of a loop that has always something to do.
+BUSY_TURNS = 64
+#: Cancelled timers are thrown away when there are more than these, and more than half are.
+FEW_CANCELLED = 100
+
+
+class VirtualTimeLoop(asyncio.SelectorEventLoop):
+    """An event loop in virtual time, which begins at 0."""
+
+    # What asyncio's own loop has, which this one drives.
+    _ready: Any
+    _selector: Any
+    _stopping: bool
+    _process_events: Callable[[list[Any]], None]
+
+    def __init__(self) -> None:
+        self._now = 0.0
+        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._numbers = count()
+        self._cancelled = 0
+        self._turns = 0
+        #: Calls in threads that are under way.
+        self._outside = 0
+        super().__init__()
+
+    def time(self) -> float:
+        return self._now
+
+    def call_later(
+        self, delay: float, callback: Callable[[*Given], object], *args: *Given, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self._now + delay, callback, *args, context=context)
+
+    def call_at(
+        self, when: float, callback: Callable[[*Given], object], *args: *Given, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        self._check_closed()  # type: ignore[attr-defined]  # of asyncio's own loop
+        timer = events.TimerHandle(when, callback, args, self, context)
+        timer._scheduled = True  # type: ignore[attr-defined]  # so that it says when it is cancelled
+        heapq.heappush(self._timers, (when, next(self._numbers), timer))
+        return timer
+
+    def _timer_handle_cancelled(self, handle: Any) -> None:
+        if handle._scheduled:
+            self._cancelled += 1
+
+    def run_in_executor(self, executor: Executor | None, func: Callable[[*Given], T], *args: *Given) -> asyncio.Future[T]:
+        call = super().run_in_executor(executor, func, *args)
+        if not call.done():
+            self._outside += 1
+            call.add_done_callback(self._came_back)
+        return call
+
+    def _came_back(self, _call: Any) -> None:
+        self._outside -= 1
+
+    async def shutdown_default_executor(self, *timeout: Any) -> None:
+        self._outside += 1
+        try:
+            await super().shutdown_default_executor(*timeout)
+        finally:
+            self._outside -= 1
+
+    def close(self) -> None:
+        super().close()
+        self._timers.clear()
+
+    def _run_once(self) -> None:
+        """One turn: what is ready now, and what became due."""
+        ready, timers = self._ready, self._timers
+        self._turns += 1
+        if not ready and not self._stopping:
+            self._go_on()
+        elif not self._turns % BUSY_TURNS:
+            self._process_events(self._selector.select(0))
+        if self._cancelled > FEW_CANCELLED and 2 * self._cancelled > len(timers):
+            self._throw_away()
+        due = self._now + NEARLY
+        while timers and timers[0][0] < due:
+            timer: Any = heapq.heappop(timers)[2]
+            timer._scheduled = False
+            if timer._cancelled:
+                self._cancelled -= 1
+            else:
+                ready.append(timer)
+        # What these call is for the next turn, as it is in asyncio's own loop.
+        for _ in range(len(ready)):
+            handle = ready.popleft()
+            if not handle._cancelled:
+                handle._run()
+
+    def _go_on(self) -> None:
+        """Nothing is ready: take what came from outside, or else let time pass until the next timer."""
+        timers = self._timers
+        while timers and timers[0][2].cancelled():
+            timer: Any = heapq.heappop(timers)[2]
+            timer._scheduled = False
+            self._cancelled -= 1
+        came = self._selector.select(0)
+        if not came and (self._outside or not timers):
+            came = self._selector.select(timers[0][0] - self._now if timers else None)
+        if not came and timers and not self._ready:
+            self._move(timers[0][0])
+        self._process_events(came)
+
+    def _move(self, to: float) -> None:
+        ticks = round(to * PER_SECOND)
+        if ticks / PER_SECOND + NEARLY <= to:
+            ticks += 1
+        self._now = max(self._now, ticks / PER_SECOND)
+
+    def _throw_away(self) -> None:
+        left = []
+        for entry in self._timers:
+            timer: Any = entry[2]
+            if timer._cancelled:
+                timer._scheduled = False
+            else:
+                left.append(entry)
+        # The list stays the same: a turn may be at it.
+        self._timers[:] = left
+        heapq.heapify(self._timers)
+        self._cancelled = 0
