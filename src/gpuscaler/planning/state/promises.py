@@ -50,6 +50,7 @@ class Pair(Struct, frozen=True, gc=False):
     broken: int
     last: float
     until: float
+    detail: str = ""
 
 
 class Promises(Struct, frozen=True, gc=False):
@@ -72,7 +73,7 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
     broken = 1 if known is None else known.broken + 1
     broken = max(broken, BROKEN) if event.certain else broken
     pause = min(PAUSE_SECONDS * 2.0 ** min(20, broken - BROKEN), LONGEST_SECONDS) if broken >= BROKEN else 0.0
-    pair = Pair(event.offering, event.pods, broken, event.at, event.at + pause)
+    pair = Pair(event.offering, event.pods, broken, event.at, event.at + pause, event.why)
     return Promises((*others, pair), promises.kept, promises.broken + 1)
 
 
