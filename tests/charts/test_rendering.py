@@ -331,6 +331,13 @@ def test_a_dry_run_has_no_right_to_write() -> None:
     assert not verbs() <= READS
 
 
+@pytest.mark.parametrize(
+    ("config", "binds"), [({}, False), ({"steering": "bind"}, True), ({"steering": "off"}, False), ({"steering": False}, False)]
+)
+def test_pods_are_bound_only_where_that_is_asked_for(config: dict[str, Any], binds: bool) -> None:
+    assert any("pods/binding" in rule["resources"] for rule in rules({"config": config})) == binds
+
+
 def test_who_plays_no_kubelet_may_read_no_single_pod() -> None:
     def got(kubelet: bool) -> set[str]:
         return {

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from msgspec.structs import replace
 from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 from tests.planning import claims
@@ -29,6 +30,7 @@ from gpuscaler.kube.errors import NotFound, ServerError, TooManyRequests, Unreac
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.instances import ALIVE
+from gpuscaler.model.pools import BIND, NOMINATE
 from gpuscaler.planning.adopting import adopted_name
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS
@@ -246,7 +248,8 @@ class Schedules(RuleBasedStateMachine):
 
     async def _begin(self, seed: int, calls: CallFaults, *, replaces: bool) -> None:
         dice = Random(seed)
-        policy = parse_policy(POOLS)
+        # Of its own dice: what else happens in a schedule stays as it was.
+        policy = replace(parse_policy(POOLS), steering=Random(f"steering/{seed}").choice((NOMINATE, BIND)))
         spot = [offering for pool in policy.pools for offering in pool.offerings if offering.market == "spot"]
         # Spot comes and goes; from minute 20 on it is there.
         capacity = {

@@ -1,11 +1,12 @@
 """A controller that dies at any step between intent and arrival neither buys twice nor forgets (I2, I3)."""
 
 import pytest
-from tests.control.world import Deaths, luck, world
+from tests.control.world import ONE_GPU_MACHINES, Deaths, luck, world
 from tests.soaking import RUNS as SCHEDULES
 from tests.soaking import SEED, part_of_runs
 
 from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.model.pools import BIND, NOMINATE
 
 #: A tenth of the schedules of `make soak RUNS=N`.
 RUNS = part_of_runs(10)
@@ -33,7 +34,8 @@ async def one_run(seed: int) -> None:
         stale_seconds=dice.choice((0.0, 90.0)),
         tokens=tokens,
     )
-    async with world(seed=seed, calls=faults) as here:
+    steering = luck(seed, "steering").choice((NOMINATE, BIND))
+    async with world(f"steering: {steering}\n{ONE_GPU_MACHINES}", seed=seed, calls=faults) as here:
         here.start(Deaths(dice.randint(1, 12), before=dice.random() < 0.5))
         await here.sleep(3.0)
         for number in range(pods):

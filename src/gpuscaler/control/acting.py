@@ -17,6 +17,7 @@ from gpuscaler.model.options import CHECKPOINT_REQUESTED
 from gpuscaler.planning.acts import (
     ON_MACHINES,
     Act,
+    Bind,
     Checkpoint,
     Clear,
     Close,
@@ -28,6 +29,7 @@ from gpuscaler.planning.acts import (
     Lift,
     Mark,
     Nominate,
+    OnPod,
     Unmark,
 )
 from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
@@ -44,6 +46,8 @@ ATTEMPTS = 4
 REST_SECONDS, LONGEST_REST = 10.0, 120.0
 #: How admission webhooks and policies say that they forbid this one write; what they say of one object holds for no other.
 POLICY = ("denied the request", "denied request")
+#: What an API server, and admission webhooks, answer that they will answer again: it is what is asked that they do not take.
+LASTING = frozenset({400, 403, 405, 422})
 #: When nominations to a node that has just opened are written again, in seconds, each after the one before, until its pods are bound; where
 #: the API server is slow that takes a second.
 HOLDS = (0.0, 0.05, 0.1, 0.2, 0.2, 0.2, 0.3, 0.4)
@@ -56,7 +60,8 @@ class Outcome(Struct, frozen=True, gc=False):
     """What came of an act. ``detail`` is empty when it was done, else why it was not, in words.
 
     ``budget`` says that a PodDisruptionBudget, or more than one, stood against an eviction; ``retry_after`` are seconds to wait.
-    ``tried`` says whether anything was asked at all: what was forbidden a moment ago is not. ``gone`` says that a pod was gone before.
+    ``tried`` says whether anything was asked at all: what was forbidden a moment ago is not. ``gone`` says that a pod was gone before,
+    ``lasting`` that the same would be refused again.
     """
 
     act: Act
@@ -65,6 +70,7 @@ class Outcome(Struct, frozen=True, gc=False):
     budget: bool = False
     tried: bool = True
     gone: bool = False
+    lasting: bool = False
 
 
 class Rest(Struct, frozen=True, gc=False):
@@ -88,12 +94,18 @@ class WireSpec(msgspec.Struct):
 
 class WireMetadata(msgspec.Struct):
     version: str = msgspec.field(default="", name="resourceVersion")
+    deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
     labels: dict[str, str] | None = None
+
+
+class WireStatus(msgspec.Struct):
+    allocatable: dict[str, Any] | None = None
 
 
 class WireNode(msgspec.Struct):
     metadata: WireMetadata = msgspec.field(default_factory=WireMetadata)
     spec: WireSpec = msgspec.field(default_factory=WireSpec)
+    status: WireStatus = msgspec.field(default_factory=WireStatus)
 
 
 class WirePodSpec(msgspec.Struct):
@@ -135,10 +147,13 @@ class Actor:
         self._one_slot = asyncio.Semaphore(1)
         #: Machines that are taken back are marked before anything else is done: their pods have two minutes, or half a one.
         self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(ABREAST)
+        #: Nodes that are being read: all pods that are bound to one are decided by one answer.
+        self._reading: dict[str, asyncio.Task[WireNode]] = {}
         #: What was forbidden, by the kind of act and the namespace.
         self._resting: dict[tuple[type, str], Rest] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
+            Bind: self._bind,
             Close: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=True)),
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
@@ -165,7 +180,7 @@ class Actor:
                 gate.leave(act.node)
 
     async def _done(self, act: Act, gate: "_Gate") -> Outcome:
-        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, Nominate | Checkpoint | Evict | Delete) else "")
+        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, OnPod) else "")
         async with self._slots_of(act):
             now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
             if rest is not None and now < rest.until:
@@ -174,12 +189,14 @@ class Actor:
                 found = await (self._lift(act, gate) if isinstance(act, Lift) else self._how[type(act)](act))
             except Forbidden as error:
                 if any(words in str(error) for words in POLICY):
-                    return Outcome(act, str(error))
+                    return Outcome(act, str(error), lasting=True)
                 pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
                 self._resting[kind] = Rest(now + pause, pause, str(error))
-                return Outcome(act, str(error), pause)
-            except (ApiError, Unreachable) as error:
-                return Outcome(act, str(error), getattr(error, "retry_after", None) or 0.0)
+                return Outcome(act, str(error), pause, lasting=True)
+            except ApiError as error:
+                return Outcome(act, str(error), error.retry_after or 0.0, lasting=error.status in LASTING)
+            except Unreachable as error:
+                return Outcome(act, str(error))
             self._resting.pop(kind, None)
             return found if isinstance(found, Outcome) else Outcome(act, found)
 
@@ -191,6 +208,35 @@ class Actor:
 
     async def _nominate(self, act: Nominate) -> str:
         return await self._patch_pod(act.pod, {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node or None}})
+
+    async def _bind(self, act: Bind) -> str:
+        """Bind a pod, where its node is what it was when that was decided: beside a restarting device plugin it would fail for good."""
+        namespace, name = act.pod.split("/", 1)
+        try:
+            node = await self._read(act.node)
+            if node.metadata.deleted:
+                return f"pod {act.pod}: {_node_gone(act.node)}"
+            if lost := _lost(node, act.devices):
+                return f"pod {act.pod}: node {act.node} {lost}; it is bound once the node has that again"
+            await self._client.bind(namespace, name, act.node, uid=act.uid)
+        except Conflict as error:
+            # It may be bound by ourselves: by an attempt that got no answer, or by the leader before.
+            return "" if f'"{act.node}"' in error.message else f"pod {act.pod}: {error}"
+        except NotFound as error:
+            return f"pod {act.pod}: {error}"
+        return ""
+
+    async def _read(self, node: str) -> WireNode:
+        """A node as it is now, read once for all who ask meanwhile."""
+
+        async def read() -> WireNode:
+            return msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
+
+        task = self._reading.get(node)
+        if task is None:
+            task = self._reading[node] = asyncio.get_running_loop().create_task(read())
+            task.add_done_callback(lambda _: self._reading.pop(node, None))
+        return await asyncio.shield(task)
 
     async def _patch_pod(self, pod: str, patch: dict[str, Any]) -> str:
         """Patch a pod by way of its status; the uid in ``patch`` makes it that pod's, and not that of one which took its name meanwhile."""
@@ -306,6 +352,16 @@ class Actor:
 
 def _node_gone(node: str) -> str:
     return f"node {node} is gone"
+
+
+def _lost(node: WireNode, devices: Mapping[str, int]) -> str:
+    """What a node does not offer any more of ``devices``, in words."""
+    offered = node.status.allocatable or {}
+    for resource, amount in devices.items():
+        shown = str(offered.get(resource, 0))
+        if not shown.isdecimal() or int(shown) < amount:
+            return f"shows {shown} {resource} by now, and showed {amount}"
+    return ""
 
 
 def _taint(key: str, *, present: bool) -> Change:

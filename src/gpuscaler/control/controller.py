@@ -31,8 +31,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover, quarantine, restarting
-from gpuscaler.planning.acts import ON_MACHINES, Act, End, Evict, Extend, Label, Protect
+from gpuscaler.planning.acts import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
 from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.binding import Refused
 from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.leaving import Refusal
 from gpuscaler.planning.memory import Facts, Look, Memory, breakers_of, look, ordered, recalled, state_of, vanishing
@@ -111,6 +112,7 @@ class Controller:
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._labelling: asyncio.Task[list[Outcome]] | None = None
         self._unevicted: list[Refusal] = []
+        self._unbound: list[Refused] = []
         self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
         self.failures = Failures(self._alarm.wake)
@@ -334,10 +336,12 @@ class Controller:
         provider = self._cloud.provider
         announced, vanished = self._cloud.found()
         unevicted, self._unevicted = tuple(self._unevicted), []
+        unbound, self._unbound = tuple(self._unbound), []
         unseen, self._unseen = self._unseen, {}
         if self._unheard is not None:
             announced, vanished = (*self._unheard.announced, *announced), (*self._unheard.vanished, *vanished)
             unevicted, unseen = (*self._unheard.unevicted, *unevicted), {**self._unheard.unseen, **unseen}
+            unbound = (*self._unheard.unbound, *unbound)
         return Facts(
             inventory=self._cloud.inventory,
             attempts=self._attempts,
@@ -349,6 +353,7 @@ class Controller:
             announced=announced,
             vanished=vanished,
             unevicted=unevicted,
+            unbound=unbound,
             unseen=unseen,
             tried=now - (self._time() - self._alarm.tried),
             holds=self._holds,
@@ -432,6 +437,8 @@ class Controller:
             act = outcome.act
             if outcome.detail and isinstance(act, Evict):
                 self._unevicted.append(Refusal(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
+            elif isinstance(act, Bind) and outcome.lasting:
+                self._unbound.append(Refused(act.pod, act.node, outcome.detail))
 
     async def _plan(self, cluster: Cluster, seen: Look) -> None:
         """Make a plan of what was ``seen``, write its intent down, and send its orders."""

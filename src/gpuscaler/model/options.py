@@ -12,7 +12,7 @@ from msgspec import Struct, field
 
 from gpuscaler.model.durations import DurationError, parse_positive_duration
 from gpuscaler.model.pods import PodOptions
-from gpuscaler.model.pools import MARKETS
+from gpuscaler.model.pools import MARKETS, STEERINGS
 from gpuscaler.model.quantities import shortened, unrepeated
 from gpuscaler.model.selectors import integer
 
@@ -31,6 +31,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 OURS = "gpuscaler.io/"
 #: Whether what holds a GPU without another ready replica may be moved to save money, and its values.
 DISRUPTION, ALLOW, NEVER = "gpuscaler.io/disruption", "allow", "never"
+#: How a pod comes to the machine that it is promised.
+STEERING = "gpuscaler.io/steering"
 #: When a pod was asked to save its work, and the request that it has answered.
 CHECKPOINT_REQUESTED, CHECKPOINTED = "gpuscaler.io/checkpoint-requested", "gpuscaler.io/checkpointed"
 _CA = "cluster-autoscaler.kubernetes.io/"
@@ -62,6 +64,7 @@ class PodAnnotations(Struct, frozen=True, gc=False):
     scale_up_delay: str | None = field(default=None, name="cluster-autoscaler.kubernetes.io/pod-scale-up-delay")
     do_not_disrupt: str | None = field(default=None, name="karpenter.sh/do-not-disrupt")
     disruption: str | None = field(default=None, name=DISRUPTION)
+    steering: str | None = field(default=None, name=STEERING)
     mirror: str | None = field(default=None, name="kubernetes.io/config.mirror")
     volcano: str | None = field(default=None, name="scheduling.k8s.io/group-name")
     volcano_own: str | None = field(default=None, name="scheduling.volcano.sh/group-name")
@@ -143,6 +146,7 @@ def pod_options(
         if isinstance(undisturbed, bool)
         else reader.cut(_UNDISTURBED, found.do_not_disrupt, undisturbed, LONGEST),
         disruption=reader.read(DISRUPTION, found.disruption, _disruption, ""),
+        steering=reader.read(STEERING, found.steering, _steering, ""),
         do_not_drain=_NO_DRAIN in labels and labels[_NO_DRAIN].lower() != "false",
         mirror=found.mirror is not None,
         gang=gang.name,
@@ -157,6 +161,12 @@ def disruption(text: str | None) -> tuple[str, tuple[str, ...]]:
     """What the annotation of an owner or a Namespace says about its pods, empty where it says nothing, and what could not be read."""
     reader = _Reader()
     return reader.read(DISRUPTION, text, _disruption, ""), tuple(reader.warnings)
+
+
+def steering(text: str | None) -> tuple[str, tuple[str, ...]]:
+    """How a Namespace says that its pods come to their machines, empty where it says nothing, and what could not be read."""
+    reader = _Reader()
+    return reader.read(STEERING, text, _steering, ""), tuple(reader.warnings)
 
 
 def checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:
@@ -208,6 +218,12 @@ def _do_not_disrupt(text: str) -> bool | float:
 def _disruption(text: str) -> str:
     if text not in (ALLOW, NEVER):
         raise ValueError(f"{ALLOW} or {NEVER}")
+    return text
+
+
+def _steering(text: str) -> str:
+    if text not in STEERINGS:
+        raise ValueError(", ".join(STEERINGS[:-1]) + f" or {STEERINGS[-1]}")
     return text
 
 

@@ -27,6 +27,7 @@ class PoolOverride(Struct, frozen=True, gc=False):
     spare: Spare | None = None
     idle_after: float | None = None
     unready_after: float | None = None
+    steering: str | None = None
     priority: int | None = None
     min_gpus_per_pod: int | None = None
     budgets: tuple[Budget, ...] | None = None
@@ -37,7 +38,7 @@ class PoolOverride(Struct, frozen=True, gc=False):
 
 
 #: Fields of both, which an override that has them replaces.
-_REPLACED = ("min", "max", "spare", "idle_after", "unready_after", "priority", "min_gpus_per_pod", "budgets", "startup_taints")
+_REPLACED = ("min", "max", "spare", "idle_after", "unready_after", "steering", "priority", "min_gpus_per_pod", "budgets", "startup_taints")
 
 
 def overridden(pool: Pool, override: PoolOverride) -> Pool:

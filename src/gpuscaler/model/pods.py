@@ -107,6 +107,7 @@ class PodOptions(Struct, frozen=True, gc=False):
     safe_to_evict_local_volumes: tuple[str, ...] = ()
     do_not_disrupt: bool | float = False
     disruption: str = ""
+    steering: str = ""
     do_not_drain: bool = False
     mirror: bool = False
     gang: str = ""

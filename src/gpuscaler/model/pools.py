@@ -11,6 +11,9 @@ from gpuscaler.model.taints import Taint, untolerated
 
 #: Where a price is from that no region has: a guess from the type's size. Nothing that runs is moved for what it would save.
 BY_SIZE = "size"
+#: How pods come to the machines that they are promised: we bind them, nominate them for their scheduler, or leave them to it.
+BIND, NOMINATE, OFF = "bind", "nominate", "off"
+STEERINGS = (NOMINATE, BIND, OFF)
 MARKETS = ("reserved", "spot", "on-demand")
 #: How long the node of a machine may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
 UNREADY_AFTER = 2700.0
@@ -98,6 +101,7 @@ class Pool(Struct, frozen=True, gc=False):
     0 is never. Without ``buys_without_gpus`` no machine is bought for pods that ask for no accelerator; on machines that are there they may
     run all the same. ``balances`` says that its group ends machines by itself to even out zones, but for those that are protected.
     ``divides`` says that its group divides machines between markets: what one market has not, it does not ask of the other.
+    ``steering`` is how pods come to its machines, empty where the policy's counts.
     """
 
     name: str
@@ -119,6 +123,7 @@ class Pool(Struct, frozen=True, gc=False):
     buys_without_gpus: bool = True
     balances: bool = False
     divides: bool = False
+    steering: str = ""
 
 
 def sold(pool: Pool) -> tuple[Offering, ...]:
@@ -159,7 +164,8 @@ DEFAULT_DOLLARS = 100.0
 class Policy(Struct, frozen=True, gc=False):
     """Everything a user decides. ``preferences`` is "ignore" (break ties only) or "respect".
 
-    ``max_grace`` is the longest time, in seconds, that any pod is given to save its work.
+    ``max_grace`` is the longest time, in seconds, that any pod is given to save its work. ``steering`` is one of :data:`STEERINGS`; only
+    pods of ``bind_schedulers`` are bound.
     """
 
     pools: tuple[Pool, ...]
@@ -171,6 +177,8 @@ class Policy(Struct, frozen=True, gc=False):
     min_saving: float = 0.0
     work_budget: int = 1_000_000
     max_grace: float = 3600.0
+    steering: str = NOMINATE
+    bind_schedulers: tuple[str, ...] = ("default-scheduler",)
 
 
 def unpriced(policy: Policy) -> frozenset[tuple[str, str, str, str]]:

@@ -58,12 +58,16 @@ class PriorityClass(Struct, frozen=True, gc=False):
 
 
 class Namespace(Struct, frozen=True, gc=False):
-    """``disruption`` and ``warnings`` are as those of a :class:`Workload`, for all pods of the namespace."""
+    """``disruption`` and ``warnings`` are as those of a :class:`Workload`, for all pods of the namespace.
+
+    ``steering`` is how they come to the machines that they are promised, empty where it does not say.
+    """
 
     name: str
     labels: Mapping[str, str] = {}
     disruption: str = ""
     warnings: tuple[str, ...] = ()
+    steering: str = ""
 
 
 class RuntimeClass(Struct, frozen=True, gc=False):

@@ -1,5 +1,7 @@
 """What is to be done to nodes, pods and machines, as data: deciding is pure, and whoever carries an act out tells what came of it."""
 
+from collections.abc import Mapping
+
 from msgspec import Struct
 
 
@@ -9,6 +11,15 @@ class Nominate(Struct, frozen=True, gc=False, tag=True):
     pod: str
     uid: str
     node: str
+
+
+class Bind(Struct, frozen=True, gc=False, tag=True):
+    """Bind a pod to a node, if that still offers these ``devices``, by resource, and is not being deleted."""
+
+    pod: str
+    uid: str
+    node: str
+    devices: Mapping[str, int] = {}
 
 
 class Lift(Struct, frozen=True, gc=False, tag=True):
@@ -130,6 +141,7 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
     reason: str
 
 
-Act = Nominate | Lift | Close | Mark | Unmark | Discourage | Label | Exclude | Checkpoint | Evict | Delete | End | Extend | Protect | Clear
+OnPod = Nominate | Bind | Checkpoint | Evict | Delete
+Act = OnPod | Lift | Close | Mark | Unmark | Discourage | Label | Exclude | End | Extend | Protect | Clear
 #: Acts that are asked of the cloud.
 ON_MACHINES = (End, Extend, Protect)

@@ -22,6 +22,7 @@ from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
+from gpuscaler.planning.binding import Refused, Unbinding, unbinding
 from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
 from gpuscaler.planning.hard_stop import bounded
@@ -77,7 +78,7 @@ class Memory(Struct, frozen=True, gc=False):
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
     ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
     ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
-    still wait.
+    still wait. ``unbinding`` are pools where bindings were refused.
     """
 
     ledger: Ledger = Ledger()
@@ -98,6 +99,7 @@ class Memory(Struct, frozen=True, gc=False):
     unready: Unready = Unready()
     guarding: Guarding = Guarding()
     away: Mapping[str, Away] = {}
+    unbinding: Mapping[str, Unbinding] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -107,7 +109,8 @@ class Facts(Struct, frozen=True, gc=False):
     ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``why`` says why some are taken away,
     where that is not the cloud's usual reason; ``guarded`` is what came of protecting machines; ``announced`` is all that it has
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
-    not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unseen`` are
+    not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unbound`` bindings that were refused
+    for good, ``unseen`` are
     nodes on which a last look has found pods that no watch has shown, in words. ``tried`` is when a pod that waits was last seen to be
     written to, as scheduling attempts do. ``holds`` are what people have stopped. Without ``fresh`` nothing is removed.
     """
@@ -122,6 +125,7 @@ class Facts(Struct, frozen=True, gc=False):
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
     unevicted: tuple[leaving.Refusal, ...] = ()
+    unbound: tuple[Refused, ...] = ()
     unseen: Mapping[str, str] = {}
     tried: float = 0.0
     holds: Holds = Holds()
@@ -200,7 +204,18 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished, roll)
     memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
-    wheel = steering.steer(book, cluster, policy, attempts=facts.attempts, said=facts.said, tried=facts.tried, now=now, roll=roll)
+    memory = replace(memory, unbinding=unbinding(memory.unbinding, facts.unbound, book, now))
+    wheel = steering.steer(
+        book,
+        cluster,
+        policy,
+        attempts=facts.attempts,
+        said=facts.said,
+        tried=facts.tried,
+        now=now,
+        roll=roll,
+        nominating=memory.unbinding.keys(),
+    )
     book = ledger.folded(book, wheel.steps)
     refused = refusing.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)

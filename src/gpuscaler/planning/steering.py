@@ -5,7 +5,7 @@ attempt clears it, so it is written again while the promise stands. What became 
 take its pods is not bought again for them.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,9 +13,10 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import NOMINATE, OFF, Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half
+from gpuscaler.planning.binding import BOUND_AT_ONCE, Binder, Binding, opens_for
 from gpuscaler.planning.filters.nodes import admits, explain_selector
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
@@ -39,8 +40,6 @@ LONGEST_SECONDS = 300.0
 AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
 #: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
 RARER = 0.125
-#: Where gangs come from that a scheduler binds as a whole.
-BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 
 
 class Unfit(Struct, frozen=True, gc=False):
@@ -76,18 +75,22 @@ def steer(
     tried: float = 0.0,
     now: float,
     roll: Roll | None = None,
+    nominating: Set[str] = frozenset(),
 ) -> Steering:
     """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then.
 
-    ``tried`` is when any pod that waits was last seen to be tried. ``roll`` is that of ``cluster`` and the cloud's list.
+    ``tried`` is when any pod that waits was last seen to be tried. ``roll`` is that of ``cluster`` and the cloud's list. ``nominating`` are
+    pools where no pods are bound for now.
     """
     wheel = _Wheel(book, cluster, policy, attempts, now)
+    wheel.binder = Binder(cluster, policy, now, nominating)
     wheel.tried = tried
     wheel.said = said or {}
     for name in [machine.id for machine in book.coming if machine.ready]:
         # Those that opened before it may have changed who waits for it.
         wheel.arrive(next(machine for machine in wheel.book.coming if machine.id == name))
     wheel.take_turns()
+    wheel.bind()
     for promise in wheel.book.promises:
         wheel.keep(promise)
     wheel.open_foreign(roll or Roll.of(cluster, None))
@@ -116,6 +119,8 @@ def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tupl
 class _Wheel:
     """One look at all that arrives; ``book`` runs ahead with the steps that were taken."""
 
+    binder: Binder
+
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, attempts: Mapping[str, float], now: float) -> None:
         self.book = book
         self.cluster = cluster
@@ -137,6 +142,7 @@ class _Wheel:
         self.closed = {one.id for one in book.coming}
         #: The nodes that may open now, with those that each opens together with.
         self.line, self.turns = Line(book, cluster, now), dict[str, frozenset[str]]()
+        self.bindings: Mapping[str, Binding] = {}
         unnamed = sum(pod.nominated_node != one.node for one in book.promises if one.nominated for pod in self.waiting(one.pods))
         self.again = min(AGAIN_SECONDS + WRITE_SECONDS * unnamed, REPEAT_SECONDS)
 
@@ -212,14 +218,21 @@ class _Wheel:
         elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
         mine = [pod for pod in self.waiting((*promise.pods, *machine.pods)) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
-        if set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
+        if self.binds(promise):
+            # Those that have come are still to be told of.
+            pods = tuple(dict.fromkeys((*(key for key in promise.pods if self.is_bound(key)), *pods)))
+            if set(pods) != set(promise.pods):
+                self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
+        elif set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
             called = promise.called if pods and promise.pods else 0.0
             self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now, called=called, stood=0.0)))
 
     def held(self, machine: Coming) -> bool:
         """Whether others must open first: what a plan's order says, machines of the same gangs that are not ready, or not to be had."""
+        if is_half(machine, self.cluster):
+            return True
         still = {one.id for one in self.book.coming if self.is_shut(one)}
-        if is_half(machine, self.cluster) or any(one in still for one in machine.after if one != machine.id):
+        if any(one in still for one in machine.after if one != machine.id) and not self.binder.binds(machine.key[0], machine.pods):
             return True
         return bool(self.unready_gangs) and any(self.gang(pod.key) in self.unready_gangs for pod in self.waiting(machine.pods))
 
@@ -248,6 +261,8 @@ class _Wheel:
         node = self.cluster.nodes.get(promise.node)
         if node is None or node.deleted:
             self.fold(ledger.Redeemed(promise.node))
+        elif promise.node in self.bindings:
+            self.seat(promise, node, self.bindings[promise.node])
         elif promise.step == NOMINATING:
             self.nominate(promise, node)
         elif promise.step == OPEN:
@@ -260,8 +275,9 @@ class _Wheel:
 
     def take_turns(self) -> None:
         """Whose turn it is to open: who is next in line, and all of their gangs', where a scheduler binds all members at once or none."""
-        closed = [one for one in self.book.promises if one.step == NOMINATING]
-        self.line = Line(self.book, self.cluster, self.now)
+        in_turn = tuple(one for one in self.book.promises if not self.binds(one))
+        closed = [one for one in in_turn if one.step == NOMINATING]
+        self.line = Line(replace(self.book, promises=in_turn), self.cluster, self.now)
         first = self.line.first() if closed else []
         gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
         mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
@@ -273,6 +289,54 @@ class _Wheel:
         for one in closed:
             if (one.node in self.turns) != bool(one.called) and any(self.waiting(one.pods)):
                 self.fold(ledger.Promised(replace(one, called=0.0, stood=0.0) if one.called else replace(one, called=self.now)))
+
+    def binds(self, promise: Promise) -> bool:
+        """Whether a machine is closed and opens once its pods are bound."""
+        return promise.step == NOMINATING and self.binder.binds(promise.offering[0], promise.pods)
+
+    def bind(self) -> None:
+        """See which pods can be bound to machines that are ready and closed."""
+        closed = [one for one in self.book.promises if self.binds(one)]
+        if closed:
+            meant = {pod for one in self.book.coming for pod in one.pods} | {pod for one in self.book.promises for pod in one.pods}
+            self.bindings = self.binder.look(closed, meant, self.unready_gangs)
+
+    def seat(self, promise: Promise, node: Node, found: Binding) -> None:
+        """Bind the pods of a closed machine, and open it once that has shown."""
+        if not is_closed(node):
+            self.fold(ledger.Promised(replace(found.promise, step=OPEN, since=self.now)))
+            self.opened(node.name)
+            return
+        for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
+            if pod.node_name:
+                self.settle(promise, pod)
+        self.acts += found.bind
+        self.lose(promise, node, found.gone)
+        after = found.promise
+        if found.opens and promise.closes and not found.left:
+            # It is kept for large pods, and has them: nobody else is to come.
+            self.fold(ledger.Redeemed(node.name))
+            self.opened(node.name)
+            return
+        if found.opens and self.now >= promise.lifted + REPEAT_SECONDS:
+            left = [pod for pod in found.left if self.binder.steering(pod, promise.offering[0]) == NOMINATE]
+            nominations = tuple(Nominate(pod.key, pod.uid, node.name) for pod in left)
+            self.acts.append(Lift(node.name, opens_for(found.left, bool(promise.sent)), nominations))
+            after = replace(after, lifted=self.now)
+        if after != promise:
+            self.fold(ledger.Promised(after))
+
+    def lose(self, promise: Promise, node: Node, gone: Iterable[Pod]) -> None:
+        """Pods that cannot come to a machine any more are planned for anew."""
+        names = tuple(pod.key for pod in gone)
+        for machine in self.book.coming:
+            if names and machine.node == node.name:
+                self.fold(ledger.Unfit(machine.id, names))
+        for pod in gone:
+            if short := falls_short(pod, node, self.cluster):
+                self.outcomes.append(self.broken(promise.offering, pod, node, short))
+            else:
+                self.stray.append(pod.key)
 
     def is_overdue(self, promise: Promise) -> bool:
         """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
@@ -369,7 +433,7 @@ class _Wheel:
                     self.stray.append(key)  # others came first
             else:
                 left.append(key)
-                if pod.nominated_node != node.name and self.now >= due:
+                if pod.nominated_node != node.name and self.now >= due and self.binder.steering(pod, promise.offering[0]) != OFF:
                     again.append(Nominate(pod.key, pod.uid, node.name))
         self.acts += again
         if not left:

@@ -3,7 +3,7 @@
 import re
 
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
-from gpuscaler.model.pools import MARKETS
+from gpuscaler.model.pools import MARKETS, STEERINGS
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
 from gpuscaler.settings.run_settings import LAUNCHES, AwsSettings
@@ -17,6 +17,7 @@ OVERRIDE_KEYS = (
     "spare",
     "idle_after",
     "unready_after",
+    "steering",
     "min_gpus_per_pod",
     "labels",
     "taints",
@@ -126,6 +127,7 @@ def _override(at: Cursor) -> PoolOverride | None:
         spare=read_spare(fields["spare"], ()) if "spare" in fields else None,
         idle_after=fields["idle_after"].duration() if "idle_after" in fields else None,
         unready_after=fields["unready_after"].duration() if "unready_after" in fields else None,
+        steering=fields["steering"].choice(STEERINGS) if "steering" in fields else None,
         priority=priority,
         min_gpus_per_pod=fields["min_gpus_per_pod"].integer(minimum=0, expected=_WHOLE) if "min_gpus_per_pod" in fields else None,
         budgets=read_budgets(fields["budgets"]) if "budgets" in fields else None,

@@ -136,6 +136,9 @@ class Cursor:
 
     def choice(self, options: Collection[str]) -> str | None:
         value = self.entry.value
+        if value is False and "off" in options:
+            # YAML reads the bare word as a boolean, and Helm writes it back as one.
+            return "off"
         if isinstance(value, str) and value in options:
             return value
         hint = difflib.get_close_matches(value, options, 1) if isinstance(value, str) else []

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.options import LONGEST, MAX_GRACE
-from gpuscaler.model.pools import MARKETS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
+from gpuscaler.model.pools import MARKETS, STEERINGS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError
@@ -19,7 +19,18 @@ from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, rea
 from gpuscaler.settings.run_file import RUN_KEYS, from_account, read_run
 from gpuscaler.settings.run_settings import RunSettings
 
-TOP_KEYS = ("pools", "limits", "region", "preferences", "schedulers", "priority_cutoff", "min_saving", "max_grace")
+TOP_KEYS = (
+    "pools",
+    "limits",
+    "region",
+    "preferences",
+    "schedulers",
+    "priority_cutoff",
+    "min_saving",
+    "max_grace",
+    "steering",
+    "bind_schedulers",
+)
 LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute", "fruitless_per_hour")
 POOL_KEYS = (
     "name",
@@ -29,6 +40,7 @@ POOL_KEYS = (
     "spare",
     "idle_after",
     "unready_after",
+    "steering",
     "min_gpus_per_pod",
     "labels",
     "taints",
@@ -146,6 +158,8 @@ def _policy(fields: dict[str, Cursor]) -> Policy:
         region=region,
         preferences=_choice(fields, "preferences", PREFERENCES),
         schedulers=_schedulers(fields["schedulers"]) if "schedulers" in fields else ("default-scheduler",),
+        steering=_choice(fields, "steering", STEERINGS),
+        bind_schedulers=_schedulers(fields["bind_schedulers"]) if "bind_schedulers" in fields else ("default-scheduler",),
         priority_cutoff=cutoff,
         min_saving=saving,
         max_grace=MAX_GRACE if grace is None else min(grace, LONGEST),
@@ -229,6 +243,7 @@ def _pool(at: Cursor, region: str) -> Pool | None:
         unready_after=UNREADY_AFTER if unready is None else unready,
         min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
         buys_without_gpus="min_gpus_per_pod" in fields or not for_gpus(offerings),
+        steering=(fields["steering"].choice(STEERINGS) or "") if "steering" in fields else "",
         priority=priority or 0,
         arch=arch,
         match_labels=labels,

@@ -6,7 +6,7 @@ used twice, min against max) only the parser says.
 
 from typing import Any
 
-from gpuscaler.model.pools import MARKETS
+from gpuscaler.model.pools import MARKETS, STEERINGS
 from gpuscaler.settings.aws_file import OVERRIDE_KEYS, PRICE_KEYS
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
@@ -34,6 +34,8 @@ def pools_file_schema() -> Schema:
                 "region": _optional({"type": "string", "pattern": _LABEL_VALUE, "description": "Region of prices and labels."}),
                 "preferences": _optional({"enum": list(PREFERENCES), "default": "ignore"}),
                 "schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
+                "steering": _optional({**_steering(), "default": STEERINGS[0]}),
+                "bind_schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
                 "priority_cutoff": _optional({"type": "integer", **_INT32, "default": -10}),
                 "min_saving": _optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
                 "max_grace": _optional({**_duration(), "default": "1h", "description": "Longest time for a pod to save its work."}),
@@ -161,6 +163,11 @@ def _span() -> Schema:
     return {"anyOf": [_duration(), {"type": "array", "minItems": 3, "maxItems": 3, "items": _duration()}]}
 
 
+def _steering() -> Schema:
+    # YAML reads a bare off as a boolean.
+    return {"enum": [*STEERINGS, False], "description": "How pods come to the machines that they are promised."}
+
+
 def _name() -> Schema:
     return {"type": "string", "pattern": _LABEL_VALUE}
 
@@ -176,6 +183,7 @@ def _pool() -> Schema:
                 "spare": _optional({"anyOf": [_count("Machines."), _object({"gpus": _count("GPUs.")}, required=["gpus"])]}),
                 "idle_after": _optional({**_duration(), "default": "10m"}),
                 "unready_after": _optional({**_duration(), "default": "45m"}),
+                "steering": _optional(_steering()),
                 "min_gpus_per_pod": _optional({**_count("GPUs; smaller pods are kept off."), "default": 0}),
                 "labels": _optional(_labels()),
                 "taints": _optional({"type": "array", "items": _taint()}),

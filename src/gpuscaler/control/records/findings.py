@@ -3,10 +3,11 @@
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from gpuscaler.control.records.words import counted, some
+from gpuscaler.control.records.words import counted, some, spoken
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.planning.binding import Unbinding
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.membership import Member
@@ -52,6 +53,16 @@ def is_let_go(one: LetGo) -> str:
         f"pool {one.pool} is ours no longer: its group is set aside. What is under way there is finished ({machines}), and "
         f"nothing new begins; name the group in aws.groups to take it"
     )
+
+
+def unbound(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
+    """A sentence for each pool whose pods are nominated since bindings were refused."""
+    for name, one in pools.items():
+        if now < one.until:
+            yield (
+                f"pool {name}: its pods are nominated, and not bound, for another {spoken(one.until - now)}: {one.why}; give the "
+                f"right create on pods/binding, or say steering: nominate"
+            )
 
 
 def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Looked
 from gpuscaler.control.records.costing import range_of_coming
-from gpuscaler.control.records.findings import closed, findings, is_let_go
+from gpuscaler.control.records.findings import closed, findings, is_let_go, unbound
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.held import Held, held
 from gpuscaler.control.records.latest import Latest
@@ -208,6 +208,7 @@ def status_of(
                 *(one.text for one in unready),
                 *uneven(memory.guarding, policy),
                 *restarting.reports(memory.away, now),
+                *unbound(memory.unbinding, now),
             )
         )[:MOST],
         warnings=tuple(

@@ -13,7 +13,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, Nominate
+from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, OnPod
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.residents import is_daemon
 from gpuscaler.planning.memory import Look, Memory
@@ -269,7 +269,7 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
         # That a PodDisruptionBudget holds is no failure; the removal says what it waits for. What is not tried was told when it was.
         return None
     what = type(act).__name__.lower()
-    pods = (act.pod,) if isinstance(act, Nominate | Checkpoint | Evict | Delete) else ()
+    pods = (act.pod,) if isinstance(act, OnPod) else ()
     return Happening(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
 
 

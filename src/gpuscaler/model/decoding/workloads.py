@@ -7,7 +7,7 @@ from gpuscaler.model.decoding.pods import Condition, controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, label_selector
 from gpuscaler.model.decoding.specs import WirePodSpec, daemon_tolerations, intern_spec
 from gpuscaler.model.labels import NO_LABELS, LabelSet
-from gpuscaler.model.options import DISRUPTION, disruption
+from gpuscaler.model.options import DISRUPTION, STEERING, disruption, steering
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.requests import node_resources
 from gpuscaler.model.selectors import LabelSelector
@@ -44,6 +44,7 @@ class Annotations(Wire):
     """Those that are read of what pods belong to."""
 
     disruption: str | None = field(default=None, name=DISRUPTION)
+    steering: str | None = field(default=None, name=STEERING)
 
 
 class AnnotatedMetadata(Metadata):
@@ -185,8 +186,9 @@ def read_namespace(wire: WireNamespace, interner: Interner) -> Namespace:
     """A namespace, with the label of its own name that the API server keeps on it."""
     name, metadata = named(wire.metadata)
     said, warnings = stated(metadata)
+    steered, unread = steering(metadata.annotations.steering if metadata.annotations is not None else None)
     labels = interner.labels({**(metadata.labels or {}), "kubernetes.io/metadata.name": name})
-    return Namespace(interner.text(name), labels, said, warnings)
+    return Namespace(interner.text(name), labels, said, (*warnings, *unread), steered)
 
 
 class RuntimeOverhead(Wire):

@@ -77,6 +77,7 @@ class Promise(Struct, frozen=True, gc=False):
 
     ``nominated`` is when nominations were last written, ``stood`` when all of them were first seen after that, ``lifted`` when our taint
     was last taken off. ``closes`` says that the node is closed again once its pods have come. ``called`` is when its turn to open came.
+    Where pods are bound, ``sent`` are those whose bindings were sent, ``nominated`` is when, and ``stood`` when all of them had come.
     """
 
     node: str
@@ -89,6 +90,7 @@ class Promise(Struct, frozen=True, gc=False):
     closes: bool = False
     called: float = 0.0
     stood: float = 0.0
+    sent: tuple[str, ...] = ()
 
 
 class Eviction(Struct, frozen=True, gc=False):

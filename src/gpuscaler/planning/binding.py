@@ -1,0 +1,277 @@
+"""Binding: the pods that were promised a machine are bound to it while it is still closed, and then it opens.
+
+A binding asks for no toleration, and kube-scheduler takes a pod that somebody bound off its queue, as it does for any second scheduler. So
+nobody can take the room of a promised pod, in whatever order machines become ready. What is bound passes the filters that kube-scheduler
+has, counting all that is bound in the same look.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import BIND, NOMINATE, Policy
+from gpuscaler.planning.acts import Bind
+from gpuscaler.planning.filters.claims import ClaimReader
+from gpuscaler.planning.keeping import lifted
+from gpuscaler.planning.opening import waiting
+from gpuscaler.planning.readiness import missing
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.state.ledger import Ledger, Promise
+
+#: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.
+REPEAT_SECONDS = 5.0
+#: So long a pod keeps its promise that can come only beside pods which are not there yet, or to a node that has trouble.
+PATIENCE_SECONDS = 120.0
+#: So long after its bindings have shown a machine opens. kube-scheduler has a watch of its own, which may be behind ours, and takes a pod's
+#: room for free until it hears of the binding. The pods run meanwhile.
+MARGIN_SECONDS = 1.0
+#: So long a machine whose pods have all gone elsewhere stays closed: a plan may have others for it.
+UNWANTED_SECONDS = 3.0
+#: So long pods of a pool are nominated after a binding was refused.
+AGAIN_SECONDS = 600.0
+#: Gangs from these sources are bound by their scheduler, as a whole.
+BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
+
+#: Pods that are bound together or not at all, each with its node.
+Unit = list[tuple[Pod, str]]
+
+
+class Binding(Struct, frozen=True, gc=False):
+    """What is done for one closed machine: ``promise`` as it is now, pods to ``bind``, and those that are ``gone``: planned for anew.
+
+    ``left`` are pods that a scheduler binds once the machine is open. ``opens`` says that nothing keeps it closed any more.
+    """
+
+    promise: Promise
+    bind: tuple[Bind, ...] = ()
+    gone: tuple[Pod, ...] = ()
+    left: tuple[Pod, ...] = ()
+    opens: bool = False
+
+
+class Refused(Struct, frozen=True, gc=False):
+    """A binding to ``node`` that would be refused again, and why."""
+
+    pod: str
+    node: str
+    why: str
+
+
+class Unbinding(Struct, frozen=True, gc=False):
+    """No pods are bound to machines of a pool before ``until``, for what was said."""
+
+    until: float
+    why: str
+
+
+def unbinding(known: Mapping[str, Unbinding], refused: Iterable[Refused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
+    """The pools where pods are nominated since bindings were refused, by name; tried again after a while, since rights may be given."""
+    pools = {one.node: one.offering[0] for one in book.promises}
+    new = {pools[one.node]: Unbinding(now + AGAIN_SECONDS, one.why) for one in refused if one.node in pools}
+    old = {pool: one for pool, one in known.items() if one.until > now}
+    return {**old, **new} if new or len(old) != len(known) else known
+
+
+class Binder:
+    """One look at machines that are ready and closed, as ``cluster`` is at ``now``.
+
+    ``nominating`` are pools where bindings were refused, so that their pods are nominated.
+    """
+
+    def __init__(self, cluster: Cluster, policy: Policy, now: float, nominating: Set[str] = frozenset()) -> None:
+        self._cluster, self._policy, self._now = cluster, policy, now
+        self._nominating = nominating
+        self._pools = {pool.name: pool for pool in policy.pools}
+        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._placed: set[str] = set()
+        self._room_left: Room | None = None
+
+    def binds(self, pool: str, pods: tuple[str, ...]) -> bool:
+        """Whether a machine of ``pool`` that ``pods`` wait for opens once they are bound, or at once, and not in its turn."""
+        return self._of_pool(pool) != NOMINATE or any(self.steering(pod, pool) == BIND for pod in waiting(pods, self._cluster))
+
+    def _of_pool(self, pool: str) -> str:
+        if pool in self._nominating:
+            return NOMINATE
+        found = self._pools.get(pool)
+        return (found.steering if found is not None else "") or self._policy.steering
+
+    def steering(self, pod: Pod, pool: str) -> str:
+        """How a pod comes to a machine of ``pool``: the nearest word counts.
+
+        Pods for which a scheduler has more to do than to choose a node are left to it.
+        """
+        namespace = self._cluster.namespaces.get(pod.namespace)
+        said = pod.options.steering or (namespace.steering if namespace is not None else "") or self._of_pool(pool)
+        return NOMINATE if said == BIND and (pool in self._nominating or not self._is_simple(pod)) else said
+
+    def _is_simple(self, pod: Pod) -> bool:
+        """Whether its scheduler has nothing to do for a pod but to choose its node."""
+        spec, options = pod.spec, pod.options
+        if spec.scheduler_name not in self._policy.bind_schedulers or spec.gates or spec.resource_claims:
+            return False
+        if options.gang and options.gang_source in BOUND_AT_ONCE:
+            return False
+        return not (spec.volumes and self._claims.read(spec).delayed)
+
+    def look(self, promises: Iterable[Promise], promised: Set[str], unready: Set[str]) -> Mapping[str, Binding]:
+        """What is done for each of ``promises``, machines that are closed, by node.
+
+        ``promised`` are all pods that any machine is meant for, ``unready`` gangs of which a machine is still to come.
+        """
+        line = sorted(promises, key=lambda one: (one.since, one.node))
+        ready = [one for one in line if self._is_ready(one)]
+        for promise in line:
+            for pod in self._sent(promise):
+                self._place(pod, promise.node)
+        bound = [(pod, one.node) for one in ready for pod in self._ahead(one, promised)]
+        units = _units((pod, one.node) for one in ready for pod in self._due(one))
+        bound += self._bindable([unit for unit in units if _gang(unit[0][0]) not in unready])
+        patient = {pod.key for unit in units if _gang(unit[0][0]) in unready for pod, _ in unit}
+        refused = {one.node: [pod for pod in self._due(one) if pod.key not in patient] for one in ready}
+        return {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused.get(one.node, [])) for one in line}
+
+    def _is_ready(self, promise: Promise) -> bool:
+        """Whether a node is as its promise needs it: pods that are bound while a device plugin restarts fail for good."""
+        node = self._cluster.nodes.get(promise.node)
+        if node is None:
+            return False
+        return missing(node, self._offerings.get(promise.offering), self._pools.get(promise.offering[0])) is None
+
+    def _ours(self, promise: Promise) -> Iterator[Pod]:
+        """Pods that still wait for a machine and that we bind, important ones first."""
+        pods = waiting(promise.pods, self._cluster)
+        ours = [pod for pod in pods if self.steering(pod, promise.offering[0]) == BIND]
+        return iter(sorted(ours, key=lambda pod: -pod.spec.priority))
+
+    def _sent(self, promise: Promise) -> list[Pod]:
+        """Pods whose binding is under way."""
+        fresh = self._now < promise.nominated + REPEAT_SECONDS
+        return [pod for pod in self._ours(promise) if fresh and pod.key in promise.sent]
+
+    def _due(self, promise: Promise) -> list[Pod]:
+        return [pod for pod in self._ours(promise) if pod.key not in self._placed]
+
+    def _ahead(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
+        """Pods that nothing is promised to, and that take the room of some that wait for the machine, since they come before those."""
+        least = min((pod.spec.priority for pod in self._due(promise)), default=None)
+        for key, bucket in self._cluster.unbound.items() if least is not None else ():
+            one = bucket.sample
+            waits = key.unschedulable and not key.terminating and not key.nominated
+            if not waits or least is None or one.spec.priority <= least or self.steering(one, promise.offering[0]) != BIND:
+                continue
+            for name in bucket.keys:
+                pod = bucket.pods[name]
+                if name in promised or name in self._placed or pod.options.gang:
+                    continue
+                if not self._fits([(pod, promise.node)]):
+                    break
+                yield pod
+
+    def _bindable(self, units: list[Unit]) -> Unit:
+        """The pods of ``units`` that may be bound now, each unit whole: again and again, since one pod may let the next one in."""
+        found: Unit = []
+        left, before = units, -1
+        while left and len(left) != before:
+            before = len(left)
+            still = []
+            for unit in left:
+                if self._fits(unit):
+                    found += unit
+                else:
+                    still.append(unit)
+            left = still
+        return found
+
+    def _fits(self, unit: Unit) -> bool:
+        """Whether the filters admit all pods of ``unit`` one after the other; then they have their places."""
+        trial = self._room.copy() if len(unit) > 1 else self._room
+        for pod, node in unit:
+            row = trial.table.row[node]
+            if not self._admits(trial, pod, row):
+                return False
+            trial.place(pod.spec, pod.labels, row)
+        self._room_left = trial
+        self._placed |= {pod.key for pod, _ in unit}
+        return True
+
+    def _place(self, pod: Pod, node: str) -> None:
+        if node in self._room.table.row:
+            self._room.place(pod.spec, pod.labels, self._room.table.row[node])
+        self._placed.add(pod.key)
+
+    @staticmethod
+    def _admits(room: Room, pod: Pod, row: int) -> bool:
+        return bool(room.admitting(lifted(pod.spec), pod.labels, slice(row, row + 1))[0])
+
+    def _found(self, promise: Promise, bound: Sequence[Pod], refused: Iterable[Pod]) -> Binding:
+        pool, node = promise.offering[0], self._cluster.nodes.get(promise.node)
+        bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
+        late = self._now >= promise.since + PATIENCE_SECONDS
+        gone = tuple(pod for pod in refused if late or not self._has_room(pod, promise.node))
+        names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
+        pods = [pod for pod in waiting(tuple(names), self._cluster) if pod not in gone]
+        left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
+        if bind:
+            # What is under way longest decides when all that has not shown is sent again.
+            since = promise.nominated if self._sent(promise) else self._now
+            promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
+        promise = replace(promise, pods=tuple(pod.key for pod in pods))
+        if len(left) < len(pods):
+            return Binding(replace(promise, stood=0.0), bind, gone, left)
+        if not promise.stood:
+            promise = replace(promise, stood=self._now)
+        return Binding(promise, bind, gone, left, opens=self._now >= self._opens_at(promise))
+
+    def _opens_at(self, promise: Promise) -> float:
+        """When a machine opens that nobody is to be bound to any more."""
+        if promise.sent:
+            return promise.stood + MARGIN_SECONDS
+        wanted = promise.pods or promise.called
+        return promise.stood if wanted else promise.since + UNWANTED_SECONDS
+
+    def _has_room(self, pod: Pod, node: str) -> bool:
+        """Whether the node has what a pod asks for, beside all that is there."""
+        row = self._room.table.row.get(node)
+        return row is not None and bool(self._room.verdict(lifted(pod.spec), pod.labels).passes["NodeResourcesFit"][row])
+
+    @cached_property
+    def _claims(self) -> ClaimReader:
+        return ClaimReader(self._cluster)
+
+    @property
+    def _room(self) -> Room:
+        """What is left beside all that is bound and placed; few looks need it."""
+        if self._room_left is None:
+            self._room_left = Room.of(self._cluster)
+        return self._room_left
+
+
+def _gang(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.options.gang}" if pod.options.gang else ""
+
+
+def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
+    """The pods of a gang together, whichever machines they go to; all others each alone."""
+    found: dict[str, Unit] = {}
+    for pod, node in due:
+        found.setdefault(f"gang {gang}" if (gang := _gang(pod)) else pod.key, []).append((pod, node))
+    return list(found.values())
+
+
+def _devices(node: Node) -> Mapping[str, int]:
+    """The devices that a node offers: a binding is made only where it still does."""
+    return {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
+
+
+def opens_for(left: Sequence[Pod], bound: bool) -> str:
+    """Why a machine opens, in words."""
+    if left:
+        return f"it is ready, and {len(left)} {'pod is' if len(left) == 1 else 'pods are'} left to the scheduler"
+    return "it is ready, and its pods are bound" if bound else "it is ready, and nobody waits for it"

@@ -1,0 +1,120 @@
+"""What becomes of a binding when the cluster is not what it was, or says no."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.world import pod
+
+from gpuscaler.control.acting import Actor, Outcome
+from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.planning.acts import Bind
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+FORBIDDEN = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""')
+WEBHOOK = Failure(400, "BadRequest", 'admission webhook "guard.example" denied the request: bindings come from the scheduler')
+
+
+class Cluster:
+    """A node that shows ``gpus``, a pod, and somebody who may bind."""
+
+    def __init__(self, gpus: int = 8) -> None:
+        self.api = ApiServer(lambda: 1_790_000_000.0)
+        self.user = self._client()
+        self.actor = Actor(self._client())
+        self.gpus = gpus
+
+    def _client(self) -> Client:
+        return Client(MemoryTransport(self.api), limit=RateLimit(qps=1e6, burst=1_000_000))
+
+    async def begin(self) -> str:
+        """Make both; the pod's uid."""
+        status = {"allocatable": {"nvidia.com/gpu": str(self.gpus)}}
+        await self.user.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": status})
+        return await self.submit()
+
+    async def submit(self) -> str:
+        made: dict[str, Any] = msgspec.json.decode(await self.user.create(PODS, pod("p"), namespace="default"))
+        return str(made["metadata"]["uid"])
+
+    async def bind(self, uid: str) -> Outcome:
+        (outcome,) = await self.actor.carry_out([Bind("default/p", uid, "a", {"nvidia.com/gpu": 8})])
+        return outcome
+
+    async def runs_on(self) -> str:
+        found = msgspec.json.decode(await self.user.get(PODS, "p", namespace="default"))
+        return str(found["spec"].get("nodeName", ""))
+
+
+async def test_a_pod_is_bound_where_its_node_is_as_it_was() -> None:
+    here = Cluster()
+    outcome = await here.bind(await here.begin())
+
+    assert outcome.detail == ""
+    assert await here.runs_on() == "a"
+
+
+async def test_nothing_is_bound_to_a_node_whose_device_plugin_restarts() -> None:
+    here = Cluster(gpus=0)
+    outcome = await here.bind(await here.begin())
+
+    assert outcome.detail == "pod default/p: node a shows 0 nvidia.com/gpu by now, and showed 8; it is bound once the node has that again"
+    assert not outcome.lasting
+    assert await here.runs_on() == ""
+
+
+async def test_nothing_is_bound_to_a_node_that_is_gone() -> None:
+    here = Cluster()
+    uid = await here.begin()
+    await here.user.delete(NODES, "a")
+    outcome = await here.bind(uid)
+
+    assert "not found" in outcome.detail
+    assert await here.runs_on() == ""
+
+
+async def test_a_pod_that_was_made_anew_under_the_same_name_is_another_pod() -> None:
+    here = Cluster()
+    before = await here.begin()
+    await here.user.delete(PODS, "p", namespace="default", grace=0)
+    await here.submit()
+    outcome = await here.bind(before)
+
+    assert outcome.detail.startswith("pod default/p: ")
+    assert not outcome.lasting
+    assert await here.runs_on() == ""
+
+
+async def test_a_pod_that_somebody_else_bound_stays_there_and_that_is_told() -> None:
+    here = Cluster()
+    uid = await here.begin()
+    await here.user.bind("default", "p", "b")
+    outcome = await here.bind(uid)
+
+    assert 'already assigned to node "b"' in outcome.detail
+    assert await here.runs_on() == "b"
+
+
+async def test_a_binding_whose_answer_was_lost_is_as_good_as_one_that_was_answered() -> None:
+    here = Cluster()
+    uid = await here.begin()
+    await here.user.bind("default", "p", "a")
+
+    assert (await here.bind(uid)).detail == ""
+
+
+@pytest.mark.parametrize("refusal", [FORBIDDEN, WEBHOOK])
+async def test_a_binding_that_is_refused_for_good_says_why(refusal: Failure) -> None:
+    here = Cluster()
+    uid = await here.begin()
+    here.api.faults.add(Fault("POST", "/binding", refusal=refusal))
+    outcome = await here.bind(uid)
+
+    assert outcome.lasting
+    assert refusal.message in outcome.detail
