@@ -152,9 +152,20 @@ class Guard(Watchman):
             there = one["spec"].get("nodeName") == node and live(one) and not owners & {"DaemonSet", "Node"}
             assert not there or "deletionTimestamp" in one["metadata"], f"I4: {instance} was ended under pod {one['metadata']['name']}"
 
+    async def _has_room(self, name: str, node: str) -> None:
+        """A pod is bound only to a node that has as many GPUs left as it asks for."""
+        seen = [one for one in await surely(self._here.nodes) if one["metadata"]["name"] == node]
+        pods = [one for one in await surely(self._here.pods) if live(one)]
+        here = [one for one in pods if one["spec"].get("nodeName") == node or one["metadata"]["name"] == name]
+        for one in seen:
+            shown = int(one["status"].get("allocatable", {}).get("nvidia.com/gpu", 0))
+            assert sum(map(gpus_of, here)) <= shown, f"{name} was bound to node {node}, which has no room for it"
+
     async def write(self, request: Request) -> None:
         path = request.path
         assert f"/nodes/{STRANGER}" not in path, "I7: a node that is none of ours was written to"
+        if path.endswith("/binding"):
+            await self._has_room(path.split("/")[-2], msgspec.json.decode(request.body)["target"]["name"])
         if path.endswith("/eviction"):
             options = msgspec.json.decode(request.body)["deleteOptions"]
             assert options["preconditions"]["uid"], "a pod of another life may be evicted"
@@ -178,6 +189,11 @@ class Guard(Watchman):
         found = [one for one in (await self.written()).ledger.leaving if one.node == node]
         assert found, f"I6: pod {pod} was to go, and no removal of {node} is written down"
         return found[0]
+
+
+def gpus_of(one: dict[str, Any]) -> int:
+    limits = (part.get("resources", {}).get("limits", {}) for part in one["spec"]["containers"])
+    return sum(int(limit.get("nvidia.com/gpu", 0)) for limit in limits)
 
 
 async def surely(read: Callable[[], Awaitable[T]]) -> T:

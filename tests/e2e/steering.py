@@ -1,7 +1,7 @@
 """Random workloads on a real scheduler: do planned pods come to run where the plan put them, and without a second purchase?"""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from random import Random
@@ -135,10 +135,20 @@ async def measure_all(workloads: int, *, seed: int, apart: float, steered: bool 
     return found
 
 
-async def measure(workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False) -> Tally:
+async def measure(
+    workloads: int,
+    *,
+    seed: int,
+    apart: float,
+    steered: bool = True,
+    restart: bool = False,
+    steering: str = "nominate",
+    grant: Callable[[Stage], Awaitable[None]] | None = None,
+) -> Tally:
     """Play so many workloads, some at a time, whose machines become Ready in any order, up to ``apart`` seconds apart.
 
-    Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way.
+    Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way. ``grant`` gives the
+    controller what ``steering`` needs beside its usual rights.
     """
     found = Tally()
     name = f"{'' if steered else 'un'}steered-{seed}"
@@ -146,11 +156,13 @@ async def measure(workloads: int, *, seed: int, apart: float, steered: bool = Tr
         # They come first, and do not drive out others: pods that nobody makes again would be gone.
         urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
         await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
+        if grant is not None:
+            await grant(made)
         port = free_port()
         pools = [{"name": f"s{number}", **POOL} for number in range(workloads)]
         cloud = {**CLOUD, "boot": ["0s", f"{apart / 2}s", f"{apart}s"]}
         history = {"folder": str(made.folder / "history"), "decisions": 10_000, "bytes": "1Gi"}
-        run_file = made.run_file("run", pools, cloud=cloud, port=port, history=history)
+        run_file = made.run_file("run", pools, cloud=cloud, port=port, history=history, steering=steering)
         kubeconfig = await made.kubeconfig()
         made.start(run_file, kubeconfig, port=port)
         slots = asyncio.Semaphore(ABREAST)

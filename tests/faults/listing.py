@@ -9,7 +9,7 @@ from tests.faults.mutants import MUTANTS
 FOLDER = Path(__file__).parent
 ROOT = FOLDER.parents[1]
 PAGE = ROOT / "docs" / "reference" / "faults.md"
-NAME = re.compile(r"^(?:async )?def (test_f(\d\d)_\w+)\(", re.MULTILINE)
+NAME = re.compile(r"^(?:async )?def (test_f(\d{2,3})_\w+)\(", re.MULTILINE)
 
 
 def named() -> Iterator[tuple[int, str, str]]:
@@ -39,4 +39,4 @@ def rows() -> list[str]:
 
 
 def sentence(name: str) -> str:
-    return name[len("test_f00_") :].replace("_", " ")
+    return name.split("_", 2)[2].replace("_", " ")

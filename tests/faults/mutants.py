@@ -1242,4 +1242,25 @@ MUTANTS = (
         new="                pass\n",
         removes="machines that arrive in a group stay closed when somebody takes its tag off",
     ),
+    Mutant(
+        case=101,
+        path="planning/binding.py",
+        old="    new = {pools[one.node]: Unbinding(now + AGAIN_SECONDS, one.why) for one in refused if one.node in pools}\n",
+        new="    new: dict[str, Unbinding] = {}\n",
+        removes="bindings are sent again and again where they are refused",
+    ),
+    Mutant(
+        case=102,
+        path="planning/binding.py",
+        old="        fresh = self._now < promise.nominated + REPEAT_SECONDS\n",
+        new="        fresh = bool(promise.sent)\n",
+        removes="a binding that was written down and never sent is not sent again",
+    ),
+    Mutant(
+        case=103,
+        path="planning/binding.py",
+        old="        return missing(node, self._offerings.get(promise.offering), self._pools.get(promise.offering[0])) is None\n",
+        new="        return True\n",
+        removes="a machine whose devices are away for a moment is taken for one whose room others have",
+    ),
 )

@@ -126,16 +126,16 @@ class Binder:
         ``promised`` are all pods that any machine is meant for, ``unready`` gangs of which a machine is still to come.
         """
         line = sorted(promises, key=lambda one: (one.since, one.node))
-        ready = [one for one in line if self._is_ready(one)]
+        ready = {one.node for one in line if self._is_ready(one)}
         for promise in line:
             for pod in self._sent(promise):
                 self._place(pod, promise.node)
-        bound = [(pod, one.node) for one in ready for pod in self._ahead(one, promised)]
-        units = _units((pod, one.node) for one in ready for pod in self._due(one))
-        bound += self._bindable([unit for unit in units if _gang(unit[0][0]) not in unready])
-        patient = {pod.key for unit in units if _gang(unit[0][0]) in unready for pod, _ in unit}
-        refused = {one.node: [pod for pod in self._due(one) if pod.key not in patient] for one in ready}
-        return {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused.get(one.node, [])) for one in line}
+        bound = [(pod, one.node) for one in line if one.node in ready for pod in self._ahead(one, promised)]
+        units = _units((pod, one.node) for one in line for pod in self._due(one))
+        whole = [unit for unit in units if _gang(unit[0][0]) not in unready and all(node in ready for _, node in unit)]
+        bound += self._bindable(whole)
+        refused = {pod.key for unit in whole for pod, _ in unit} - self._placed
+        return {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
 
     def _is_ready(self, promise: Promise) -> bool:
         """Whether a node is as its promise needs it: pods that are bound while a device plugin restarts fail for good."""
@@ -210,11 +210,12 @@ class Binder:
     def _admits(room: Room, pod: Pod, row: int) -> bool:
         return bool(room.admitting(lifted(pod.spec), pod.labels, slice(row, row + 1))[0])
 
-    def _found(self, promise: Promise, bound: Sequence[Pod], refused: Iterable[Pod]) -> Binding:
+    def _found(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
         pool, node = promise.offering[0], self._cluster.nodes.get(promise.node)
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
         late = self._now >= promise.since + PATIENCE_SECONDS
-        gone = tuple(pod for pod in refused if late or not self._has_room(pod, promise.node))
+        kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
+        gone = tuple(pod for pod in kept_away if late or not self._has_room(pod, promise.node))
         names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
         pods = [pod for pod in waiting(tuple(names), self._cluster) if pod not in gone]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
