@@ -72,7 +72,7 @@ async def test_a_gang_is_bound_at_once_when_its_last_machine_is_ready() -> None:
     async with world(BIND, delays=SCATTERED, seed=3) as here:
         here.start()
         for number in range(4):
-            await here.submit(f"p{number}", **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
         counts = set()
         for _ in range(6000):
             await here.sleep(0.1)

@@ -1259,8 +1259,8 @@ MUTANTS = (
     Mutant(
         case=103,
         path="planning/binding.py",
-        old="        return missing(node, self._offerings.get(promise.offering), self._pools.get(promise.offering[0])) is None\n",
-        new="        return True\n",
+        old="        found = lack(node, offering, self._pools.get(promise.offering[0]))\n",
+        new="        found = None\n",
         removes="a machine whose devices are away for a moment is taken for one whose room others have",
     ),
 )

@@ -54,7 +54,7 @@ class Deadly(Watch):
 async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_by_the_next_and_nothing_is_bought_twice() -> None:
     async with faulty(BIND, watch=Deadly) as here:
         for number in range(4):
-            await here.submit(f"p{number}", **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
         assert await here.until_dead(300.0)
         assert [bool(node) for node in (await here.bound()).values()].count(True) == 1
         here.start()
@@ -66,7 +66,7 @@ async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_
 async def test_f103_nothing_is_bound_beside_a_device_plugin_that_restarts_nor_is_another_machine_bought() -> None:
     async with faulty(BIND, delays=SCATTERED) as here:
         for number in range(2):
-            await here.submit(f"p{number}", **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
         await bought(here, 2)
         machines = [one.id for one in here.cluster.core.list()]
         # The second machine takes minutes longer; when it comes, the plugin of the first restarts.

@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.accelerators import ACCELERATORS, are_divided, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -20,7 +20,7 @@ from gpuscaler.planning.acts import Bind
 from gpuscaler.planning.filters.claims import ClaimReader
 from gpuscaler.planning.keeping import lifted
 from gpuscaler.planning.opening import waiting
-from gpuscaler.planning.readiness import missing
+from gpuscaler.planning.readiness import lack
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.ledger import Ledger, Promise
 
@@ -142,7 +142,12 @@ class Binder:
         node = self._cluster.nodes.get(promise.node)
         if node is None:
             return False
-        return missing(node, self._offerings.get(promise.offering), self._pools.get(promise.offering[0])) is None
+        offering = self._offerings.get(promise.offering)
+        found = lack(node, offering, self._pools.get(promise.offering[0]))
+        if found is None:
+            return True
+        # One that divides its devices does not show them whole.
+        return found.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
     def _ours(self, promise: Promise) -> Iterator[Pod]:
         """Pods that still wait for a machine and that we bind, important ones first."""
