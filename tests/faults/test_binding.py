@@ -77,7 +77,11 @@ async def test_f103_nothing_is_bound_beside_a_device_plugin_that_restarts_nor_is
                 break
             here.cluster.machines.devices.restart(first, seconds=60.0)
             await here.sleep(5.0)
-        await here.sleep(40.0)
+            assert here.notes.stray == []
+            assert len(here.cluster.core.history()) == 2
+        for _ in range(40):
+            await here.sleep(1.0)
+            assert here.notes.stray == []
         assert not any((await here.bound()).values())
 
         assert await in_time(here, 120.0)

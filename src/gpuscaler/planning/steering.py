@@ -219,8 +219,9 @@ class _Wheel:
         mine = [pod for pod in self.waiting((*promise.pods, *machine.pods)) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         if self.binds(promise):
-            # Those that have come are still to be told of.
-            pods = tuple(dict.fromkeys((*(key for key in promise.pods if self.is_bound(key)), *pods)))
+            # Those that have come are still to be told of. One that could not have all its pods in time takes no new ones: it opens.
+            came, late = (key for key in promise.pods if self.is_bound(key)), self.binder.is_late(promise)
+            pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not late))))
             if set(pods) != set(promise.pods):
                 self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
         elif set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
