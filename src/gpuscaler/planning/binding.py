@@ -102,10 +102,6 @@ class Binder:
         found = self._pools.get(pool)
         return (found.steering if found is not None else "") or self._policy.steering
 
-    def is_late(self, promise: Promise) -> bool:
-        """Whether pods have had their time to become such that the filters admit them."""
-        return self._now >= promise.since + PATIENCE_SECONDS
-
     def steering(self, pod: Pod, pool: str) -> str:
         """How a pod comes to a machine of ``pool``: the nearest word counts.
 
@@ -222,8 +218,9 @@ class Binder:
     def _found(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
         pool, node = promise.offering[0], self._cluster.nodes.get(promise.node)
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
+        late = self._now >= promise.since + PATIENCE_SECONDS
         kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
-        gone = tuple(pod for pod in kept_away if self.is_late(promise) or not self._has_room(pod, promise.node))
+        gone = tuple(pod for pod in kept_away if late or not self._has_room(pod, promise.node))
         names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
         pods = [pod for pod in waiting(tuple(names), self._cluster) if pod not in gone]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)

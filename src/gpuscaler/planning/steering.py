@@ -219,8 +219,8 @@ class _Wheel:
         mine = [pod for pod in self.waiting((*promise.pods, *machine.pods)) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
         if self.binds(promise):
-            # Those that have come are still to be told of. One that could not have all its pods in time takes no new ones: it opens.
-            came, late = (key for key in promise.pods if self.is_bound(key)), self.binder.is_late(promise)
+            # Those that have come are still to be told of. One that could not have all its pods takes no new ones: it opens.
+            came, late = (key for key in promise.pods if self.is_bound(key)), bool(promise.called)
             pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not late))))
             if set(pods) != set(promise.pods):
                 self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
@@ -313,7 +313,7 @@ class _Wheel:
                 self.settle(promise, pod)
         self.acts += found.bind
         self.lose(promise, node, found.gone)
-        after = found.promise
+        after = replace(found.promise, called=self.now) if found.gone else found.promise
         if found.opens and promise.closes and not found.left:
             # It is kept for large pods, and has them: nobody else is to come.
             self.fold(ledger.Redeemed(node.name))

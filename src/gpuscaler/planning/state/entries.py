@@ -77,7 +77,8 @@ class Promise(Struct, frozen=True, gc=False):
 
     ``nominated`` is when nominations were last written, ``stood`` when all of them were first seen after that, ``lifted`` when our taint
     was last taken off. ``closes`` says that the node is closed again once its pods have come. ``called`` is when its turn to open came.
-    Where pods are bound, ``sent`` are those whose bindings were sent, ``nominated`` is when, and ``stood`` when all of them had come.
+    Where pods are bound, ``sent`` are those whose bindings were sent, ``nominated`` is when, ``stood`` when all of them had come, and
+    ``called`` when one of its pods was given up: it takes no new ones, and opens.
     """
 
     node: str
