@@ -71,6 +71,8 @@ class Guard(Watchman):
         self.purchases = self.removals = 0
         #: The pods that waited when each order was sent, by its token.
         self.waited: dict[str, frozenset[str]] = {}
+        #: When people deleted pods, by name.
+        self.deleted: dict[str, float] = {}
 
     async def written(self) -> Memory:
         try:
@@ -117,6 +119,8 @@ class Guard(Watchman):
         pods, nodes = [one for one in await surely(self._here.pods) if live(one)], await surely(self._here.nodes)
         leaving = {one.node for one in book.leaving}
         waiting = {one["metadata"]["name"] for one in pods if one["spec"].get("nodeName", "") in {"", *leaving}}
+        # What is gone since a moment is still to be heard of.
+        waiting |= {name for name, at in self.deleted.items() if self._here.now() < at + 1.0}
         self.waited[order.token] = frozenset(waiting)
         pool = next((one for one in self._here.policy.pools if one.name == order.pool), None)
         if pool is None or any("gpuscaler.io/gang" in one["metadata"].get("annotations", {}) for one in pods):
@@ -325,7 +329,9 @@ class Schedules(RuleBasedStateMachine):
     async def _delete(self, which: int) -> None:
         names = sorted(one["metadata"]["name"] for one in await self.here.pods())
         if names:
-            await self.here.user.delete(PODS, names[which % len(names)], namespace="default")
+            name = names[which % len(names)]
+            self.guard.deleted[name] = self.here.now()
+            await self.here.user.delete(PODS, name, namespace="default")
 
     # What time and the world do
 

@@ -199,8 +199,8 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
         recipe,
     ),
 }
-#: Rows of which nothing is printed, or that are mended outside of the account: tested where the message is.
-ELSEWHERE = ("nothing at all", "IAM does not allow")
+#: Rows that a command prints, and not the look, or that are mended outside of the account: tested where the message is.
+ELSEWHERE = ("saw no Auto Scaling group that speaks of", "IAM does not allow")
 
 
 def user_data() -> list[str]:

@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.control.world import ONE_GPU_MACHINES, World, world
+from tests.control.world import BEGAN, ONE_GPU_MACHINES, World, world
 
 from gpuscaler.embedded.faults import Fault
-from gpuscaler.kube.resources import CONFIG_MAPS, NODES
+from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 
@@ -125,3 +125,25 @@ async def test_a_persons_cordon_is_never_written() -> None:
         await here.sleep(120.0)
 
         assert (await here.bound())["q"] != node["metadata"]["name"]
+
+
+async def test_what_was_seen_before_minutes_without_the_api_server_is_no_reason_to_buy() -> None:
+    async with world() as here:
+        here.start()
+        await here.submit("first")
+        await here.sleep(5.0)
+        while not await here.nodes():
+            assert here.now() < BEGAN + 120.0
+            await here.sleep(0.05)
+        await here.submit("second")
+        await here.sleep(0.05)
+        assert here.network is not None
+        here.network.cut()
+        await here.sleep(20.0)
+        await here.user.delete(PODS, "second", namespace="default")
+        await here.sleep(200.0)
+        here.network.mend()
+        await here.sleep(120.0)
+
+        assert [bool(node) for node in (await here.bound()).values()] == [True]
+        assert len(here.cluster.core.history()) == 1

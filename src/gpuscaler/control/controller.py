@@ -53,6 +53,8 @@ OPENING_SECONDS = 0.2
 AGAIN_SECONDS = 1.0
 #: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
+#: So long after a look, in seconds, it is acted on, and a plan is made of it. No write takes as long but to an API server that is away.
+OLD_LOOK = 30.0
 #: How often to look whether pods that run would fit better elsewhere where nothing has changed: what moving them loses changes with time.
 CONSOLIDATION = 600.0
 
@@ -293,9 +295,8 @@ class Controller:
         self._recorder.looked(seen, cluster, now)
         self.memory = replace(self.memory, decided=self._recorder.decided)
         await breathe()
-        if not self._dry_run:
-            await self._store.save(self.memory)
-            self._act(seen, cluster)
+        if not self._dry_run and not await self._act_in_time(seen, cluster, started):
+            return
         self.failures.succeeded(ACTING)
         gone = self._awaiting.observe(cluster.nodes, facts.going, facts.inventory, now)
         if gone or self._awaiting.is_due(facts.inventory, now):
@@ -383,6 +384,18 @@ class Controller:
     def _fresh(self, now: float) -> bool:
         """Whether nothing is missing or old that a removal rests on (I4)."""
         return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
+
+    async def _act_in_time(self, seen: Look, cluster: Cluster, started: float) -> bool:
+        """Write down what a look found, and act on it; False where writing took so long that it is to be looked again first.
+
+        The API server was away meanwhile: pods have gone, groups have launched machines, and what was seen is no reason for anything now.
+        """
+        await self._store.save(self.memory)
+        if self._time() > started + OLD_LOOK:
+            self._alarm.plan_by(self._time())
+            return False
+        self._act(seen, cluster)
+        return True
 
     def _act(self, seen: Look, cluster: Cluster) -> None:
         for act in seen.acts:

@@ -33,7 +33,7 @@ from gpuscaler.control.running import UnusableError
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, PODS
-from gpuscaler.kube.transport import Request
+from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.settings.run_settings import HttpSettings, LogSettings, PagesSettings, RunSettings
 
@@ -186,14 +186,14 @@ async def test_a_dry_offering_is_in_the_status_with_the_time_it_is_asked_again()
 async def test_the_status_is_written_when_something_changed_at_most_every_ten_seconds_and_refreshed_every_minute() -> None:
     written: list[float] = []
     async with serviced() as (here, service):
-        handle = here.cluster.api.handle
+        answer = here.cluster.api.answer
 
-        def counted(request: Request) -> Any:
+        async def counted(request: Request) -> Answer:
             if request.method in ("PUT", "POST") and "configmaps" in request.path and b"gpuscaler-status" in request.body:
                 written.append(here.now())
-            return handle(request)
+            return await answer(request)
 
-        here.cluster.api.handle = counted  # type: ignore[method-assign]  # what is written is counted
+        here.cluster.api.answer = counted  # type: ignore[method-assign]  # what is written is counted
         await here.sleep(10 * REFRESH_SECONDS)
         quiet, written[:] = len(written), []
         for number in range(30):
