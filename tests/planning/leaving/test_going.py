@@ -432,3 +432,14 @@ def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_
         assert one.step == DRAINING or not one.needs
     if found.kept:
         assert acts <= {Unmark}
+
+
+def test_a_machine_that_is_taken_and_whose_taint_was_never_written_gets_it_while_it_is_drained() -> None:
+    """Without it whoever is evicted may come back to the same machine, and be evicted again, on and on."""
+    one = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
+    acts = turn(one, machine(marked=False), resident()).acts
+
+    assert Mark("n", "idle") in acts
+    assert [type(act) for act in acts if not isinstance(act, Mark)] == [Evict]
+    again = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0)
+    assert not any(isinstance(act, Mark) for act in turn(again, machine(marked=False), resident()).acts)

@@ -214,9 +214,11 @@ class _Door:
         if why is not None:
             self.keep(one, node, why)
             return
-        if EXCLUDE_LABEL not in node.labels:
+        marked = is_marked(node)
+        if not marked or EXCLUDE_LABEL not in node.labels:
             if self.now >= one.tried + REPEAT_SECONDS:
-                self.acts.append(Exclude(node.name, one.reason))
+                # A machine that is taken does not wait for its taint; but without it whoever is evicted may come back at once.
+                self.acts.append(Exclude(node.name, one.reason) if marked else Mark(node.name, one.reason))
                 one = replace(one, tried=self.now)
             if not one.forced and self.now < one.since + REPEAT_SECONDS:
                 # Load balancers are told before anybody goes whom they still ask.
