@@ -208,3 +208,15 @@ def test_everything_survives_being_written_down() -> None:
     assert msgspec.json.decode(msgspec.json.encode(memory), type=Memory) == memory
     # What an older version wrote down knows nothing of what came later.
     assert msgspec.json.decode(b"{}", type=Memory) == Memory()
+
+
+def test_beside_the_machine_that_gets_an_orders_name_another_of_its_kind_counts_in_the_same_look() -> None:
+    """Where machines carry no tokens both may be the order's, until one is: the plan of that look must not buy another."""
+    memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
+    accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
+    listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))
+    found = look(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
+
+    assert [one.instance for one in found.memory.ledger.coming] == ["i-1"]
+    assert found.memory.ledger.strangers == {"i-2": NOW + 60.0}
+    assert [one.id for one in found.owed] == ["found-i-2"]

@@ -183,6 +183,10 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     found = replace(found, steps=(*strangers, *found.steps))
     found_coming = named_in(memory.ledger, found)
     book = ledger.folded(memory.ledger, found.steps)
+    if len(book.orders) < len(memory.ledger.orders):
+        # What may have been the machine of an order that waits for none any more is nobody's by now: the plan of this look counts it.
+        noted = ledger.folded(book, adopted(book, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll)).strangers
+        book = ledger.step(book, ledger.Noticed({**noted, **book.strangers}))
     book = ledger.folded(book, owing(book, facts.inventory, now))
     book = ledger.folded(book, (leaving.give_up(one, now) for one in found.overdue))
     memory = replace(
