@@ -1210,7 +1210,7 @@ MUTANTS = (
     Mutant(
         case=68,
         path="planning/arrivals.py",
-        old="        return None if are_divided(node.allocatable, offering.allocatable) else found\n",
+        old="        return None if is_divided(found, node, offering) else found\n",
         new="        return found\n",
         removes="a machine that shows slices of its GPUs is waited for until it shows them whole",
     ),

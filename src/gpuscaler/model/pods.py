@@ -158,6 +158,11 @@ class Pod(Struct, frozen=True, gc=False):
     ready: bool | None = None
 
     @property
+    def gang(self) -> str:
+        """``namespace/name`` of its gang, empty where it is in none."""
+        return f"{self.namespace}/{self.options.gang}" if self.options.gang else ""
+
+    @property
     def key(self) -> str:
         return f"{self.namespace}/{self.name}"
 

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Set
 
 from msgspec import Struct
 
-from gpuscaler.model.accelerators import ACCELERATORS, are_divided
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -13,7 +12,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.alike import offered, taken_for
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member, members
-from gpuscaler.planning.readiness import NOTHING, Lack, asked_for, lack
+from gpuscaler.planning.readiness import NOTHING, Lack, asked_for, is_divided, lack
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
@@ -241,10 +240,10 @@ class _Look:
             return Lack(doubt)
         offering = taken_for(one.key, self.offerings)
         found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
-        if found is None or found.resource not in ACCELERATORS or offering is None or self.now < one.registered + DIVIDED_SECONDS:
+        if found is None or self.now < one.registered + DIVIDED_SECONDS:
             return found
-        # Who shows slices or shares of what it was sold with will not show the whole: it is of use to others, and the next is known better.
-        return None if are_divided(node.allocatable, offering.allocatable) else found
+        # A divided one is of use to other pods, and the next is known better.
+        return None if is_divided(found, node, offering) else found
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:
         """Remember how long ``one`` took, unless it became ready while nobody looked, or was a node before it was known here."""

@@ -11,7 +11,7 @@ from functools import cached_property
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import ACCELERATORS, are_divided, is_device
+from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -20,7 +20,7 @@ from gpuscaler.planning.acts import Bind
 from gpuscaler.planning.filters.claims import ClaimReader
 from gpuscaler.planning.keeping import lifted
 from gpuscaler.planning.opening import waiting
-from gpuscaler.planning.readiness import lack
+from gpuscaler.planning.readiness import is_divided, lack
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.ledger import Ledger, Promise
 
@@ -132,7 +132,7 @@ class Binder:
                 self._place(pod, promise.node)
         bound = [(pod, one.node) for one in line if one.node in ready for pod in self._ahead(one, promised)]
         units = _units((pod, one.node) for one in line for pod in self._due(one))
-        whole = [unit for unit in units if _gang(unit[0][0]) not in unready and all(node in ready for _, node in unit)]
+        whole = [unit for unit in units if unit[0][0].gang not in unready and all(node in ready for _, node in unit)]
         bound += self._bindable(whole)
         refused = {pod.key for unit in whole for pod, _ in unit} - self._placed
         return {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
@@ -144,16 +144,13 @@ class Binder:
             return False
         offering = self._offerings.get(promise.offering)
         found = lack(node, offering, self._pools.get(promise.offering[0]))
-        if found is None:
-            return True
-        # One that divides its devices does not show them whole.
-        return found.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
+        return found is None or is_divided(found, node, offering)
 
-    def _ours(self, promise: Promise) -> Iterator[Pod]:
+    def _ours(self, promise: Promise) -> list[Pod]:
         """Pods that still wait for a machine and that we bind, important ones first."""
         pods = waiting(promise.pods, self._cluster)
         ours = [pod for pod in pods if self.steering(pod, promise.offering[0]) == BIND]
-        return iter(sorted(ours, key=lambda pod: -pod.spec.priority))
+        return sorted(ours, key=lambda pod: -pod.spec.priority)
 
     def _sent(self, promise: Promise) -> list[Pod]:
         """Pods whose binding is under way."""
@@ -173,7 +170,7 @@ class Binder:
                 continue
             for name in bucket.keys:
                 pod = bucket.pods[name]
-                if name in promised or name in self._placed or pod.options.gang:
+                if name in promised or name in self._placed or pod.gang:
                     continue
                 if not self._fits([(pod, promise.node)]):
                     break
@@ -259,15 +256,11 @@ class Binder:
         return self._room_left
 
 
-def _gang(pod: Pod) -> str:
-    return f"{pod.namespace}/{pod.options.gang}" if pod.options.gang else ""
-
-
 def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
     """The pods of a gang together, whichever machines they go to; all others each alone."""
     found: dict[str, Unit] = {}
     for pod, node in due:
-        found.setdefault(f"gang {gang}" if (gang := _gang(pod)) else pod.key, []).append((pod, node))
+        found.setdefault(f"gang {pod.gang}" if pod.gang else pod.key, []).append((pod, node))
     return list(found.values())
 
 

@@ -520,7 +520,7 @@ def _intents(
 def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
     """The one gang that all of ``pods`` are members of; empty where there is none."""
     known = (cluster.pods.get(key) for key in pods)
-    gangs = {f"{pod.namespace}/{pod.options.gang}" if pod is not None and pod.options.gang else "" for pod in known}
+    gangs = {pod.gang if pod is not None else "" for pod in known}
     return gangs.pop() if len(gangs) == 1 else ""
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-from gpuscaler.model.accelerators import ACCELERATORS, is_device
+from gpuscaler.model.accelerators import ACCELERATORS, are_divided, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Pool
@@ -61,6 +61,11 @@ def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozen
         if not node.allocatable.get(name):
             return Lack(f"it shows no {name}: is its device plugin running?", name)
     return None
+
+
+def is_divided(found: Lack, node: Node, offering: Offering | None) -> bool:
+    """Whether all that ``node`` lacks are whole devices, of which it shows slices or shares: it will not show them whole."""
+    return found.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
 
 def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:

@@ -148,7 +148,7 @@ class _Wheel:
 
     def gang(self, pod: str) -> str:
         found = self.cluster.pods.get(pod)
-        return f"{found.namespace}/{found.options.gang}" if found is not None and found.options.gang else ""
+        return found.gang if found is not None else ""
 
     def is_bound_at_once(self, pod: str) -> bool:
         """Whether a pod's gang is one that schedulers know, and not only we."""
