@@ -107,3 +107,36 @@ def test_a_compiler_that_cannot_be_had_is_told_and_costs_only_tests(
     assert done.returncode == 0, done.stderr
     assert "sudo apt-get install gcc" in done.stdout
     assert (checkout / ".venv" / ".ready").exists()
+
+
+def installs(checkout: Path, *, uv: int) -> list[str]:
+    """What is called to install packages, where ``uv`` ends so."""
+    (checkout / "requirements").mkdir()
+    (checkout / "requirements" / "dev.txt").write_text("other==1.0 --hash=sha256:00\n")
+    command(checkout, "cc", "exit 0")
+    log = checkout / "installs.log"
+    command(
+        checkout, "python-of-venv", f'[ "$2 $4" != "pip config" ] || echo "global.index-url=\'https://mirror\'"; echo "pip $*" >> {log}'
+    )
+    command(checkout, "uv", f'echo "uv $*" >> {log}; exit {uv}')
+    for name in ("python", "uv"):
+        shutil.copy(checkout / "bin" / {"python": "python-of-venv"}.get(name, name), checkout / ".venv" / "bin" / name)
+    done = setup(checkout, "goodpython")
+    assert done.returncode == 0, done.stderr
+    assert (checkout / ".venv" / ".ready").exists()
+    return [line for line in log.read_text().splitlines() if " install " in line]
+
+
+def test_packages_are_installed_by_uv_from_the_index_that_pip_is_told_of(environment_that_works: Path) -> None:
+    found = installs(environment_that_works, uv=0)
+
+    assert [line.split()[0] for line in found] == ["uv", "uv"]
+    assert all("--default-index https://mirror" in line for line in found)
+    assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in found[0]
+
+
+def test_where_uv_cannot_install_pip_does(environment_that_works: Path) -> None:
+    found = installs(environment_that_works, uv=1)
+
+    assert [line.split()[0] for line in found] == ["uv", "pip", "pip"]
+    assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in found[1]
