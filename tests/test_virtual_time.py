@@ -105,3 +105,24 @@ async def test_what_came_over_a_socket_is_read_before_time_moves() -> None:
 @pytest.mark.looptime(False)
 async def test_tests_in_real_time_have_asyncios_own_loop() -> None:
     assert type(asyncio.get_running_loop()) is asyncio.SelectorEventLoop
+
+
+async def test_a_callback_that_fails_is_told_and_what_comes_after_it_runs() -> None:
+    loop = asyncio.get_running_loop()
+    failures: list[object] = []
+    loop.set_exception_handler(lambda _, what: failures.append(what["exception"]))
+    ran: list[int] = []
+    wrong = ValueError("no")
+
+    def fail() -> None:
+        raise wrong
+
+    loop.call_soon(fail)
+    loop.call_soon(ran.append, 1)
+    loop.call_later(5.0, fail)
+    loop.call_later(5.0, ran.append, 2)
+    cancelled = loop.call_soon(ran.append, 3)
+    cancelled.cancel()
+    await asyncio.sleep(6.0)
+
+    assert (failures, ran, cancelled.cancelled()) == ([wrong, wrong], [1, 2], True)

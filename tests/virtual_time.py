@@ -4,15 +4,14 @@ An hour of virtual time takes as long as what happens in it. What is computed in
 anywhere; sockets, other threads and processes are looked at before time moves, and are not waited for.
 
 Tests run thousands of hours in it, so its turn does less than asyncio's: timers are compared in C, the selector is asked only before time
-moves, and every so often meanwhile.
+moves, and every so often meanwhile, and callbacks note nothing for asyncio's debug mode, which asks at each whether it is on.
 """
 
 import asyncio
 import heapq
-from asyncio import events
 from collections.abc import Callable
 from concurrent.futures import Executor
-from contextvars import Context
+from contextvars import Context, copy_context
 from itertools import count
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -28,10 +27,60 @@ BUSY_TURNS = 64
 FEW_CANCELLED = 100
 
 
+class _Callback(asyncio.Handle):
+    """What is called in the next turn, as asyncio's own but for its debug mode."""
+
+    __slots__ = ()
+
+    # What a handle of asyncio is made of.
+    _context: Context
+    _loop: Any
+    _callback: Any
+    _args: Any
+    _cancelled: bool
+    _repr: str | None
+    _source_traceback: Any
+
+    def __init__(self, callback: Any, args: Any, loop: Any, context: Context | None) -> None:
+        self._callback, self._args, self._loop = callback, args, loop
+        self._context = copy_context() if context is None else context
+        self._cancelled, self._repr, self._source_traceback = False, None, None
+
+    def cancel(self) -> None:
+        self._cancelled, self._callback, self._args = True, None, None
+
+
+class _Timer(asyncio.TimerHandle):
+    """What is called at a time, likewise. One that is cancelled before it is due is counted by its loop."""
+
+    __slots__ = ()
+
+    _context: Context
+    _loop: Any
+    _callback: Any
+    _args: Any
+    _cancelled: bool
+    _repr: str | None
+    _source_traceback: Any
+    _when: float
+    _scheduled: bool
+
+    def __init__(self, when: float, callback: Any, args: Any, loop: Any, context: Context | None) -> None:
+        self._when, self._callback, self._args, self._loop = when, callback, args, loop
+        self._context = copy_context() if context is None else context
+        self._cancelled, self._repr, self._source_traceback, self._scheduled = False, None, None, True
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._loop._cancelled += self._scheduled
+            self._cancelled, self._callback, self._args = True, None, None
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """An event loop in virtual time, which begins at 0."""
 
     # What asyncio's own loop has, which this one drives.
+    _closed: bool
     _ready: Any
     _selector: Any
     _stopping: bool
@@ -39,7 +88,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._timers: list[tuple[float, int, asyncio.TimerHandle]] = []
+        self._timers: list[tuple[float, int, _Timer]] = []
         self._numbers = count()
         self._cancelled = 0
         self._turns = 0
@@ -50,6 +99,13 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def time(self) -> float:
         return self._now
 
+    def call_soon(self, callback: Callable[[*Given], object], *args: *Given, context: Context | None = None) -> asyncio.Handle:
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        handle = _Callback(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
     def call_later(
         self, delay: float, callback: Callable[[*Given], object], *args: *Given, context: Context | None = None
     ) -> asyncio.TimerHandle:
@@ -58,15 +114,11 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_at(
         self, when: float, callback: Callable[[*Given], object], *args: *Given, context: Context | None = None
     ) -> asyncio.TimerHandle:
-        self._check_closed()  # type: ignore[attr-defined]  # of asyncio's own loop
-        timer = events.TimerHandle(when, callback, args, self, context)
-        timer._scheduled = True  # type: ignore[attr-defined]  # so that it says when it is cancelled
+        if self._closed:
+            raise RuntimeError("Event loop is closed")
+        timer = _Timer(when, callback, args, self, context)
         heapq.heappush(self._timers, (when, next(self._numbers), timer))
         return timer
-
-    def _timer_handle_cancelled(self, handle: Any) -> None:
-        if handle._scheduled:
-            self._cancelled += 1
 
     def run_in_executor(self, executor: Executor | None, func: Callable[[*Given], T], *args: *Given) -> asyncio.Future[T]:
         call = super().run_in_executor(executor, func, *args)
@@ -111,7 +163,12 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         for _ in range(len(ready)):
             handle = ready.popleft()
             if not handle._cancelled:
-                handle._run()
+                try:
+                    handle._context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:  # noqa: BLE001  # as asyncio's own handles do
+                    self.call_exception_handler({"message": f"Exception in {handle!r}", "exception": error, "handle": handle})
 
     def _go_on(self) -> None:
         """Nothing is ready: take what came from outside, or else let time pass until the next timer."""
