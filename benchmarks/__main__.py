@@ -11,7 +11,7 @@ from rich.table import Table
 from benchmarks.figures import Figure
 
 MODULES = (
-    *("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "real"),
+    *("cost", "speed", "fleet", "scale_down", "replay", "simulation", "live", "restarts", "binding", "real"),
     *("exporter", "metrics", "aws", "hostile", "attacks"),
 )
 

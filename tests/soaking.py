@@ -15,6 +15,12 @@ def part_of_runs(divisor: int) -> int:
     return max(5, RUNS // divisor)
 
 
+def seeds(few: int) -> range:
+    """Seeds of worlds of AWS, each of which takes as long as 400 schedules; a ``few`` in every run of the tests."""
+    first = 1000 * SEED + 1
+    return range(first, first + max(few, RUNS // 400))
+
+
 def examples(written: int) -> int:
     """How many examples of a property are tried."""
     return max(5, round(written * _EXAMPLES))

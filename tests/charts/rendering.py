@@ -57,16 +57,21 @@ def built() -> Path:
     return helm()
 
 
-def text(values: Mapping[str, Any], *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> str:
-    done = call("template", release, str(CHART), "--namespace", namespace, values=values)
+def text(values: Mapping[str, Any], *, release: str = "gpuscaler", namespace: str = "gpuscaler", hooks: bool = False) -> str:
+    """What helm installs, without ``hooks``, which it runs at other times."""
+    done = call("template", release, str(CHART), "--namespace", namespace, *([] if hooks else ["--no-hooks"]), values=values)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 def render(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> dict[str, Object]:
     """The objects that the chart makes of :data:`SMALL` and ``more``, by ``Kind/name``."""
-    documents = yaml.load_all(text(merged(SMALL, more or {}), release=release, namespace=namespace), Strict)
-    return {f"{one['kind']}/{one['metadata']['name']}": one for one in documents if one}
+    return objects(text(merged(SMALL, more or {}), release=release, namespace=namespace))
+
+
+def objects(rendered: str) -> dict[str, Object]:
+    """By ``Kind/name``."""
+    return {f"{one['kind']}/{one['metadata']['name']}": one for one in yaml.load_all(rendered, Strict) if one}
 
 
 def notes(more: Mapping[str, Any] | None = None, *, release: str = "gpuscaler", namespace: str = "gpuscaler") -> str:

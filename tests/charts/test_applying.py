@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shlex
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -20,13 +22,13 @@ from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.server import serve
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.discouraging import SOFT_TAINTS
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.keeping import CLOSING_TAINTS, KEPT_TAINT
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 pytestmark = [pytest.mark.charts, pytest.mark.looptime(False)]
 
-OBJECTS = [one for one in yaml.safe_load_all(FILE.read_text()) if one]
+OBJECTS = [one for one in yaml.load_all(FILE.read_text(), yaml.CSafeLoader) if one]
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:
@@ -85,7 +87,7 @@ async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_g
 
 
 async def test_what_is_left_on_nodes_when_it_is_taken_away_comes_off_with_the_commands_of_the_page(ask: Kubectl) -> None:
-    ours = [taint.key for taint in SOFT_TAINTS] + [ARRIVING_TAINT, LEAVING_TAINT]
+    ours = [taint.key for taint in SOFT_TAINTS] + [*CLOSING_TAINTS, LEAVING_TAINT]
     for name, keys in (("plain", [LEAVING_TAINT]), ("other", [*ours, "example.com/own"])):
         await ask("taint", "nodes", name, *(f"{key}:NoSchedule" for key in keys))
     await ask("label", "nodes", "plain", f"{EXCLUDE_LABEL}={EXCLUDE_VALUE}")
@@ -99,21 +101,6 @@ async def test_what_is_left_on_nodes_when_it_is_taken_away_comes_off_with_the_co
     assert [one["key"] for node in nodes.values() for one in node.get("spec", {}).get("taints", ())] == ["example.com/own"]
     assert EXCLUDE_LABEL not in nodes["plain"]["metadata"]["labels"]
     assert nodes["other"]["metadata"]["labels"][EXCLUDE_LABEL] == "true"
-
-
-async def test_daemon_sets_get_the_toleration_of_the_page_whether_they_have_some_or_none(ask: Kubectl) -> None:
-    page = (ROOT / "docs" / "how-to" / "install.md").read_text().replace("\\\n", " ")
-    patches = [line for line in page.splitlines() if " patch daemonset NAME " in line]
-    known = [{"key": "nvidia.com/gpu", "operator": "Exists"}]
-    for name, tolerations, line in (("some", known, patches[0]), ("none", [], patches[1])):
-        spec = {"containers": [{"name": "main", "image": "plugin:1"}], **({"tolerations": tolerations} if tolerations else {})}
-        template = {"metadata": {"labels": {"app": name}}, "spec": spec}
-        body = {"selector": {"matchLabels": {"app": name}}, "template": template}
-        await ask("create", "-f", "-", given={"apiVersion": "apps/v1", "kind": "DaemonSet", "metadata": {"name": name}, "spec": body})
-        await ask(*shlex.split(line.replace("NAMESPACE", "default").replace("NAME", name))[1:])
-        found = (await ask.read("daemonset", name))["spec"]["template"]["spec"]["tolerations"]
-
-        assert found == [*tolerations, {"key": ARRIVING_TAINT, "operator": "Exists"}]
 
 
 async def helm(ask: Kubectl, *words: str, values: dict[str, Any] | None = None) -> None:
@@ -137,16 +124,39 @@ async def uids(ask: Kubectl) -> set[str]:
 async def test_a_release_is_installed_upgraded_without_a_restart_where_that_can_be_and_taken_away(ask: Kubectl) -> None:
     other_pools = {"config": {"pools": [{"name": "other", "types": ["g5.xlarge"]}]}}
     other_limit = {"config": {"rate_limit": {"qps": 10}}}
-    await helm(ask, "install", "gpuscaler", str(CHART), "--create-namespace", values=dict(SMALL))
+    quick = merged(SMALL, {"controller": {"terminationGracePeriodSeconds": 5}})
+    await helm(ask, "install", "gpuscaler", str(CHART), "--create-namespace", values=quick)
     first = await uids(ask)
-    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(SMALL, other_pools))
+    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(quick, other_pools))
     second = await uids(ask)
     settings = json.loads(await ask("get", "configmap", "gpuscaler-controller", "--namespace", "gpuscaler", "-o", "json"))
-    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(SMALL, other_limit))
+    await helm(ask, "upgrade", "gpuscaler", str(CHART), values=merged(quick, other_limit))
     third = await uids(ask)
+    await ask("taint", "node", "other", f"{KEPT_TAINT}=:NoSchedule", f"{LEAVING_TAINT}=:NoSchedule")
+    running = asyncio.create_task(run_job(ask))
     await helm(ask, "uninstall", "gpuscaler")
-    left = await ask("get", "deployments,services,configmaps,serviceaccounts,roles,clusterroles,clusterrolebindings", "-A", "-o", "name")
+    said = await running
+    taints = json.loads(await ask("get", "node", "other", "-o", "json"))["spec"]["taints"]
+    left = await ask(
+        "get", "deployments,services,configmaps,serviceaccounts,roles,clusterroles,clusterrolebindings,jobs", "-A", "-o", "name"
+    )
 
     assert "name: other" in settings["data"]["run.yaml"]
     assert (len(first), second == first, third & first) == (2, True, set())
     assert [name for name in left.splitlines() if "gpuscaler" in name] == []
+    assert (said, [one["key"] for one in taints]) == ("Node other is open.\n", [LEAVING_TAINT])
+
+
+async def run_job(ask: Kubectl) -> str:
+    """What the container of the Job says that the chart makes at the end: it is run as a kubelet would."""
+    chosen = ("--namespace", "gpuscaler", "--selector", "app.kubernetes.io/component=uninstall")
+    await ask("wait", "pods", *chosen, "--for=create", "--timeout=60s")
+    (pod,) = json.loads(await ask("get", "pods", *chosen, "-o", "json"))["items"]
+    (container,) = pod["spec"]["containers"]
+    access = ("--kubeconfig", str(ask.home / "kubeconfig"))
+    command = (sys.executable, "-c", "from gpuscaler.cli import run; run()", *container["args"], *access)
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    ended = json.dumps({"status": {"phase": "Succeeded"}})
+    await ask("patch", "pod", pod["metadata"]["name"], "--namespace", "gpuscaler", "--subresource=status", "--type=merge", "-p", ended)
+    return done.stdout

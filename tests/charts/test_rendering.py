@@ -331,11 +331,35 @@ def test_a_dry_run_has_no_right_to_write() -> None:
     assert not verbs() <= READS
 
 
+def pools(*steering: Any) -> list[dict[str, Any]]:
+    """A pool for each; None is one that says nothing."""
+    return [
+        {"name": f"pool-{number}", "types": ["g5.xlarge"], **({} if said is None else {"steering": said})}
+        for number, said in enumerate(steering)
+    ]
+
+
 @pytest.mark.parametrize(
-    ("config", "binds"), [({}, False), ({"steering": "bind"}, True), ({"steering": "off"}, False), ({"steering": False}, False)]
+    ("config", "binds"),
+    [
+        ({}, True),
+        ({"steering": "bind"}, True),
+        ({"steering": "off"}, False),
+        ({"steering": False}, False),
+        ({"pools": pools("nominate", False)}, False),
+        ({"pools": pools("nominate", None)}, True),
+        ({"steering": "nominate", "pools": pools(None, "bind")}, True),
+    ],
 )
-def test_pods_are_bound_only_where_that_is_asked_for(config: dict[str, Any], binds: bool) -> None:
+def test_the_right_to_bind_is_asked_for_unless_no_pool_needs_it(config: dict[str, Any], binds: bool) -> None:
     assert any("pods/binding" in rule["resources"] for rule in rules({"config": config})) == binds
+
+
+@pytest.mark.parametrize(("config", "binds"), [({}, True), ({"steering": "nominate"}, False)])
+def test_where_the_account_tells_the_pools_the_file_says_whether_pods_are_bound(config: dict[str, Any], binds: bool) -> None:
+    granted = [rule for one in on_aws(config).values() for rule in one.get("rules", ())]
+
+    assert any("pods/binding" in rule["resources"] for rule in granted) == binds
 
 
 def test_who_plays_no_kubelet_may_read_no_single_pod() -> None:

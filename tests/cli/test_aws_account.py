@@ -10,6 +10,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 from tests.clouds.aws.user_data import encoded, node_config
+from tests.embedded.tolerant import tolerant_plugin
 
 from gpuscaler.cli.cluster import cluster
 from gpuscaler.kube.client import Client
@@ -70,6 +71,8 @@ async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> 
             line = (await asyncio.wait_for(process.stdout.readline(), 60)).decode()
             assert line, await process.communicate()
             url = re.search(r"AWS is at (http://\S+);", line)
+        async with HttpTransport(find_access({}, kubeconfig=kubeconfig, context="", attended=False)) as transport:
+            await tolerant_plugin(Client(transport))
         (ident,) = await asyncio.to_thread(launch, url[1])
         node = await first_node(kubeconfig)
         assert node["spec"]["providerID"] == f"aws:///us-east-1b/{ident}"

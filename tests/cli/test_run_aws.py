@@ -5,8 +5,8 @@ import os
 import re
 import signal
 import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +19,13 @@ from tests.docs.test_examples import blocks
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.incluster import find_access
-from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 pytestmark = pytest.mark.looptime(False)
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "aws-simulated.md"
+REAL = PAGE.with_name("aws.md")
 BOOTSTRAP = "#!/bin/bash\n/etc/eks/bootstrap.sh research --kubelet-extra-args --register-with-taints=gpuscaler.io/arriving=:NoSchedule\n"
 KEYS = {"AWS_ACCESS_KEY_ID": "any", "AWS_SECRET_ACCESS_KEY": "any", "AWS_EC2_METADATA_DISABLED": "true"}
 #: So long each step may take, in seconds, on however slow a machine.
@@ -32,11 +33,13 @@ PATIENCE = 120
 
 
 @asynccontextmanager
-async def gpuscaler(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
-    """A command while it runs; it must end well when it is asked to."""
-    called = (sys.executable, "-c", "from gpuscaler.cli import run; run()", *words)
+async def called(
+    *words: str, folder: Path | None = None, more: Mapping[str, str] | None = None
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A program while it runs in a folder; it must end well when it is asked to."""
     pipe, beside = asyncio.subprocess.PIPE, asyncio.subprocess.STDOUT
-    process = await asyncio.create_subprocess_exec(*called, env={**os.environ, **KEYS}, stdout=pipe, stderr=beside)
+    environ = {**os.environ, **KEYS, **(more or {})}
+    process = await asyncio.create_subprocess_exec(*words, cwd=folder, env=environ, stdout=pipe, stderr=beside)
     try:
         yield process
     finally:
@@ -44,6 +47,10 @@ async def gpuscaler(*words: str) -> AsyncIterator[asyncio.subprocess.Process]:
             process.send_signal(signal.SIGTERM)
         said, _ = await process.communicate()
     assert process.returncode == 0, said.decode()
+
+
+def gpuscaler(*words: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    return called(sys.executable, "-c", "from gpuscaler.cli import run; run()", *words)
 
 
 async def asked(*words: str) -> str:
@@ -69,10 +76,10 @@ class Account:
         keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1", "endpoint_url": url}
         self.ec2, self.scaling = boto3.client("ec2", **keys), boto3.client("autoscaling", **keys)
 
-    def prepare(self) -> None:
+    def prepare(self, cluster: str = "research") -> None:
         data = {"InstanceType": "g5.xlarge", "ImageId": "ami-1", "UserData": encoded(BOOTSTRAP)}
         self.ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData=data)
-        tags = {"k8s.io/cluster-autoscaler/enabled": "true", "k8s.io/cluster-autoscaler/research": "owned"}
+        tags = {"k8s.io/cluster-autoscaler/enabled": "true", f"k8s.io/cluster-autoscaler/{cluster}": "owned"}
         self.scaling.create_auto_scaling_group(
             AutoScalingGroupName="gpu",
             MinSize=0,
@@ -125,4 +132,87 @@ async def test_the_page_about_an_account_that_costs_nothing_comes_true(tmp_path:
             assert "How machines are bought:\n  launch-instances: gpu" in await asked("status", "--kubeconfig", kubeconfig)
             await client.delete(PODS, "train", namespace="default")
             await until(given_back, "the machine is given back")
+        account.close()
+
+
+def of_the_page(kind: str) -> list[str]:
+    """The commands of ours that the page about AWS has in blocks for a shell, or its files."""
+    if kind == "yaml":
+        return [one.text for one in blocks(REAL) if one.kind == "yaml"]
+    return [line for one in blocks(REAL) if one.kind == "sh" for line in one.text.splitlines() if line.startswith("gpuscaler ")]
+
+
+def shell(command: str, folder: Path, more: Mapping[str, str]) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    """A command line in a folder, as a shell runs it."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    piped = "" if "|" in command else "exec "
+    return called("bash", "-c", f"set -o pipefail; {piped}{command}", folder=folder, more={**more, "PATH": path})
+
+
+async def said(command: str, folder: Path, more: dict[str, str], *, until: str = "") -> str:
+    """All that a command prints, or what it prints up to and with ``until``."""
+    text = ""
+    async with shell(command, folder, more) as process:
+        assert process.stdout is not None
+        async with asyncio.timeout(PATIENCE):
+            while line := (await process.stdout.readline()).decode():
+                text += line
+                if until and until in line:
+                    return text
+            await process.wait()
+    assert not until, f"{command} never said {until!r}: {text}"
+    return text
+
+
+async def test_the_commands_of_the_page_about_aws_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Steps 3, 5 and 6 in their order, the account being ours and the cluster that of the context the page names."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    commands, files = of_the_page("sh"), of_the_page("yaml")
+    assert len(commands) == 7, f"a command of the page that no test runs: {commands}"
+    kubeconfig, config = tmp_path / "kubeconfig", tmp_path / "run.yaml"
+    regions = ("--aws-region", "us-east-1", "--aws-region", "us-west-2")
+    async with gpuscaler("cluster", "--kubeconfig", str(kubeconfig), "--cloud", "aws-simulated", "--aws-boot", "4s", *regions) as serving:
+        url = await address(serving)
+        kubeconfig.write_text(kubeconfig.read_text().replace("gpuscaler-embedded", "my-cluster"))
+        here = {"AWS_ENDPOINT_URL": url, "KUBECONFIG": str(kubeconfig)}
+        account = Account(url)
+        await asyncio.to_thread(account.prepare, "prod")
+        access = find_access({}, kubeconfig=kubeconfig, context="my-cluster", attended=False)
+        async with HttpTransport(access) as transport:
+            client = Client(transport)
+            await client.create(PODS, pod("train"), namespace="default")
+            before = await client.list_all(CONFIG_MAPS, namespace="kube-system")
+
+            config.write_text(f"{files[0]}http: {{enabled: false}}\n")
+            pools, as_json, compared, plan, dry, run, status = commands
+            assert "gpu   us-east-1  cluster-autoscaler" in await said(pools, tmp_path, here)
+            assert await said(as_json, tmp_path, here) == "[]\n"
+            assert "gpu   us-east-1  cluster-autoscaler" in await said(compared, tmp_path, here)
+            config.write_text(f"{files[1]}http: {{enabled: false}}\n")
+            assert "waiting pods: $1.01 per hour" in await said(plan, tmp_path, here)
+            await said(dry, tmp_path, here, until="buys 1 machine")
+            assert await asyncio.to_thread(account.wants) == 0
+            assert await client.list_all(CONFIG_MAPS, namespace="kube-system") == before
+
+            queue = f"{url}/queue/us-east-1/123456789012/gpuscaler"
+            config.write_text(re.sub(r"https://sqs\S+", queue, files[2]) + "http: {enabled: false}\n")
+            async with shell(run, tmp_path, here) as running:
+                assert running.stdout is not None
+
+                async def bought() -> bool:
+                    return await asyncio.to_thread(account.wants) == 1
+
+                async def told() -> bool:
+                    found = await client.list_all(CONFIG_MAPS, namespace="kube-system")
+                    return "gpuscaler-status" in {msgspec.json.decode(one)["metadata"]["name"] for one in found}
+
+                await until(bought, "a machine is bought for the pod")
+                await until(told, "the status is written")
+                assert "launch-instances: gpu" in await said(status, tmp_path, here)
+
+                async def bound() -> bool:
+                    found = msgspec.json.decode(await client.get(PODS, "train", namespace="default"))
+                    return bool(found["spec"].get("nodeName"))
+
+                await until(bound, "the pod is bound to it, which its device plugin as shipped came to")
         account.close()

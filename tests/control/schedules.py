@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 from tests.planning import claims
+from tests.shipped import SHIPPED
 from tests.virtual_time import VirtualTimeLoop
 
 from gpuscaler.clouds.delays import Delay, Faults
@@ -26,8 +27,8 @@ from gpuscaler.control.store import KEY
 from gpuscaler.embedded import faults
 from gpuscaler.embedded.cluster import Conditions
 from gpuscaler.embedded.failures import Failure
-from gpuscaler.kube.errors import NotFound, ServerError, TooManyRequests, Unreachable
-from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
+from gpuscaler.kube.errors import AlreadyExists, NotFound, ServerError, TooManyRequests, Unreachable
+from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
@@ -269,7 +270,7 @@ class Schedules(RuleBasedStateMachine):
     async def _begin(self, seed: int, calls: CallFaults, *, replaces: bool) -> None:
         dice = Random(seed)
         # Of its own dice: what else happens in a schedule stays as it was.
-        policy = replace(parse_policy(POOLS), steering=Random(f"steering/{seed}").choice((NOMINATE, BIND)))
+        policy = replace(parse_policy(POOLS), steering=Random(f"steering/{seed}").choice((BIND, BIND, BIND, NOMINATE)))
         spot = [offering for pool in policy.pools for offering in pool.offerings if offering.market == "spot"]
         # Spot comes and goes; from minute 20 on it is there.
         capacity = {
@@ -298,6 +299,11 @@ class Schedules(RuleBasedStateMachine):
         self.here.watchman = self.guard
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": STRANGER}, "spec": {"unschedulable": True}}
         await self.here.user.create(NODES, body)
+        for one in SHIPPED if Random(f"daemons/{seed}").random() < 0.5 else ():
+            # Those that our taint keeps away: machines open for a moment for them.
+            if one.waits and not one.selector and not one.terms:
+                with suppress(AlreadyExists):
+                    await self.here.user.create(DAEMON_SETS, one.manifest(), namespace="kube-system")
         self.here.start()
         await self.here.sleep(2.0)
 

@@ -50,3 +50,13 @@ def test_a_group_that_replaces_machines_early_is_given_a_moment_from_the_announc
     assert awaiting.is_due(inventory(102.0, early=True), 101.1 + EARLY_SECONDS)
     assert not awaiting.waits(inventory(101.1 + EARLY_SECONDS, early=True), 101.2 + EARLY_SECONDS)
     assert not awaiting.observe(NODES, {"i-1": 220.0}, inventory(110.0, early=True), 111.0)
+
+
+def test_before_there_is_any_list_plans_wait_for_it_and_no_longer_than_ten_seconds() -> None:
+    awaiting = Awaiting()
+
+    assert not awaiting.observe({}, {}, None, 100.0)
+    assert awaiting.waits(None, 100.0)
+    assert awaiting.waits(None, 100.0 + LONGEST_WAIT - 1.0)
+    assert not awaiting.waits(None, 100.0 + LONGEST_WAIT)
+    assert not Awaiting().waits(inventory(100.0), 100.0)

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import luck, pod
+from tests.soaking import seeds
 
 from gpuscaler.kube.resources import PODS
 
@@ -50,7 +51,7 @@ async def submit(here: Stage, name: str, zone: str, seconds: int) -> None:
     await here.user.create(PODS, body, namespace="default")
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", seeds(3))
 async def test_no_running_pod_is_lost_to_a_rebalance_that_we_set_off(seed: int, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         dice, watched = luck(seed, "balance"), Watched(here)

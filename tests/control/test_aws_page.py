@@ -1,13 +1,13 @@
 """What `docs/how-to/aws.md` tells users to do, done word by word on the simulated account."""
 
 import re
-import shlex
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.clouds.aws.accounts import CA, Aws, pool
+from tests.clouds.aws.command_line import run
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.aws_stage import Stage, aws_stage
 from tests.docs.test_examples import blocks
@@ -27,6 +27,7 @@ DISK = {"DeviceName": "/dev/xvdf", "Ebs": {"VolumeSize": 100}}
 #: A group with nothing to be said of it.
 GOOD: dict[str, Any] = {"InstanceType": "g5.xlarge", "UserData": encoded(node_config({}))}
 ROLE = "arn:aws:iam::123456789012:role/nodes"
+ARRIVING, LEAVING = "gpuscaler.io/arriving", "gpuscaler.io/leaving"
 
 Row = tuple[str, str]
 
@@ -38,21 +39,22 @@ def rows(title: str) -> list[Row]:
     return [(first.strip(), second.strip()) for first, second in (line.strip("| ").split(" | ", 1) for line in lines[1:])]
 
 
-def command(text: str) -> tuple[str, dict[str, Any]]:
-    """boto3's operation and parameters of a command of the AWS CLI in backquotes."""
+def command(text: str) -> str:
+    """The command of the AWS CLI in backquotes."""
     (found,) = re.findall(r"`(aws [^`]+)`", text)
-    _, service, operation, *options = shlex.split(found)
-    assert service == "autoscaling"
-    told: dict[str, Any] = {}
-    for word in options:
-        if word.startswith("--"):
-            name = "".join(part.capitalize() for part in word[2:].split("-"))
-            told[name] = True
-        else:
-            told[name] = [word]
-    if told.pop("NewInstancesProtectedFromScaleIn", False):
-        told["NewInstancesProtectedFromScaleIn"] = True
-    return operation.replace("-", "_"), told
+    return str(found)
+
+
+def shown(beginning: str) -> str:
+    """The command of the page that begins so, with what it is given by way of a pipe."""
+    (found,) = [one for one in COMMANDS if one.startswith(beginning)]
+    return found
+
+
+def commands() -> list[str]:
+    """Every command of the AWS CLI that the page shows in a block of its own."""
+    shell = [one.text for one in blocks(PAGE) if one.kind == "sh"]
+    return [text.strip() for one in shell for text in re.split(r"^(?=aws )", one, flags=re.MULTILINE) if text.startswith("aws ")]
 
 
 class Account(Aws):
@@ -84,8 +86,7 @@ class Account(Aws):
         self.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", SourceVersion="1", LaunchTemplateData=data)
 
     def run(self, text: str) -> None:
-        operation, told = command(text)
-        getattr(self.client("autoscaling"), operation)(AutoScalingGroupName="gpus", **told)
+        run(command(text), self.client)
 
     def nodegroup(self, **told: Any) -> None:
         names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
@@ -140,9 +141,7 @@ def managed() -> Account:
 
 def mend_nodegroup(account: Account, _do: str) -> None:
     account.version(UserData="")
-    account.client("eks").update_nodegroup_config(
-        clusterName=CLUSTER, nodegroupName="gpus", taints={"addOrUpdateTaints": [{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}]}
-    )
+    run(shown("aws eks update-nodegroup-config"), account.client)
 
 
 def write_taint(account: Account, _do: str) -> None:
@@ -162,6 +161,7 @@ MIXED = {
     },
     "InstancesDistribution": {"OnDemandPercentageAboveBaseCapacity": 100},
 }
+COMMANDS = commands()
 #: By the beginning of a row: an account of which it is true, and what the page says to do about it.
 CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] = {
     "saw the tag": (lambda: Account().made({f"{CA}/enabled": "true"}), lambda one, _: one.tag(**{f"{CA}/prod": "owned"})),
@@ -268,6 +268,17 @@ def test_every_way_to_the_taint_that_the_page_has_comes_true() -> None:
     assert Account().made(tags, data={"InstanceType": "g5.xlarge"}).said() == ""
 
 
+def test_every_command_of_the_aws_cli_on_the_page_is_run_by_a_test() -> None:
+    """Those in tables are run with their row."""
+    assert [one.partition(" --")[0] for one in COMMANDS] == [
+        "aws eks update-nodegroup-config",
+        "aws autoscaling put-lifecycle-hook",
+        "aws autoscaling describe-auto-scaling-groups",
+    ]
+    in_rows = [found for _, do in (*LOOKED, *rows("### The taint of new nodes")) for found in re.findall(r"`(aws [^`]+)`", do)]
+    assert TEXT.count("aws autoscaling ") + TEXT.count("aws eks ") == len(in_rows) + sum(one.count("aws ") for one in COMMANDS)
+
+
 async def all_bound(here: Stage) -> bool:
     found = await here.bound()
     return bool(found) and all(found.values())
@@ -275,12 +286,11 @@ async def all_bound(here: Stage) -> bool:
 
 async def test_the_files_of_the_page_buy_take_back_and_heed_a_notice(tmp_path: Path) -> None:
     """Steps 2, 4 and 6 one after the other: the last file of the page, with the groups that it names."""
-    files = [one.text for one in blocks(PAGE) if one.kind == "yaml" and "pools-file" in one.options]
     async with aws_stage(tmp_path) as here:
         for name, market in (("gpu-on-demand", "on-demand"), ("gpu-spot", "spot")):
             here.group(name, market=market, tags=TAGS, user_data=user_data()[0])
         url = here.queue()
-        last = re.sub(r"https://sqs\S+", url, files[-1])
+        last = re.sub(r"https://sqs\S+", url, files()[-1])
         here.start(f"{last}http: {{enabled: false}}\n")
         await here.deploy("serve")
         await here.until(lambda: all_bound(here), 180)
@@ -294,7 +304,75 @@ async def test_the_files_of_the_page_buy_take_back_and_heed_a_notice(tmp_path: P
         status = await here.status()
         assert (status.troubles, {one.name for one in status.pools}) == ((), {"gpu-on-demand", "gpu-spot"})
 
-        changed = next(text for text in files if "gpu-on-demand" in text)
+        changed = next(text for text in files() if "gpu-on-demand" in text)
         here.path.write_text(f"{changed}http: {{enabled: false}}\n")
         await here.sleep(60)
+        assert (await here.status()).troubles == ()
+
+
+async def with_a_machine(here: Stage, file: str, url: str) -> tuple[str, str]:
+    """The last file of the page, a Deployment, and the machine of group ``gpus`` with its node."""
+    here.start(re.sub(r"https://sqs\S+", url, file) + "http: {enabled: false}\n")
+    await here.deploy("serve")
+    await here.until(lambda: all_bound(here), 180)
+    (machine,) = here.machines("gpus")
+    (node,) = [one for one in await here.nodes() if one["spec"]["providerID"].endswith(machine)]
+    return machine, node["metadata"]["name"]
+
+
+def files() -> list[str]:
+    return [one.text for one in blocks(PAGE) if one.kind == "yaml" and "pools-file" in one.options]
+
+
+async def test_the_hook_of_the_page_gives_pods_time_to_move_and_lets_the_machine_go(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", tags=TAGS, user_data=user_data()[0])
+        run(shown("aws autoscaling put-lifecycle-hook"), here.client)
+        machine, node = await with_a_machine(here, files()[-1], here.queue())
+        here.client("autoscaling").terminate_instance_in_auto_scaling_group(InstanceId=machine, ShouldDecrementDesiredCapacity=False)
+        await here.sleep(5.0)
+        (marked,) = [one for one in await here.nodes() if one["metadata"]["name"] == node]
+        assert (here.region.instances[machine].lifecycle, here.region.instances[machine].state) == ("Terminating:Wait", "running")
+        assert LEAVING in {one["key"] for one in marked["spec"].get("taints") or ()}
+        await here.sleep(115.0)
+
+        assert await all_bound(here)
+        assert node not in set((await here.bound()).values())
+        assert here.session.asked["CompleteLifecycleAction"] == 1
+        assert here.region.instances[machine].ended_at is not None
+
+
+async def test_the_protection_that_stays_is_taken_off_by_the_command_of_the_page(tmp_path: Path) -> None:
+    """More machines than one call may name, of which gpuscaler protected none: the page's command takes whatever is protected."""
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", tags=TAGS, MinSize=51, MaxSize=60)
+        await here.sleep(60.0)
+        assert sum(one.protected for one in here.region.instances.values()) == 51
+
+        run(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
+        assert not any(one.protected for one in here.region.instances.values())
+        assert here.session.asked["SetInstanceProtection"] == 2
+
+        run(shown("aws autoscaling describe-auto-scaling-groups"), here.client)
+        assert here.session.asked["SetInstanceProtection"] == 2
+
+
+async def test_pods_of_a_managed_node_group_run_on_while_it_gets_the_taint_and_its_nodes_are_opened(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
+        here.client("eks").create_nodegroup(**names, subnets=["subnet-useast1a"], nodeRole=ROLE)
+        here.group("gpus", tags={**TAGS, **EKS}, user_data="#!/bin/bash\n")
+        machine, node = await with_a_machine(here, files()[-1], here.queue())
+        before = await here.bound()
+
+        run(shown("aws eks update-nodegroup-config"), here.client)
+        await here.sleep(4.0)
+        (closed,) = await here.nodes()
+        assert ARRIVING in {one["key"] for one in closed["spec"].get("taints") or ()}
+        await here.sleep(30.0)
+
+        (opened,) = await here.nodes()
+        assert ARRIVING not in {one["key"] for one in opened["spec"].get("taints") or ()}
+        assert (await here.bound(), here.machines()) == (before, [machine])
+        assert opened["metadata"]["name"] == node
         assert (await here.status()).troubles == ()

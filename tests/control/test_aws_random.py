@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK, luck
+from tests.soaking import seeds
 
 from gpuscaler.embedded.aws.conditions import Conditions
 
@@ -69,8 +70,14 @@ class Chaos:
         await self.here.sleep(QUIET)
 
 
-@pytest.mark.parametrize(("seed", "launch", "activity"), [(1, "auto", 0.0), (2, "desired-capacity", 20.0)])
-async def test_every_pod_runs_and_every_machine_is_given_back(seed: int, launch: str, activity: float, tmp_path: Path) -> None:
+def taken_back(here: Stage) -> int:
+    """How many machines EC2 has ended by itself."""
+    return sum("EC2 health check" in one.cause for name in GROUPS for one in here.region.groups[name].activities)
+
+
+@pytest.mark.parametrize("seed", seeds(2))
+async def test_every_pod_runs_and_every_machine_is_given_back(seed: int, tmp_path: Path) -> None:
+    launch, activity = ("auto", 0.0) if seed % 2 else ("desired-capacity", 20.0)
     async with aws_stage(tmp_path, Conditions(boot=QUICK, activity=activity)) as here:
         here.group("a-spot", market="spot")
         here.group("b-spot", market="spot", AvailabilityZones=["us-east-1b"])
@@ -80,4 +87,5 @@ async def test_every_pod_runs_and_every_machine_is_given_back(seed: int, launch:
         await chaos.run()
         assert [name for name, node in (await here.bound()).items() if not node] == []
         assert ([here.desired(name) for name in GROUPS], await here.nodes()) == ([0, 0, 0], [])
-        assert 0 < len(here.machines()) <= chaos.pods
+        # In place of those that EC2 took back the groups start others by themselves.
+        assert 0 < len(here.machines()) <= chaos.pods + taken_back(here)

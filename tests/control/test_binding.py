@@ -10,12 +10,11 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import NAMESPACES, PODS, PRIORITY_CLASSES
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.keeping import CLOSING_TAINTS
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
-BIND = f"steering: bind\n{ONE_GPU_MACHINES}"
-LARGE = BIND.replace("g4dn.xlarge", "p4d.24xlarge")
+LARGE = ONE_GPU_MACHINES.replace("g4dn.xlarge", "p4d.24xlarge")
 #: A machine is ready so many seconds after it was asked for.
 STEADY = Delays(boot=Delay(20, 20, 20), device_plugin=Delay(1, 1, 1), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
 READY = 22.0
@@ -24,7 +23,7 @@ SCATTERED = Delays(boot=Delay(20, 60, 400), device_plugin=Delay(1, 2, 3), answer
 
 
 def is_closed(node: dict[str, Any]) -> bool:
-    return any(taint["key"] == ARRIVING_TAINT for taint in node["spec"].get("taints") or ())
+    return any(taint["key"] in CLOSING_TAINTS for taint in node["spec"].get("taints") or ())
 
 
 async def until_bound(here: World, many: int, seconds: float = 120.0) -> dict[str, str]:
@@ -38,7 +37,7 @@ async def until_bound(here: World, many: int, seconds: float = 120.0) -> dict[st
 
 
 async def test_a_pod_is_bound_to_its_machine_before_that_opens() -> None:
-    async with world(BIND, delays=STEADY) as here:
+    async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         here.start()
         await here.submit("p")
         began = here.now()
@@ -53,7 +52,7 @@ async def test_a_pod_is_bound_to_its_machine_before_that_opens() -> None:
 
 
 async def test_many_machines_that_are_ready_at_once_have_their_pods_at_once() -> None:
-    async with world(BIND, delays=STEADY) as here:
+    async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         here.start()
         for number in range(20):
             await here.submit(f"p{number}")
@@ -69,7 +68,7 @@ async def test_many_machines_that_are_ready_at_once_have_their_pods_at_once() ->
 
 
 async def test_a_gang_is_bound_at_once_when_its_last_machine_is_ready() -> None:
-    async with world(BIND, delays=SCATTERED, seed=3) as here:
+    async with world(ONE_GPU_MACHINES, delays=SCATTERED, seed=3) as here:
         here.start()
         for number in range(4):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
@@ -129,7 +128,7 @@ async def test_a_kept_machine_never_opens_for_pods_that_are_bound() -> None:
 
 
 async def test_an_important_pod_that_comes_late_has_the_machine() -> None:
-    async with world(BIND + "    max: 1\n", delays=STEADY) as here:
+    async with world(ONE_GPU_MACHINES + "    max: 1\n", delays=STEADY) as here:
         here.start()
         await here.submit("p")
         await here.sleep(READY - 8.0)
@@ -146,8 +145,8 @@ async def test_an_important_pod_that_comes_late_has_the_machine() -> None:
 @pytest.mark.parametrize(
     ("pools", "annotations"),
     [
-        (BIND.replace("steering: bind\n", "steering: bind\nbind_schedulers: [other]\n"), {}),
-        (BIND, {"gpuscaler.io/steering": "nominate"}),
+        (f"bind_schedulers: [other]\n{ONE_GPU_MACHINES}", {}),
+        (ONE_GPU_MACHINES, {"gpuscaler.io/steering": "nominate"}),
         (f"{ONE_GPU_MACHINES}    steering: nominate\n", {}),
     ],
 )
@@ -168,7 +167,7 @@ async def test_what_is_not_to_be_bound_is_nominated(pools: str, annotations: dic
 
 
 async def test_where_bindings_are_refused_pods_are_nominated_and_people_are_told_once() -> None:
-    async with world(BIND, delays=STEADY) as here:
+    async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         refusal = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot create resource "pods/binding"')
         here.cluster.api.faults.add(Fault("POST", "/pods/[pq]/binding", times=2, refusal=refusal))
         here.start()

@@ -88,8 +88,9 @@ async def test_whoever_loses_a_machine_for_good_has_another_bought_at_once(later
             await here.sleep(0.5)
         node = (await here.nodes())[0]["metadata"]["name"]
         await here.sleep(later)
-        # Bound by hand, or by a scheduler of its own: nobody plans for it.
-        body = anywhere("t", 1)
+        # Bound by hand, or by a scheduler of its own: nobody plans for it. A kubelet admits none for GPUs that do not show yet.
+        body = anywhere("t", 0)
+        body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "47"
         await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": node}}, namespace="default")
         await here.sleep(3.0)
         assert len(here.cluster.core.history()) == 2

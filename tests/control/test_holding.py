@@ -148,7 +148,7 @@ async def test_an_order_whose_answer_was_lost_is_not_sent_again_while_buying_is_
             here.watchman = watch = Counting()
             here.start()
             await here.submit("train")
-            await here.sleep(3)
+            await here.sleep(12)
             await here.hold(buying=Hold())
             await here.sleep(120)
             assert watch.orders == 1

@@ -34,7 +34,7 @@ async def one_run(seed: int) -> None:
         stale_seconds=dice.choice((0.0, 90.0)),
         tokens=tokens,
     )
-    steering = luck(seed, "steering").choice((NOMINATE, BIND))
+    steering = luck(seed, "steering").choice((BIND, BIND, BIND, NOMINATE))
     async with world(f"steering: {steering}\n{ONE_GPU_MACHINES}", seed=seed, calls=faults) as here:
         here.start(Deaths(dice.randint(1, 12), before=dice.random() < 0.5))
         await here.sleep(3.0)

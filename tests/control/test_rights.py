@@ -90,10 +90,12 @@ async def test_the_roles_allow_what_the_program_asks_and_nothing_else(tmp_path: 
     async with managed(api, Ticking().wall):
         life = asyncio.create_task(running.run())
         await user.create(PODS, pod("train"), namespace="default")
+        await user.create(PODS, pod("left", 1, {"gpuscaler.io/steering": "nominate"}), namespace="default")
         await user.create(PODS, pod("huge", 99), namespace="default")
         await asyncio.sleep(200)
-        # A pod that a person deletes, and a machine that falls idle and goes.
-        await user.delete(PODS, "train", namespace="default")
+        # Pods that a person deletes, and machines that fall idle and go.
+        for name in ("train", "left"):
+            await user.delete(PODS, name, namespace="default")
         await asyncio.sleep(200)
         assert [msgspec.json.decode(one)["metadata"]["name"] for one in await user.list_all(NODES)] == []
         life.cancel()

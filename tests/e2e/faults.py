@@ -16,6 +16,7 @@ from tests.e2e.stage import NAMESPACE, Controller, Json, Stage, until
 from gpuscaler.control.records.reporting import KEY
 from gpuscaler.embedded.controlplane.building import API_SERVER, ETCD
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES
+from gpuscaler.planning.keeping import ARRIVING_TAINT
 
 #: Pods of each workload; each fills a machine.
 PODS = 2
@@ -215,11 +216,17 @@ async def memory_put_back(broken: Broken, name: str) -> None:
 
 
 async def memory_replaced(broken: Broken, name: str) -> None:
-    """Nobody is left who remembers, and all machines are nodes: none goes though it is idle, and then they serve as before."""
+    """Nobody is left who remembers, and all machines are open nodes: none goes though it is idle, and then they serve as before."""
     stage = broken.stage
     await broken.submit(name)
     await stage.bound(name, PODS)
     there = await broken.nodes(name)
+
+    async def opened() -> bool:
+        return not any(one["key"] == ARRIVING_TAINT for node in await stage.nodes(name) for one in node["spec"].get("taints", ()))
+
+    # Pods run on machines that are closed still, and nobody opens those without the memory.
+    await until("the machines are open", opened)
     broken.kill()
     await broken.spoil()
     await stage.scale("Deployment", "serve", name, 0)

@@ -105,7 +105,7 @@ def _release_of(program: Path) -> str:
 
 def roles(home: str = NAMESPACE) -> list[Json]:
     """The controller's account and what it may do, as the chart installs it in a namespace."""
-    found = [one for one in yaml.safe_load_all(ROLES.read_text(encoding="utf-8")) if one and one["kind"] in KINDS]
+    found = [one for one in yaml.load_all(ROLES.read_text(encoding="utf-8"), yaml.CSafeLoader) if one and one["kind"] in KINDS]
     return found if home == NAMESPACE else [_moved(one, home) for one in found]
 
 
@@ -202,10 +202,11 @@ class Stage:
         path.write_text(yaml.safe_dump(config))
         return path
 
-    def start(self, run_file: Path, kubeconfig: Path, *, name: str = "controller", port: int = 0) -> Controller:
-        """A controller."""
+    def start(self, run_file: Path, kubeconfig: Path, *, name: str = "controller", port: int = 0, changed: str = "") -> Controller:
+        """A controller; ``changed`` are lines of Python that make it another one."""
         log = self.folder / f"{name}-{len(self.controllers)}.log"
-        words = [sys.executable, "-m", "gpuscaler", "run", "--config", str(run_file), "--kubeconfig", str(kubeconfig)]
+        program = ["-c", f"{changed}\nfrom gpuscaler.cli import run\nrun()"] if changed else ["-m", "gpuscaler"]
+        words = [sys.executable, *program, "run", "--config", str(run_file), "--kubeconfig", str(kubeconfig)]
         with log.open("wb") as out:
             process = subprocess.Popen(words, stdout=out, stderr=subprocess.STDOUT)
         self.controllers.append(Controller(process, log, port))

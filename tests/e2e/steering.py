@@ -1,14 +1,16 @@
 """Random workloads on a real scheduler: do planned pods come to run where the plan put them, and without a second purchase?"""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from random import Random
 
+import msgspec
 from tests.e2e.objects import Json, pod
+from tests.e2e.promising import Moments, overfull
 from tests.e2e.rights import Installed, Right
-from tests.e2e.stage import CLOUD, Controller, Stage, free_port, stage, until
+from tests.e2e.stage import ACCOUNT, CLOUD, Controller, Stage, free_port, stage, until
 from tests.e2e.storage import claim, provisioner
 
 from gpuscaler.kube.errors import ApiError
@@ -31,7 +33,7 @@ ABREAST, TOGETHER = 10, 25
 UNRELATED = 2
 #: One nomination is taken away about every so many seconds, where there is one.
 CLEARING = 4.0
-#: The scheduler and the controller have so many seconds for each workload once its machines could be there.
+#: So many seconds bind the pods of a workload once its machines could be there.
 BINDING = 150.0
 
 
@@ -39,35 +41,49 @@ BINDING = 150.0
 class Tally:
     """Pods that were planned and those that run, purchases after the first machine of a workload opened, and what became of promises.
 
-    ``meant`` and ``came`` are planned pods that were nominated, and those of them that run where they were nominated to last; ``first`` run
-    where they were nominated to first. ``unnamed`` were bound before anybody nominated them, to room that others left. ``cleared`` is how
-    often somebody else took a nomination away. ``kept``, ``stray`` and ``broken`` are what the controller itself counts, of unrelated pods
-    too.
+    ``ours`` were bound by the controller, ``refused`` are bindings of its that were refused, since somebody else had bound the pod.
+    ``waits`` are how many seconds each of these waited, once the machines were ready that it had to wait for. ``meant`` and ``came`` are
+    planned pods that were nominated, and those of them that run where they were nominated to last; ``first`` run where they were nominated
+    to first. ``unnamed`` others their scheduler bound to room that was left. ``cleared`` is how often somebody else took a nomination away.
+    ``overfull`` are nodes that more was bound to than they have, ``failed`` pods that were turned away. ``kept``, ``stray`` and ``broken``
+    are what the controller itself counts, of unrelated pods too.
     """
 
     planned: int = 0
     bound: int = 0
     further: int = 0
+    ours: int = 0
+    refused: int = 0
     meant: int = 0
     came: int = 0
     first: int = 0
     unnamed: int = 0
     cleared: int = 0
+    overfull: int = 0
+    failed: int = 0
     kept: int = 0
     stray: int = 0
     broken: int = 0
+    waits: list[float] = field(default_factory=list)
 
     def __add__(self, other: "Tally") -> "Tally":
         return Tally(*(getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__))
 
+    def waited(self, share: float) -> float:
+        """What that share of the pods that were bound by the controller did not wait longer than."""
+        return sorted(self.waits)[min(len(self.waits) - 1, int(share * len(self.waits)))] if self.waits else 0.0
+
     def __str__(self) -> str:
         counted = self.kept + self.stray + self.broken
         shares = f"{self.came / max(1, self.meant):.1%}", f"{self.kept / max(1, counted):.1%}"
+        waited = f"{self.waited(0.5):.2f} s after their machines were ready (p50), {self.waited(0.99):.2f} s (p99)"
+        nominated = f"{self.came} of {self.meant} nominated ones on the machine that was promised ({shares[0]})"
         return (
-            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {self.came} of {self.meant} on the "
-            f"machine that was promised ({shares[0]}), {self.first} on the first that was, {self.unnamed} on others before they were "
-            f"promised one; as the controller counts, {self.kept} of {counted} promises kept ({shares[1]}), {self.broken} that filters "
-            f"kept away; {self.cleared} nominations taken away"
+            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {self.ours} bound by gpuscaler, "
+            f"{waited}, {self.refused} bindings refused; {nominated}, {self.first} on the first that was; {self.unnamed} bound by the "
+            f"scheduler to other room; {self.overfull} nodes overfull, {self.failed} pods turned away; as the controller counts, "
+            f"{self.kept} of {counted} promises kept ({shares[1]}), {self.broken} that filters kept away; {self.cleared} nominations "
+            f"taken away"
         )
 
 
@@ -125,12 +141,15 @@ def workload(dice: Random, pool: str) -> tuple[list[Json], list[Json]]:
     return pods, claims
 
 
-async def measure_all(workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False) -> Tally:
+async def measure_all(
+    workloads: int, *, seed: int, apart: float, steered: bool = True, restart: bool = False, steering: str = "bind"
+) -> Tally:
     """As :func:`measure`, in as many clusters as it takes, one after the other."""
     found = Tally()
     for number in range(0, workloads, TOGETHER):
         together, dice = min(TOGETHER, workloads - number), seed + number // TOGETHER
-        found += (one := await measure(together, seed=dice, apart=apart, steered=steered, restart=restart))
+        one = await measure(together, seed=dice, apart=apart, steered=steered, restart=restart, steering=steering)
+        found += one
         print(f"workloads {number} to {min(number + TOGETHER, workloads)}: {one}", flush=True)
     return found
 
@@ -142,22 +161,21 @@ async def measure(
     apart: float,
     steered: bool = True,
     restart: bool = False,
-    steering: str = "nominate",
-    grant: Callable[[Stage], Awaitable[None]] | None = None,
+    steering: str = "bind",
+    within: float = BINDING,
 ) -> Tally:
     """Play so many workloads, some at a time, whose machines become Ready in any order, up to ``apart`` seconds apart.
 
-    Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way. ``grant`` gives the
-    controller what ``steering`` needs beside its usual rights.
+    Without ``steered`` machines arrive open and nobody is nominated. ``restart``: the controller is killed half-way. The scheduler and the
+    controller have ``within`` seconds for each workload once its machines could be there.
     """
     found = Tally()
-    name = f"{'' if steered else 'un'}steered-{seed}"
-    async with stage(name) as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
+    name = f"{steering if steered else 'unsteered'}-{seed}{'-restart' if restart else ''}"
+    started = stage(name, audit=True)
+    async with started as made, made.kubelets(), provisioner(made.admin), installed(made), unsteered(made, really=not steered):
         # They come first, and do not drive out others: pods that nobody makes again would be gone.
         urgent = {"metadata": {"name": "urgent"}, "value": 1000, "preemptionPolicy": "Never"}
         await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **urgent})
-        if grant is not None:
-            await grant(made)
         port = free_port()
         pools = [{"name": f"s{number}", **POOL} for number in range(workloads)]
         cloud = {**CLOUD, "boot": ["0s", f"{apart / 2}s", f"{apart}s"]}
@@ -166,9 +184,10 @@ async def measure(
         kubeconfig = await made.kubeconfig()
         made.start(run_file, kubeconfig, port=port)
         slots = asyncio.Semaphore(ABREAST)
-        heard = Nominations()
-        picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS,))
+        heard, moments = Nominations(), Moments()
+        picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
         picture.listen(heard.hear)
+        picture.listen(moments.hear)
         listening = asyncio.create_task(picture.run())
 
         over, half = set[int](), asyncio.Event()
@@ -176,7 +195,7 @@ async def measure(
         async def play(number: int) -> None:
             async with slots:
                 dice = Random(f"{seed}/{number}")
-                await _play(made, found, f"s{number}", dice, within=apart + BINDING)
+                await _play(made, found, f"s{number}", dice, within=apart + within)
             over.add(number)
             if len(over) >= workloads // 2:
                 half.set()
@@ -193,17 +212,31 @@ async def measure(
         clearing.cancel()
         await asyncio.sleep(2)
         await _count(made, made.controllers[-1], found)
-        await _promised(made, heard, found)
+        await _promised(made, heard, moments, found)
         listening.cancel()
         await asyncio.gather(listening, clearing, return_exceptions=True)
     return found
 
 
-async def _promised(made: Stage, heard: Nominations, found: Tally) -> None:
-    """Count which planned pods run where they were nominated to; those with a disk are nominated by the scheduler."""
-    for one in await made.listed(PODS):
+async def _promised(made: Stage, heard: Nominations, moments: Moments, found: Tally) -> None:
+    """Count which planned pods were bound by whom, and run where they were nominated to; the scheduler nominates those with a disk."""
+    ours = await asyncio.to_thread(_bindings, made, found)
+    every = await made.listed(PODS)
+    mates: dict[str, list[str]] = {}
+    for one in every:
+        if _waits_for_all(one):
+            mates.setdefault(one["metadata"]["namespace"], []).append(one["spec"].get("nodeName", ""))
+    for one in every:
         who, node = f"{one['metadata']['namespace']}/{one['metadata']['name']}", one["spec"].get("nodeName")
-        if one["metadata"]["name"].startswith("other") or any("persistentVolumeClaim" in disk for disk in one["spec"].get("volumes", [])):
+        found.failed += one["status"].get("phase") == "Failed"
+        theirs = one["metadata"]["name"].startswith("other") or "ownerReferences" in one["metadata"]
+        if theirs or any("persistentVolumeClaim" in disk for disk in one["spec"].get("volumes", [])):
+            continue
+        if who in ours:
+            found.ours += 1
+            nodes = mates[one["metadata"]["namespace"]] if _waits_for_all(one) else [node]
+            if who in moments.bound and (ready := [moments.ready[name] for name in nodes if name in moments.ready]):
+                found.waits.append(max(0.0, moments.bound[who][0] - max(ready)))
             continue
         if who not in heard.nodes:
             found.unnamed += 1
@@ -213,6 +246,27 @@ async def _promised(made: Stage, heard: Nominations, found: Tally) -> None:
         found.came += heard.nodes[who] == node
         if heard.nodes[who] != node:
             print(f"{who} was meant for {heard.nodes[who]}, and runs on {node}")
+    found.overfull += len(overfull(await made.listed(NODES), every))
+
+
+def _waits_for_all(one: Json) -> bool:
+    """Whether a pod may have to wait for the machines of all others of its workload: those of a gang, and those that spread over zones."""
+    return "gpuscaler.io/gang" in one["metadata"].get("annotations", {}) or bool(one["spec"].get("topologySpreadConstraints"))
+
+
+def _bindings(made: Stage, found: Tally) -> set[str]:
+    """The pods that the controller has bound, as the API server's audit log says."""
+    ours = set[str]()
+    for line in made.plane.layout.audit.read_text().splitlines():
+        if '"subresource":"binding"' not in line or ACCOUNT not in line:
+            continue
+        told = msgspec.json.decode(line)
+        about, code = told["objectRef"], told["responseStatus"]["code"]
+        if code < 300:
+            ours.add(f"{about['namespace']}/{about['name']}")
+        else:
+            found.refused += 1
+    return ours
 
 
 async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, within: float) -> None:

@@ -169,8 +169,10 @@ async def _acts(made: Stage, account: Client) -> list[str]:
     name, uid = f"{WORK}/waits", found["metadata"]["uid"]
     soft = tuple(sorted(one.key for one in SOFT_TAINTS))
     acts: list[Act] = [
-        Close("theirs", "kept"),
-        Lift("theirs", "opens", (Nominate(name, uid, "theirs"),)),
+        Close("theirs", "arrives"),
+        Close("theirs", "kept", kept=True),
+        Lift("theirs", "opens"),
+        Nominate(name, uid, "theirs"),
         Nominate(name, uid, ""),
         Checkpoint(name, uid, "theirs", at=1.0, seconds=60),
         Label("theirs", POOL, "listed"),

@@ -27,7 +27,7 @@ from gpuscaler.kube.resources import DEPLOYMENTS, EVENTS, NODES, POD_DISRUPTION_
 pytestmark = pytest.mark.e2e
 
 MANIFEST = ROLES
-OBJECTS = [one for one in yaml.safe_load_all(MANIFEST.read_text()) if one]
+OBJECTS = [one for one in yaml.load_all(MANIFEST.read_text(), yaml.CSafeLoader) if one]
 #: The spot market is dry so many seconds after the cloud began. With this seed its first two machines have their images in 14 seconds.
 DRY_AFTER, SEED = 45, 25255
 POOL: Json = {"name": "spot", "types": ["g5.xlarge"], "markets": ["spot", "on-demand"], "zones": ["us-east-1a"], "idle_after": "2s"}

@@ -33,7 +33,8 @@ pytestmark = pytest.mark.e2e
 ABREAST = 6
 #: Rights that machines are opened with, and whether any are bought without them; and those that it is written down with what is done. Who
 #: cannot renew its lease leads until that has run out.
-OPENING = [(Right("patch", "nodes"), True), (Right("patch", "pods/status"), True)]
+NAMING = Right("patch", "pods/status")
+OPENING = [(Right("patch", "nodes"), True), (Right("create", "pods/binding"), True), (NAMING, True)]
 WRITING = [
     (Right("update", "configmaps"), False),
     (Right("update", "leases", LEASES.group), True),
@@ -138,7 +139,8 @@ async def _living(life: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
 async def _buys(made: Stage, found: Outcomes, home: str, *cases: tuple[Right, bool]) -> None:
     here = await installed(made, home)
     pools = {right: f"{home}-{number}" for number, (right, _) in enumerate(cases)}
-    told = [{"name": pool, "types": ["g4dn.xlarge"]} for pool in pools.values()]
+    steering = {right: {"steering": "nominate"} if right == NAMING else {} for right in pools}
+    told = [{"name": pool, "types": ["g4dn.xlarge"], **steering[right]} for right, pool in pools.items()]
     controller = here.stage.start(here.stage.run_file(home, told, **QUICK), await here.stage.kubeconfig(), name=home)
     for right, buys in cases:
         await keep(found, [right], _writes(here, controller, pool=pools[right], right=right, buys=buys))
@@ -249,6 +251,12 @@ async def _marks(here: Installed, controller: Controller) -> None:
     await made.namespace(MARKED)
     await made.create(deployment("serve", 1, pod_spec(MARKED)), MARKED)
     await made.bound(MARKED, 1)
+
+    async def is_open() -> bool:
+        return not any(node["spec"].get("taints") for node in await made.nodes(MARKED))
+
+    # Its pod is bound while the machine is closed.
+    await until("the machine is open", is_open)
     async with here.without(MARKING):
         await made.scale("Deployment", "serve", MARKED, 0)
         await here.named(controller, MARKING)

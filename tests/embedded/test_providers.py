@@ -13,6 +13,7 @@ import pytest
 import structlog
 from tests.control.managing import managed
 from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
+from tests.embedded.tolerant import tolerant_plugin
 
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
 from gpuscaler.control.attempts import Attempts
@@ -126,6 +127,7 @@ class Lives:
 @asynccontextmanager
 async def lives(folder: Path) -> AsyncIterator[Lives]:
     made = Lives(folder)
+    await tolerant_plugin(made.user)
     async with managed(made.api, now):
         try:
             yield made

@@ -1,17 +1,24 @@
 """Bindings that come to nothing, or half of them."""
 
 import re
+from collections.abc import Awaitable, Callable
+from typing import Any
 
+from msgspec.structs import replace
+from tests.control.records.test_service import events
+from tests.control.records.test_service import status as written
+from tests.control.schedules import STRANGER
 from tests.control.test_binding import SCATTERED
-from tests.control.world import ONE_GPU_MACHINES, World
-from tests.faults.guarding import Watch
-from tests.faults.kit import all_bound, bought, faulty, status
+from tests.control.world import QUICK, World, pod
+from tests.faults.guarding import BUSY_STRANGER, Watch
+from tests.faults.kit import all_bound, bought, faulty, recorded, status
 
+from gpuscaler.clouds.delays import Delay
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
+from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Request
 
-BIND = f"steering: bind\n{ONE_GPU_MACHINES}"
 OURS = "pods/p[0-9]*/binding"
 
 
@@ -24,7 +31,7 @@ async def in_time(here: World, seconds: float) -> bool:
 
 
 async def test_f101_where_bindings_are_refused_pods_are_nominated_and_come_to_their_machines_all_the_same() -> None:
-    async with faulty(BIND) as here:
+    async with faulty() as here:
         said = 'pods "p0" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""'
         here.cluster.api.faults.add(Fault("POST", OURS, times=4, refusal=Failure(403, "Forbidden", said)))
         for number in range(4):
@@ -52,7 +59,7 @@ class Deadly(Watch):
 
 
 async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_by_the_next_and_nothing_is_bought_twice() -> None:
-    async with faulty(BIND, watch=Deadly) as here:
+    async with faulty(watch=Deadly) as here:
         for number in range(4):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
         assert await here.until_dead(300.0)
@@ -64,7 +71,7 @@ async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_
 
 
 async def test_f103_nothing_is_bound_beside_a_device_plugin_that_restarts_nor_is_another_machine_bought() -> None:
-    async with faulty(BIND, delays=SCATTERED) as here:
+    async with faulty(delays=SCATTERED) as here:
         for number in range(2):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
         await bought(here, 2)
@@ -97,3 +104,98 @@ async def shows(here: World, machines: list[str], *, wait: bool = True) -> str:
         if not wait:
             return ""
         await here.sleep(0.5)
+
+
+async def test_f54_a_gang_is_bound_whole_when_the_api_server_is_away_between_two_of_its_bindings() -> None:
+    async with faulty() as here:
+        for number in range(4):
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
+        outage = Failure(503, "ServiceUnavailable", "the API server is shutting down")
+        here.cluster.api.faults.add(Fault("POST", "pods/p[1-3]/binding", times=9, refusal=outage))
+
+        assert await in_time(here, 300.0)
+        await here.sleep(60.0)
+        assert len(here.cluster.core.history()) == 4
+        assert here.notes.outcomes == {"Kept": 4}
+
+
+class Meddling(Watch):
+    """Has somebody do something once, right before a write like ``at`` gets to the API server, when there are GPUs."""
+
+    def __init__(self, here: World, meddle: Callable[[World], Awaitable[None]], at: str = OURS) -> None:
+        super().__init__(here)
+        self._meddle, self._at, self.done = meddle, at, False
+
+    async def write(self, request: Request) -> None:
+        await super().write(request)
+        there = not self.done and re.search(self._at, request.path) and await machines_of(self._here)
+        if there and any(one["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0" for one in there):
+            self.done = True
+            await self._meddle(self._here)
+
+
+async def machines_of(here: World) -> list[dict[str, Any]]:
+    """The nodes of machines that were bought."""
+    return [one for one in await here.nodes() if not one["metadata"]["name"].startswith(STRANGER)]
+
+
+async def test_f55_a_pod_that_is_made_again_under_its_name_right_before_it_is_bound_is_another_pod() -> None:
+    async def anew(here: World) -> None:
+        await here.user.delete(PODS, "p0", namespace="default", grace=0)
+        await here.user.create(PODS, pod("p0", 8), namespace="default")
+
+    async with faulty(watch=lambda here: Meddling(here, anew)) as here:
+        await here.submit("p0")
+        await bought(here, 1)
+        await here.sleep(90.0)
+
+        # No machine of the pool has room for what it asks for by now.
+        assert await here.bound() == {**await here.bound(), "p0": ""}
+        assert here.cluster.core.history()
+
+
+async def test_f56_a_node_that_is_deleted_right_before_a_pod_is_bound_to_it_takes_nobody_and_the_pod_gets_another() -> None:
+    async def away(here: World) -> None:
+        for machine in here.cluster.core.list():
+            here.cluster.core.terminate(machine.id, here.now())
+        for node in await machines_of(here):
+            await here.user.delete(NODES, node["metadata"]["name"])
+
+    async with faulty(watch=lambda here: Meddling(here, away, "configmaps/gpuscaler-state")) as here:
+        await here.submit("p0")
+        await bought(here, 2)
+
+        assert await in_time(here, 300.0)
+        assert (await here.bound())["p0"] in {one["metadata"]["name"] for one in await here.nodes()}
+
+
+async def test_f57_a_scheduler_that_binds_the_pod_elsewhere_in_the_same_moment_keeps_it_and_the_room_is_given_to_others() -> None:
+    async def elsewhere(here: World) -> None:
+        await here.user.bind("default", "p0", BUSY_STRANGER)
+
+    async with faulty(watch=lambda here: Meddling(here, elsewhere)) as here:
+        await here.submit("p0")
+        await bought(here, 1)
+        await here.sleep(60.0)
+        assert (await here.bound())["p0"] == BUSY_STRANGER
+        assert (here.notes.stray, here.notes.outcomes) == (["default/p0"], {})
+
+        await here.submit("p1")
+        assert await in_time(here, 60.0)
+        assert len(here.cluster.core.history()) == 1
+
+
+async def test_f58_pods_that_a_kubelet_turns_away_are_told_and_after_two_in_a_row_those_of_the_pool_are_nominated() -> None:
+    slow = replace(QUICK, image_pull=Delay(60.0, 60.0, 60.0))
+    async with recorded(delays=slow) as (here, _):
+        for name in ("p0", "p1"):
+            await here.submit(name)
+        assert await in_time(here, 120.0)
+        for name in ("p0", "p1"):
+            failed = {"phase": "Failed", "reason": "OutOfnvidia.com/gpu"}
+            await here.user.merge_patch(PODS, name, {"status": failed}, namespace="default", subresource="status")
+        await here.sleep(20.0)
+
+        (said,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod p1", "PodTurnedAway")}
+        assert "OutOfnvidia.com/gpu" in said
+        assert any("its pods are nominated" in one and "turned away pod default/p1" in one for one in (await written(here)).troubles)

@@ -37,7 +37,7 @@ async def stopped(one: Replica) -> None:
 
 
 @pytest.mark.parametrize("seconds", [3.0, 14.0, 60.0])
-@pytest.mark.parametrize("at", ["buy", "GET /api/v1/nodes/", "PATCH /api/v1/nodes/", "/status", "PUT"])
+@pytest.mark.parametrize("at", ["buy", "GET /api/v1/nodes/", "PATCH /api/v1/nodes/", "/binding", "PUT"])
 async def test_f02_what_was_checked_before_a_pause_and_is_sent_after_it_does_no_harm(tmp_path: Path, at: str, seconds: float) -> None:
     async with replicated(tmp_path) as here:
         leader = await here.leader()

@@ -1,4 +1,4 @@
-"""F60 to F62: nodes that carry less than somebody expects, as real ones do."""
+"""F60 to F62, F88, F112: nodes that carry less than somebody expects, as real ones do."""
 
 from pathlib import Path
 from typing import Any
@@ -138,3 +138,20 @@ async def test_f62_user_data_that_start_no_kubelet_are_named(tmp_path: Path) -> 
         await here.sleep(60)
 
         assert any("no kubelet starts with the user data" in one for one in (await here.status()).warnings)
+
+
+@pytest.mark.parametrize("team", ["blue", None], ids=["written over", "taken off"])
+async def test_f112_a_label_that_a_person_changes_on_the_only_node_of_a_pool_keeps_nobody_waiting(team: str | None, tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("gpus", tags={**DISCOVERED, f"{CA}/node-template/label/team": "red"})
+        here.start()
+        await select(here, "first", "red", by="team")
+        await here.until(lambda: all_bound(here), 180)
+        await here.sleep(700)
+        (node,) = await here.nodes()
+        await here.relabel(node["metadata"]["name"], {"team": team})
+        await here.sleep(60)
+        await select(here, "second", "red", by="team")
+
+        await here.until(lambda: all_bound(here), 180)
+        assert len(here.machines()) == 2

@@ -7,7 +7,7 @@ from tests.control.leaving import run
 from tests.control.records.test_service import events
 from tests.control.test_reclaiming import without_controller
 from tests.control.world import ONE_GPU_MACHINES, World
-from tests.faults.kit import FILE, IDLE, all_bound, bought, faulty, recorded, refusing, replicated, status, taints, watch_of
+from tests.faults.kit import FILE, IDLE, SPOT_FIRST, all_bound, bought, faulty, recorded, refusing, replicated, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import CONFIGURATION, Key, Order, Refusal
 from gpuscaler.clouds.simulated_provider import provider_id
@@ -238,3 +238,26 @@ async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_pa
 
         assert leader.place is not None
         assert leader.place.troubles() == ()
+
+
+async def test_f33_labels_that_somebody_changes_on_running_nodes_say_neither_whose_they_are_nor_what_they_cost() -> None:
+    async with faulty(SPOT_FIRST + "    idle_after: 5m\n") as here:
+        await here.submit("short", 1, **{"gpuscaler.io/run-for": "20m"})
+        await here.submit("long")
+        await bought(here, 2)
+        await here.sleep(900.0)
+        before = (await status(here)).pools
+        for node in await here.nodes():
+            labels = {name: "wrong" for name in node["metadata"]["labels"] if name != "kubernetes.io/hostname"}
+            await here.user.merge_patch(NODES, node["metadata"]["name"], {"metadata": {"labels": labels}})
+        await here.sleep(60.0)
+        assert (await status(here)).pools == before
+        await here.submit("late")
+        await here.sleep(1800.0)
+
+        assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await here.nodes()] == ["gpu", "gpu"]
+        assert sorted(await here.bound()) == ["late", "long"]
+        assert await all_bound(here)
+        assert {one.offering.instance_type for one in here.cluster.core.history()} == {"g4dn.xlarge"}
+        assert len(here.cluster.core.history()) == 3
+        assert (await status(here)).pools == before

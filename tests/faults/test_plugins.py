@@ -17,7 +17,7 @@ def allocatable(nodes: list[dict[str, object]], name: str) -> str:
     return str(node["status"]["allocatable"].get(GPU, ZERO))  # type: ignore[index]
 
 
-@pytest.mark.parametrize("seconds", [45.0, 170.0])
+@pytest.mark.parametrize("seconds", [45.0, 290.0])
 async def test_f63_a_device_plugin_that_restarts_on_an_idle_node_buys_no_second_machine(seconds: float) -> None:
     async with faulty() as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
@@ -41,15 +41,15 @@ async def test_f63_nothing_is_written_to_a_full_node_or_ended_while_its_device_p
         await here.sleep(75.0)
         assert await all_bound(here)
         before = len(watch_of(here).to("/nodes/"))
-        here.cluster.machines.devices.restart(seconds=150.0)
-        await here.sleep(200.0)
+        here.cluster.machines.devices.restart(seconds=270.0)
+        await here.sleep(320.0)
 
         assert watch_of(here).to("/nodes/")[before:] == []
         assert await all_bound(here)
         assert len(here.cluster.core.list()) == 1
 
 
-async def test_f63_a_restart_of_the_controller_does_not_begin_the_three_minutes_again() -> None:
+async def test_f63_a_restart_of_the_controller_does_not_begin_the_five_minutes_again() -> None:
     async with faulty(pace=Pace(resync=5.0)) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -57,7 +57,7 @@ async def test_f63_a_restart_of_the_controller_does_not_begin_the_three_minutes_
         here.cluster.machines.devices.restart(seconds=1e6)
         await here.sleep(10.0)
         await here.submit("second")
-        await here.sleep(120.0)
+        await here.sleep(240.0)
         assert len(here.cluster.core.history()) == 1
         await here.kill()
         here.start()
@@ -66,7 +66,7 @@ async def test_f63_a_restart_of_the_controller_does_not_begin_the_three_minutes_
         await bought(here, 2, within=60.0)
 
 
-async def test_f63_devices_that_do_not_come_back_are_reported_and_another_machine_is_bought_after_three_minutes() -> None:
+async def test_f63_devices_that_do_not_come_back_are_reported_and_another_machine_is_bought_after_five_minutes() -> None:
     async with faulty() as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -79,5 +79,41 @@ async def test_f63_devices_that_do_not_come_back_are_reported_and_another_machin
         await here.submit("second")
         await bought(here, 2)
 
-        assert 180.0 <= here.now() - began < 220.0
-        assert any(f"node {machine.id} had 1 {GPU} and has shown none for 3 min" in one for one in (await status(here)).troubles)
+        assert 300.0 <= here.now() - began < 340.0
+        assert any(f"node {machine.id} had 1 {GPU} and has shown none for 5 min" in one for one in (await status(here)).troubles)
+
+
+EIGHT = ONE_GPU_MACHINES.replace("g4dn.xlarge", "g4dn.metal")
+
+
+async def test_f63_an_empty_machine_one_of_whose_gpus_breaks_is_replaced_once_for_who_needs_all_of_them() -> None:
+    async with faulty(EIGHT + "    idle_after: 10m\n") as here:
+        await here.submit("first", 8, **{"gpuscaler.io/run-for": "30s"})
+        await bought(here, 1)
+        await here.sleep(120.0)
+        (machine,) = here.cluster.core.list()
+        here.cluster.machines.devices.spoil(machine.id, GPU)
+        await here.sleep(5.0)
+        assert allocatable(await here.nodes(), machine.id) == "7"
+        await here.submit("all", 8)
+        await here.submit("some", 3)
+        await here.sleep(600.0)
+
+        bound = await here.bound()
+        assert bound["some"] == machine.id
+        assert bound["all"] not in ("", machine.id)
+        assert len(here.cluster.core.history()) == 2
+
+
+async def test_f63_a_gpu_that_breaks_on_a_busy_machine_moves_nobody_and_buys_nothing() -> None:
+    async with faulty(EIGHT) as here:
+        await here.submit("train", 8)
+        await bought(here, 1)
+        await here.sleep(120.0)
+        (machine,) = here.cluster.core.list()
+        here.cluster.machines.devices.spoil(machine.id, GPU)
+        await here.sleep(1200.0)
+
+        assert (await here.bound())["train"] == machine.id
+        assert len(here.cluster.core.history()) == 1
+        assert allocatable(await here.nodes(), machine.id) == "7"

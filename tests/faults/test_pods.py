@@ -45,9 +45,10 @@ async def uids(here: World) -> set[str]:
     return {one["metadata"]["uid"] for one in await here.pods()}
 
 
-async def test_f85_while_a_deployment_grows_its_running_replicas_stay_where_they_are() -> None:
+@pytest.mark.parametrize("steering", ["bind", "nominate"])
+async def test_f85_while_a_deployment_grows_its_running_replicas_stay_where_they_are(steering: str) -> None:
     """The machines that are bought for the new replicas are promised to those, however well the running ones would fit there."""
-    async with faulty(SERVING) as here:
+    async with faulty(f"steering: {steering}\n{SERVING}") as here:
         await deploy(here, "web", 10)
         await here.sleep(690.0)
         assert await all_bound(here)

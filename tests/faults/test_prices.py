@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.clouds.aws.test_tariffs import SEVERED, account
+from tests.clouds.aws.test_tariffs import SEVERED, account, guesses, prices
 from tests.control.aws_stage import aws_stage
 from tests.faults.test_zones import group
 from tests.planning.building import planned, pod, spec
@@ -35,6 +35,15 @@ def test_f83_without_list_prices_a_small_pod_gets_a_small_machine_on_spot_within
         (machine,) = plan_of_one_gpu(region, fault, limits=limits).machines
         assert (machine.instance_type, machine.market) == ("g5.xlarge", "spot")
         assert machine.price_per_hour == pytest.approx(instance_types.price("g5.xlarge", region, "spot"), rel=0.02)
+
+
+def test_f83_one_throttled_call_changes_no_price() -> None:
+    found = account("us-west-1", THROTTLED, types=("g5.xlarge", "p5.48xlarge")).look()
+
+    assert prices(found, "on-demand") == {
+        name: instance_types.price(name, "us-west-1", "on-demand") for name in ("g5.xlarge", "p5.48xlarge")
+    }
+    assert guesses(found) == {""}
 
 
 WHOLE = {"cpu": 96_000, "memory": 768 * kit.GI, "pods": 110, "nvidia.com/gpu": 8}

@@ -1,13 +1,14 @@
 """F90 to F96: what whoever may create pods in one namespace, or send to the queue, could write to stop the controller for all."""
 
 import sys
+from types import ModuleType
 from typing import Any
 
 import pytest
 from tests.clouds.aws.providers import Shop
 from tests.clouds.aws.test_inbox import drain, machines, send, shop, warning
 from tests.control.world import World
-from tests.faults.kit import bought, faulty
+from tests.faults.kit import bought, faulty, recorded
 from tests.hostile.workloads import (
     HUGE,
     NOW,
@@ -162,6 +163,31 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
         monkeypatch.undo()
         await bought(here, 1)
         assert not here.controller.trouble
+
+
+@pytest.mark.parametrize(("module", "name"), [(planner, "demand"), (memory, "adopted")])
+async def test_f93_a_process_whose_turns_all_fail_says_so_and_is_not_started_anew(
+    monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
+) -> None:
+    def broken(*_given: Any, **_more: Any) -> Any:
+        raise ZeroDivisionError("a mistake of ours")
+
+    async with recorded() as (here, service):
+        here.fails_on_purpose = True
+        monkeypatch.setattr(module, name, broken)
+        await here.submit("a")
+        said = set[str]()
+        for _ in range(30):
+            await here.sleep(2 * service.settings.http.alive_within / 30)
+            said.add(service.alive())
+
+        assert any("ZeroDivisionError" in one for one in service.troubles())
+        assert said == {""}
+        monkeypatch.undo()
+        await bought(here, 1)
+        await here.sleep(60.0)
+        assert not service.alive()
+        assert not any("ZeroDivisionError" in one for one in service.troubles())
 
 
 @pytest.mark.looptime(False)

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.control.world import World
+from tests.control.world import World, pod
 from tests.faults.kit import all_bound, become, faulty, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import MAINTENANCE, Notice
@@ -93,6 +93,31 @@ async def test_f75_while_most_of_a_zone_does_not_answer_none_of_its_machines_is_
         await here.sleep(5 * MINUTE)
 
         assert watch_of(here).ended == [f"simulated:///us-east-1a/{names[0]}"]
+
+
+async def test_f75_while_too_many_nodes_of_the_cluster_do_not_answer_none_of_their_machines_is_ended() -> None:
+    """Half of each zone, which alone says nothing of the zone."""
+    zones = {"us-east-1a": 4, "us-east-1b": 4, "us-east-1c": 2}
+    async with faulty(ONE.replace("[us-east-1a]", f"[{', '.join(zones)}]").replace("max: 1", "max: 12")) as here:
+        for zone, many in zones.items():
+            for number in range(many):
+                made = pod(f"{zone}-{number}", 1, {})
+                made["spec"]["nodeSelector"] = {"topology.kubernetes.io/zone": zone}
+                await here.user.create(PODS, made, namespace="default")
+        while not await all_bound(here):
+            await here.sleep(1.0)
+        silent = [node for name, node in sorted((await here.bound()).items()) if int(name[-1]) < 2]
+        for name in silent:
+            await become(here, name, "Unknown")
+        await here.sleep(2 * 60 * MINUTE)
+        assert len(silent) == 6
+        assert watch_of(here).ended == []
+        assert any("is not ended: too many nodes are not Ready at once" in one for one in (await status(here)).troubles)
+        for name in silent[1:]:
+            await become(here, name, "True")
+        await here.sleep(5 * MINUTE)
+
+        assert [one.rpartition("/")[2] for one in watch_of(here).ended] == silent[:1]
 
 
 async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_it() -> None:

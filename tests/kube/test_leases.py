@@ -30,6 +30,8 @@ class LeaseServer:
         self.refused = ""
         self.deaf: set[str] = set()
         self.delay = 0.0
+        #: How long an answer takes on its way back, in seconds.
+        self.late = 0.0
         self.holders: list[tuple[float, str]] = []
         self.writes: list[tuple[float, str]] = []
 
@@ -73,6 +75,7 @@ class LeaseLine:
         status, body = self.server.handle(request, self.who)
         if self.who in self.server.deaf and request.method != "GET":
             raise Unreachable("the connection broke before an answer came")
+        await asyncio.sleep(self.server.late)
 
         async def pieces() -> AsyncIterator[bytes]:
             yield json.dumps(body).encode()
@@ -169,6 +172,29 @@ async def test_a_lease_that_is_given_back_is_taken_within_seconds() -> None:
         assert server.holders[-1][0] - stopped < 4.5
         assert server.lease is not None
         assert server.lease["spec"]["leaseTransitions"] == 1
+
+
+@pytest.mark.parametrize("ended", [0.75, 3.25, 5.75])
+async def test_a_lease_is_given_back_though_the_end_came_before_the_answer_to_its_last_write(ended: float) -> None:
+    server = LeaseServer()
+    server.late = 0.5
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(ended)
+        assert server.holders[-1][1] == "a"
+        await a.stop()
+
+    assert (server.holders[-1][1], a.election.holder, a.election.trouble) == ("", "", "")
+
+
+async def test_a_lease_that_another_has_taken_is_not_given_back() -> None:
+    server = LeaseServer()
+    async with candidates(server, "a") as [a]:
+        await asyncio.sleep(1)
+        assert server.lease is not None
+        server.put({**server.lease, "spec": {**server.lease["spec"], "holderIdentity": "b"}})
+        await a.stop()
+
+    assert [holder for _, holder in server.holders] == ["a", "b"]
 
 
 async def test_the_lease_is_given_back_only_after_the_leader_has_ended() -> None:

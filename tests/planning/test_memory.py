@@ -10,7 +10,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.acts import End, Lift, Nominate
+from gpuscaler.planning.acts import Bind, End, Lift
 from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, state_of
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import boots, breakers, events, learned, ledger, promises, refusals
@@ -100,19 +100,16 @@ def test_from_the_grant_to_an_open_node() -> None:
     memory = granted(memory)
 
     ready = seen(memory, arrived(), pod("p", uid="u", unschedulable=True))
-    assert ready.acts == (Nominate("default/p", "u", "n"),)
+    assert ready.acts == (Bind("default/p", "u", "n", {"nvidia.com/gpu": 1}),)
     assert boots.forecast(ready.memory.boots, KIND.key).seen == 1
-    nominated = pod("p", uid="u", unschedulable=True, nominated_node="n")
-    named = seen(ready.memory, arrived(), nominated, now=NOW + 61.0)
-    assert named.acts == ()
-    # It must be seen to stand for as long as it took to show.
-    stood = seen(named.memory, arrived(), nominated, now=NOW + 62.0)
-    assert [type(act) for act in stood.acts] == [Lift]
-    there = seen(stood.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 63.0)
-    assert there.memory.ledger.coming == ()
-    settled = seen(there.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 64.0)
+    assert [one.pod for one in ready.memory.admissions.bound.values()] == ["default/p"]
+    settled = seen(ready.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 64.0)
     assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 64.0),)
-    assert settled.memory.ledger.promises == ()
+    assert settled.acts == ()
+    opens = seen(settled.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 65.0)
+    assert [type(act) for act in opens.acts] == [Lift]
+    there = seen(opens.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 66.0)
+    assert (there.memory.ledger.coming, there.memory.ledger.promises) == ((), ())
 
 
 def test_a_node_that_has_less_than_its_template_corrects_it_for_the_next_plan() -> None:

@@ -103,3 +103,64 @@ def test_what_did_not_change_is_not_worked_out_again() -> None:
 
     assert teachers.shown(("main", "g.1"), KIND, nodes) is first
     assert teachers.shown(("main", "g.1"), KIND, (live(labels={PRODUCT: "other"}),)) is not first
+
+
+def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
+    """The offering as its only node teaches it, an hour old, which was ``first`` seen so and has changed since."""
+    teachers, known = Teachers(), Learned()
+    for moment, change in enumerate([first, *(first | change for change in changes)]):
+        one = live(uid="u", created=NOW - 3600.0, **change)
+        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
+        known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+    return corrected(POLICY, known).pools[0].offerings[0]
+
+
+@pytest.mark.parametrize(
+    "labels", [{"team": "blue"}, {}, {"team": "red", "put-there": "by hand"}], ids=["written over", "taken off", "put on"]
+)
+def test_a_label_that_a_person_changes_on_a_finished_node_says_nothing_of_the_next(labels: dict[str, str]) -> None:
+    made = {**KIND.labels, "team": "red"}
+    learned = after({"labels": {**KIND.labels, **labels}}, first={"labels": made})
+
+    assert learned.labels.get("team") == "red"
+    assert "put-there" not in learned.labels
+
+
+def test_a_taint_that_people_put_on_all_finished_nodes_says_nothing_of_the_next() -> None:
+    teachers, known, taint = Teachers(), Learned(), Taint("example.com/repair", effect="NoSchedule")
+    for moment, taints in enumerate([(), (taint,)]):
+        nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
+        machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes)
+        roll = Roll.of(Cluster.of(nodes), Inventory(NOW, machines))
+        known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+
+    assert corrected(POLICY, known).pools[0].offerings[0].taints == KIND.taints
+
+
+def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
+    teachers, known = Teachers(), Learned()
+    for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
+        one = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
+        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
+        known = observed(known, Ledger(), POLICY, NOW + 60.0 * moment, roll=roll, teachers=teachers)
+
+    assert corrected(POLICY, known).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
+
+
+def test_the_type_that_a_label_says_is_never_learned() -> None:
+    wrong = live(labels={**KIND.labels, "node.kubernetes.io/instance-type": "m5.large"})
+
+    assert taught(wrong).labels.get("node.kubernetes.io/instance-type") == KIND.labels.get("node.kubernetes.io/instance-type")
+
+
+def test_a_node_that_has_lost_a_gpu_says_nothing_of_the_next() -> None:
+    kind = offering("g.8", gpus=8, memory=32)
+    whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
+    broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
+    policy, teachers, known = Policy((pool(kind),)), Teachers(), Learned()
+    for one in (whole, broken):
+        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
+        known = observed(known, Ledger(), policy, NOW, roll=roll, teachers=teachers)
+        teachers = Teachers()
+
+    assert corrected(policy, known).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"

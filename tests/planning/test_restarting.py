@@ -17,17 +17,17 @@ def cluster(*nodes: Node) -> Cluster:
     return Cluster().apply(Delta(upserts=nodes))
 
 
-def test_a_node_without_its_devices_counts_as_it_was_for_three_minutes() -> None:
+def test_a_node_without_its_devices_counts_as_it_was_for_five_minutes() -> None:
     now_empty = cluster(EMPTY)
     away = observe({}, cluster(WHOLE).nodes, now_empty, 100.0)
 
     assert away == {"n": Away("u", {GPU: 8}, 100.0)}
     assert observe(away, now_empty.nodes, now_empty, 200.0) is away
-    assert as_before(now_empty, away, 279.0).nodes["n"].allocatable == WHOLE.allocatable
+    assert as_before(now_empty, away, 399.0).nodes["n"].allocatable == WHOLE.allocatable
     assert as_before(now_empty, away, 100.0 + COUNTED_SECONDS) is now_empty
-    assert list(reports(away, 279.0)) == []
-    (report,) = reports(away, 280.0)
-    assert report.startswith("node n had 8 nvidia.com/gpu and has shown none for 3 min; it is planned with what it shows; look at the ")
+    assert list(reports(away, 399.0)) == []
+    (report,) = reports(away, 400.0)
+    assert report.startswith("node n had 8 nvidia.com/gpu and has shown none for 5 min; it is planned with what it shows; look at the ")
 
 
 def test_what_comes_back_is_forgotten_and_what_goes_again_counts_again() -> None:

@@ -1,4 +1,4 @@
-"""How arriving machines open: who is nominated, what is lifted, whose promise is kept or broken."""
+"""How arriving machines open: who is bound or nominated, what is lifted, whose promise is kept or broken."""
 
 from typing import Any
 
@@ -6,31 +6,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
-from tests.planning.building import NOW, ZONE, node, offering, pod, pool, spec, spread
+from tests.planning.building import NOW, near, node, offering, pod, pool, spec
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
-from gpuscaler.model.pools import Policy
+from gpuscaler.model.pools import NOMINATE, OFF, Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.acts import Close, Lift, Nominate
-from gpuscaler.planning.opening import CALM_SECONDS, UNWANTED_SECONDS
+from gpuscaler.planning.acts import Bind, Close, Lift, Nominate
+from gpuscaler.planning.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
+from gpuscaler.planning.fitting import overtaken
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.steering import (
-    PATIENCE_SECONDS,
-    REPEAT_SECONDS,
-    Steering,
-    promised_on,
-    steer,
-)
-from gpuscaler.planning.yielding import overtaken
+from gpuscaler.planning.steering import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
+from gpuscaler.planning.templates import HOSTNAME
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
+NOMINATING_POLICY = Policy((pool(KIND),), steering=NOMINATE)
 KEEPING = Policy((pool(KIND, min_gpus_per_pod=2),))
+GPUS = {"nvidia.com/gpu": 4}
 ARRIVING = (Taint("gpuscaler.io/arriving"),)
 P, Q = "default/p", "default/q"
 
@@ -49,9 +46,17 @@ def waiting(name: str = "p", of: PodSpec | None = None, **more: Any) -> Pod:
     return pod(name, of, **{"uid": f"uid-{name}", "unschedulable": True, **more})
 
 
-def turn(book: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "", anybody: float = 0.0) -> Steering:
+def turn(book: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
     attempts = {} if tried is None else {P: tried}
-    return steer(book, Cluster.of(items), policy, attempts=attempts, said={P: said}, tried=anybody, now=NOW)
+    return steer(book, Cluster.of(items), policy, attempts=attempts, said={P: said}, now=NOW)
+
+
+def why(book: Ledger, *items: Item, policy: Policy = POLICY) -> str:
+    return still_closed(book, Cluster.of(items), policy, nominating=frozenset(), now=NOW).get("a", "")
+
+
+def bind(name: str, node: str = "a") -> Bind:
+    return Bind(f"default/{name}", f"uid-{name}", node, GPUS)
 
 
 def after(book: Ledger, found: Steering) -> Ledger:
@@ -62,65 +67,174 @@ def promise(step: str = NOMINATING, **more: Any) -> Promise:
     return Promise(**{"node": "a", "offering": KIND.key, "pods": (P,), "since": NOW - 1.0, "step": step, **more})
 
 
-# Nominating
+# Binding
 
 
-def test_pods_of_a_ready_machine_are_nominated_before_its_taint_is_lifted() -> None:
-    found = turn(Ledger(coming=(machine("a", P),)), closed(), waiting())
+def test_pods_of_a_ready_machine_are_bound_while_it_is_closed() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting())
+
+    assert found.acts == (bind("p"),)
+    (kept,) = after(book, found).promises
+    assert (kept.step, kept.pods, kept.sent, kept.nominated) == (NOMINATING, (P,), (P,), NOW)
+
+
+def test_all_machines_that_are_ready_have_their_pods_in_one_look() -> None:
+    book = Ledger(coming=tuple(machine(name, f"default/p{name}") for name in "abc"))
+    found = turn(book, *map(closed, "abc"), *(waiting(f"p{name}", spec(gpus=4)) for name in "abc"))
+
+    assert found.acts == tuple(bind(f"p{name}", name) for name in "abc")
+
+
+@pytest.mark.parametrize(("sent", "acts"), [(1.0, ()), (REPEAT_SECONDS, (bind("p"),))])
+def test_a_binding_that_does_not_show_is_sent_again(sent: float, acts: tuple[Bind, ...]) -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - sent),))
+
+    assert turn(book, closed(), waiting()).acts == acts
+    assert why(book, closed(), waiting()) == "the binding of pod default/p was sent and does not show yet"
+
+
+@pytest.mark.parametrize(("stood", "opens"), [(MARGIN_SECONDS / 2, False), (MARGIN_SECONDS, True)])
+def test_the_machine_opens_a_moment_after_its_bindings_show(stood: float, opens: bool) -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - stood),))
+    found = turn(book, closed(), waiting(on="a"))
+
+    assert found.acts == ((Lift("a", "it is ready, and its pods are bound"),) if opens else ())
+    assert bool(why(book, closed(), waiting(on="a"))) != opens
+
+
+def test_a_pod_that_is_seen_bound_is_a_promise_kept_before_the_machine_opens() -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - 1.0),))
+    found = turn(book, closed(), waiting(on="a"))
+
+    assert found.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
+    assert found.acts == ()
+    assert [(one.pods, one.stood) for one in after(book, found).promises] == [((), NOW)]
+
+
+def test_nothing_is_bound_to_a_machine_whose_device_plugin_restarts() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
+
+    assert turn(book, bare, waiting()).acts == ()
+    assert why(book, bare, waiting()) == "it shows no nvidia.com/gpu: is its device plugin running?"
+
+
+def test_who_has_lost_his_room_on_a_closed_machine_is_planned_anew_and_that_takes_no_new_ones() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(of=spec(gpus=2)), pod("thief", spec(gpus=3), on="a"))
+
+    assert (found.acts, found.stray) == ((), (P,))
+    (left,) = after(book, found).promises
+    assert (left.pods, left.called) == ((), NOW)
+    assert turn(after(book, found), closed()).acts == (Lift("a", "nobody waits for it"),)
+
+
+@pytest.mark.parametrize(("priority", "first"), [(0, "p"), (10, "urgent")])
+def test_a_waiting_pod_of_higher_priority_without_a_promise_comes_first(priority: int, first: str) -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(of=spec(gpus=4)), waiting("urgent", spec(gpus=4, priority=priority)))
+
+    assert found.acts == (bind(first),)
+
+
+def test_of_two_pods_of_one_machine_that_may_come_only_with_the_other_both_are_bound() -> None:
+    """What was bound in the same look counts: one pod lets the next one in."""
+    lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
+    beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
+    book = Ledger(coming=(machine("a", Q, P),))
+
+    assert turn(book, closed(), lead, beside).acts == (bind("p"), bind("q"))
+
+
+def test_a_pod_that_may_come_only_beside_another_keeps_its_promise_and_not_for_ever() -> None:
+    beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
+    book = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,)),))
+    late = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,), since=NOW - PATIENCE_SECONDS),))
+
+    assert turn(book, closed(), beside) == Steering()
+    assert why(book, closed(), beside) == "pod default/q may come only once others have, by affinity or spread"
+    assert turn(late, closed(), beside).stray == (Q,)
+
+
+def test_pods_of_a_machine_that_stops_to_be_ready_before_it_opens_are_planned_anew_after_a_while_and_it_opens() -> None:
+    ill = closed(ready=False)
+    book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,)),))
+    late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
+
+    assert turn(book, ill, waiting()) == Steering()
+    found = turn(late, ill, waiting())
+    assert found.stray == (P,)
+    assert turn(after(late, found), ill).acts == (Lift("a", "nobody waits for it"),)
+
+
+@pytest.mark.parametrize(("ready", "acts"), [(0.0, ()), (4.0, (bind("p"), bind("q", "b")))])
+def test_a_gang_is_bound_when_all_its_machines_are_ready(ready: float, acts: tuple[Bind, ...]) -> None:
+    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=ready)))
+    gang: dict[str, Any] = {"options": {"gang": "g"}}
+    items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
+
+    assert turn(book, *items).acts == acts
+    assert ready or why(book, *items) == "other machines of gang default/g are not ready"
+
+
+def test_of_a_gang_nobody_is_bound_where_one_has_no_room() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g"}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    items = closed(), closed("b"), waiting("p", **gang), waiting("q", spec(gpus=4), **gang), pod("thief", spec(gpus=1), on="b")
+    found = turn(book, *items)
+
+    assert (found.acts, found.stray) == ((), (Q,))
+
+
+# Leaving pods to their scheduler
+
+
+def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_machine_opens() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(), policy=NOMINATING_POLICY)
+    named = after(book, found)
 
     assert found.acts == (Nominate(P, "uid-p", "a"),)
-    (kept,) = after(Ledger(coming=(machine("a", P),)), found).promises
-    assert (kept.step, kept.pods) == (NOMINATING, (P,))
+    assert turn(named, closed(), waiting(), policy=NOMINATING_POLICY).acts == ()
+    assert why(named, closed(), waiting(), policy=NOMINATING_POLICY) == "the nomination of pod default/p was written and does not show yet"
+    opened = turn(named, closed(), waiting(nominated_node="a"), policy=NOMINATING_POLICY)
+    assert opened.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
+    late = replace(
+        named, promises=tuple(replace(one, nominated=NOW - NOMINATED_SECONDS, stood=NOW - NOMINATED_SECONDS) for one in named.promises)
+    )
+    assert [type(act) for act in turn(late, closed(), waiting(), policy=NOMINATING_POLICY).acts] == [Lift]
 
 
-def test_the_taint_is_lifted_once_every_nomination_shows() -> None:
-    book = Ledger(coming=(machine("a", P, Q),), promises=(promise(pods=(P, Q), nominated=NOW - 0.5, stood=NOW - CALM_SECONDS),))
-    fresh = replace(book, promises=(promise(pods=(P, Q), nominated=NOW - 0.1),))
-    one, both = waiting("p", nominated_node="a"), waiting("q", nominated_node="a")
+def test_they_are_nominated_when_those_that_are_bound_have_shown() -> None:
+    left = waiting("q", options={"steering": NOMINATE})
+    book = Ledger(coming=(machine("a", P, Q),))
+    sent = after(book, (found := turn(book, closed(), waiting(), left)))
+    assert found.acts == (bind("p"),)
+    shown = after(sent, turn(sent, closed(), waiting(on="a"), left))
+    later = replace(shown, promises=tuple(replace(one, nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS) for one in shown.promises))
 
-    assert turn(fresh, closed(), one, waiting("q")).acts == ()
-    seen = turn(fresh, closed(), one, both)
-    assert seen.acts == ()
-    assert after(fresh, seen).promises[0].stood == NOW, "it is from now on that they stand"
-    again = (Nominate(P, "uid-p", "a"), Nominate(Q, "uid-q", "a"))
-    assert turn(book, closed(), one, both).acts == (Lift("a", "it is ready, and 2 pods are nominated to it", again),)
-
-
-def test_a_nomination_that_does_not_show_is_written_again_soon_and_later_where_many_are_missing() -> None:
-    book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
-    others = [waiting(f"other-{number}") for number in range(20)]
-    busy = replace(book, promises=(*book.promises, promise(node="b", pods=tuple(one.key for one in others), nominated=NOW)))
-
-    assert turn(book, closed(), waiting()).acts == (Nominate(P, "uid-p", "a"),)
-    assert turn(busy, closed(), closed("b"), waiting(), *others).acts == ()
+    assert turn(shown, closed(), waiting(on="a"), left).acts == ()
+    assert turn(later, closed(), waiting(on="a"), left).acts == (Nominate(Q, "uid-q", "a"),)
 
 
-@pytest.mark.parametrize("space", ["default", "elsewhere"])
-def test_who_waits_on_an_open_machine_for_those_of_another_to_come_is_nominated_again_before_that_opens(space: str) -> None:
-    """Once they have, whoever of those that spread with them is tried first would take his room."""
-    left = waiting("left", spec(gpus=1, spread=(spread(ZONE, app="x"),), namespace=space), labels={"app": "x"})
-    plain = waiting("plain", spec(gpus=1))
-    ahead = promise(OPEN, node="n", pods=(left.key, plain.key), since=NOW - 30.0, nominated=NOW - 1.0)
-    book = Ledger(coming=(machine("a", P),), promises=(ahead, promise(nominated=NOW - 9.0, stood=NOW - 9.0, called=NOW - 1.0)))
-    items = (node("n", KIND), closed(), left, plain)
-    mine = [Nominate(left.key, "uid-left", "n")] if space == "default" else []
+def test_where_steering_is_off_the_machine_opens_and_nobody_is_nominated() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(), policy=Policy((pool(KIND),), steering=OFF))
 
-    assert turn(book, *items, waiting()).acts == (*[Nominate(P, "uid-p", "a")], *mine)
-    (lift,) = turn(book, *items, waiting(nominated_node="a")).acts
-    assert isinstance(lift, Lift)
-    assert lift.nominations == (Nominate(P, "uid-p", "a"), *mine)
-    full = pod("full", spec(gpus=4), on="n")
-    (lift,) = turn(book, *items, full, waiting(nominated_node="a")).acts
-    assert isinstance(lift, Lift)
-    assert lift.nominations == (Nominate(P, "uid-p", "a"),)
+    assert found.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
 
 
-def test_nominations_that_do_not_show_are_written_again_and_not_for_ever() -> None:
-    late = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - REPEAT_SECONDS),))
-    too_late = Ledger(coming=(machine("a", P),), promises=(promise(called=NOW - PATIENCE_SECONDS, nominated=NOW - 1.0),))
+def test_machines_of_a_gang_that_its_scheduler_binds_whole_open_together() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": "coscheduling"}}
+    one = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
+    book = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(one, replace(one, node="b", pods=(Q,))))
+    p, q = waiting("p", nominated_node="a", **gang), waiting("q", **gang)
 
-    assert turn(late, closed(), waiting()).acts == (Nominate(P, "uid-p", "a"),)
-    assert [type(act) for act in turn(too_late, closed(), waiting()).acts] == [Lift]
+    assert turn(book, closed(), closed("b"), p, q).acts == ()
+    assert why(book, closed(), closed("b"), p, q).startswith("it opens with those of gang default/g: the nomination of pod default/q")
+    found = turn(book, closed(), closed("b"), p, replace(q, nominated_node="b"))
+    assert [(type(act), act.node) for act in found.acts] == [(Lift, "a"), (Lift, "b")]
 
 
 @pytest.mark.parametrize("others", [(), (waiting(deleted=NOW),), (pod("p", on="b"),)], ids=["gone", "deleted", "elsewhere"])
@@ -128,38 +242,40 @@ def test_a_machine_for_which_nobody_waits_any_more_opens_once_a_plan_could_have_
     book = Ledger(coming=(machine("a", P),))
     book = after(book, (found := turn(book, closed(), *others)))
     assert found.acts == ()
-    later = replace(book, promises=tuple(replace(one, since=NOW - UNWANTED_SECONDS) for one in book.promises))
+    later = replace(book, promises=tuple(replace(one, stood=NOW - UNWANTED_SECONDS) for one in book.promises))
 
-    assert turn(later, closed(), *others).acts == (Lift("a", "it is ready, and nobody waits for it"),)
-    assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (Nominate(Q, "uid-q", "a"),)
+    assert turn(later, closed(), *others).acts == (Lift("a", "nobody waits for it"),)
+    assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (bind("q"),)
 
 
 def test_a_machine_that_is_not_ready_stays_closed() -> None:
     assert turn(Ledger(coming=(machine("a", P, ready=0.0),)), closed(), waiting()) == Steering()
 
 
-def test_a_machine_without_our_taint_is_open_and_its_pods_are_awaited_all_the_same() -> None:
+def test_a_machine_without_our_taint_is_open_and_its_pods_are_nominated_once() -> None:
     book = Ledger(coming=(machine("a", P),))
-    left = after(book, turn(book, closed(taints=()), waiting()))
+    found = turn(book, closed(taints=()), waiting())
+    left = after(book, found)
 
-    assert left.coming == ()
+    assert (left.coming, found.acts) == ((), (Nominate(P, "uid-p", "a"),))
     assert [(one.step, one.pods) for one in left.promises] == [(OPEN, (P,))]
+    assert turn(left, closed(taints=()), waiting()).acts == ()
 
 
 def test_when_the_taint_is_seen_gone_the_machine_is_a_node_like_others() -> None:
-    book = Ledger(coming=(machine("a", P),), promises=(promise(),))
+    book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
     left = after(book, turn(book, closed(taints=()), waiting(nominated_node="a")))
 
     assert left.coming == ()
     assert [(one.step, one.since) for one in left.promises] == [(OPEN, NOW)]
 
 
-def test_who_is_planned_onto_a_machine_while_it_is_closed_is_nominated_to_it_and_who_is_planned_elsewhere_is_not() -> None:
+def test_who_is_planned_onto_a_machine_while_it_is_closed_is_bound_to_it_and_who_is_planned_elsewhere_is_not() -> None:
     book = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
     moved = replace(book, coming=(machine("a", Q), machine("b", P, ready=0.0)))
 
-    assert turn(book, closed(), waiting("p"), waiting("q")).acts == (Nominate(P, "uid-p", "a"), Nominate(Q, "uid-q", "a"))
-    assert turn(moved, closed(), waiting("p"), waiting("q")).acts == (Nominate(Q, "uid-q", "a"),)
+    assert turn(book, closed(), waiting("p"), waiting("q")).acts == (bind("p"), bind("q"))
+    assert turn(moved, closed(), waiting("p"), waiting("q")).acts == (bind("q"),)
 
 
 # Keeping promises
@@ -178,21 +294,12 @@ def test_a_pod_that_is_bound_elsewhere_is_a_stray() -> None:
     assert (found.outcomes, found.stray) == ((), (P,))
 
 
-def test_a_nomination_that_a_failed_attempt_has_cleared_is_written_again() -> None:
-    found = turn(Ledger(promises=(promise(OPEN, nominated=NOW - REPEAT_SECONDS),)), closed(taints=()), waiting())
-
-    assert found.acts == (Nominate(P, "uid-p", "a"),)
-
-
-def test_it_is_written_again_the_rarer_the_longer_the_pod_could_have_been_bound() -> None:
-    fresh, old = promise(OPEN, since=NOW - 1.0, nominated=NOW - 0.5), promise(OPEN, since=NOW - 20.0, nominated=NOW - 0.5)
-
-    assert turn(Ledger(promises=(fresh,)), closed(taints=()), waiting()).acts == (Nominate(P, "uid-p", "a"),)
-    assert turn(Ledger(promises=(old,)), closed(taints=()), waiting()).acts == ()
+def test_a_nomination_is_not_written_again_on_an_open_machine() -> None:
+    assert turn(Ledger(promises=(promise(OPEN, nominated=NOW - 50.0),)), closed(taints=()), waiting()) == Steering()
 
 
 def test_who_has_lost_his_room_to_others_is_awaited_no_more_and_his_nomination_is_not_written_again() -> None:
-    book = Ledger(promises=(promise(OPEN, nominated=NOW - REPEAT_SECONDS),))
+    book = Ledger(promises=(promise(OPEN, nominated=NOW - 1.0),))
     thief = pod("thief", spec(gpus=4), on="a")
     found = turn(book, closed(taints=()), waiting(), thief)
 
@@ -210,7 +317,7 @@ def test_a_pod_that_is_promised_another_machine_by_now_is_not_awaited_on_the_fir
 
 
 def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedulers_words() -> None:
-    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0),))
+    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
     found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, said="0/1 nodes: Insufficient cpu.")
 
     (broken,) = found.outcomes
@@ -222,9 +329,16 @@ def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedul
     assert found.acts == (Nominate(P, "uid-p", ""),)
 
 
+def test_who_may_come_only_beside_others_and_waits_in_vain_is_planned_anew_and_nothing_is_held_against_the_node() -> None:
+    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
+    found = turn(book, closed(taints=()), waiting(of=spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),))), tried=NOW - 5.0)
+
+    assert (found.outcomes, found.suspected, found.stray) == ((), (), (P,))
+
+
 @pytest.mark.parametrize(("since", "tried"), [(59.0, 1.0), (100.0, 101.0), (100.0, None)])
 def test_before_that_the_promise_stands(since: float, tried: float | None) -> None:
-    book = Ledger(promises=(promise(OPEN, since=NOW - since),))
+    book = Ledger(promises=(promise(OPEN, since=NOW - since, nominated=NOW - since),))
     found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=None if tried is None else NOW - tried)
 
     assert found == Steering()
@@ -285,7 +399,7 @@ def test_the_oldest_of_equal_pods_takes_the_seat_and_the_younger_waits_for_the_o
     book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
     found = turn(book, closed("a"), closed("b"), waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0))
 
-    assert found.acts == (Nominate(Q, "uid-q", "a"),)
+    assert found.acts == (bind("q"),)
     assert [one.pods for one in after(book, found).coming] == [(Q,), (P,)]
 
 

@@ -43,6 +43,13 @@ labels:
 {{ .root.Release.Namespace }}:{{ include "gpuscaler.fullname" .root }}-{{ .component }}
 {{- end }}
 
+{{/* Annotations of what helm makes for a moment when the release is gone. Takes its place among them. */}}
+{{- define "gpuscaler.uninstall" -}}
+helm.sh/hook: post-delete
+helm.sh/hook-weight: {{ . | quote }}
+helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded
+{{- end }}
+
 {{- define "gpuscaler.image" -}}
 {{- with .Values.image -}}
 {{- if .digest }}{{ .repository }}@{{ .digest }}{{ else }}{{ .repository }}:{{ default $.Chart.AppVersion .tag }}{{ end -}}

@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
     "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
     "hold": ("gpuscaler.cli.hold", "Stop buying or removing machines, for a while or until resumed."),
     "metrics": ("gpuscaler.cli.metrics", "Serve GPU metrics to the HorizontalPodAutoscaler."),
+    "open": ("gpuscaler.cli.opening", "Take the taints off that close machines."),
     "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
     "pools": ("gpuscaler.cli.pools", "Print the pools that an AWS account has for the cluster."),
     "replay": ("gpuscaler.cli.replay", "Make the plan of a decision again and compare."),

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager, nullcontext, suppress
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -33,7 +33,7 @@ from gpuscaler.planning.acts import (
     Unmark,
 )
 from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.keeping import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT
 from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.membership import POOL_LABEL
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
@@ -48,12 +48,7 @@ REST_SECONDS, LONGEST_REST = 10.0, 120.0
 POLICY = ("denied the request", "denied request")
 #: What an API server, and admission webhooks, answer that they will answer again: it is what is asked that they do not take.
 LASTING = frozenset({400, 403, 405, 422})
-#: When nominations to a node that has just opened are written again, in seconds, each after the one before, until its pods are bound; where
-#: the API server is slow that takes a second.
-HOLDS = (0.0, 0.05, 0.1, 0.2, 0.2, 0.2, 0.3, 0.4)
-#: So many seconds nodes that are to open together wait for one whose requests get no answer.
-LONGEST_GATE = 1.0
-SOFT_KEYS = frozenset(taint.key for taint in SOFT_TAINTS)
+SOFT_KEYS, CLOSING = frozenset(taint.key for taint in SOFT_TAINTS), frozenset(CLOSING_TAINTS)
 
 
 class Outcome(Struct, frozen=True, gc=False):
@@ -93,6 +88,7 @@ class WireSpec(msgspec.Struct):
 
 
 class WireMetadata(msgspec.Struct):
+    name: str = ""
     version: str = msgspec.field(default="", name="resourceVersion")
     deleted: str | None = msgspec.field(default=None, name="deletionTimestamp")
     labels: dict[str, str] | None = None
@@ -108,33 +104,8 @@ class WireNode(msgspec.Struct):
     status: WireStatus = msgspec.field(default_factory=WireStatus)
 
 
-class WirePodSpec(msgspec.Struct):
-    node_name: str = msgspec.field(default="", name="nodeName")
-
-
-class WirePod(msgspec.Struct):
-    spec: WirePodSpec = msgspec.field(default_factory=WirePodSpec)
-
-
 #: What is to be patched of a node that looks like this; nothing where it is as it should be.
 Change = Callable[[WireNode], dict[str, Any]]
-
-
-class _Gate:
-    """Whoever comes to it goes on when all of ``names`` have come, or given up."""
-
-    def __init__(self, names: Iterable[str]) -> None:
-        self._awaited, self._all = set(names), asyncio.Event()
-
-    def leave(self, name: str) -> None:
-        self._awaited.discard(name)
-        if not self._awaited:
-            self._all.set()
-
-    async def through(self, name: str) -> None:
-        self.leave(name)
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._all.wait(), LONGEST_GATE)
 
 
 class Actor:
@@ -147,6 +118,8 @@ class Actor:
         self._one_slot = asyncio.Semaphore(1)
         #: Machines that are taken back are marked before anything else is done: their pods have two minutes, or half a one.
         self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(ABREAST)
+        #: What was decided last of each subject, and has not begun.
+        self._decided: dict[tuple[object, ...], Act] = {}
         #: Nodes that are being read: all pods that are bound to one are decided by one answer.
         self._reading: dict[str, asyncio.Task[WireNode]] = {}
         #: What was forbidden, by the kind of act and the namespace.
@@ -154,7 +127,10 @@ class Actor:
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
             Bind: self._bind,
-            Close: lambda act: self._write(act.node, _taint(ARRIVING_TAINT, present=True)),
+            Lift: lambda act: self._write(act.node, _taints(CLOSING, [])),
+            Close: lambda act: self._write(
+                act.node, _taints(CLOSING, [WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, "NoSchedule")])
+            ),
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
             Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
@@ -167,43 +143,45 @@ class Actor:
         }
 
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
-        """Do all of ``acts``, side by side; one that fails does not stop the others. What a fence raises goes through."""
+        """Do all of ``acts``, side by side; one that fails does not stop the others. What a fence raises goes through.
+
+        What waits for its turn already does not wait twice, and is not begun where it was decided otherwise since: of both nothing comes
+        back.
+        """
         mine = [act for act in acts if not isinstance(act, ON_MACHINES)]
-        gate = _Gate(act.node for act in mine if isinstance(act, Lift))
-        return list(await asyncio.gather(*(self._one(act, gate) for act in mine)))
+        new = [act for act in mine if (before := self._decided.get(_subject(act))) is None or _what(act) != _what(before)]
+        self._decided |= {_subject(act): act for act in new}
+        return [one for one in await asyncio.gather(*map(self._in_turn, new)) if one is not None]
 
-    async def _one(self, act: Act, gate: "_Gate") -> Outcome:
-        try:
-            return await self._done(act, gate)
-        finally:
-            if isinstance(act, Lift):
-                gate.leave(act.node)
-
-    async def _done(self, act: Act, gate: "_Gate") -> Outcome:
-        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, OnPod) else "")
+    async def _in_turn(self, act: Act) -> Outcome | None:
         async with self._slots_of(act):
-            now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
-            if rest is not None and now < rest.until:
-                return Outcome(act, rest.said, rest.until - now, tried=False)
-            try:
-                found = await (self._lift(act, gate) if isinstance(act, Lift) else self._how[type(act)](act))
-            except Forbidden as error:
-                if any(words in str(error) for words in POLICY):
-                    return Outcome(act, str(error), lasting=True)
-                pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
-                self._resting[kind] = Rest(now + pause, pause, str(error))
-                return Outcome(act, str(error), pause, lasting=True)
-            except ApiError as error:
-                return Outcome(act, str(error), error.retry_after or 0.0, lasting=error.status in LASTING)
-            except Unreachable as error:
-                return Outcome(act, str(error))
-            self._resting.pop(kind, None)
-            return found if isinstance(found, Outcome) else Outcome(act, found)
+            if self._decided.get(_subject(act)) is not act:
+                return None
+            # What has begun and gets no answer is no reason not to try again.
+            del self._decided[_subject(act)]
+            return await self._done(act)
 
-    def _slots_of(self, act: Act) -> AbstractAsyncContextManager[None]:
-        """Those who wait for each other must not wait for slots that they hold. They are few."""
-        if isinstance(act, Lift):
-            return nullcontext()
+    async def _done(self, act: Act) -> Outcome:
+        kind = (type(act), act.pod.split("/", 1)[0] if isinstance(act, OnPod) else "")
+        now, rest = asyncio.get_running_loop().time(), self._resting.get(kind)
+        if rest is not None and now < rest.until:
+            return Outcome(act, rest.said, rest.until - now, tried=False)
+        try:
+            found = await self._how[type(act)](act)
+        except Forbidden as error:
+            if any(words in str(error) for words in POLICY):
+                return Outcome(act, str(error), lasting=True)
+            pause = REST_SECONDS if rest is None else min(2 * rest.pause, LONGEST_REST)
+            self._resting[kind] = Rest(now + pause, pause, str(error))
+            return Outcome(act, str(error), pause, lasting=True)
+        except ApiError as error:
+            return Outcome(act, str(error), error.retry_after or 0.0, lasting=error.status in LASTING)
+        except Unreachable as error:
+            return Outcome(act, str(error))
+        self._resting.pop(kind, None)
+        return found if isinstance(found, Outcome) else Outcome(act, found)
+
+    def _slots_of(self, act: Act) -> asyncio.Semaphore:
         return self._slots_at_once if isinstance(act, Mark) else self._one_slot if isinstance(act, Label) else self._slots
 
     async def _nominate(self, act: Nominate) -> str:
@@ -247,51 +225,8 @@ class Actor:
             return f"pod {pod}: {error}"
         return ""
 
-    async def _lift(self, act: Lift, gate: "_Gate") -> str:
-        """Open a node. No more than one request is between the nominations and the lift: scheduling attempts meanwhile clear them.
-
-        All that open now do so in the same moment, or pods that are meant for the last one would go to the first.
-        """
-
-        async def nominate() -> None:
-            # They were written and seen before. One that fails now, of a pod that is bound already, holds nobody up.
-            await asyncio.gather(*(self._nominate(one) for one in act.nominations), return_exceptions=True)
-            await gate.through(act.node)
-
-        said = await self._write(act.node, _taint(ARRIVING_TAINT, present=False), first=nominate)
-        if not said:
-            await self._hold(act.nominations)
-        return said
-
-    async def _hold(self, nominations: Iterable[Nominate]) -> None:
-        """Write nominations to an open node again and again for a moment, until their pods are bound.
-
-        An attempt that was under way when the node opened failed, and clears one. Whoever is tried next would take the room.
-        """
-        left = list(nominations)
-        for pause in HOLDS:
-            if left:
-                await asyncio.sleep(pause)
-                unbound = await asyncio.gather(*map(self._renominate, left))
-                left = [one for one, waits in zip(left, unbound, strict=True) if waits]
-
-    async def _renominate(self, act: Nominate) -> bool:
-        """Whether the pod still waits."""
-        namespace, name = act.pod.split("/", 1)
-        patch = {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node}}
-        try:
-            found = await self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
-        except (ApiError, Unreachable):
-            return False
-        return not msgspec.json.decode(found, type=WirePod).spec.node_name
-
-    async def _write(
-        self, node: str, change: Change, *, first: Callable[[], Awaitable[None]] | None = None, client: Client | None = None
-    ) -> str:
-        """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is.
-
-        ``first`` is done between the two.
-        """
+    async def _write(self, node: str, change: Change, *, client: Client | None = None) -> str:
+        """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is."""
         client = client or self._client
         for _ in range(ATTEMPTS):
             try:
@@ -302,8 +237,6 @@ class Actor:
             if not patch:
                 return ""
             patch["metadata"] = {"resourceVersion": found.metadata.version, **patch.get("metadata", {})}
-            if first is not None:
-                await first()
             try:
                 await client.merge_patch(NODES, node, patch)
             except Conflict:
@@ -348,6 +281,19 @@ class Actor:
         with suppress(NotFound, Conflict):
             await deletion
         return ""
+
+
+def _subject(act: Act) -> tuple[object, ...]:
+    """What an act decides of: the taint that closes a node, the one of a node that leaves, or whatever only acts of its kind write."""
+    kind: object = type(act)
+    for one, pair in (("closed", (Lift, Close)), ("leaving", (Mark, Unmark))):
+        kind = one if isinstance(act, pair) else kind
+    return kind, getattr(act, "pod", "") or getattr(act, "node", "")
+
+
+def _what(act: Act) -> tuple[object, ...]:
+    """An act but for why it was decided."""
+    return type(act), *(getattr(act, name) for name in act.__struct_fields__ if name not in ("reason", "devices"))
 
 
 def _node_gone(node: str) -> str:

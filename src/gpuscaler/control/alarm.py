@@ -1,7 +1,6 @@
 """When the loop looks, and when it plans: soon after something came that somebody waits for, and now and then in any case."""
 
 import asyncio
-import math
 from collections.abc import Mapping
 
 from msgspec import Struct
@@ -9,6 +8,7 @@ from msgspec import Struct
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.workloads import Workload
 
 #: A node or pod that somebody waits for changed: look soon, and once for all that change together.
 SOON_SECONDS = 0.1
@@ -46,8 +46,6 @@ class Alarm:
         self.pace = pace
         self.awaited: frozenset[str] = frozenset()
         self.nodes: Mapping[str, Node] = {}
-        #: When a pod that waits was last written to, which each scheduling attempt does that comes to something else than the one before.
-        self.tried = -math.inf
         self._rung = asyncio.Event()
         self._due = self._plan_at = 0.0
         self._unschedulable: set[str] = set()
@@ -95,8 +93,12 @@ class Alarm:
         return started
 
     def plans(self, started: float, *, anyway: bool) -> bool:
-        """Whether the look that began at ``started`` is followed by a plan; the next one is due after the resync then."""
-        if not anyway and started < self._plan_at:
+        """Whether the look that began at ``started`` is followed by a plan; the next one is due after the resync then.
+
+        Also what is to be planned for ``anyway`` waits while pods come: a plan for the first of them would buy too small a machine, and the
+        plan for all of them is due in a moment.
+        """
+        if started < self._plan_at and not (anyway and self._first_unschedulable is None):
             return False
         self._plan_at, self._first_unschedulable = started + self.pace.resync, None
         return True
@@ -109,13 +111,15 @@ class Alarm:
         if batch.model is Pod:
             for key, pod in batch.changes.items():
                 if isinstance(pod, Pod) and pod.unschedulable and not pod.node_name:
-                    self.tried = self.time()
                     if key not in self._unschedulable:
                         self._unschedulable.add(key)
                         self._demand()
                 else:
                     self._unschedulable.discard(key)
                 soon = soon or key in self.awaited or (isinstance(pod, Pod) and pod.node_name in self.awaited)
+        if batch.model is Workload and self.awaited:
+            # A machine that is not open yet may have to open for its pods.
+            soon = any(isinstance(item, Workload) and item.kind == "DaemonSet" for item in batch.changes.values())
         if soon:
             self.look_by(self.time() + SOON_SECONDS)
 

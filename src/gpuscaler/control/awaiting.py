@@ -1,4 +1,6 @@
-"""Nodes that have just gone: before anything is bought in their place, the cloud's list is read once more.
+"""What a plan must have seen of the cloud's list: that there is one, and what groups put in the place of nodes that have just gone.
+
+Without a list nothing is known of machines that are on their way and that nobody here has ordered: they would be bought a second time.
 
 A group puts another machine in the place of one that ended. A list from before the node went does not show that, and a plan that is made by
 it buys the machine a second time, and from the very offering that has just been reclaimed.
@@ -28,7 +30,10 @@ class Awaiting:
         """Note nodes that went since the last call, and machines that are newly ``going``; whether a list should be read at once."""
         before, self._nodes = self._nodes, nodes
         announced, self._going = frozenset(going) - self._going, frozenset(going)
-        if inventory is None or not inventory.deliveries or (before is nodes and not announced):
+        if inventory is None:
+            self._since = self._since or now
+            return False
+        if not inventory.deliveries or (before is nodes and not announced):
             return False
         early = {one.pool: one.early for one in inventory.deliveries}
         wanted = 0.0
@@ -48,5 +53,5 @@ class Awaiting:
         return now > self._wanted and self.waits(inventory, now)
 
     def waits(self, inventory: Inventory | None, now: float) -> bool:
-        """Whether a plan made now would not know what groups put in the place of machines that are gone."""
-        return inventory is not None and inventory.at <= self._wanted and now < self._since + LONGEST_WAIT
+        """Whether a plan made now would not know what is on its way, or what groups put in the place of machines that are gone."""
+        return (inventory is None or inventory.at <= self._wanted) and now < self._since + LONGEST_WAIT

@@ -39,6 +39,9 @@ STOPPING = (ApiError, Unreachable, NotLeaderError)
 #: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines 30 s: within three of
 #: them their pods are to know.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
+#: How often its list is read while machines are about to enter service that their group may end before they are protected. A group takes
+#: some 20 s to start another one before it ends one to even out zones (aws/containers-roadmap#1453).
+OFTEN_SECONDS = 2.0
 #: How often it is asked what became of orders that it took and has not filled, in seconds, while there are any.
 FOLLOW_SECONDS = 3.0
 CALL_SECONDS = 10.0
@@ -102,6 +105,7 @@ class Cloud:
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
         self._wanted = asyncio.Event()
+        self._often = False
 
     @property
     def trouble(self) -> str:
@@ -137,7 +141,8 @@ class Cloud:
                 self._troubles[ask.__name__] = f"{self.provider.name}: {unforeseen(error)}"
                 _LOG.exception("the cloud could not be asked", what=ask.__name__)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
-            await self._pause(pause, cut_short=ask == self.refresh)
+            often = self._often and ask == self.refresh and pause == every
+            await self._pause(OFTEN_SECONDS if often else pause, cut_short=ask == self.refresh)
 
     async def _pause(self, seconds: float, *, cut_short: bool) -> None:
         """Wait, or for less where a list is wanted at once."""
@@ -153,6 +158,12 @@ class Cloud:
         """Read the list at once. What fails goes on to be tried ever more rarely."""
         if not self._troubles:
             self._wanted.set()
+
+    def read_often(self, often: bool) -> None:
+        """Read the list every two seconds from now on, or as usual again."""
+        if often and not self._often:
+            self.hasten()
+        self._often = often
 
     async def refresh(self) -> None:
         """Ask for the list once. Half an answer is none: the old list stays when this raises."""
@@ -185,6 +196,10 @@ class Cloud:
         """Ask once what the cloud has announced."""
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
+        if not notices:
+            # Nearly always.
+            self._repeated = frozenset()
+            return
         going = {**self.going, **{one.instance: one.at for one in notices if one.kind == INTERRUPTION}}
         self.why = {**self.why, **{one.instance: one.why for one in notices if one.why}}
         self.worked_on = {**self.worked_on, **{one.instance: one.at for one in notices if one.kind == MAINTENANCE}}

@@ -30,7 +30,7 @@ from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import failover, quarantine, restarting
+from gpuscaler.planning import failover, quarantine, restarting, windows
 from gpuscaler.planning.acts import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
 from gpuscaler.planning.arrivals import Waits
 from gpuscaler.planning.binding import Refused
@@ -47,7 +47,7 @@ from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
 
-#: Machines are about to open: what their pods' nominations are like is looked at so often.
+#: Machines are about to open: it is looked so often whether bindings and nominations show.
 OPENING_SECONDS = 0.2
 #: The pause after the memory could not be read or written, in seconds.
 AGAIN_SECONDS = 1.0
@@ -282,7 +282,7 @@ class Controller:
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _nothing)
         changed = any(isinstance(fate, events.Failed | events.Lacking | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
-            seen.kept or seen.refused or seen.stray or seen.unfit
+            seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away
         )
         # Whose machine others came to first is planned for anew, before it opens.
         changed = changed or bool(seen.crowded - self._crowded)
@@ -301,6 +301,7 @@ class Controller:
         gone = self._awaiting.observe(cluster.nodes, facts.going, facts.inventory, now)
         if gone or self._awaiting.is_due(facts.inventory, now):
             self._cloud.hasten()
+        self._cloud.read_often(seen.soon)
         if self._alarm.plans(started, anyway=refused or changed):
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
@@ -356,7 +357,6 @@ class Controller:
             unevicted=unevicted,
             unbound=unbound,
             unseen=unseen,
-            tried=now - (self._time() - self._alarm.tried),
             holds=self._holds,
             # Without an object that others rest on nothing is removed.
             fresh=self._fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
@@ -484,7 +484,17 @@ class Controller:
         plan = replace(plan, warnings=(*plan.warnings, *unshown), solve_seconds=round(self._time() - began, 6))
         if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
             plan = without_removals(plan)
-        plan = bounded(plan, cluster, policy, book=self.memory.ledger, breakers=self.memory.breakers, now=now, unlisted=state.unlisted)
+        memory = self.memory
+        plan = bounded(
+            plan,
+            cluster,
+            policy,
+            book=memory.ledger,
+            breakers=memory.breakers,
+            now=now,
+            unlisted=state.unlisted,
+            guarding=memory.guarding,
+        )
         await breathe()
         if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
             self._alarm.plan_by(self._time())
@@ -538,6 +548,8 @@ class Controller:
         pods = {pod for one in book.promises for pod in one.pods} | {pod for one in book.leaving for pod in one.pods}
         coming = {one.id for one in book.coming}
         self._alarm.awaited = frozenset(nodes | pods | coming)
+        if (due := windows.next_look(self.memory.windows, now := self._now())) is not None:
+            self._alarm.look_by(self._time() + due - now)
         if book.promises or book.leaving:
             opening = any(one.step == ledger.NOMINATING for one in book.promises)
             self._alarm.look_by(self._time() + (OPENING_SECONDS if opening else 1.0))

@@ -16,8 +16,9 @@ _LOG = structlog.get_logger(__name__)
 LOOK_SECONDS, JITTER = 180.0, 0.2
 #: After a look that brought nothing at all, the next one comes so soon at first, in seconds.
 AGAIN_SECONDS = 5.0
-#: So many reasons why groups were set aside are logged where there is no pool at all; ``gpuscaler pools`` prints every one.
-SHOWN = 3
+#: So many reasons why groups were set aside are logged in one line where there is no pool at all, and else so many in a line each.
+#: ``gpuscaler pools`` prints every one.
+SHOWN, LISTED = 3, 50
 
 
 class FoundPools:
@@ -55,6 +56,9 @@ class FoundPools:
         found = self.newest
         if found.pools:
             _LOG.info("pools found", pools=len(found.pools), set_aside=len(found.set_aside))
+            for one in found.set_aside[:LISTED]:
+                # A group that the version before took and this one does not is among them.
+                _LOG.info("set aside in the account", object=one.object, problem=one.reason)
         else:
             why = [f"{one.object}: {one.reason}" for one in found.set_aside[:SHOWN]]
             _LOG.warning("no pool was found, so that nothing can be bought", set_aside=len(found.set_aside), problem="; ".join(why))

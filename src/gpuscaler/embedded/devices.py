@@ -65,6 +65,8 @@ class Devices:
         #: Until when plugins are away that restart, by node and plugin, and what was hidden by calls.
         self._away: dict[tuple[str, str], float] = {}
         self._hidden: list[Absent] = []
+        #: How many devices are broken for good, by node and resource.
+        self._broken: dict[tuple[str, str], int] = {}
         self._installed: set[str] = set()
         self._wanted: asyncio.Queue[Plugin] = asyncio.Queue()
         self._dirty: dict[str, None] = {}
@@ -104,6 +106,11 @@ class Devices:
                     self._away[name, made] = self._now() + seconds
                     self._stir(name)
 
+    def spoil(self, node: str, resource: str, count: int = 1) -> None:
+        """Devices of a node are broken from now on: the kubelet still counts them in what the node has, and gives them to no pod."""
+        self._broken[node, resource] = self._broken.get((node, resource), 0) + count
+        self._stir(node)
+
     def hide(self, resource: str = "", instance_type: str = "") -> None:
         """From now on no machine of the type shows the resource, whatever it is sold with; what is empty means all of them."""
         self._hidden.append(Absent(resource, instance_type))
@@ -138,6 +145,8 @@ class Devices:
         for key in [key for key in (*self._shows, *self._stopped, *self._away) if key[0] == node]:
             for moments in (self._shows, self._stopped, self._away):
                 moments.pop(key, None)
+        for name in known.amounts if known is not None else ():
+            self._broken.pop((node, name), None)
 
     def _stir_all(self) -> None:
         for node in self._promised:
@@ -225,7 +234,7 @@ class Devices:
             for moment in (at, kept):
                 if now < moment < float("inf"):
                     asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._stir, node)
-            allocatable[name] = amount if at <= now else 0
+            allocatable[name] = max(amount - self._broken.get((node, name), 0), 0) if at <= now else 0
             capacity[name] = amount if at <= now else had.get(name, 0) if now < kept else 0
         return allocatable, capacity
 

@@ -12,6 +12,7 @@ import msgspec
 import structlog
 from msgspec import Struct, field
 
+from gpuscaler.embedded.admitting import Admission, Refusal
 from gpuscaler.embedded.leases import Leases
 from gpuscaler.embedded.plugins import is_plugin
 from gpuscaler.embedded.scheduling import timestamp
@@ -25,9 +26,10 @@ from gpuscaler.model.pods import Pod
 
 _LOG = structlog.get_logger(__name__)
 #: What is to be done to a pod.
-START, SUCCEED, REMOVE = "start", "succeed", "remove"
+START, SUCCEED, REMOVE, TURN_AWAY = "start", "succeed", "remove", "turn away"
+ALL = (START, SUCCEED, REMOVE, TURN_AWAY)
 #: The phase that a pod must be in for it.
-BEFORE = {START: "Pending", SUCCEED: "Running"}
+BEFORE = {START: "Pending", SUCCEED: "Running", TURN_AWAY: "Pending"}
 #: A pod that is deleted gets at most so long, whatever its grace period: nothing in it listens.
 GRACE = 2.0
 #: A pod whose change failed is tried again after so many seconds.
@@ -85,6 +87,9 @@ class Kubelets:
         #: The uids of nodes.
         self._nodes: dict[str, str] = {}
         self._pods: dict[str, Pod] = {}
+        self._admission = Admission()
+        #: Of pods that are turned away, by uid.
+        self._refusals: dict[str, Refusal] = {}
         self._due: list[tuple[float, str, str, str]] = []
         self._planned: dict[tuple[str, str], str] = {}
         self._stirred = asyncio.Event()
@@ -95,28 +100,39 @@ class Kubelets:
 
     def _hear(self, batch: Batch) -> None:
         if batch.model is Node:
-            there = {key: item.uid for key, item in batch.changes.items() if isinstance(item, Node) and self._ours(item)}
-            gone = {key for key, item in batch.changes.items() if item is None and key in self._nodes}
-            self._welcome(there)
-            for name in gone:
-                del self._nodes[name]
-            if self._leases is not None:
-                for name in there.keys() - self.stopped:
-                    self._leases.keep(name, there[name])
-                for name in gone:
-                    self._leases.leave(name)
-            self.stopped -= gone
-            for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
-                self._plan(orphan, REMOVE, self._now())
+            self._hear_nodes({key: item if isinstance(item, Node) else None for key, item in batch.changes.items()})
         elif batch.model is Pod:
             for key, item in batch.changes.items():
-                if isinstance(item, Pod) and item.node_name:
-                    self._pods[key] = item
-                    self._consider(item)
-                else:
-                    self._pods.pop(key, None)
-                    for what in (START, SUCCEED, REMOVE):
-                        self._planned.pop((key, what), None)
+                self._hear_pod(key, item if isinstance(item, Pod) and item.node_name else None)
+
+    def _hear_nodes(self, changes: Mapping[str, Node | None]) -> None:
+        there = {name: node.uid for name, node in changes.items() if node is not None and self._ours(node)}
+        gone = {name for name, node in changes.items() if node is None and name in self._nodes}
+        for name, node in changes.items():
+            self._admission.node_changed(name, node)
+        self._welcome(there)
+        for name in gone:
+            del self._nodes[name]
+        if self._leases is not None:
+            for name in there.keys() - self.stopped:
+                self._leases.keep(name, there[name])
+            for name in gone:
+                self._leases.leave(name)
+        self.stopped -= gone
+        for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
+            self._plan(orphan, REMOVE, self._now())
+
+    def _hear_pod(self, key: str, pod: Pod | None) -> None:
+        before = self._pods.pop(key, None)
+        if before is not None and (pod is None or pod.uid != before.uid or pod.finished):
+            self._admission.left(before.uid)
+            self._refusals.pop(before.uid, None)
+        if pod is not None:
+            self._pods[key] = pod
+            self._consider(pod)
+        else:
+            for what in ALL:
+                self._planned.pop((key, what), None)
 
     def stop(self, node: str) -> None:
         """The kubelet of a node stops: nothing of what it says changes any more, and its pods stay as they are."""
@@ -132,7 +148,7 @@ class Kubelets:
         if self._leases is not None and node in self._nodes:
             self._leases.keep(node, self._nodes[node])
         for pod in [pod for pod in self._pods.values() if pod.node_name == node]:
-            for what in (START, SUCCEED, REMOVE):
+            for what in ALL:
                 self._planned.pop((pod.key, what), None)
             self._consider(pod)
 
@@ -169,8 +185,12 @@ class Kubelets:
         if pod.node_name not in self._nodes or pod.node_name in self.stopped:
             return
         now = self._now()
+        refusal = None if pod.deleted or pod.finished else self._admission.admit(pod)
         if pod.deleted:
             self._plan(pod, REMOVE, now + min(GRACE, float(pod.spec.grace_seconds)))
+        elif refusal is not None:
+            self._refusals[pod.uid] = refusal
+            self._plan(pod, TURN_AWAY, now)
         elif pod.phase == "Pending":
             pull = self._plugin_pull if _is_plugin(pod) else self._pull
             self._plan(pod, START, now + pull(pod.node_name))
@@ -225,8 +245,7 @@ class Kubelets:
                 await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid, grace=0)
             else:
                 found = msgspec.json.decode(await self._client.get(PODS, pod.name, namespace=pod.namespace), type=WirePod)
-                status = started(self._now(), found) if what == START else succeeded(self._now(), found)
-                body = {"metadata": {"uid": pod.uid}, "status": status}
+                body = {"metadata": {"uid": pod.uid}, "status": self._status(pod, what, found)}
                 await self._client.merge_patch(PODS, pod.name, body, namespace=pod.namespace, subresource="status")
         except NotFound:
             pass
@@ -241,6 +260,11 @@ class Kubelets:
         if self._planned.get((pod.key, what)) == pod.uid and what == REMOVE:
             del self._planned[pod.key, what]
 
+    def _status(self, pod: Pod, what: str, found: WirePod) -> dict[str, Any]:
+        if what == TURN_AWAY:
+            return turned_away(self._refusals[pod.uid])
+        return started(self._now(), found) if what == START else succeeded(self._now(), found)
+
 
 def _is_plugin(pod: Pod) -> bool:
     return pod.owner.kind == "DaemonSet" and is_plugin(pod.namespace, pod.owner.name)
@@ -251,6 +275,11 @@ def started(now: float, pod: WirePod) -> dict[str, Any]:
     moment = timestamp(now)
     state = {"running": {"startedAt": moment}}
     return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True), **containers(pod, state, ready=True)}
+
+
+def turned_away(refusal: Refusal) -> dict[str, Any]:
+    """The status of a pod that its kubelet does not admit."""
+    return {"phase": "Failed", "reason": refusal.reason, "message": f"Pod was rejected: {refusal.message}"}
 
 
 def succeeded(now: float, pod: WirePod) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from gpuscaler.embedded.api import ApiServer, close
 from gpuscaler.embedded.failures import Severed
 from gpuscaler.kube.errors import Unreachable
-from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.kube.transport import Answer, Request, Whole
 
 
 class MemoryTransport:
@@ -29,22 +29,26 @@ class MemoryTransport:
     def mend(self) -> None:
         self._whole.set()
 
-    @asynccontextmanager
-    async def exchange(self, request: Request) -> AsyncIterator[Answer]:
-        sent = replace(request, headers={**self._extra, **request.headers})
+    def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
+        return _Exchange(self, request)
+
+    async def ask(self, request: Request) -> Answer:
+        """The answer to ``request``, to be closed by whoever asks. Raises :class:`Unreachable`."""
+        sent = replace(request, headers={**self._extra, **request.headers}) if self._extra else request
         try:
             # Even without a delay, as a socket would: whoever asks in a loop lets others run.
             await asyncio.sleep(0)
             if self._delay or not self._whole.is_set() or not self._api.prompt:
-                answer = await self._late(sent)
-            else:
-                answer = await self._api.answer(sent)
+                return await self._late(sent)
+            return await self._api.answer(sent)
         except (TimeoutError, Severed) as error:
             raise _unreachable(request, error) from error
-        try:
-            yield replace(answer, pieces=self._carried(answer.pieces, request))
-        finally:
-            await close(answer)
+
+    def carried(self, answer: Answer, request: Request) -> Answer:
+        """``answer`` as it arrives: one whose body is here already, at once."""
+        if self._whole.is_set() and isinstance(answer.pieces, Whole):
+            return answer
+        return Answer(answer.status, answer.headers, self._carried(answer.pieces, request))
 
     async def _late(self, request: Request) -> Answer:
         """The answer to a request that may have to wait. Time-outs are a third of what a request costs: others have none."""
@@ -69,6 +73,24 @@ class MemoryTransport:
 
     async def close(self) -> None:
         """Nothing is held open."""
+
+
+class _Exchange(AbstractAsyncContextManager[Answer]):
+    """One exchange. Not a generator, since tests make hundreds of thousands of them."""
+
+    __slots__ = ("_answer", "_request", "_transport")
+
+    def __init__(self, transport: MemoryTransport, request: Request) -> None:
+        self._transport, self._request = transport, request
+        self._answer: Answer | None = None
+
+    async def __aenter__(self) -> Answer:
+        self._answer = await self._transport.ask(self._request)
+        return self._transport.carried(self._answer, self._request)
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._answer is not None:
+            await close(self._answer)
 
 
 def _unreachable(request: Request, error: Exception) -> Unreachable:

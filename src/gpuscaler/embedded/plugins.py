@@ -11,12 +11,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-
 NAMESPACE: Final = "kube-system"
-#: docs/how-to/install.md asks users to give device plugins this toleration, since machines register closed. No vendor ships it. It goes
-#: away, here and there, with the version that lifts our taint for the DaemonSets that wait for it.
-TOLERATES_ARRIVING: Final[Mapping[str, str]] = {"key": ARRIVING_TAINT, "operator": "Exists"}
 #: How the DaemonSets of resources begin that no vendor in the table makes.
 GENERIC: Final = "device-plugin-of-"
 _CRITICAL: Final[Mapping[str, str]] = {"key": "CriticalAddonsOnly", "operator": "Exists"}
@@ -35,9 +30,9 @@ class Plugin(Struct, frozen=True):
         return resource.startswith(self.resources)
 
     def manifest(self) -> dict[str, Any]:
-        """The DaemonSet as it is shipped, and the toleration of our taint."""
+        """The DaemonSet as it is shipped."""
         shipped = [{"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in self.tolerates]
-        tolerations = [*([dict(_CRITICAL)] if self.addon else []), *shipped, dict(TOLERATES_ARRIVING)]
+        tolerations = [*([dict(_CRITICAL)] if self.addon else []), *shipped]
         spec = {
             "tolerations": tolerations,
             "priorityClassName": "system-node-critical",

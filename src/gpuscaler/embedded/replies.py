@@ -5,18 +5,13 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.kube.transport import Answer
+from gpuscaler.kube.transport import Answer, Whole
 
 JSON = {"content-type": "application/json"}
 
 
-async def whole(body: bytes) -> AsyncIterator[bytes]:
-    if body:
-        yield body
-
-
 def reply(body: bytes, *, status: int = 200, headers: Mapping[str, str] | None = None) -> Answer:
-    return Answer(status, {**(JSON if headers is None else headers), "content-length": str(len(body))}, whole(body))
+    return Answer(status, {**(JSON if headers is None else headers), "content-length": str(len(body))}, Whole(body))
 
 
 def json_reply(value: Any, *, status: int = 200) -> Answer:

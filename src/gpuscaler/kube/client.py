@@ -13,7 +13,7 @@ from gpuscaler.kube.eviction import Evicted, Eviction, verdict
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.requests import About, RequestMetrics, about
 from gpuscaler.kube.resources import PODS, Resource
-from gpuscaler.kube.transport import Answer, Request, Transport
+from gpuscaler.kube.transport import Answer, Request, Transport, Whole
 
 _JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
@@ -78,7 +78,7 @@ class Client:
                 yield answer
         elif self.dry_run:
             self.metrics.withheld[what] += 1
-            yield Answer(200, {}, _one(request.body))
+            yield Answer(200, {}, Whole(request.body))
         else:
             self.metrics.limited_seconds += await self.limit.wait(urgent=self.urgent)
             self.fence(self.write_timeout)
@@ -236,10 +236,6 @@ def _delete_options(uid: str, resource_version: str, grace: int | None) -> dict[
     conditions = {key: value for key, value in (("uid", uid), ("resourceVersion", resource_version)) if value}
     options: dict[str, Any] = {"preconditions": conditions} if conditions else {}
     return options if grace is None else {**options, "gracePeriodSeconds": grace}
-
-
-async def _one(body: bytes) -> AsyncIterator[bytes]:
-    yield body
 
 
 async def _gathered(answer: Answer, most: int | None = None) -> bytes:

@@ -68,6 +68,8 @@ class LeaderElection:
         self._lease: dict[str, Any] | None = None
         #: Whether somebody else may have written since ``_lease`` was read.
         self._outdated = True
+        #: Whether the lease may be ours, by a write whose answer need not have come.
+        self._asked = False
         #: When our clock showed the last change of what the lease says.
         self._changed_at = 0.0
         #: When the renewal that is known to have succeeded was sent; None while somebody else leads or nobody does.
@@ -172,9 +174,11 @@ class LeaderElection:
                 if not self._is_others():
                     self._lease, self.holder = None, ""
         if self._is_others():
-            self._renewed_at = None
+            self._asked, self._renewed_at = False, None
             return
         lease, sent = self._ours(self._identity), self._clock()
+        # Until an answer says what came of it, the lease may be another than the one that was read.
+        self._asked = self._outdated = True
         if self._lease is None:
             answer = await self._client.create(LEASES, lease, namespace=self._namespace)
         else:
@@ -217,15 +221,29 @@ class LeaderElection:
         return {**lease, "spec": spec}
 
     async def _release(self) -> None:
-        held, self._renewed_at = self._renewed_at is not None, None
-        if not held or self._lease is None:
+        """Give the lease back, also one that a write without an answer got or renewed: such a write may have been cancelled on its way."""
+        self._renewed_at = None
+        if not self._asked:
             return
         try:
-            await self._client.replace(LEASES, self._name, self._ours(""), namespace=self._namespace)
+            async with asyncio.timeout(self._times.renew / 2):
+                try:
+                    await self._give_back()
+                except Conflict:
+                    self._outdated = True
+                    await self._give_back()
+        except NotFound:
             self.holder = ""
-        except (ApiError, Unreachable) as error:
+        except (ApiError, Unreachable, TimeoutError) as error:
             # Others wait until it runs out.
-            self.trouble = f"lease {self._namespace}/{self._name}: not given back: {error}"
+            self.trouble = f"lease {self._namespace}/{self._name}: not given back: {str(error) or 'no answer'}"
+
+    async def _give_back(self) -> None:
+        if self._outdated or self._lease is None:
+            self._observe(await self._client.get(LEASES, self._name, namespace=self._namespace))
+        if self.holder == self._identity:
+            self._observe(await self._client.replace(LEASES, self._name, self._ours(""), namespace=self._namespace))
+        self._asked = False
 
 
 def _object(data: bytes) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """What requests are about, and how they fared: the numbers behind the metrics of the client."""
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuscaler.kube.transport import Request
@@ -24,22 +26,27 @@ def about(request: Request) -> About:
 
     Names and namespaces are left out, so that there are few values: they become labels of a metric.
     """
-    parts = [part for part in request.path.split("/") if part]
+    return _about(request.method, request.path, request.query.get("watch") in {"1", "true"})
+
+
+@lru_cache(maxsize=4096)
+def _about(method: str, path: str, watch: bool) -> About:
+    parts = [part for part in path.split("/") if part]
     if parts[:1] == ["api"] and len(parts) > 2:
         group, rest = "", parts[2:]
     elif parts[:1] == ["apis"] and len(parts) > 3:
         group, rest = parts[1], parts[3:]
     else:
-        return About(_VERBS.get(request.method, "get"), f"/{parts[0]}" if parts else "/")
+        return About(_VERBS.get(method, "get"), f"/{parts[0]}" if parts else "/")
     # A namespace itself, its status and its finalizer are .../namespaces/NAME[/status|/finalize]; all else that follows is inside it.
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
         rest = rest[2:]
     plural = f"{rest[0]}.{group}" if group else rest[0]
     resource = f"{plural}/{rest[2]}" if len(rest) > 2 else plural
     named = len(rest) > 1
-    if request.method not in _VERBS:
-        return About("watch" if request.query.get("watch") in {"1", "true"} else "get" if named else "list", resource)
-    return About("deletecollection" if request.method == "DELETE" and not named else _VERBS[request.method], resource)
+    if method not in _VERBS:
+        return About("watch" if watch else "get" if named else "list", resource)
+    return About("deletecollection" if method == "DELETE" and not named else _VERBS[method], resource)
 
 
 @dataclass(slots=True)
@@ -50,8 +57,7 @@ class Latency:
     total: float = 0.0
 
     def add(self, seconds: float) -> None:
-        index = next((place for place, bound in enumerate(BUCKETS) if seconds <= bound), len(BUCKETS))
-        self.counts[index] += 1
+        self.counts[bisect_left(BUCKETS, seconds)] += 1
         self.total += seconds
 
 
@@ -67,4 +73,7 @@ class RequestMetrics:
 
     def answered(self, what: About, status: int, seconds: float) -> None:
         self.requests[what, status] += 1
-        self.latencies.setdefault(what, Latency()).add(seconds)
+        latency = self.latencies.get(what)
+        if latency is None:
+            latency = self.latencies[what] = Latency()
+        latency.add(seconds)

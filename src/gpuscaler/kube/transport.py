@@ -30,6 +30,24 @@ class Answer:
     pieces: AsyncIterator[bytes]
 
 
+class Whole:
+    """A body that is there already, in one piece. Not a generator: an event loop keeps account of each of those until it has ended."""
+
+    __slots__ = ("_body",)
+
+    def __init__(self, body: bytes) -> None:
+        self._body = body
+
+    def __aiter__(self) -> AsyncIterator[bytes]:
+        return self
+
+    async def __anext__(self) -> bytes:
+        body, self._body = self._body, b""
+        if not body:
+            raise StopAsyncIteration
+        return body
+
+
 class Transport(Protocol):
     """Carries requests.
 

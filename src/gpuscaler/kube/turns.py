@@ -10,6 +10,8 @@ T = TypeVar("T", bytes, msgspec.Raw)
 
 #: JSON decoded in one turn, in bytes: about 2 ms of pods.
 TURN = 1 << 18
+#: A single event or object of fewer bytes is decoded at once. Whoever reads many of them one by one waits for each: others run meanwhile.
+SMALL = 1 << 12
 
 
 async def breathe() -> None:
@@ -30,6 +32,9 @@ class Turn:
 
     async def take(self, work: Callable[[list[T]], None], things: list[T]) -> None:
         """Call ``work`` with ``things``, a part of them at a time."""
+        if len(things) == 1 and len(things[0]) < SMALL:
+            work(things)
+            return
         for part in parts(things, TURN):
             async with self._lock:
                 work(part)

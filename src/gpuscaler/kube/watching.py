@@ -1,8 +1,8 @@
 """One watch: what is asked, and its events as they come."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -77,16 +77,70 @@ async def watch_lines(client: Client, request: Request, *, silence: Callable[[],
     splitter = LineSplitter()
     async with client.exchange(request) as answer:
         yield []
-        pieces = aiter(answer.pieces)
-        while True:
-            try:
-                limit = silence()
-                async with asyncio.timeout(limit):
-                    piece = await anext(pieces)
-            except StopAsyncIteration:
-                break
-            except TimeoutError:
-                raise SilentError(f"{request.path}: nothing came for {limit:g} s") from None
-            yield splitter.feed(piece)
+        pieces, patience = aiter(answer.pieces), _Patience()
+        try:
+            while True:
+                try:
+                    limit = silence()
+                    piece = await patience.next_of(pieces, limit)
+                except StopAsyncIteration:
+                    break
+                except TimeoutError:
+                    raise SilentError(f"{request.path}: nothing came for {limit:g} s") from None
+                yield splitter.feed(piece)
+        finally:
+            patience.close()
     if splitter.rest():
         raise Unreachable(f"{request.path}: the watch ended in the middle of an event")
+
+
+class _Patience:
+    """Ends a wait for the next piece that takes too long, as ``asyncio.timeout`` does, with one timer for all waits of a watch.
+
+    A timer for each costs as much as reading the event that ends it. This one goes off, sees that something came meanwhile, and is set
+    again for when the wait that is under way would be too long.
+    """
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timer: asyncio.TimerHandle | None = None
+        #: Who waits now, and until when.
+        self._task: asyncio.Task[Any] | None = None
+        self._until = self._rings = 0.0
+        self._over = False
+
+    async def next_of(self, pieces: AsyncIterator[bytes], limit: float) -> bytes:
+        """The next piece. Raises :class:`TimeoutError` after ``limit`` seconds."""
+        task = self._task = asyncio.current_task()
+        assert task is not None
+        cancelled, self._until = task.cancelling(), self._loop.time() + limit
+        if self._timer is None or self._rings > self._until:
+            self._set()
+        try:
+            return await anext(pieces)
+        except asyncio.CancelledError:
+            if self._over and task.uncancel() <= cancelled:
+                raise TimeoutError from None
+            raise
+        finally:
+            self._task = None
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _set(self) -> None:
+        self.close()
+        self._rings = self._until
+        self._timer = self._loop.call_at(self._rings, self._rung)
+
+    def _rung(self) -> None:
+        self._timer = None
+        if self._task is None:
+            return  # What came last is being read: the next wait sets it.
+        if self._until > self._rings:
+            self._set()
+            return
+        self._over = True
+        self._task.cancel()

@@ -26,9 +26,11 @@ _PASSING = (
     "ToBeDeletedByClusterAutoscaler",
     "DeletionCandidateOfClusterAutoscaler",
 )
-#: Labels of one node, of one place, or of one market; the offering has its own.
+#: Labels of one node, of one place, of one market, or of the type that is bought; the offering has its own.
 _PLACE = (
     "kubernetes.io/hostname",
+    "node.kubernetes.io/instance-type",
+    "beta.kubernetes.io/instance-type",
     "topology.",
     "failure-domain.beta.",
     "gpuscaler.io/",
@@ -63,6 +65,12 @@ class Shown(Struct, frozen=True, gc=False):
 def is_complete(node: Node, expected: Resources) -> bool:
     """Whether device plugins, and with them discovery, have spoken."""
     return all(node.allocatable.get(name) for name in ACCELERATORS if expected.get(name)) or are_divided(node.allocatable, expected)
+
+
+def is_broken(node: Node, offering: Offering) -> bool:
+    """Whether ``node`` has lost one of the accelerators that it was sold with: the next has all, and discovery counts them on it."""
+    sold = {name: amount for name, amount in offering.allocatable.items() if amount and name in ACCELERATORS}
+    return any(node.allocatable.get(name, 0) < amount for name, amount in sold.items()) and not are_divided(node.allocatable, sold)
 
 
 def shown_by(offering: Offering, nodes: Sequence[Node]) -> Shown:

@@ -134,7 +134,7 @@ class Pod(Struct, frozen=True, gc=False):
     ``unschedulable`` is True when the condition PodScheduled is False with reason Unschedulable, None when there is no such condition.
     ``ready`` is what the condition Ready says, None when there is none.
     ``checkpoint_requested`` is when it was asked to save its work, ``checkpointed`` which of those requests it has answered.
-    ``warnings`` name annotations that could not be read.
+    ``warnings`` name annotations that could not be read. ``reason`` is what the kubelet gives for a pod that failed, in a word.
     """
 
     namespace: str
@@ -156,6 +156,7 @@ class Pod(Struct, frozen=True, gc=False):
     checkpoint_requested: float = 0.0
     checkpointed: float = 0.0
     ready: bool | None = None
+    reason: str = ""
 
     @property
     def gang(self) -> str:

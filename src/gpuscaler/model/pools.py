@@ -13,7 +13,7 @@ from gpuscaler.model.taints import Taint, untolerated
 BY_SIZE = "size"
 #: How pods come to the machines that they are promised: we bind them, nominate them for their scheduler, or leave them to it.
 BIND, NOMINATE, OFF = "bind", "nominate", "off"
-STEERINGS = (NOMINATE, BIND, OFF)
+STEERINGS = (BIND, NOMINATE, OFF)
 MARKETS = ("reserved", "spot", "on-demand")
 #: How long the node of a machine may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
 UNREADY_AFTER = 2700.0
@@ -177,7 +177,7 @@ class Policy(Struct, frozen=True, gc=False):
     min_saving: float = 0.0
     work_budget: int = 1_000_000
     max_grace: float = 3600.0
-    steering: str = NOMINATE
+    steering: str = BIND
     bind_schedulers: tuple[str, ...] = ("default-scheduler",)
 
 

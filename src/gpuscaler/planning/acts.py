@@ -23,18 +23,18 @@ class Bind(Struct, frozen=True, gc=False, tag=True):
 
 
 class Lift(Struct, frozen=True, gc=False, tag=True):
-    """Take our arriving taint off a node: it opens. Right before that, write ``nominations`` once more."""
+    """Take our closing taints off a node: it opens."""
 
     node: str
     reason: str
-    nominations: tuple[Nominate, ...] = ()
 
 
 class Close(Struct, frozen=True, gc=False, tag=True):
-    """Put our arriving taint on a node that is kept for large pods."""
+    """Put our arriving taint on a node, or that of nodes which are ``kept`` for large pods in its place."""
 
     node: str
     reason: str
+    kept: bool = False
 
 
 class Mark(Struct, frozen=True, gc=False, tag=True):

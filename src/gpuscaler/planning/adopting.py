@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.arrivals import Waits
+from gpuscaler.planning.arrivals import NO_BREAKERS, Waits
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
+from gpuscaler.planning.relaunching import Relaunching
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger
@@ -36,12 +38,12 @@ def adopted(
     waits: Waits,
     now: float,
     roll: Roll | None = None,
-    paused: Set[str] = frozenset(),
+    breakers: Breakers = NO_BREAKERS,
 ) -> tuple[ledger.Event, ...]:
     """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
 
-    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. Of ``paused`` pools, where nothing is ordered, those that their
-    group may give up are taken at once: they may be gone a minute later, and the next one be launched.
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. What a group launches in place of others that came to nothing, as
+    ``breakers`` have it, is taken at once: it may be gone a minute later, and the next one be launched.
 
     They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
     """
@@ -52,11 +54,8 @@ def adopted(
     known = {name: since for name, since in book.strangers.items() if name in seen}
     then = min(now, waits.seen, inventory.at)
     noted = {name: known.get(name, then) for name in seen}
-    due = [
-        one
-        for name, one in sorted(seen.items())
-        if then >= noted[name] + _patience(one, noted[name], waits) or (one.doubt and one.pool in paused)
-    ]
+    relaunching = Relaunching(book, roll, breakers, now)
+    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits) or relaunching.covers(one)]
     old = [one for one in due if not is_young(one, noted[one.id], waits)]
     if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
         # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Set
+from functools import cached_property
 
 from msgspec import Struct
 
@@ -13,11 +14,12 @@ from gpuscaler.planning.alike import offered, taken_for
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.readiness import NOTHING, Lack, asked_for, is_divided, lack
+from gpuscaler.planning.relaunching import Relaunching
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
-from gpuscaler.planning.state.breakers import Breakers, is_open, paused_pools
+from gpuscaler.planning.state.breakers import Breakers, is_open
 from gpuscaler.planning.state.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
 from gpuscaler.planning.withholding import shows_no_gpus
@@ -76,16 +78,19 @@ def arrivals(
     roll: Roll | None = None,
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
+    ajar: Set[str] = frozenset(),
 ) -> Arrivals:
     """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
 
     ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
-    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
+    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs. ``ajar`` are nodes whose taint
+    is off for a moment.
     """
     look = _Look(book, cluster, policy, waits, now)
     look.roll = roll or Roll.of(cluster, inventory)
     look.exposed = exposed
     look.breakers = breakers
+    look.ajar = ajar
     look.name(inventory)
     look.recognise()
     if inventory is not None:
@@ -102,6 +107,7 @@ class _Look:
     roll: Roll
     exposed: Set[str] = frozenset()
     breakers: Breakers = NO_BREAKERS
+    ajar: Set[str] = frozenset()
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
         self.book = book
@@ -238,6 +244,8 @@ class _Look:
             return Lack("its group balances zones, and it is not protected from scale-in")
         if doubt := self.doubt(one):
             return Lack(doubt)
+        if node.name in self.ajar:
+            return Lack("its taint is off for a moment, for pods of DaemonSets")
         offering = taken_for(one.key, self.offerings)
         found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
         if found is None or self.now < one.registered + DIVIDED_SECONDS:
@@ -267,7 +275,8 @@ class _Look:
             if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
                 continue
             if then >= one.granted and self.is_relaunched(one):
-                self.overdue.append(Overdue(one, f"pool {one.key[0]} is paused, and its group launches one such machine after the other"))
+                reason = f"machines of pool {one.key[0]} come to nothing, and its group launches one after the other by itself"
+                self.overdue.append(Overdue(one, reason))
                 self.fold(ledger.Lost(one.id))
                 continue
             if not one.node and then >= one.granted + self.waits.register:
@@ -303,14 +312,18 @@ class _Look:
         return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
 
     def is_relaunched(self, one: Coming) -> bool:
-        """Whether the group of a paused pool has launched a machine by itself that it will give up like those before.
+        """Whether a group has launched a machine by itself that will come to nothing like those before.
 
         It goes on for as long as its desired capacity says so; that is lowered as the machine is ended.
         """
-        pool = self.pools.get(one.key[0])
-        if one.order or pool is None or not self.doubt(one):
+        pool, listed = self.pools.get(one.key[0]), self.roll.listed.alive.get(one.instance)
+        if one.order or pool is None or listed is None or (one.node and not listed.doubt):
             return False
-        return pool.name in paused_pools(self.breakers, self.now) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min
+        return self.relaunching.covers(listed) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min
+
+    @cached_property
+    def relaunching(self) -> Relaunching:
+        return Relaunching(self.book, self.roll, self.breakers, self.now)
 
     def is_used(self, node: str) -> bool:
         """Whether pods run on a closed node that would be missed: a machine that nobody here ordered may have been open before."""

@@ -12,13 +12,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.instances import PENDING, RUNNING, Instance
+from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.planning.acts import Protect
 from gpuscaler.planning.alternatives import holds, is_bound, total
 from gpuscaler.planning.membership import Member
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.plans import Cut, Machine, Plan
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.idle import is_idle
 from gpuscaler.planning.state import State
@@ -36,8 +36,12 @@ AGAIN_SECONDS = 15.0
 STARTING_SECONDS = 300.0
 #: What a cloud has refused is asked of it again after so long, in seconds: rights come back when a person gives them.
 REFUSED_SECONDS = 3600.0
+#: So many machines that their group has ended before they were protected are enough: then nothing more is bought that unbalances it.
+BEATEN = 2
 #: What AWS calls the process, and what to do so that it cannot hurt.
-ADVICE = "make one group per zone, or suspend AZRebalance where it is no managed node group"
+ADVICE = (
+    "make one group per zone, have the group protect new instances from scale-in, or suspend AZRebalance where it is no managed node group"
+)
 
 
 class Answered(Struct, frozen=True, gc=False):
@@ -52,13 +56,15 @@ class Answered(Struct, frozen=True, gc=False):
 class Found(Struct, frozen=True, gc=False):
     """``guarding`` is what is remembered, ``exposed`` are machines that must not open before they are protected, by id.
 
-    ``unsafe`` says of offerings why no machine of them may be ended yet: the group would end others then.
+    ``unsafe`` says of offerings why no machine of them may be ended yet: the group would end others then. With ``soon`` one of the exposed
+    enters service in a moment, and can be protected from then on: the cloud's list should be read often.
     """
 
     guarding: Guarding
     acts: tuple[Protect, ...] = ()
     exposed: frozenset[str] = frozenset()
     unsafe: Mapping[Key, str] = {}
+    soon: bool = False
 
 
 def observe(
@@ -90,12 +96,22 @@ def observe(
         else:
             machines.pop(answer.instance, None)
     levels = {pool.name: level(pool, book, roll) for pool in balancing}
-    crowded = {name: over(counts, UNEVEN) for name, counts in levels.items() if over(counts, UNEVEN)}
-    needed = [one for pool in balancing for one in _needed(pool.name, crowded.get(pool.name, ()), book, cluster, roll=roll, now=now)]
+    started = {pool.name: _started(pool, book, roll, now=now, surplus=pool.name in surplus) for pool in balancing}
+    # What is to leave counts for the group until it has left.
+    counted = {pool.name: level(pool, book, roll, stays=True) for pool in balancing}
+    crowded = {name: tuple(sorted(zones)) for name in levels if (zones := {*over(levels[name], UNEVEN), *over(counted[name], UNEVEN)})}
+    # Once a group has started one to even out its zones, it ends one that is not protected, in any zone: that shall be the one it started,
+    # and none that is idle now and to which a pod may come before it is ended.
+    evening = {name: {one.id for one in those} for name, those in started.items() if those}
+    needed: list[Instance] = []
+    for pool in balancing:
+        full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
+        needed += _needed(pool.name, full, own, book, cluster, roll=roll, now=now)
     bare = [one for one in needed if not one.protected]
-    fuller = {name: zones for name, counts in levels.items() if (zones := over(counts, 1))}
+    fuller = {name: tuple(sorted({*over(counts, 1), *over(counted[name], 1), *crowded.get(name, ())})) for name, counts in levels.items()}
+    fuller = {name: zones for name, zones in fuller.items() if zones}
     lowered = {one.order.pool for one in book.withdrawals if one.order is not None}
-    calm = {name: pool for name, pool in machines.items() if pool not in lowered}
+    calm = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in evening}
     free = [roll.listed.alive[name] for name, pool in calm.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
     asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
     able = [one for one in bare if one.state == RUNNING]
@@ -114,34 +130,63 @@ def observe(
     awaiting = {
         entry.instance
         for pool in balancing
-        for entry in _beside_rebalance(pool, machines, book, roll, now=now, surplus=pool.name in surplus)
+        for entry in _beside_rebalance(pool, machines, started[pool.name], book, roll, now=now, surplus=pool.name in surplus)
     }
     exposed = frozenset(one.id for one in bare) | unlisted | awaiting
-    return Found(Guarding(machines, asked, refused, since, crowded, fuller), acts, exposed, unsafe)
+    # Auto Scaling protects what is in service, and answers "is not in InService or EnteringStandby or Standby" of anything else.
+    soon = any(one.state == PENDING and now < one.launched + STARTING_SECONDS for one in bare) or bool(unlisted)
+    beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
+    beaten |= {name: (pool, now) for name, pool in _beaten(before, book, roll) if name not in beaten}
+    guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
+    guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if unprotected(guarding, name)})
+    return Found(guarding, acts, exposed, unsafe, soon)
 
 
-def _beside_rebalance(pool: Pool, ours: Mapping[str, str], book: Ledger, roll: Roll, *, now: float, surplus: bool) -> Iterator[Coming]:
+def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, str]]:
+    """Machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
+    for one in book.coming:
+        if one.order and one.instance and one.key[3] in before.crowded.get(one.key[0], ()):
+            listed = roll.listed.by_id.get(one.instance)
+            if listed is not None and listed.state not in ALIVE and not listed.protected and one.instance not in before.machines:
+                yield one.instance, one.key[0]
+
+
+def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool) -> tuple[Instance, ...]:
+    """Machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
+
+    Among machines that are open nobody can tell them from those that were ordered.
+    """
+    ordered = {one.instance for one in book.coming if one.order}
+    arriving = {one.instance for one in book.coming}
+    return tuple(
+        one
+        for one in roll.listed.by_pool.get(pool.name, ())
+        if (one.state == PENDING or (surplus and (one.id in arriving or one.id not in roll.by_machine)))
+        and one.id not in ordered
+        and not one.token
+        and now < one.launched + STARTING_SECONDS
+    )
+
+
+def _beside_rebalance(
+    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], book: Ledger, roll: Roll, *, now: float, surplus: bool
+) -> Iterator[Coming]:
     """Machines on their way while their group starts one by itself in another zone: it may have chosen which of them to end for it.
 
     That one of them has been protected since, and is among ``ours``, comes too late then.
     """
-    ordered = {one.instance for one in book.coming if one.order}
-    started = {
-        one.zone
-        for one in roll.listed.by_pool.get(pool.name, ())
-        if one.state == PENDING and one.id not in ordered and not one.token and now < one.launched + STARTING_SECONDS
-    }
-    for one in book.coming if started or surplus else ():
-        beside = bool(started - {one.key[3]}) or (surplus and now < one.granted + STARTING_SECONDS)
+    zones = {one.zone for one in started if one.state == PENDING}
+    for one in book.coming if zones or surplus else ():
+        beside = bool(zones - {one.key[3]}) or (surplus and now < one.granted + STARTING_SECONDS)
         if one.key[0] == pool.name and one.instance and beside:
             listed = roll.listed.by_id.get(one.instance)
             if listed is not None and (not listed.protected or one.instance in ours):
                 yield one
 
 
-def level(pool: Pool, book: Ledger, roll: Roll) -> Mapping[str, int]:
-    """How many machines of ``pool`` each of its zones has, those that are on their way counted and those that leave not."""
-    leaving = {one.instance for one in book.leaving if one.step != REOPENING}
+def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Counter[str]:
+    """How many machines of ``pool`` each of its zones has, those on their way counted; those that leave only where all ``stays``."""
+    leaving = {one.instance for one in book.leaving if one.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
     counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)
     for one in book.coming:
@@ -159,12 +204,20 @@ def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
     return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
 
 
-def _needed(pool: str, zones: Sequence[str], book: Ledger, cluster: Cluster, *, roll: Roll, now: float) -> Iterator[Instance]:
-    """Machines of ``pool`` in those ``zones`` that something would be lost with, or that are about to open."""
+def _needed(pool: str, full: Sequence[str], own: Set[str], book: Ledger, cluster: Cluster, *, roll: Roll, now: float) -> Iterator[Instance]:
+    """Machines of ``pool`` in zones that are too ``full`` that something would be lost with, or that are about to open.
+
+    Where the group has started its ``own``, they are all machines but those.
+    """
     leaving = {one.instance for one in book.leaving if one.step != REOPENING}
     promised = {one.node for one in book.promises}
-    for one in roll.listed.by_pool.get(pool, ()) if zones else ():
-        if one.zone not in zones or one.id in leaving:
+    for one in roll.listed.by_pool.get(pool, ()) if full or own else ():
+        if one.id in leaving:
+            continue
+        if own and one.id not in own:
+            yield one
+            continue
+        if one.zone not in full:
             continue
         nodes = roll.by_machine.get(one.id, ())
         pods = [pod for node in nodes for pod in cluster.on_node.get(node.name, {}).values()]
@@ -184,7 +237,8 @@ def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: b
 def recalled(guarding: Guarding, now: float) -> Guarding:
     """``guarding`` without moments after ``now``, which another clock has written."""
     asked, since = ({name: min(at, now) for name, at in known.items()} for known in (guarding.asked, guarding.since))
-    return replace(guarding, asked=asked, since=since)
+    beaten = {name: (pool, min(at, now)) for name, (pool, at) in guarding.beaten.items()}
+    return replace(guarding, asked=asked, since=since, beaten=beaten)
 
 
 # Buying
@@ -194,16 +248,40 @@ def closed(guarding: Guarding, policy: Policy) -> Mapping[Key, str]:
     """Offerings that are not bought since they would unbalance their group further, and its machines cannot be protected; why, by key."""
     found: dict[Key, str] = {}
     for pool in policy.pools:
-        why, zones = guarding.refused.get(pool.name), guarding.fuller.get(pool.name, ())
-        if not pool.balances or why is None:
+        why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
+        if not pool.balances or not why:
             continue
         for one in pool.offerings:
             if one.zone in zones:
-                text = (
-                    f"one machine more in {one.zone} would have AZRebalance end machines there, and they cannot be protected from scale-in"
-                )
-                found[one.key] = f"{text} ({why}): {ADVICE}"
+                found[one.key] = _unbalancing(one.zone, why)
     return found
+
+
+def _unbalancing(zone: str, why: str) -> str:
+    return f"one machine more in {zone} would have AZRebalance end machines there, and they {why}: {ADVICE}"
+
+
+def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
+    """Machines of ``plan``, by id, that would unbalance a group whose machines cannot be protected, others of the plan counted."""
+    found: dict[str, Cut] = {}
+    counts = {pool.name: dict(guarding.levels[pool.name]) for pool in policy.pools if pool.balances and guarding.levels.get(pool.name)}
+    for one in plan.machines if counts else ():
+        zones = counts.get(one.pool)
+        if zones is None or one.zone not in zones:
+            continue
+        if zones[one.zone] > min(zones.values()):
+            found[one.id] = Cut(one.pool, 1, f"pool {one.pool}: {_unbalancing(one.zone, unprotected(guarding, one.pool))}")
+        else:
+            zones[one.zone] += 1
+    return found
+
+
+def unprotected(guarding: Guarding, pool: str) -> str:
+    """Why machines of ``pool`` are not safe from their group, as what they "cannot"; empty where they are."""
+    if pool in guarding.refused:
+        return f"cannot be protected from scale-in ({guarding.refused[pool]})"
+    many = sum(owner == pool for owner, _ in guarding.beaten.values())
+    return f"cannot be protected from scale-in in time (it has ended {many} before)" if many >= BEATEN else ""
 
 
 def balanced(
@@ -271,14 +349,16 @@ def _serves(offering: Offering, specs: Sequence[PodSpec], overhead: Overhead) ->
 def described(guarding: Guarding, policy: Policy) -> Iterator[str]:
     """A sentence about each group whose zones are uneven, or whose machines gpuscaler has protected for that, for people."""
     for pool in policy.pools:
-        zones = guarding.crowded.get(pool.name, ())
+        zones, why = guarding.crowded.get(pool.name, ()), unprotected(guarding, pool.name)
         many = sum(owner == pool.name for owner in guarding.machines.values())
-        if not pool.balances or not (zones or many):
+        if not pool.balances or not (zones or many or why):
             continue
         text = f"pool {pool.name}: its pods need more machines in some zones of its group than in others, which AZRebalance would even out"
         if zones:
             text = f"pool {pool.name}: {', '.join(zones)} has more machines than other zones of its group, which AZRebalance would even out"
-        if pool.name in guarding.refused:
-            yield f"{text} by ending some; they cannot be protected from scale-in ({guarding.refused[pool.name]}): {ADVICE}"
-        else:
+        if why:
+            yield f"{text} by ending some; they {why}: {ADVICE}"
+        elif many:
             yield f"{text}; gpuscaler has protected {many} of its machines from scale-in meanwhile: {ADVICE}"
+        else:
+            yield f"{text}; busy machines there are protected from scale-in before they open: {ADVICE}"

@@ -2,7 +2,7 @@
 
 A binding asks for no toleration, and kube-scheduler takes a pod that somebody bound off its queue, as it does for any second scheduler. So
 nobody can take the room of a promised pod, in whatever order machines become ready. What is bound passes the filters that kube-scheduler
-has, counting all that is bound in the same look.
+has, counting all that is bound in the same look. Pods that are left to their scheduler are nominated once, right before the machine opens.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
@@ -15,11 +15,11 @@ from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.pools import BIND, NOMINATE, Policy
-from gpuscaler.planning.acts import Bind
+from gpuscaler.model.pools import BIND, NOMINATE, Policy, Pool
+from gpuscaler.planning.acts import Bind, Nominate
 from gpuscaler.planning.filters.claims import ClaimReader
+from gpuscaler.planning.fitting import waiting
 from gpuscaler.planning.keeping import lifted
-from gpuscaler.planning.opening import waiting
 from gpuscaler.planning.readiness import is_divided, lack
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.ledger import Ledger, Promise
@@ -29,10 +29,13 @@ REPEAT_SECONDS = 5.0
 #: So long a pod keeps its promise that can come only beside pods which are not there yet, or to a node that has trouble.
 PATIENCE_SECONDS = 120.0
 #: So long after its bindings have shown a machine opens. kube-scheduler has a watch of its own, which may be behind ours, and takes a pod's
-#: room for free until it hears of the binding. The pods run meanwhile.
+#: room for free until it hears of the binding. The pods run meanwhile. Measured by ``python -m benchmarks binding``: beside a scheduler
+#: that is up to a second behind, kubelets turn no pod away; beside one that is two, they do.
 MARGIN_SECONDS = 1.0
 #: So long a machine whose pods have all gone elsewhere stays closed: a plan may have others for it.
 UNWANTED_SECONDS = 3.0
+#: So long a machine stays closed for nominations that have not shown.
+NOMINATED_SECONDS = 5.0
 #: So long pods of a pool are nominated after a binding was refused.
 AGAIN_SECONDS = 600.0
 #: Gangs from these sources are bound by their scheduler, as a whole.
@@ -43,24 +46,26 @@ Unit = list[tuple[Pod, str]]
 
 
 class Binding(Struct, frozen=True, gc=False):
-    """What is done for one closed machine: ``promise`` as it is now, pods to ``bind``, and those that are ``gone``: planned for anew.
+    """What is done for one closed machine: ``promise`` as it is now, what is written of its pods, and those that are planned for anew.
 
-    ``left`` are pods that a scheduler binds once the machine is open. ``opens`` says that nothing keeps it closed any more.
+    ``left`` are pods that a scheduler binds once the machine is open. ``closed`` says why it does not open now, in words; empty where
+    nothing keeps it closed.
     """
 
     promise: Promise
-    bind: tuple[Bind, ...] = ()
+    acts: tuple[Bind | Nominate, ...] = ()
     gone: tuple[Pod, ...] = ()
     left: tuple[Pod, ...] = ()
-    opens: bool = False
+    closed: str = ""
 
 
 class Refused(Struct, frozen=True, gc=False):
-    """A binding to ``node`` that would be refused again, and why."""
+    """A binding to ``node`` that would be refused again, and why. ``pool`` is empty where the ledger knows the node's."""
 
     pod: str
     node: str
     why: str
+    pool: str = ""
 
 
 class Unbinding(Struct, frozen=True, gc=False):
@@ -71,11 +76,19 @@ class Unbinding(Struct, frozen=True, gc=False):
 
 
 def unbinding(known: Mapping[str, Unbinding], refused: Iterable[Refused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
-    """The pools where pods are nominated since bindings were refused, by name; tried again after a while, since rights may be given."""
+    """The pools where pods are nominated since bindings were refused, by name; they are bound again after a while: rights may be given."""
     pools = {one.node: one.offering[0] for one in book.promises}
-    new = {pools[one.node]: Unbinding(now + AGAIN_SECONDS, one.why) for one in refused if one.node in pools}
+    found = ((one.pool or pools.get(one.node, ""), one.why) for one in refused)
+    new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in found if pool}
     old = {pool: one for pool, one in known.items() if one.until > now}
     return {**old, **new} if new or len(old) != len(known) else known
+
+
+def steering_of(pool: Pool | None, policy: Policy, nominating: Set[str]) -> str:
+    """How pods that say nothing come to machines of ``pool``; ``nominating`` are pools where bindings were refused."""
+    if pool is None:
+        return policy.steering
+    return NOMINATE if pool.name in nominating else pool.steering or policy.steering
 
 
 class Binder:
@@ -90,17 +103,9 @@ class Binder:
         self._pools = {pool.name: pool for pool in policy.pools}
         self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
         self._placed: set[str] = set()
+        #: What closed nodes lack of what their promises need, in words.
+        self._lacking: Mapping[str, str] = {}
         self._room_left: Room | None = None
-
-    def binds(self, pool: str, pods: tuple[str, ...]) -> bool:
-        """Whether a machine of ``pool`` that ``pods`` wait for opens once they are bound, or at once, and not in its turn."""
-        return self._of_pool(pool) != NOMINATE or any(self.steering(pod, pool) == BIND for pod in waiting(pods, self._cluster))
-
-    def _of_pool(self, pool: str) -> str:
-        if pool in self._nominating:
-            return NOMINATE
-        found = self._pools.get(pool)
-        return (found.steering if found is not None else "") or self._policy.steering
 
     def steering(self, pod: Pod, pool: str) -> str:
         """How a pod comes to a machine of ``pool``: the nearest word counts.
@@ -108,15 +113,16 @@ class Binder:
         Pods for which a scheduler has more to do than to choose a node are left to it.
         """
         namespace = self._cluster.namespaces.get(pod.namespace)
-        said = pod.options.steering or (namespace.steering if namespace is not None else "") or self._of_pool(pool)
+        said = pod.options.steering or (namespace.steering if namespace is not None else "")
+        said = said or steering_of(self._pools.get(pool), self._policy, self._nominating)
         return NOMINATE if said == BIND and (pool in self._nominating or not self._is_simple(pod)) else said
 
     def _is_simple(self, pod: Pod) -> bool:
         """Whether its scheduler has nothing to do for a pod but to choose its node."""
-        spec, options = pod.spec, pod.options
+        spec = pod.spec
         if spec.scheduler_name not in self._policy.bind_schedulers or spec.gates or spec.resource_claims:
             return False
-        if options.gang and options.gang_source in BOUND_AT_ONCE:
+        if _is_whole(pod):
             return False
         return not (spec.volumes and self._claims.read(spec).delayed)
 
@@ -126,7 +132,8 @@ class Binder:
         ``promised`` are all pods that any machine is meant for, ``unready`` gangs of which a machine is still to come.
         """
         line = sorted(promises, key=lambda one: (one.since, one.node))
-        ready = {one.node for one in line if self._is_ready(one)}
+        self._lacking = {one.node: lacks for one in line if (lacks := self._lacks(one))}
+        ready = {one.node for one in line} - self._lacking.keys()
         for promise in line:
             for pod in self._sent(promise):
                 self._place(pod, promise.node)
@@ -134,17 +141,23 @@ class Binder:
         units = _units((pod, one.node) for one in line for pod in self._due(one))
         whole = [unit for unit in units if unit[0][0].gang not in unready and all(node in ready for _, node in unit)]
         bound += self._bindable(whole)
-        refused = {pod.key for unit in whole for pod, _ in unit} - self._placed
-        return {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
+        refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
+        found = {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
+        # Gangs that their scheduler binds whole: their machines open together.
+        late = {pod.gang: one.closed for one in found.values() if one.closed for pod in one.left if _is_whole(pod)}
+        late |= dict.fromkeys(unready, "a machine of it is not ready")
+        for node, one in found.items():
+            why = next((f"it opens with those of gang {pod.gang}: {late[pod.gang]}" for pod in one.left if pod.gang in late), "")
+            found[node] = replace(one, closed=one.closed or why)
+        return found
 
-    def _is_ready(self, promise: Promise) -> bool:
-        """Whether a node is as its promise needs it: pods that are bound while a device plugin restarts fail for good."""
-        node = self._cluster.nodes.get(promise.node)
+    def _lacks(self, promise: Promise) -> str:
+        """What a node lacks of what its promise needs, in words: pods that are bound while a device plugin restarts fail for good."""
+        node, offering = self._cluster.nodes.get(promise.node), self._offerings.get(promise.offering)
         if node is None:
-            return False
-        offering = self._offerings.get(promise.offering)
+            return "its Node is gone"
         found = lack(node, offering, self._pools.get(promise.offering[0]))
-        return found is None or is_divided(found, node, offering)
+        return "" if found is None or is_divided(found, node, offering) else found.words
 
     def _ours(self, promise: Promise) -> list[Pod]:
         """Pods that still wait for a machine and that we bind, important ones first."""
@@ -217,9 +230,10 @@ class Binder:
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
         late = self._now >= promise.since + PATIENCE_SECONDS
         kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
-        gone = tuple(pod for pod in kept_away if late or not self._has_room(pod, promise.node))
+        whole = promise.node not in self._lacking
+        gone = tuple(pod for pod in kept_away if late or (whole and not self._has_room(pod, promise.node)))
         names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
-        pods = [pod for pod in waiting(tuple(names), self._cluster) if pod not in gone]
+        pods = [pod for pod in waiting(names, self._cluster) if pod not in gone]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
         if bind:
             # What is under way longest decides when all that has not shown is sent again.
@@ -227,17 +241,40 @@ class Binder:
             promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
         promise = replace(promise, pods=tuple(pod.key for pod in pods))
         if len(left) < len(pods):
-            return Binding(replace(promise, stood=0.0), bind, gone, left)
-        if not promise.stood:
-            promise = replace(promise, stood=self._now)
-        return Binding(promise, bind, gone, left, opens=self._now >= self._opens_at(promise))
+            return Binding(replace(promise, stood=0.0), bind, gone, left, self._awaits([pod for pod in pods if pod not in left], promise))
+        return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), gone, left)
 
-    def _opens_at(self, promise: Promise) -> float:
-        """When a machine opens that nobody is to be bound to any more."""
+    def _left_to_schedulers(self, promise: Promise, gone: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
+        """A machine that nobody is to be bound to any more: others are nominated, and then it opens."""
+        nominated = [pod for pod in left if self.steering(pod, promise.offering[0]) == NOMINATE]
+        begins, why = promise.stood, ""
         if promise.sent:
-            return promise.stood + MARGIN_SECONDS
-        wanted = promise.pods or promise.called
-        return promise.stood if wanted else promise.since + UNWANTED_SECONDS
+            begins, why = begins + MARGIN_SECONDS, "its pods are bound, and kube-scheduler is given a moment to see that"
+        elif not (promise.pods or promise.called):
+            begins, why = begins + UNWANTED_SECONDS, "nobody waits for it any more, and a plan may have others for it"
+        if self._now < begins:
+            return Binding(promise, (), gone, left, why)
+        if nominated and promise.nominated < begins:
+            acts = tuple(Nominate(pod.key, pod.uid, promise.node) for pod in nominated)
+            return Binding(replace(promise, nominated=self._now), acts, gone, left, _unseen(nominated))
+        unseen = [pod for pod in nominated if pod.nominated_node != promise.node]
+        patient = self._now < promise.nominated + NOMINATED_SECONDS
+        return Binding(promise, (), gone, left, _unseen(unseen) if unseen and patient else "")
+
+    def _awaits(self, pods: Sequence[Pod], promise: Promise) -> str:
+        """Why pods that we bind are not bound yet, in words."""
+        if pods[0].key in promise.sent:
+            return f"the binding of pod {pods[0].key} was sent and does not show yet"
+        if promise.node in self._lacking:
+            return self._lacking[promise.node]
+        if pods[0].gang:
+            return f"gang {pods[0].gang} is bound when there is room for all of it on machines that are ready"
+        return f"pod {pods[0].key} may come only once others have, by affinity or spread"
+
+    def admits(self, pod: Pod, node: str) -> bool:
+        """Whether the filters admit a pod to a node as things are now."""
+        row = self._room.table.row.get(node)
+        return row is not None and self._admits(self._room, pod, row)
 
     def _has_room(self, pod: Pod, node: str) -> bool:
         """Whether the node has what a pod asks for, beside all that is there."""
@@ -264,6 +301,15 @@ def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
     return list(found.values())
 
 
+def _is_whole(pod: Pod) -> bool:
+    """Whether its scheduler binds all of a pod's gang at once, or none."""
+    return bool(pod.options.gang) and pod.options.gang_source in BOUND_AT_ONCE
+
+
+def _unseen(pods: Sequence[Pod]) -> str:
+    return f"the nomination of pod {pods[0].key} was written and does not show yet"
+
+
 def _devices(node: Node) -> Mapping[str, int]:
     """The devices that a node offers: a binding is made only where it still does."""
     return {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
@@ -273,4 +319,4 @@ def opens_for(left: Sequence[Pod], bound: bool) -> str:
     """Why a machine opens, in words."""
     if left:
         return f"it is ready, and {len(left)} {'pod is' if len(left) == 1 else 'pods are'} left to the scheduler"
-    return "it is ready, and its pods are bound" if bound else "it is ready, and nobody waits for it"
+    return "it is ready, and its pods are bound" if bound else "nobody waits for it"

@@ -18,7 +18,7 @@ from gpuscaler.model.table import Array
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Discourage
 from gpuscaler.planning.fragmentation import Floats
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.keeping import CLOSING_TAINTS
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
@@ -89,7 +89,7 @@ def _borne(taints: Iterable[Taint]) -> int:
 
 
 def _is_shut(taints: Iterable[Taint]) -> bool:
-    return any(taint.key in (ARRIVING_TAINT, LEAVING_TAINT) for taint in taints)
+    return any(taint.key in (*CLOSING_TAINTS, LEAVING_TAINT) for taint in taints)
 
 
 def _most(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:

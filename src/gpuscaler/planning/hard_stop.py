@@ -20,11 +20,13 @@ from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning import balancing
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.plans import Cut, Machine, Plan, Reason, Unplaced
 from gpuscaler.planning.readiness import asked_for
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.guarding import Guarding
 from gpuscaler.planning.state.ledger import Coming, Ledger
 from gpuscaler.planning.withholding import probes
 from gpuscaler.planning.writing import purchases
@@ -43,10 +45,12 @@ def bounded(
     breakers: Breakers,
     now: float,
     unlisted: Set[str] = frozenset(),
+    guarding: Guarding | None = None,
 ) -> Plan:
     """``plan`` without machines that are more than what waits could need, and with a sentence for each pool that lost some.
 
-    Nodes that are ``unlisted`` are no machines of any pool.
+    Nodes that are ``unlisted`` are no machines of any pool. Of groups that balance zones, ``guarding`` says whose machines cannot be
+    protected.
     """
     if not plan.machines:
         return plan
@@ -55,6 +59,8 @@ def bounded(
         if any(machine.pool == pool.name for machine in plan.machines):
             dropped |= _beyond(plan, pool, book, cluster, open_machines(pool, book, cluster, policy, unlisted))
     dropped |= _more_than_a_probe(plan, breakers, cluster, now)
+    if guarding is not None:
+        dropped |= balancing.beyond(plan, guarding, policy)
     return without(plan, _with_their_gangs(plan, dropped, cluster), cluster) if dropped else plan
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Array
@@ -19,8 +20,14 @@ from gpuscaler.model.taints import Toleration
 MIN_GPUS = "MinGpusPerPod"
 #: What keeps machines from being bought for pods without accelerators.
 FOR_GPUS = "ForGpus"
-ARRIVING_TAINT = "gpuscaler.io/arriving"
-_LIFTED = Toleration(key=ARRIVING_TAINT, operator="Exists")
+#: A machine is not open yet, or kept for pods that a plan puts there.
+ARRIVING_TAINT, KEPT_TAINT = CLOSING_TAINTS = ("gpuscaler.io/arriving", "gpuscaler.io/kept")
+_LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
+
+
+def is_closed(node: Node) -> bool:
+    """Whether a taint of ours keeps pods away until a plan puts them there."""
+    return any(taint.key in CLOSING_TAINTS for taint in node.taints)
 
 
 def least_gpus(pools: Iterable[Pool | None]) -> Array | None:
@@ -38,8 +45,8 @@ def followed_by(first: Array | None, many: int, more: Array | None, much: int) -
 
 
 def lifted(spec: PodSpec) -> PodSpec:
-    """``spec`` as it is judged where a plan opens the machine for it: our own closing taint is no obstacle."""
-    return replace(spec, tolerations=(*spec.tolerations, _LIFTED))
+    """``spec`` as it is judged where a plan opens the machine for it: our own closing taints are no obstacle."""
+    return replace(spec, tolerations=(*spec.tolerations, *_LIFTED))
 
 
 def explain_min_gpus(spec: PodSpec, least: int) -> str:

@@ -17,15 +17,16 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import balancing, ending, leaving, reclaiming, refusing, restarting, steering, unready
+from gpuscaler.planning import balancing, ending, leaving, reclaiming, refusing, restarting, steering, turned_away, unready, windows
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
 from gpuscaler.planning.arrivals import Arrivals, Waits, arrivals
 from gpuscaler.planning.binding import Refused, Unbinding, unbinding
-from gpuscaler.planning.crowded import crowded
 from gpuscaler.planning.discouraging import discourage
+from gpuscaler.planning.fitting import crowded
 from gpuscaler.planning.hard_stop import bounded
+from gpuscaler.planning.kept import keep
 from gpuscaler.planning.labelling import labels_due
 from gpuscaler.planning.letting_go import LetGo, encourage, let_go
 from gpuscaler.planning.limits import slack
@@ -54,7 +55,9 @@ from gpuscaler.planning.state.sparing import Sparing
 from gpuscaler.planning.state.telling import told
 from gpuscaler.planning.state.unready import Unready
 from gpuscaler.planning.templates import Overhead
+from gpuscaler.planning.turned_away import Admissions, TurnedAway
 from gpuscaler.planning.unfamiliar import of_others, unfamiliar, with_stops
+from gpuscaler.planning.windows import Window
 from gpuscaler.planning.withholding import probes, unproven
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
@@ -78,7 +81,8 @@ class Memory(Struct, frozen=True, gc=False):
     ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
     ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
     ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
-    still wait. ``unbinding`` are pools where bindings were refused.
+    still wait. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has taken yet.
+    ``windows`` are nodes that open for a moment for pods of DaemonSets.
     """
 
     ledger: Ledger = Ledger()
@@ -100,6 +104,8 @@ class Memory(Struct, frozen=True, gc=False):
     guarding: Guarding = Guarding()
     away: Mapping[str, Away] = {}
     unbinding: Mapping[str, Unbinding] = {}
+    admissions: Admissions = Admissions()
+    windows: Mapping[str, Window] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -110,9 +116,8 @@ class Facts(Struct, frozen=True, gc=False):
     where that is not the cloud's usual reason; ``guarded`` is what came of protecting machines; ``announced`` is all that it has
     announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
     not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unbound`` bindings that were refused
-    for good, ``unseen`` are
-    nodes on which a last look has found pods that no watch has shown, in words. ``tried`` is when a pod that waits was last seen to be
-    written to, as scheduling attempts do. ``holds`` are what people have stopped. Without ``fresh`` nothing is removed.
+    for good, ``unseen`` are nodes on which a last look has found pods that no watch has shown, in words. ``holds`` are what people have
+    stopped. Without ``fresh`` nothing is removed.
     """
 
     inventory: Inventory | None = None
@@ -127,7 +132,6 @@ class Facts(Struct, frozen=True, gc=False):
     unevicted: tuple[leaving.Refusal, ...] = ()
     unbound: tuple[Refused, ...] = ()
     unseen: Mapping[str, str] = {}
-    tried: float = 0.0
     holds: Holds = Holds()
     fresh: bool = True
     waits: Waits = Waits()
@@ -140,7 +144,8 @@ class Look(Struct, frozen=True, gc=False):
     that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
     ``unpooled``; nothing is done about them. ``unlisted`` are nodes that belong to no pool, since the cloud's list does not have their
     machines. ``owed`` are machines that come without an order, ``let_go`` pools that are ours no longer and have something of ours.
-    ``crowded`` are machines on their way whose pods have no room there any more.
+    ``crowded`` are machines on their way whose pods have no room there any more. ``soon`` says that machines can be protected in a moment,
+    which the cloud's list has to show first. ``turned_away`` are pods that were bound and that kubelets did not admit.
     """
 
     memory: Memory
@@ -149,6 +154,7 @@ class Look(Struct, frozen=True, gc=False):
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
     stray: tuple[str, ...] = ()
     unfit: tuple[steering.Unfit, ...] = ()
+    turned_away: tuple[TurnedAway, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
     refused: tuple[refusals.Refused, ...] = ()
     doubtful: tuple[Order, ...] = ()
@@ -159,6 +165,7 @@ class Look(Struct, frozen=True, gc=False):
     unlisted: frozenset[str] = frozenset()
     owed: tuple[Upcoming, ...] = ()
     let_go: tuple[LetGo, ...] = ()
+    soon: bool = False
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -171,14 +178,23 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     removing_held = facts.holds.sentence(REMOVING, now)
     # What did not come in time is ended once removals are resumed.
     waits = replace(facts.waits, seen=-math.inf) if removing_held else facts.waits
-    before, halted = memory, breakers.paused_pools(memory.breakers, now)
-    strangers = adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll, paused=halted)
+    before = memory
+    strangers = adopted(memory.ledger, cluster, facts.inventory, policy, waits=facts.waits, now=now, roll=roll, breakers=memory.breakers)
     book = ledger.folded(memory.ledger, strangers)
     surplus = {one.pool for one in (facts.inventory.deliveries if facts.inventory is not None else ()) if one.surplus}
     guarded = balancing.observe(memory.guarding, book, cluster, policy, roll=roll, answers=facts.guarded, now=now, surplus=surplus)
     memory = replace(memory, guarding=guarded.guarding)
     found = arrivals(
-        book, cluster, facts.inventory, policy, waits=waits, now=now, roll=roll, exposed=guarded.exposed, breakers=before.breakers
+        book,
+        cluster,
+        facts.inventory,
+        policy,
+        waits=waits,
+        now=now,
+        roll=roll,
+        exposed=guarded.exposed,
+        breakers=before.breakers,
+        ajar=windows.ajar(memory.windows, cluster, now),
     )
     found = replace(found, steps=(*strangers, *found.steps))
     found_coming = named_in(memory.ledger, found)
@@ -207,15 +223,20 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     book = ledger.folded(book, leaving.hear(book, facts.unevicted, now))
     book = ledger.folded(book, reclaiming.dead(replace(book, coming=memory.ledger.coming), roll, now))
     gone = reclaiming.unexpected(memory.ledger, facts.vanished, roll)
-    memory = replace(memory, breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))))
-    memory = replace(memory, unbinding=unbinding(memory.unbinding, facts.unbound, book, now))
+    admitted = turned_away.observe(memory.admissions, cluster, now)
+    memory = replace(
+        memory,
+        breakers=_folded(memory.breakers, (*taken.fates, *reclaiming.reclaimed(gone, now))),
+        admissions=admitted.admissions,
+        unbinding=unbinding(memory.unbinding, (*facts.unbound, *admitted.refused), book, now),
+    )
+    window = windows.observe(memory.windows, book, cluster, policy, now=now, unbinding=memory.unbinding.keys())
     wheel = steering.steer(
         book,
         cluster,
         policy,
         attempts=facts.attempts,
         said=facts.said,
-        tried=facts.tried,
         now=now,
         roll=roll,
         nominating=memory.unbinding.keys(),
@@ -225,7 +246,9 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
     acts: tuple[Act, ...] = (
         *guarded.acts,
+        *window.acts,
         *wheel.acts,
+        *keep(book, cluster, policy, roll, facts.inventory),
         *rolls.same(discourage, cluster, policy, roll.unlisted),
         *encourage(cluster, facts.inventory),
         *rolls.same(labels_due, cluster, policy, roll),
@@ -255,20 +278,22 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     ended = {one.id for one in roll.listed.ended}
     tried, verdicts = efforts.judged(memory.efforts, efforts.left(found_coming, book, there, now, ended=ended), cluster.pods, now)
     memory = replace(memory, efforts=tried, breakers=_folded(memory.breakers, verdicts))
-    kept_or_broken = reduce(promises.step, wheel.outcomes, memory.promises)
     return Look(
         memory=replace(
             memory,
             ledger=book,
-            promises=kept_or_broken,
+            promises=reduce(promises.step, wheel.outcomes, memory.promises),
             refusals=avoided,
             unfamiliar=unfamiliar(memory.unfamiliar, book, policy, roll),
+            admissions=turned_away.sent(memory.admissions, wheel.acts, book, now),
+            windows=window.windows,
         ),
         acts=acts,
         arrivals=found,
         outcomes=wheel.outcomes,
         stray=wheel.stray,
         unfit=wheel.unfit,
+        turned_away=admitted.turned_away,
         kept=kept,
         refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
         doubtful=doubtful,
@@ -277,12 +302,14 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
             *reclaiming.remarks(roll, gone, facts.announced, facts.worked_on),
             *paused(before.breakers, memory.breakers, now),
             *silent.remarks,
+            *window.remarks,
         ),
         unpooled=roll.unpooled(policy, facts.inventory.let_go if facts.inventory is not None else ()),
         let_go=let_go(book, cluster, facts.inventory),
         crowded=crowded(book, cluster, policy),
         unlisted=frozenset() if facts.inventory is None else roll.outside(facts.inventory.at - facts.waits.lag - SKEW_SECONDS),
         owed=owed(book, roll, facts.inventory, policy, waits=facts.waits, now=now),
+        soon=guarded.soon,
     )
 
 
@@ -326,6 +353,7 @@ def recalled(memory: Memory, now: float) -> Memory:
     known = breakers.recalled(memory.breakers)
     silent, away = unready.recalled(memory.unready, now), restarting.recalled(memory.away, now)
     memory = replace(memory, guarding=balancing.recalled(memory.guarding, now))
+    memory = replace(memory, windows=windows.recalled(memory.windows, now))
     return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
 
 
@@ -437,7 +465,7 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     Whatever the plan says, no more machines are on their way than what waits could need.
     """
     book = memory.ledger
-    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted)
+    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
     known = {one.id for one in book.coming}
     meant: dict[str, list[str]] = defaultdict(list)
     for placement in plan.placements:
@@ -505,7 +533,6 @@ def _intents(
                     meant=len(wanted(one)),
                     purpose=one.purpose,
                     pods=one.pods,
-                    after=tuple(names[before] for before in one.opens_after if before in names),
                     gang=_gang_of(one.pods, cluster),
                     bought_for=one.pods,
                 )

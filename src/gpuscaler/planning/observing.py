@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpuscaler.model.live_templates import Shown, is_complete
+from gpuscaler.model.live_templates import Shown, is_broken, is_complete
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.roll import Roll
@@ -18,7 +18,7 @@ ASKED = 20
 
 def observed(known: learned.Learned, book: Ledger, policy: Policy, now: float, *, roll: Roll, teachers: Teachers) -> learned.Learned:
     """``known`` with what the live nodes of ``policy``'s pools show; ``policy`` says what tags and rules promise."""
-    there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive)
+    there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive, now)
     arriving = {one.node: one.ready for one in book.coming if one.node}
     lessons = {(one.pool, one.instance_type): one for one in known.lessons}
     templates = teachers.templates(policy)
@@ -33,8 +33,8 @@ def observed(known: learned.Learned, book: Ledger, policy: Policy, now: float, *
 
 
 def settled(nodes: Sequence[Node], offering: Offering, arriving: Mapping[str, float], *, since: float, now: float) -> tuple[Node, ...]:
-    """Those of ``nodes`` that show all that they will: made ``since`` then, there for a while, with their devices."""
-    fresh = (node for node in nodes if node.created >= since and is_complete(node, offering.allocatable))
+    """Those of ``nodes`` that show all that they will: made ``since`` then, there for a while, with their devices, none of them lost."""
+    fresh = (node for node in nodes if node.created >= since and is_complete(node, offering.allocatable) and not is_broken(node, offering))
     ready = (node for node in fresh if is_settled(node, arriving.get(node.name), now))
     return tuple(node for node, _ in zip(ready, range(ASKED), strict=False))
 

@@ -97,6 +97,13 @@ def _leftovers(waiting: Mapping[_Whose, Sequence[_Item]], left: int, now: float)
     return beyond
 
 
+def units(what: PodClass | Gang) -> int:
+    """What planning for a class, or for a gang as a whole, is estimated to cost, in units of :data:`TOTAL`."""
+    if isinstance(what, Gang):
+        return sum(map(cost, what.classes)) + GANG + GANG_CLASS * len(what.classes)
+    return cost(what)
+
+
 def cost(one: PodClass) -> int:
     """What planning for a class is estimated to cost, whatever else there is."""
     spec = one.spec
@@ -122,10 +129,9 @@ def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
     pod = cluster.pods.get(keys[0]) if keys else None
     # Pods of nobody are bounded by their specification.
     owner = (pod.owner.uid or pod.owner.name) if pod is not None else ""
-    units = sum(map(cost, classes)) + (GANG + GANG_CLASS * len(classes) if isinstance(what, Gang) else 0)
     spec = classes[0].spec
     ahead = first.isdisjoint(keys)
-    return _Item(what, spec.namespace, owner, units, (ahead, -max(one.spec.priority for one in classes), not isinstance(what, Gang)))
+    return _Item(what, spec.namespace, owner, units(what), (ahead, -max(one.spec.priority for one in classes), not isinstance(what, Gang)))
 
 
 def _keys(what: PodClass | Gang) -> tuple[str, ...]:

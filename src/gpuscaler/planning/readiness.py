@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.keeping import CLOSING_TAINTS
 
 #: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
 STARTUP_TAINTS = (
@@ -84,7 +84,7 @@ def asked_for(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:
 
 def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
     """Whether ``taint`` says that its node is not finished; ours says something else."""
-    if taint.key == ARRIVING_TAINT or taint.effect not in HARD_EFFECTS:
+    if taint.key in CLOSING_TAINTS or taint.effect not in HARD_EFFECTS:
         return False
     known = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)
     return known or any((taint.key, taint.effect) == (one.key, one.effect) for one in configured)

@@ -2,7 +2,7 @@
 
 The kubelet sets what is allocatable of a plugin's devices to 0 at once when the plugin goes (kubernetes/kubernetes#99571), and keeps their
 capacity for five minutes; a kubelet that restarts shows neither until the plugin registers again. An upgrade does that on every node. For
-three minutes such a node counts as it was, so that nothing is bought in its place, and no node is little used because of it; afterwards it
+five minutes such a node counts as it was, so that nothing is bought in its place, and no node is little used because of it; afterwards it
 counts as what it shows, and is reported.
 """
 
@@ -16,7 +16,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 
 #: So long a node counts as it was, in seconds: a plugin is back within one, unless its image has to be pulled first.
-COUNTED_SECONDS = 180.0
+COUNTED_SECONDS = 300.0
 
 
 class Away(Struct, frozen=True, gc=False):

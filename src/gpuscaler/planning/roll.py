@@ -128,7 +128,10 @@ class Roll:
 
 
 class Rolls:
-    """One roll after the other, and which nodes are idle: of what did not change nothing is worked out again."""
+    """One roll after the other, and which nodes are idle: of what did not change nothing is worked out again.
+
+    The ``teachers`` also remember what nodes were made with, before people changed it.
+    """
 
     def __init__(self) -> None:
         self.teachers = Teachers()

@@ -1,11 +1,9 @@
-"""Making plans come true: machines arrive closed, the pods that are planned on them are nominated, then they open.
+"""Making plans come true: machines arrive closed, the pods that are planned on them are bound, or left to their scheduler, then they open.
 
-kube-scheduler honours ``status.nominatedNodeName`` as a hint: it tries that node first and counts the pod there against others. A failed
-attempt clears it, so it is written again while the promise stands. What became of every promise is told, so that a machine that did not
-take its pods is not bought again for them.
+What became of every promise is told, so that a machine that did not take its pods is not bought again for them.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Set
+from collections.abc import Mapping, Set
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -13,15 +11,15 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.pools import NOMINATE, OFF, Policy
+from gpuscaler.model.pools import OFF, Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half
-from gpuscaler.planning.binding import BOUND_AT_ONCE, Binder, Binding, opens_for
+from gpuscaler.planning.binding import Binder, Binding, opens_for
 from gpuscaler.planning.filters.nodes import admits, explain_selector
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.fitting import falls_short, has_room, overtaken, waiting
+from gpuscaler.planning.keeping import is_closed
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.observing import LABELS_SECONDS
-from gpuscaler.planning.opening import CALM_SECONDS, Line, calm, is_restless, waiting
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.readiness import missing
 from gpuscaler.planning.refusing import tried_in_vain
@@ -29,17 +27,9 @@ from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.yielding import falls_short, has_room, has_rules, overtaken
 
-#: Writes that have not shown after so long are made again; after ``PATIENCE`` a machine whose turn it is opens without nominations.
-REPEAT_SECONDS, PATIENCE_SECONDS = 5.0, 30.0
-#: However long the line is, nobody waits longer for his turn.
-LONGEST_SECONDS = 300.0
-#: Nominations are written again much sooner: each scheduling attempt that fails clears one, and whoever is tried next takes the room. But
-#: no sooner than all that are missing can have been written.
-AGAIN_SECONDS, WRITE_SECONDS = 0.2, 0.03
-#: The longer a pod has had its room and was not bound, the rarer its nomination is written again: after this share of that time.
-RARER = 0.125
+#: Writes that have not shown after so long are made again.
+REPEAT_SECONDS = 5.0
 
 
 class Unfit(Struct, frozen=True, gc=False):
@@ -72,25 +62,17 @@ def steer(
     *,
     attempts: Mapping[str, float],
     said: Mapping[str, str] | None = None,
-    tried: float = 0.0,
     now: float,
     roll: Roll | None = None,
     nominating: Set[str] = frozenset(),
 ) -> Steering:
     """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then.
 
-    ``tried`` is when any pod that waits was last seen to be tried. ``roll`` is that of ``cluster`` and the cloud's list. ``nominating`` are
-    pools where no pods are bound for now.
+    ``roll`` is that of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
-    wheel = _Wheel(book, cluster, policy, attempts, now)
-    wheel.binder = Binder(cluster, policy, now, nominating)
-    wheel.tried = tried
-    wheel.said = said or {}
-    for name in [machine.id for machine in book.coming if machine.ready]:
-        # Those that opened before it may have changed who waits for it.
-        wheel.arrive(next(machine for machine in wheel.book.coming if machine.id == name))
-    wheel.take_turns()
-    wheel.bind()
+    wheel = _Wheel(book, cluster, policy, now, nominating)
+    wheel.attempts, wheel.said = attempts, said or {}
+    wheel.arrive_all()
     for promise in wheel.book.promises:
         wheel.keep(promise)
     wheel.open_foreign(roll or Roll.of(cluster, None))
@@ -98,6 +80,16 @@ def steer(
     return Steering(
         tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray), tuple(wheel.unfit)
     )
+
+
+def still_closed(book: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
+    """Why machines of ``book`` that are ready are still closed, in words, by node; those that open now are left out."""
+    wheel = _Wheel(book, cluster, policy, now, nominating)
+    ready = [one for one in book.coming if one.ready and one.node in cluster.nodes and is_closed(cluster.nodes[one.node])]
+    held = {one.node: wheel.held(one) or "labels that its pods select by are awaited" for one in ready}
+    wheel.arrive_all()
+    shut = {node: one.closed for node, one in wheel.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
+    return {node: why for node, why in {**held, **shut}.items() if why}
 
 
 def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
@@ -119,45 +111,21 @@ def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tupl
 class _Wheel:
     """One look at all that arrives; ``book`` runs ahead with the steps that were taken."""
 
-    binder: Binder
-
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, attempts: Mapping[str, float], now: float) -> None:
-        self.book = book
-        self.cluster = cluster
-        self.policy = policy
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
+        self.book, self.cluster, self.policy, self.now = book, cluster, policy, now
         self.pools = {pool.name: pool for pool in policy.pools}
-        self.attempts = attempts
-        self.now = now
+        self.binder = Binder(cluster, policy, now, nominating)
+        self.bindings: Mapping[str, Binding] = {}
+        self.attempts: Mapping[str, float] = {}
         self.said: Mapping[str, str] = {}
-        self.tried = 0.0
         self.steps: list[ledger.Event] = []
         self.outcomes: list[promises.Kept | promises.Broken] = []
         self.suspected: list[refusals.Suspected] = []
         self.acts: list[Act] = []
         self.stray: list[str] = []
         self.unfit: list[Unfit] = []
-        self.unready_gangs = {
-            gang for one in book.coming if not one.ready for pod in one.pods if (gang := self.gang(pod)) and not self.is_bound(pod)
-        }
-        self.closed = {one.id for one in book.coming}
-        #: The nodes that may open now, with those that each opens together with.
-        self.line, self.turns = Line(book, cluster, now), dict[str, frozenset[str]]()
-        self.bindings: Mapping[str, Binding] = {}
-        unnamed = sum(pod.nominated_node != one.node for one in book.promises if one.nominated for pod in self.waiting(one.pods))
-        self.again = min(AGAIN_SECONDS + WRITE_SECONDS * unnamed, REPEAT_SECONDS)
-
-    def gang(self, pod: str) -> str:
-        found = self.cluster.pods.get(pod)
-        return found.gang if found is not None else ""
-
-    def is_bound_at_once(self, pod: str) -> bool:
-        """Whether a pod's gang is one that schedulers know, and not only we."""
-        found = self.cluster.pods.get(pod)
-        return found is not None and bool(found.options.gang) and found.options.gang_source in BOUND_AT_ONCE
-
-    def is_bound(self, pod: str) -> bool:
-        found = self.cluster.pods.get(pod)
-        return found is not None and bool(found.node_name)
+        still_to_come = [one for one in book.coming if not one.ready]
+        self.unready_gangs = {pod.gang for one in still_to_come for pod in waiting(one.pods, cluster)} - {""}
 
     def fold(self, step: ledger.Event) -> None:
         self.steps.append(step)
@@ -165,8 +133,18 @@ class _Wheel:
 
     # A machine of the ledger that is ready
 
+    def arrive_all(self) -> None:
+        """Promise machines that are ready, and decide what becomes of those that are closed."""
+        for name in [machine.id for machine in self.book.coming if machine.ready]:
+            # Those that opened before it may have changed who waits for it.
+            self.arrive(next(machine for machine in self.book.coming if machine.id == name))
+        closed = [one for one in self.book.promises if one.step == NOMINATING]
+        if closed:
+            meant = {pod for one in self.book.coming for pod in one.pods} | {pod for one in self.book.promises for pod in one.pods}
+            self.bindings = self.binder.look(closed, meant, self.unready_gangs)
+
     def arrive(self, machine: Coming) -> None:
-        """Begin to open a ready machine, unless others must open before it; note when it is open."""
+        """Begin to open a ready machine, unless its pods wait for others; note when it is open."""
         node = self.cluster.nodes.get(machine.node)
         if node is None:
             return
@@ -183,20 +161,20 @@ class _Wheel:
         if self.misses_labels(machine, node):
             return
         machine = next(one for one in self.book.coming if one.id == machine.id)
-        waiting = self.seated(machine)
-        if not is_closed(node) or (keeps and not waiting):
+        seated = self.seated(machine)
+        if not is_closed(node) or (keeps and not seated):
             # It never had our taint, somebody took it off, or it stays closed until large pods are planned onto it.
-            if waiting:
-                self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, OPEN, self.now)))
+            if seated:
+                self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, OPEN)))
             self.fold(ledger.Opened(machine.id))
         else:
-            # One that was meant for nobody need not wait for its turn.
+            # One that was meant for nobody opens at once.
             called = 0.0 if machine.pods else self.now
-            self.fold(ledger.Promised(Promise(node.name, machine.key, waiting, self.now, closes=keeps, called=called)))
+            self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes=keeps, called=called)))
 
     def misses_labels(self, machine: Coming, node: Node) -> bool:
         """Whether to wait for labels that promised pods select by. Where those do not come, the promises are broken before it opens."""
-        unfit = [pod for pod in self.waiting(machine.pods) if not admits(pod.spec, node)]
+        unfit = [pod for pod in waiting(machine.pods, self.cluster) if not admits(pod.spec, node)]
         if not unfit:
             return False
         if self.now < machine.ready + LABELS_SECONDS and is_closed(node):
@@ -216,45 +194,32 @@ class _Wheel:
         if promise.lifted:
             return
         elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
-        mine = [pod for pod in self.waiting((*promise.pods, *machine.pods)) if pod.key not in elsewhere or pod.key in machine.pods]
+        mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
-        if self.binds(promise):
-            # Those that have come are still to be told of. One that could not have all its pods takes no new ones: it opens.
-            came, late = (key for key in promise.pods if self.is_bound(key)), bool(promise.called)
-            pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not late))))
-            if set(pods) != set(promise.pods):
-                self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
-        elif set(pods) != {pod.key for pod in self.waiting(promise.pods)} or (promise.pods and not pods):
-            called = promise.called if pods and promise.pods else 0.0
-            self.fold(ledger.Promised(replace(promise, pods=pods, since=promise.since if pods else self.now, called=called, stood=0.0)))
+        # Those that have come are still to be told of. One that could not have all its pods takes no new ones: it opens.
+        came = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
+        pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not promise.called))))
+        if set(pods) != set(promise.pods):
+            self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
 
-    def held(self, machine: Coming) -> bool:
-        """Whether others must open first: what a plan's order says, machines of the same gangs that are not ready, or not to be had."""
+    def held(self, machine: Coming) -> str:
+        """Why a machine that is ready cannot be opened for its gang yet, in words: the rest of it is not to be had, or not ready."""
         if is_half(machine, self.cluster):
-            return True
-        still = {one.id for one in self.book.coming if self.is_shut(one)}
-        if any(one in still for one in machine.after if one != machine.id) and not self.binder.binds(machine.key[0], machine.pods):
-            return True
-        return bool(self.unready_gangs) and any(self.gang(pod.key) in self.unready_gangs for pod in self.waiting(machine.pods))
+            return f"there is no room for the rest of gang {machine.gang}"
+        gangs = (pod.gang for pod in waiting(machine.pods, self.cluster))
+        return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
 
     def seated(self, machine: Coming) -> tuple[str, ...]:
         """The pods that still wait for a machine which is about to open: of those that are alike, the oldest of all come in first.
 
         Whoever has to make room for them waits for what they waited for, or is planned for anew.
         """
-        pods = list(self.waiting(machine.pods))
+        pods = list(waiting(machine.pods, self.cluster))
         pairs = overtaken(pods, self.cluster, busy={pod for one in self.book.promises for pod in one.pods} | set(dict(self.book.broken)))
         if pairs:
             self.fold(ledger.Exchanged(machine.id, pairs))
         come = dict(pairs)
         return tuple(come.get(pod.key, pod.key) for pod in pods)
-
-    def is_shut(self, machine: Coming) -> bool:
-        """Whether a machine of the ledger is not being opened yet."""
-        return not any(one.node == machine.node and one.step != NOMINATING for one in self.book.promises) if machine.node else True
-
-    def waiting(self, pods: tuple[str, ...]) -> Iterator[Pod]:
-        return waiting(pods, self.cluster)
 
     # Promises
 
@@ -264,145 +229,50 @@ class _Wheel:
             self.fold(ledger.Redeemed(promise.node))
         elif promise.node in self.bindings:
             self.seat(promise, node, self.bindings[promise.node])
-        elif promise.step == NOMINATING:
-            self.nominate(promise, node)
         elif promise.step == OPEN:
             self.watch(promise, node)
         elif is_closed(node):
             self.fold(ledger.Redeemed(promise.node))
         elif self.now >= promise.nominated + REPEAT_SECONDS:
             self.fold(ledger.Promised(replace(promise, nominated=self.now)))
-            self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come"))
-
-    def take_turns(self) -> None:
-        """Whose turn it is to open: who is next in line, and all of their gangs', where a scheduler binds all members at once or none."""
-        in_turn = tuple(one for one in self.book.promises if not self.binds(one))
-        closed = [one for one in in_turn if one.step == NOMINATING]
-        self.line = Line(replace(self.book, promises=in_turn), self.cluster, self.now)
-        first = self.line.first() if closed else []
-        gangs = {self.gang(pod) for one in first for pod in one.pods if self.is_bound_at_once(pod)}
-        mates = [one for one in closed if gangs and any(self.gang(pod) in gangs for pod in one.pods)]
-        together = frozenset(one.node for one in (*first, *mates))
-        self.turns = dict.fromkeys(together, together)
-        for one in closed:
-            if self.is_overdue(one):
-                self.turns.setdefault(one.node, frozenset((one.node,)))
-        for one in closed:
-            if (one.node in self.turns) != bool(one.called) and any(self.waiting(one.pods)):
-                self.fold(ledger.Promised(replace(one, called=0.0, stood=0.0) if one.called else replace(one, called=self.now)))
-
-    def binds(self, promise: Promise) -> bool:
-        """Whether a machine is closed and opens once its pods are bound."""
-        return promise.step == NOMINATING and self.binder.binds(promise.offering[0], promise.pods)
-
-    def bind(self) -> None:
-        """See which pods can be bound to machines that are ready and closed."""
-        closed = [one for one in self.book.promises if self.binds(one)]
-        if closed:
-            meant = {pod for one in self.book.coming for pod in one.pods} | {pod for one in self.book.promises for pod in one.pods}
-            self.bindings = self.binder.look(closed, meant, self.unready_gangs)
+            self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come", kept=True))
 
     def seat(self, promise: Promise, node: Node, found: Binding) -> None:
-        """Bind the pods of a closed machine, and open it once that has shown."""
+        """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open it once that has shown."""
         if not is_closed(node):
-            self.fold(ledger.Promised(replace(found.promise, step=OPEN, since=self.now)))
+            opened = replace(promise, step=OPEN, since=self.now)
+            self.fold(ledger.Promised(opened))
             self.opened(node.name)
+            self.watch(opened, node)
             return
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.node_name:
                 self.settle(promise, pod)
-        self.acts += found.bind
-        self.lose(promise, node, found.gone)
+        self.acts += found.acts
+        for pod in found.gone:
+            self.lose(promise, node, pod)
         after = replace(found.promise, called=self.now) if found.gone else found.promise
-        if found.opens and promise.closes and not found.left:
+        if not found.closed and promise.closes and not found.left:
             # It is kept for large pods, and has them: nobody else is to come.
             self.fold(ledger.Redeemed(node.name))
             self.opened(node.name)
             return
-        if found.opens and self.now >= promise.lifted + REPEAT_SECONDS:
-            left = [pod for pod in found.left if self.binder.steering(pod, promise.offering[0]) == NOMINATE]
-            nominations = tuple(Nominate(pod.key, pod.uid, node.name) for pod in left)
-            self.acts.append(Lift(node.name, opens_for(found.left, bool(promise.sent)), nominations))
+        if not found.closed and self.now >= promise.lifted + REPEAT_SECONDS:
+            self.acts.append(Lift(node.name, opens_for(found.left, bool(promise.sent))))
             after = replace(after, lifted=self.now)
         if after != promise:
             self.fold(ledger.Promised(after))
 
-    def lose(self, promise: Promise, node: Node, gone: Iterable[Pod]) -> None:
-        """Pods that cannot come to a machine any more are planned for anew."""
-        names = tuple(pod.key for pod in gone)
+    def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
+        """A pod that cannot come to a machine any more is planned for anew."""
         for machine in self.book.coming:
-            if names and machine.node == node.name:
-                self.fold(ledger.Unfit(machine.id, names))
-        for pod in gone:
-            if short := falls_short(pod, node, self.cluster):
-                self.outcomes.append(self.broken(promise.offering, pod, node, short))
-            else:
-                self.stray.append(pod.key)
-
-    def is_overdue(self, promise: Promise) -> bool:
-        """Whether a machine has waited for too long, be it for its turn or for nominations to show."""
-        return (bool(promise.called) and self.now >= promise.called + PATIENCE_SECONDS) or self.now >= promise.since + LONGEST_SECONDS
-
-    def nominate(self, promise: Promise, node: Node) -> None:
-        """Write nominations, see that they stand, then lift the taint; all that when it is the machine's turn."""
-        waiting = list(self.waiting(promise.pods))
-        unnamed = [pod for pod in waiting if pod.nominated_node != node.name]
-        overdue = self.is_overdue(promise)
-        if not is_closed(node):
-            self.fold(ledger.Promised(replace(promise, step=OPEN, since=self.now)))
-            self.opened(node.name)
-        elif node.name not in self.turns:
-            return
-        elif unnamed and not overdue:
-            # While the scheduler goes through all who wait, it clears what is written, and begins anew for that.
-            quiet = self.tried <= self.now - CALM_SECONDS or is_restless(promise, self.now)
-            if quiet and self.now >= promise.nominated + self.again:
-                self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in unnamed]
-                self.acts += self.behind(waiting)
-                self.fold(ledger.Promised(replace(promise, nominated=self.now, stood=0.0)))
-        elif self.now >= promise.lifted + REPEAT_SECONDS:
-            stood = promise if promise.stood else replace(promise, stood=self.now)
-            if overdue or self.is_calm(stood, waiting):
-                # An attempt that failed since they were seen to stand has cleared them.
-                again = [Nominate(pod.key, pod.uid, node.name) for pod in waiting]
-                self.acts.append(Lift(node.name, opening(waiting), (*again, *self.behind(waiting))))
-                stood = replace(stood, lifted=self.now)
-            if stood is not promise:
-                self.fold(ledger.Promised(stood))
-
-    def behind(self, waiting: list[Pod]) -> list[Nominate]:
-        """Nominations, to machines that are open, of pods that may come as soon as some of ``waiting`` have.
-
-        They depend on these by spread or affinity, and so do others, which would take their room when tried before them.
-        """
-        spaces = {pod.namespace for pod in waiting}
-        closed = {pod for one in self.book.promises if one.step == NOMINATING for pod in one.pods}
-        found: list[Nominate] = []
-        for one in self.book.promises if spaces else ():
-            node = self.cluster.nodes.get(one.node)
-            if one.step == OPEN and node is not None:
-                left = [pod for pod in self.waiting(one.pods) if pod.namespace in spaces and pod.key not in closed and has_rules(pod)]
-                found += [Nominate(pod.key, pod.uid, node.name) for pod in left if has_room((pod,), node, self.cluster)]
-        return found
-
-    def is_calm(self, promise: Promise, waiting: list[Pod]) -> bool:
-        """Whether the scheduler has nothing to do with pods that others wait for, or has had it for too long; it has when one opens."""
-        since = self.now - calm(promise, self.now)
-        if waiting and promise.stood > since:
-            return False
-        if is_restless(promise, self.now):
-            return True
-        together = self.turns[promise.node]
-        mates = [one for one in self.book.promises if one.node in together and one.node != promise.node and one.step == NOMINATING]
-        for one in mates:
-            pods = list(self.waiting(one.pods))
-            if pods and (not 0.0 < one.stood <= since or any(pod.nominated_node != one.node for pod in pods)):
-                return False
-        return self.tried <= since and all(self.stirred(one) <= since for one in self.book.promises if one.node not in together)
-
-    def stirred(self, promise: Promise) -> float:
-        """When a machine last opened, or its pods had to be nominated."""
-        return max(promise.lifted, promise.nominated, promise.since if promise.step == OPEN else 0.0)
+            if machine.node == node.name:
+                self.fold(ledger.Unfit(machine.id, (pod.key,)))
+        self.fold(ledger.Broken(pod.key, node.name))
+        if short := falls_short(pod, node, self.cluster):
+            self.outcomes.append(self.broken(promise.offering, pod, node, short))
+        else:
+            self.stray.append(pod.key)
 
     def opened(self, node: str) -> None:
         for machine in self.book.coming:
@@ -410,37 +280,33 @@ class _Wheel:
                 self.fold(ledger.Opened(machine.id))
 
     def watch(self, promise: Promise, node: Node) -> None:
-        """See which pods have come, and nominate again those whose nomination a failed attempt has cleared."""
-        left, again = [], []
-        due = promise.nominated + min(max(self.again, RARER * (self.now - promise.since)), REPEAT_SECONDS)
+        """See which pods have come to an open machine. Where nobody has been told of them, since others opened it, they are nominated."""
+        left: list[Pod] = []
         # Who was planned for anew meanwhile is awaited there.
         elsewhere = {pod for one in self.book.promises if one.step == NOMINATING and one.node != node.name for pod in one.pods}
-        for key in promise.pods:
-            pod = self.cluster.pods.get(key)
-            if pod is None or pod.finished or pod.deleted or key in elsewhere:
+        for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
+            if pod.finished or pod.deleted or pod.key in elsewhere:
                 continue
+            in_vain = tried_in_vain(pod.key, promise.since, attempts=self.attempts, now=self.now)
             if pod.node_name:
                 self.settle(promise, pod)
-            elif tried_in_vain(key, promise.since, attempts=self.attempts, now=self.now) and not self.line.awaits_others(pod, node.name):
-                self.fold(ledger.Broken(key, node.name))
-                self.suspected.append(refusals.Suspected(key, node.name, promise.since))
-                self.outcomes.append(self.broken(promise.offering, pod, node, self.said.get(key, "")))
-            elif not has_room((pod,), node, self.cluster):
-                # Every nomination that is cleared wakes all pods that wait: to write it in vain spoils those of others.
-                self.fold(ledger.Broken(key, node.name))
-                if short := falls_short(pod, node, self.cluster):
-                    self.outcomes.append(self.broken(promise.offering, pod, node, short))
-                else:
-                    self.stray.append(key)  # others came first
+            elif not has_room((pod,), node, self.cluster) or (in_vain and not self.binder.admits(pod, node.name)):
+                self.lose(promise, node, pod)  # others came first
+            elif in_vain:
+                self.fold(ledger.Broken(pod.key, node.name))
+                self.suspected.append(refusals.Suspected(pod.key, node.name, promise.since))
+                self.outcomes.append(self.broken(promise.offering, pod, node, self.said.get(pod.key, "")))
             else:
-                left.append(key)
-                if pod.nominated_node != node.name and self.now >= due and self.binder.steering(pod, promise.offering[0]) != OFF:
-                    again.append(Nominate(pod.key, pod.uid, node.name))
-        self.acts += again
+                left.append(pod)
         if not left:
             self.fulfil(promise)
-        elif again or len(left) != len(promise.pods):
-            self.fold(ledger.Promised(replace(promise, pods=tuple(left), nominated=self.now if again else promise.nominated)))
+            return
+        if not promise.nominated:
+            told = (pod for pod in left if self.binder.steering(pod, promise.offering[0]) != OFF)
+            self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in told]
+        after = replace(promise, pods=tuple(pod.key for pod in left), nominated=promise.nominated or self.now)
+        if after != promise:
+            self.fold(ledger.Promised(after))
 
     def broken(self, offering: Key, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
         return promises.Broken(offering, pod.spec.digest, self.now, pod=pod.key, node=node.name, why=why, certain=certain)
@@ -455,7 +321,7 @@ class _Wheel:
         """Nobody is awaited any more."""
         if promise.closes:
             self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
-            self.acts.append(Close(promise.node, "kept for large pods, and those that it was opened for have come"))
+            self.acts.append(Close(promise.node, "kept for large pods, and those that it was opened for have come", kept=True))
         else:
             self.fold(ledger.Redeemed(promise.node))
 
@@ -473,14 +339,3 @@ class _Wheel:
         for node, member in foreign(self.cluster, self.book, self.policy, roll):
             if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))
-
-
-def opening(waiting: list[Pod]) -> str:
-    if not waiting:
-        return "it is ready, and nobody waits for it"
-    return f"it is ready, and {len(waiting)} {'pod is' if len(waiting) == 1 else 'pods are'} nominated to it"
-
-
-def is_closed(node: Node) -> bool:
-    """Whether our arriving taint keeps pods away."""
-    return any(taint.key == ARRIVING_TAINT for taint in node.taints)

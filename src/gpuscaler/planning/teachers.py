@@ -1,6 +1,12 @@
-"""The live nodes of each pool and instance type, and what they show of its template."""
+"""The live nodes of each pool and instance type, and what they show of its template.
+
+What people change on one node says nothing of the next: labels that they take off or write over, a taint for a repair. A node speaks by
+what it had ten minutes after it was made, when discovery has labelled it.
+"""
 
 from collections.abc import Mapping
+
+from msgspec.structs import replace
 
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.live_templates import Shown, shown_by
@@ -9,6 +15,8 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, POOL_LABEL, first_label
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
+#: So old a node is, in seconds, when all is on it that the next will have.
+FINISHED_SECONDS = 600.0
 #: A pool and an instance type.
 Kind = tuple[str, str]
 #: Machines that are alive, by id; None where no cloud lists any.
@@ -25,16 +33,25 @@ class Teachers:
         self._templates: dict[Kind, tuple[Offering, str]] = {}
         self._kinds: dict[Kind, tuple[Node, ...]] = {}
         self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], Shown]] = {}
+        #: Nodes as they were last seen before they were finished, else as they were first seen, by uid, or by name.
+        self._finished: dict[str, Node] = {}
 
-    def of(self, nodes: Mapping[str, Node], alive: Alive) -> Mapping[Kind, tuple[Node, ...]]:
+    def of(self, nodes: Mapping[str, Node], alive: Alive, now: float) -> Mapping[Kind, tuple[Node, ...]]:
         """Those of ``nodes`` that could teach, the newest first, by kind."""
         if self._nodes is not nodes or self._alive is not alive:
             self._nodes, self._alive = nodes, alive
             found: dict[Kind, list[Node]] = {}
+            finished: dict[str, Node] = {}
             for node in nodes.values():
                 kind = kind_of(node, alive)
-                if kind is not None and node.ready and not node.deleted and all(taint.key != LEAVING_TAINT for taint in node.taints):
-                    found.setdefault(kind, []).append(node)
+                if kind is None:
+                    continue
+                own = node.uid or node.name
+                known = self._finished.get(own)
+                finished[own] = node if known is None or now < node.created + FINISHED_SECONDS else known
+                if node.ready and not node.deleted and all(taint.key != LEAVING_TAINT for taint in node.taints):
+                    found.setdefault(kind, []).append(as_finished(node, finished[own]))
+            self._finished = finished
             self._kinds = {kind: tuple(sorted(some, key=lambda one: (-one.created, one.name))) for kind, some in found.items()}
         return self._kinds
 
@@ -51,6 +68,13 @@ class Teachers:
         if known is None or known[0] is not offering or known[1] != nodes:
             known = self._shown[kind] = (offering, nodes, shown_by(offering, nodes))
         return known[2]
+
+
+def as_finished(node: Node, finished: Node) -> Node:
+    """``node`` with the labels and taints that it was ``finished`` with; what was put on it since is a person's."""
+    if node.labels == finished.labels and node.taints == finished.taints:
+        return node
+    return replace(node, labels=finished.labels, taints=finished.taints)
 
 
 def kind_of(node: Node, alive: Alive) -> Kind | None:

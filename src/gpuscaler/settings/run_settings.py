@@ -144,8 +144,8 @@ class ElectionSettings(Struct, frozen=True, gc=False):
 class RateSettings(Struct, frozen=True, gc=False):
     """How many requests a second the API server is asked at most, and how many at once."""
 
-    qps: float = 50.0
-    burst: int = 100
+    qps: float = 200.0
+    burst: int = 300
 
 
 class HttpSettings(Struct, frozen=True, gc=False):

@@ -91,7 +91,7 @@ def _run() -> Schema:
         "aws": _aws(),
         "pace": dict.fromkeys(PACE_KEYS, wait),
         "leader_election": {"enabled": {**flag, "default": True}, "name": dns, "lease": wait, "renew": wait, "retry": wait},
-        "rate_limit": {"qps": {**number, "default": 50}, "burst": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 100}},
+        "rate_limit": {"qps": {**number, "default": 200}, "burst": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 300}},
         "http": {
             "enabled": {**flag, "default": True},
             "address": {**address, "default": ":8080"},

@@ -11,6 +11,8 @@ ON_DEMAND = (
     "You can currently get p5.48xlarge capacity by not specifying an Availability Zone in your request or choosing us-east-1b, us-east-1c."
 )
 SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your requested Availability Zone (us-east-1d)."
+#: How an activity speaks of a machine that was accepted and ended before it was in service.
+ENDED = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason:"
 
 
 @pytest.mark.parametrize(
@@ -34,6 +36,11 @@ SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your reque
         ("", "Your Spot request price of 0.5 is lower than the minimum required Spot request fulfillment price of 0.9.", PRICE),
         ("InsufficientFreeAddressesInSubnet", "There are not enough free addresses in subnet 'subnet-1'.", CAPACITY),
         ("", "Client.InternalError: Client error on launch.", CONFIGURATION),
+        ("", f"{ENDED} Server.InsufficientInstanceCapacity: Insufficient capacity to satisfy instance request", CAPACITY),
+        ("", f"{ENDED} Client.InvalidKMSKey.InvalidState: The KMS key provided is in an incorrect state", CONFIGURATION),
+        ("", f"{ENDED} Client.VolumeLimitExceeded: Volume limit exceeded", CONFIGURATION),
+        ("", f"{ENDED} Server.InternalError: Internal error on launch", UNKNOWN),
+        ("Client.VolumeLimitExceeded", "Volume limit exceeded", CONFIGURATION),
         ("InvalidAMIID.NotFound", "The image id '[ami-1]' does not exist", CONFIGURATION),
         ("", "The image id '[ami-1]' does not exist. Launching EC2 instance failed.", CONFIGURATION),
         ("InvalidKeyPair.NotFound", "The key pair 'k' does not exist", CONFIGURATION),

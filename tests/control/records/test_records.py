@@ -205,7 +205,7 @@ async def test_a_refusal_is_told_with_the_clouds_words_to_the_pods_that_wait() -
 
 
 async def test_a_machine_whose_grant_was_never_answered_is_told_once_the_cloud_lists_it() -> None:
-    async with world(calls=CallFaults(lost=1.0, tokens=False)) as here:
+    async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
         kept = Kept()
         recorded(here, kept)
         await here.sleep(3.0)

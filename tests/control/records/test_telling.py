@@ -200,7 +200,7 @@ def test_why_a_node_did_not_take_a_pod_is_said_of_each_pod_though_the_pair_is_pa
     found = of_look(Memory(), Look(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
 
     assert [(one.kind, one.node, one.text) for one in found] == [
-        (kinds.BROKEN, "a", "node a was opened for pod p and did not take it: 0/1 nodes: Insufficient cpu.; it is planned for again"),
-        (kinds.BROKEN, "b", "node b was opened for pod q and did not take it: 0/2 nodes: node a lies.; it is planned for again"),
-        (kinds.BROKEN, "c", "node c was opened for pod r and did not take it; it is planned for again"),
+        (kinds.BROKEN, "a", "node a was meant for pod p and did not take it: 0/1 nodes: Insufficient cpu.; it is planned for again"),
+        (kinds.BROKEN, "b", "node b was meant for pod q and did not take it: 0/2 nodes: node a lies.; it is planned for again"),
+        (kinds.BROKEN, "c", "node c was meant for pod r and did not take it; it is planned for again"),
     ]

@@ -13,6 +13,7 @@ from gpuscaler.control.records.why import why_node, why_pod
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.planner import plan as make_plan
 from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
@@ -52,6 +53,18 @@ def test_a_pod_whose_machine_is_asked_for_is_told_so_and_how_long_such_machines_
     (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
 
     assert line == f"g.1 {G1.market} in {G1.zone} was asked for 30s ago; it takes about 1m from its grant; $1.00/h"
+
+
+def test_of_a_machine_that_is_ready_it_is_told_why_it_is_still_closed() -> None:
+    shut = node("n1", G1, taints=(Taint("gpuscaler.io/arriving"),))
+    ready = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n1", registered=NOW - 30, ready=NOW - 1)
+    sent = Ledger(coming=(ready,), promises=(Promise("n1", G1.key, (WAITS.key,), NOW - 1, nominated=NOW - 1, sent=(WAITS.key,)),))
+    why = "is ready as node n1 and is still closed: the binding of pod default/a was sent and does not show yet"
+
+    assert any(why in line for line in node_lines(latest(WAITS, shut, book=sent)))
+    assert any(why in line for line in pod_lines(latest(WAITS, shut, book=sent)))
+    kept = Ledger(promises=sent.promises)
+    assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, book=kept)))
 
 
 def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:

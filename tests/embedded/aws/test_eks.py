@@ -58,6 +58,28 @@ async def test_an_instance_that_its_group_ends_waits_until_its_node_is_drained(t
         assert node["spec"]["providerID"].endswith(next(iter(states(here))))
 
 
+async def test_labels_and_taints_of_a_node_group_that_change_reach_the_nodes_that_are_there(tmp_path: Path) -> None:
+    taint = {"key": "nvidia.com/gpu", "value": "red", "effect": "NO_SCHEDULE"}
+    async with aws_stage(tmp_path) as here:
+        await managed(here, 1, labels={"old": "yes"}, taints=[taint])
+        (before,) = await here.nodes()
+        name, theirs = before["metadata"]["name"], {"key": "mine", "effect": "NoSchedule"}
+        await here.user.merge_patch(NODES, name, {"spec": {"taints": [*before["spec"]["taints"], theirs]}})
+
+        change = {"addOrUpdateTaints": [{"key": "nvidia.com/gpu", "value": "blue", "effect": "NO_EXECUTE"}], "removeTaints": [taint]}
+        labels = {"addOrUpdateLabels": {"new": "yes"}, "removeLabels": ["old"]}
+        here.client("eks").update_nodegroup_config(**NAMES, taints=change, labels=labels)
+        await here.sleep(5)
+
+        (after,) = await here.nodes()
+        assert {(one["key"], one.get("value"), one["effect"]) for one in after["spec"]["taints"]} == {
+            ("mine", None, "NoSchedule"),
+            ("nvidia.com/gpu", "blue", "NoExecute"),
+        }
+        assert "old" not in after["metadata"]["labels"]
+        assert after["metadata"]["labels"]["new"] == "yes"
+
+
 async def test_an_update_surges_zone_by_zone_replaces_every_node_and_shrinks_again(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         before = await managed(here, 2, zones=2)

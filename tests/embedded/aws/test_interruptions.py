@@ -141,6 +141,39 @@ def test_a_hook_that_nobody_answers_ends_as_it_was_told(aws: Aws, default: str, 
     assert [one for *_, one in members(scaling)] == states
 
 
+@pytest.mark.parametrize(("transition", "state"), [(LAUNCHING, "Terminating"), (TERMINATING, "Terminating:Proceed")])
+def test_what_waits_for_a_hook_that_is_taken_away_goes_on(aws: Aws, transition: str, state: str) -> None:
+    hook = {"LifecycleHookName": "drain", "LifecycleTransition": transition, "HeartbeatTimeout": 600, "DefaultResult": "CONTINUE"}
+    scaling = make_group(aws, LifecycleHookSpecificationList=[hook])
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
+    aws.later(20)
+    if transition == TERMINATING:
+        scaling.terminate_instance_in_auto_scaling_group(InstanceId=ids(scaling)[0], ShouldDecrementDesiredCapacity=True)
+
+    scaling.delete_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain")
+
+    assert members(scaling)[0][-1] == state
+    assert scaling.describe_lifecycle_hooks(AutoScalingGroupName="gpus")["LifecycleHooks"] == []
+
+
+@pytest.mark.parametrize(
+    ("told", "reason"),
+    [
+        ({"LifecycleTransition": TERMINATING, "DefaultResult": "GO"}, "DefaultResult must be CONTINUE or ABANDON"),
+        ({"LifecycleTransition": TERMINATING, "HeartbeatTimeout": 29}, "HeartbeatTimeout must be between 30 and 7200 seconds"),
+        ({}, "Lifecycle transition must be"),
+        ({"LifecycleTransition": TERMINATING}, "the limit of 50 lifecycle hooks"),
+    ],
+)
+def test_a_hook_that_aws_does_not_take_is_refused(aws: Aws, told: dict[str, Any], reason: str) -> None:
+    scaling = make_group(aws)
+    for number in range(50 if "limit" in reason else 0):
+        scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName=f"hook-{number}", LifecycleTransition=LAUNCHING)
+
+    with pytest.raises(ClientError, match=reason):
+        scaling.put_lifecycle_hook(AutoScalingGroupName="gpus", LifecycleHookName="drain", **told)
+
+
 def test_a_message_is_seen_again_unless_it_is_deleted(aws: Aws) -> None:
     sqs = aws.client("sqs")
     url = sqs.create_queue(QueueName="jobs", Attributes={"VisibilityTimeout": "20"})["QueueUrl"]

@@ -9,6 +9,7 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK
 from tests.embedded.aws import recorded_nodes as recorded
 from tests.embedded.aws.recorded_nodes import Recorded, Size
+from tests.embedded.tolerant import tolerant_plugin
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.model.quantities import parse
@@ -31,6 +32,7 @@ TAINTED = '[settings.kubernetes.node-taints]\n"gpuscaler.io/arriving" = ":NoSche
 
 async def first_node(here: Stage, name: str = "gpus") -> dict[str, Any]:
     """The node of a group's one machine, with its devices."""
+    await tolerant_plugin(here.user)
     here.client("autoscaling").set_desired_capacity(AutoScalingGroupName=name, DesiredCapacity=1)
 
     async def complete() -> bool:

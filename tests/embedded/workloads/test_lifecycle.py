@@ -53,7 +53,7 @@ async def test_the_lease_of_a_node_is_renewed_every_ten_seconds_and_goes_with_it
 async def test_a_node_whose_kubelet_stops_is_unreachable_after_the_grace_period_and_its_pods_leave_after_five_minutes() -> None:
     async with world() as here:
         name = await bought(here)
-        body = pod("train")
+        body = pod("train", 0)
         body["spec"] |= {"nodeName": name}
         await here.user.create(PODS, body, namespace="default")
         await here.sleep(10.0)

@@ -334,6 +334,25 @@ def unsettled(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
     return set(openness(breakers, ALL, now).unsettled)
 
 
+def test_spot_that_comes_and_goes_is_asked_ever_more_rarely() -> None:
+    known, pauses, now = Breakers(), [], 0.0
+    for _ in range(5):
+        known = step(known, Reclaimed(A, now))
+        back = next(at for at in range(int(now), int(now) + 4000, 10) if A not in blocked(known, at))
+        pauses.append(back - now)
+        known = step(known, Granted(A, float(back)))
+        now = back + 300.0
+
+    for pause, least in zip(pauses, (180.0, 360.0, 720.0, 1440.0, 1800.0), strict=True):
+        assert least <= pause <= 1.1 * least + 10.0
+
+
+def test_spot_that_lasted_for_longer_is_new_when_it_is_taken_back() -> None:
+    known = after(Reclaimed(A, 0.0), Granted(A, 200.0), Reclaimed(A, 200.0 + 1300.0))
+
+    assert A not in blocked(known, 1500.0 + 200.0)
+
+
 def test_what_was_refused_or_reclaimed_is_not_relied_upon_before_it_has_been_back_for_twenty_minutes() -> None:
     breakers = after(Reclaimed(A, 0.0))
     back = step(breakers, Granted(A, 300.0))

@@ -79,6 +79,8 @@ _CODES: Final[dict[str, tuple[str, str]]] = {
     "UnsupportedOperation": (CONFIGURATION, OFFERING),
     "MissingParameter": (CONFIGURATION, OFFERING),
     "VolumeTypeNotAvailableInZone": (CONFIGURATION, OFFERING),
+    # As many disks as the account may have, or as large, whatever the type of the machine.
+    "VolumeLimitExceeded": (CONFIGURATION, OFFERING),
     "Client.InternalError": (CONFIGURATION, OFFERING),
 }
 #: What codes of a broken template, image, key, subnet or role begin with: ``InvalidAMIID.NotFound`` and its many siblings.
@@ -147,17 +149,21 @@ def _by_code(code: str) -> tuple[str, str] | None:
     plain = code.removesuffix("Fault")
     if plain in _CODES:
         return _CODES[plain]
-    # Some services put "Client." or "Server." before the code.
-    plain = plain.removeprefix("Client.")
+    plain = _bare(plain)
     return _CODES.get(plain) or ((CONFIGURATION, OFFERING) if _BROKEN.match(plain) else None)
+
+
+def _bare(code: str) -> str:
+    """``code`` without the "Client." or "Server." that some services, and reasons of states, put before it."""
+    return code if code in _CODES else code.removeprefix("Client.").removeprefix("Server.")
 
 
 def _by_words(text: str) -> tuple[str, str] | None:
     """By the first code in a sentence; that a fleet is not possible is told by the rest of it."""
-    for word in _WORDS.findall(text):
+    for word in map(_bare, _WORDS.findall(text)):
         if not _vague(word) and (word in _CODES or (_BROKEN.match(word) and "." in word)):
             return _by_code(word)
-    return _by_text(text) or next((_CODES[word] for word in _WORDS.findall(text) if word in _CODES), None)
+    return _by_text(text) or next((_CODES[word] for word in map(_bare, _WORDS.findall(text)) if word in _CODES), None)
 
 
 def _by_text(text: str) -> tuple[str, str] | None:

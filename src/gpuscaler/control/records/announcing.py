@@ -30,10 +30,10 @@ class Announcer(Sink):
         if told.on == "controller":
             about = [self.own] if self.own is not None else []
         else:
-            about = self._pods(what) if told.on == "pod" else [self._node(what.node)] if what.node else []
+            about = self._pods(what) if told.on == "pod" else self._node(what.node)
         if what.owner.kind:
             about.append(self._owner(what))
-        related = self._node(what.node) if told.on == "pod" and what.node else None
+        related = next(iter(self._node(what.node)), None) if told.on == "pod" else None
         for one in about:
             self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)
 
@@ -52,6 +52,9 @@ class Announcer(Sink):
         owner, namespace = what.owner, what.pods[0].partition("/")[0]
         return Reference(owner.kind, owner.name, namespace, owner.uid, API_VERSIONS.get(owner.kind, ""))
 
-    def _node(self, name: str) -> Reference:
+    def _node(self, name: str) -> list[Reference]:
+        # A machine that never became a node goes by its id, which no object has for its name.
+        if not name or "://" in name:
+            return []
         # The kubelet's Events about a node have the node's name as uid, and `kubectl describe node` looks for that as well.
-        return Reference("Node", name, uid=name)
+        return [Reference("Node", name, uid=name)]

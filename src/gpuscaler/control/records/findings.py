@@ -59,10 +59,8 @@ def unbound(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
     """A sentence for each pool whose pods are nominated since bindings were refused."""
     for name, one in pools.items():
         if now < one.until:
-            yield (
-                f"pool {name}: its pods are nominated, and not bound, for another {spoken(one.until - now)}: {one.why}; give the "
-                f"right create on pods/binding, or say steering: nominate"
-            )
+            advice = "give the right create on pods/binding, or say steering: nominate" if "cannot create" in one.why else "see its Events"
+            yield f"pool {name}: its pods are nominated, and not bound, for another {spoken(one.until - now)}: {one.why}; {advice}"
 
 
 def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:

@@ -13,6 +13,7 @@ PLANNED, UNPLACED = "planned", "unplaced"
 ORDERED, ANSWERED, GRANTED, INSTEAD, REFUSED = "ordered", "answered", "granted", "granted-instead", "refused"
 ANSWER_LOST, UNFILLED = "answer-lost", "unfilled"
 REGISTERED, READY, OPENED, LOST, BROKEN = "registered", "ready", "opened", "lost", "promise-broken"
+TURNED_AWAY = "turned-away"
 DECIDED, MARKED, DRAINING, ENDING, KEPT, REMOVED = "removal-decided", "marked", "draining", "ending", "kept", "removed"
 HELD, CHECKPOINT, EVICTED = "removal-held", "checkpoint-requested", "evicted"
 UNFAMILIAR, STOPPED = "unfamiliar", "stopped"
@@ -42,6 +43,7 @@ EVENTS: Mapping[str, Told] = {
     UNFAMILIAR: Told("MachineNotUnderstood", "Order", "pod", warning=True),
     LOST: Told("MachineLost", "Order", "pod", warning=True),
     BROKEN: Told("PromiseBroken", "Steer", "pod", warning=True),
+    TURNED_AWAY: Told("PodTurnedAway", "Bind", "pod", warning=True),
     OPENED: Told("NodeOpened", "Open", "node"),
     DECIDED: Told("ScaleDown", "Remove", "node"),
     MARKED: Told("ScaleDownMarked", "Remove", "node"),
@@ -55,7 +57,7 @@ EVENTS: Mapping[str, Told] = {
     NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
 }
 #: Kinds that are trouble, in logs.
-TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, ACTED, FAILED})
+TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, TURNED_AWAY, ACTED, FAILED})
 
 
 class Happening(Struct, frozen=True, gc=False, omit_defaults=True):

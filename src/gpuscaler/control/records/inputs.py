@@ -129,4 +129,5 @@ def _pod(one: WirePod, spec: PodSpec, labels: LabelSet, *, options: PodOptions, 
         checkpoint_requested=one.checkpoint_requested,
         checkpointed=one.checkpointed,
         ready=one.ready,
+        reason=one.reason,
     )

@@ -65,6 +65,9 @@ class Metrics(Sink):
         self._failed = Counter("gpuscaler_failed_acts", "Writes and calls that failed.", registry=registry)
         self._promises = Counter("gpuscaler_promises", "Pods that a node was opened for.", ("outcome",), registry=registry)
         self._stray = Counter("gpuscaler_stray_pods", "Pods bound to another node than the one promised.", registry=registry)
+        self._turned_away = Counter(
+            "gpuscaler_pods_turned_away", "Pods that we bound and the node's kubelet did not admit.", ("pool", "reason"), registry=registry
+        )
         self._late = Histogram(
             "gpuscaler_forecast_error_seconds",
             "Time from the forecast to the moment a machine was ready; below zero when it was early.",
@@ -90,6 +93,8 @@ class Metrics(Sink):
                 pool, _, instance_type, _ = fate.offering
                 self._lacking.labels(pool, instance_type, fate.resource).inc()
         self._stray.inc(len(seen.stray))
+        for one in seen.turned_away:
+            self._turned_away.labels(one.pool, one.reason).inc()
         for outcome in seen.outcomes:
             self._promises.labels("kept" if isinstance(outcome, Kept) else "broken").inc()
 

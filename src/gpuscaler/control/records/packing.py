@@ -192,4 +192,5 @@ def _wire(pod: Pod, tables: Tables) -> WirePod:
         pod.checkpoint_requested,
         pod.checkpointed,
         pod.ready,
+        pod.reason,
     )

@@ -20,7 +20,7 @@ from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy, unpriced
-from gpuscaler.planning import restarting
+from gpuscaler.planning import restarting, steering, windows
 from gpuscaler.planning.alike import may_be, offered, taken_for
 from gpuscaler.planning.balancing import described as uneven
 from gpuscaler.planning.limits import worth
@@ -209,6 +209,7 @@ def status_of(
                 *uneven(memory.guarding, policy),
                 *restarting.reports(memory.away, now),
                 *unbound(memory.unbinding, now),
+                *windows.reports(memory.windows),
             )
         )[:MOST],
         warnings=tuple(
@@ -334,9 +335,10 @@ def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
     groups: dict[str, list[str]] = defaultdict(list)
     for pod, reason in unplaced(latest.plan):
         groups[reason].append(pod)
+    closed = still_closed(latest, now)
     for one in latest.memory.ledger.coming:
         if one.pods:
-            groups[coming(one, latest, now)] += one.pods
+            groups[coming(one, latest, now, closed)] += one.pods
     return tuple(Waiting(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
 
 
@@ -350,10 +352,11 @@ def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
         yield one.pod, said[id(one.reasons)]
 
 
-def coming(one: Coming, latest: Latest, now: float) -> str:
-    """Where a machine that is on its way stands, and when it should be ready."""
+def coming(one: Coming, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
+    """Where a machine that is on its way stands, and when it should be ready; ``closed`` is :func:`still_closed`, where it is known."""
     if one.ready:
-        return f"{offering(one.key)} is ready as node {one.node} and is being opened"
+        closed = still_closed(latest, now) if closed is None else closed
+        return f"{offering(one.key)} is ready as node {one.node} and {opening(one.node, closed)}"
     expected = latest.outlook(one.key)
     if not one.granted:
         return f"{offering(one.key)} was asked for {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} from its grant"
@@ -361,6 +364,19 @@ def coming(one: Coming, latest: Latest, now: float) -> str:
     when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
     stage = f"is node {one.node}, and not ready yet{lacking(one, latest)}" if one.node else "was granted"
     return f"{offering(one.key)} {stage}; it {when}"
+
+
+def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
+    """Why machines that are ready are still closed, by node."""
+    book, policy = latest.memory.ledger, latest.policy
+    if policy is None or not (book.promises or any(one.ready for one in book.coming)):
+        return {}
+    return steering.still_closed(book, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
+
+
+def opening(node: str, closed: Mapping[str, str]) -> str:
+    """What keeps a machine that is ready closed, as the end of a sentence."""
+    return f"is still closed: {closed[node]}" if node in closed else "is being opened"
 
 
 def lacking(one: Coming, latest: Latest) -> str:

@@ -128,15 +128,18 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     yield from _leaving(before, seen, now)
     for remark in seen.remarks:
         yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
+    for away in seen.turned_away:
+        text = f"pod {away.pod} was bound to node {away.node}, whose kubelet turned it away: {away.reason}; it has failed for good"
+        yield Happening(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
     for one in seen.unfit:
         text = f"node {one.node} was bought for pod {one.pod}, which it does not admit: {one.why}; no other like it is bought for the pod"
         yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
-    reasons = {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken)}
-    for pod, node in seen.memory.ledger.broken:
-        if (pod, node) not in before.ledger.broken:
-            why = reasons.get((pod, node))
-            text = f"node {node} was opened for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned for again"
-            yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
+    # Of those that a nomination held the ledger knows, too.
+    broken = dict.fromkeys(set(seen.memory.ledger.broken) - set(before.ledger.broken), "")
+    broken |= {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken) and not one.certain}
+    for (pod, node), why in sorted(broken.items()):
+        text = f"node {node} was meant for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned for again"
+        yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
 
 
 def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:

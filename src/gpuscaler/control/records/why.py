@@ -9,7 +9,7 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.held import staying
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import of_leaving, of_resident
-from gpuscaler.control.records.status import Said, coming
+from gpuscaler.control.records.status import Said, coming, opening, still_closed
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -20,6 +20,7 @@ from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state.clocks import idle_seconds
 from gpuscaler.planning.state.ledger import NOMINATING, Coming
 from gpuscaler.planning.unready import described
+from gpuscaler.planning.windows import explained
 
 
 class Answer(Struct, frozen=True):
@@ -78,7 +79,7 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
             lessons = (one for one in latest.memory.learned.lessons if one.pool in pools)
             yield from (f"  pool {one.pool}: {word}" for one in lessons for word in one.shown.words)
             yield from () if entry.reasons else ("  there is no pool",)
-    # Who has a promise is nominated, and no demand: that is no further news.
+    # Who has a promise is no demand: that is no further news.
     promised = any(key in promise.pods for promise in book.promises)
     yield from (f"it is left alone: {ignored.reason}" for ignored in plan.ignored if ignored.pod == key and not promised)
     if not latest.planned_at:
@@ -97,7 +98,8 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
             return
     for promise in book.promises:
         if key in promise.pods:
-            step = "it is being opened for it" if promise.step == NOMINATING else "it is open, and the scheduler is awaited"
+            closed = promise.step == NOMINATING
+            step = f"it {opening(promise.node, still_closed(latest, now))}" if closed else "it is open, and the scheduler is awaited"
             yield f"node {promise.node} is promised to it: {step}"
             return
     if key in meant:
@@ -122,6 +124,8 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
     promise = next((one for one in book.promises if one.node == name), None)
     if promise is not None:
         yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
+        if machine is None and promise.step == NOMINATING:
+            yield f"it {opening(name, still_closed(latest, now))}"
     if name in latest.unlisted:
         yield f"it is not a machine of any pool here: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
         return
@@ -132,6 +136,8 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
     kind = f"{offering(member.offering.key)} at {money(member.offering.price)}/h" if member.offering is not None else "a machine"
     yield f"it is {kind} of pool {member.pool.name}"
     yield from (described(one, latest.policy, now) for one in latest.memory.unready.nodes if one.node == name and latest.policy)
+    if (window := latest.memory.windows.get(name)) is not None:
+        yield from explained(window, now)
     if machine is None and leaving is None:
         yield from _stays(latest, name, now)
 

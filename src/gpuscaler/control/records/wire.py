@@ -77,6 +77,7 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
     checkpoint_requested: float
     checkpointed: float
     ready: bool | None = None
+    reason: str = ""
 
 
 class Shared:

@@ -58,7 +58,7 @@ def _protect(region: Region, params: dict[str, Any]) -> dict[str, Any]:
         raise invalid(f"The number of instance ids must be at most {MOST_PROTECTED}, saw {len(idents)}")
     found = [lifecycle.member(region, group, ident) for ident in idents]
     for one in found:
-        if one.lifecycle != "InService":
+        if one.lifecycle not in {"InService", "EnteringStandby", "Standby"}:
             raise invalid(f"The instance {one.id} is not in InService or EnteringStandby or Standby.")
     for one in found:
         one.protected = params["ProtectedFromScaleIn"]

@@ -2,7 +2,8 @@
 
 Sources: EKS user guide, "Understand each phase of node updates" and "Detect node health issues and enable automatic node repair"; its page
 about managed node groups ("Amazon EKS automatically drains nodes … during terminations or updates"); aws/containers-roadmap#1852 for the
-hook's 1800 s and the quarter of an hour after which a drain is given up.
+hook's 1800 s and the quarter of an hour after which a drain is given up; API reference, UpdateNodegroupConfig ("The Kubernetes taints to be
+applied to the nodes in the node group after the update").
 """
 
 import asyncio
@@ -13,7 +14,7 @@ from typing import Any, Final
 import msgspec
 
 from gpuscaler.embedded.aws import lifecycle, scaling
-from gpuscaler.embedded.aws.nodes import EKS_CLUSTER, NODEGROUP
+from gpuscaler.embedded.aws.nodes import EFFECTS, EKS_CLUSTER, NODEGROUP
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
 from gpuscaler.kube.client import Client
@@ -54,6 +55,8 @@ class NodeGroups:
     #: Since when a node is drained, or unready, by instance.
     draining: dict[str, float] = field(default_factory=dict)
     unready: dict[str, float] = field(default_factory=dict)
+    #: Labels and taints that the nodes of each managed node group have from it.
+    written: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = field(default_factory=dict)
 
     async def run(self) -> None:
         """Work until cancelled."""
@@ -72,13 +75,34 @@ class NodeGroups:
             if name not in group.hooks:
                 group.hooks[name] = Hook(name, transition, _HEARTBEAT, "CONTINUE", {})
         waiting = any(one.token and one.hook in _HOOKS for one in group.members.values())
-        nodes = await self._nodes() if waiting or _updates(group) else {}
+        changed = self._changed(group)
+        nodes = await self._nodes() if waiting or changed or _updates(group) else {}
+        if changed:
+            await self._write(group, nodes)
         for instance in list(group.members.values()):
             await self._go_on(group, instance, nodes.get(instance.id))
         for update in _updates(group):
             await self._update(group, update, nodes)
         if _repairs(self.region, group):
             await self._repair(group)
+
+    def _changed(self, group: Group) -> bool:
+        """Whether a person has changed the labels or taints of the node group since they were written to its nodes."""
+        return self.written.setdefault(group.name, _wanted(self.region, group)) != _wanted(self.region, group)
+
+    async def _write(self, group: Group, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Change labels and taints of the nodes that are there: what was added comes, what was removed goes, the rest stays."""
+        (old_labels, old_taints), (labels, taints) = self.written[group.name], _wanted(self.region, group)
+        gone = [one for one in old_taints if one not in taints]
+        added = [one for one in taints if one not in old_taints]
+        for ident in group.members:
+            if (node := nodes.get(ident)) is not None:
+                kept = [one for one in node["spec"].get("taints") or () if _told(one) not in [*gone, *added]]
+                change: dict[str, Any] = {"metadata": {"labels": {**dict.fromkeys(old_labels), **labels}}}
+                if gone or added:
+                    change["spec"] = {"taints": [*kept, *added]}
+                await self.client.merge_patch(NODES, node["metadata"]["name"], change)
+        self.written[group.name] = labels, taints
 
     async def _go_on(self, group: Group, instance: Instance, node: Mapping[str, Any] | None) -> None:
         """Let a launching instance into service, and a leaving one go once its node is drained."""
@@ -199,11 +223,27 @@ def managed(region: Region, cluster: str, name: str) -> Group | None:
     return None
 
 
+def _nodegroup(region: Region, group: Group) -> Mapping[str, Any]:
+    """The managed node group whose Auto Scaling group it is, as it was made and changed."""
+    tags = {key: tag["Value"] for key, tag in group.tags.items()}
+    return region.nodegroups.get((tags.get(EKS_CLUSTER, ""), tags[NODEGROUP]), {})
+
+
+def _wanted(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Labels and taints that nodes of a managed node group are to have, taints as a Node has them."""
+    told = _nodegroup(region, group)
+    taints = [{"key": one["key"], "value": one.get("value", ""), "effect": EFFECTS[one["effect"]]} for one in told.get("taints") or ()]
+    return dict(told.get("labels") or {}), [_told(one) for one in taints]
+
+
+def _told(taint: Mapping[str, str]) -> dict[str, str]:
+    """A taint without a value that is empty, and without the moment at which it came."""
+    return {key: taint[key] for key in ("key", "value", "effect") if taint.get(key)}
+
+
 def _updates(group: Group) -> list[Update]:
     return [one for one in group.updates if one.status == "InProgress"]
 
 
 def _repairs(region: Region, group: Group) -> bool:
-    tags = {key: tag["Value"] for key, tag in group.tags.items()}
-    told = region.nodegroups.get((tags.get(EKS_CLUSTER, ""), tags[NODEGROUP]), {})
-    return bool((told.get("nodeRepairConfig") or {}).get("enabled"))
+    return bool((_nodegroup(region, group).get("nodeRepairConfig") or {}).get("enabled"))

@@ -70,7 +70,7 @@ class Endpoint:
             service = self._models.service(name) if name in SERVICES else None
             call = read(self._models, request)
             self.account.advance()
-            fault = self.faults.pick(call.service, call.operation, call.region)
+            fault = self.faults.pick(call)
             answer = self._answer(call, fault, ident)
             code = ""
         except AwsError as error:

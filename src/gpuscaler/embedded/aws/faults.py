@@ -1,5 +1,6 @@
 """What goes wrong with calls, on demand."""
 
+from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from random import Random
 from typing import Literal
@@ -7,18 +8,22 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.embedded.aws.reading import Call
+
 
 class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     """Something that goes wrong with calls that match.
 
-    ``service`` and ``operation`` are patterns such as ``Describe*``, ``region`` a name or "" for all; ``times`` is how often (None:
-    always), ``chance`` with what probability each time. Then the answer takes ``delay`` seconds more; with a ``code`` the call is refused
-    with it and ``status``, asking to wait ``retry_after`` seconds; or the connection breaks ``before`` or ``after`` the call takes effect.
+    ``service`` and ``operation`` are patterns such as ``Describe*``, ``region`` a name or "" for all, ``about`` what a call must name, such
+    as a group; ``times`` is how often (None: always), ``chance`` with what probability each time. Then the answer takes ``delay`` seconds
+    more; with a ``code`` the call is refused with it and ``status``, asking to wait ``retry_after`` seconds; or the connection breaks
+    ``before`` or ``after`` the call takes effect.
     """
 
     service: str = "*"
     operation: str = "*"
     region: str = ""
+    about: str = ""
     times: int | None = None
     chance: float = 1.0
     delay: float = 0.0
@@ -28,8 +33,9 @@ class Fault(Struct, frozen=True, forbid_unknown_fields=True):
     retry_after: float = 0.0
     sever: Literal["", "before", "after"] = ""
 
-    def hits(self, service: str, operation: str, region: str) -> bool:
-        return fnmatchcase(service, self.service) and fnmatchcase(operation, self.operation) and self.region in ("", region)
+    def hits(self, call: Call) -> bool:
+        matches = fnmatchcase(call.service, self.service) and fnmatchcase(call.operation, self.operation)
+        return matches and self.region in ("", call.region) and _names(call.params, self.about)
 
 
 def throttled(operation: str = "*", *, retry_after: float = 0.0, times: int | None = None, chance: float = 1.0) -> Fault:
@@ -59,11 +65,18 @@ class Faults:
         self._random = Random(seed)
         self.all: list[Fault] = []
 
-    def pick(self, service: str, operation: str, region: str) -> Fault | None:
+    def pick(self, call: Call) -> Fault | None:
         """The fault that a call meets, counted."""
         for place, one in enumerate(self.all):
-            if one.hits(service, operation, region) and (one.chance >= 1 or self._random.random() < one.chance):
+            if one.hits(call) and (one.chance >= 1 or self._random.random() < one.chance):
                 if one.times is not None:
                     self.all[place : place + 1] = [replace(one, times=one.times - 1)] if one.times > 1 else []
                 return one
         return None
+
+
+def _names(said: object, what: str) -> bool:
+    """Whether one of a call's parameters, at whatever depth, is ``what``."""
+    if isinstance(said, Mapping):
+        said = list(said.values())
+    return not what or said == what or (isinstance(said, list) and any(_names(one, what) for one in said))

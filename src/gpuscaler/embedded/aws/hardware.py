@@ -1,6 +1,6 @@
 """What a region can launch: the simulated cloud's core as EC2's capacity, shared by all groups, and what stands in the way of launching."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -14,7 +14,7 @@ from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.embedded.aws import instance_types
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.errors import AwsError
-from gpuscaler.embedded.aws.refusals import CLIENT_ERROR, INSUFFICIENT, Failure, message
+from gpuscaler.embedded.aws.refusals import INSUFFICIENT, Failure, is_late, message
 from gpuscaler.embedded.aws.zones import subnet_id
 from gpuscaler.model.pools import Offering, Pool
 
@@ -130,9 +130,10 @@ class Hardware:
             ended = self.core.terminate(machine.id, now)
             self._hear(CloudEvent(now, ended.state, ended))
 
-    def doomed(self, instance_type: str, market: str, zone: str) -> bool:
-        """Whether a launch that was accepted ends by itself; counted."""
-        return self._trouble(market, instance_type, zone, (CLIENT_ERROR,)) is not None
+    def doomed(self, instance_type: str, market: str, zone: str) -> str:
+        """Why a launch that was accepted ends by itself, empty where it does not; counted."""
+        trouble = self._trouble(market, instance_type, zone, late=True)
+        return trouble.code if trouble is not None else ""
 
     def price(self, market: str, name: str, zone: str, now: float) -> float:
         """US dollars per hour."""
@@ -178,11 +179,10 @@ class Hardware:
                 return self._failure(code, offering, count, limit=str(limit))
         return None
 
-    def _trouble(self, market: str, name: str, zone: str, codes: Iterable[str] = ()) -> Trouble | None:
-        """The first trouble that a launch meets, counted; ``codes`` asks for those only, else for all that refuse at once."""
+    def _trouble(self, market: str, name: str, zone: str, *, late: bool = False) -> Trouble | None:
+        """The first trouble that a launch meets, counted: of those that refuse at once, or of those that come ``late``."""
         for place, one in enumerate(self.troubles):
-            wanted = one.code in codes if codes else one.code != CLIENT_ERROR
-            if wanted and one.hits(market, name, zone):
+            if is_late(one.code) == late and one.hits(market, name, zone):
                 if one.times is not None:
                     self.troubles[place : place + 1] = [replace(one, times=one.times - 1)] if one.times > 1 else []
                 return one

@@ -4,12 +4,13 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpuscaler.embedded.aws import lifecycle
-from gpuscaler.embedded.aws.errors import invalid, no_group
+from gpuscaler.embedded.aws.errors import AwsError, invalid, no_group
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
 
-#: A hook waits 48 hours at most.
+#: A hook waits 48 hours at most; a group has so many hooks at most, unless its account is allowed more.
 LONGEST: Final = 172_800
+MOST: Final = 50
 
 
 def put(group: Group, told: Mapping[str, Any]) -> None:
@@ -23,6 +24,10 @@ def put(group: Group, told: Mapping[str, Any]) -> None:
     if not 30 <= timeout <= 7200:
         raise invalid("HeartbeatTimeout must be between 30 and 7200 seconds")
     default = told.get("DefaultResult", before.default if before else "ABANDON")
+    if default not in {"CONTINUE", "ABANDON"}:
+        raise invalid("DefaultResult must be CONTINUE or ABANDON")
+    if before is None and len(group.hooks) >= MOST:
+        raise AwsError("LimitExceeded", f"You have reached the limit of {MOST} lifecycle hooks of an Auto Scaling group.")
     kept = ("NotificationMetadata", "NotificationTargetARN", "RoleARN")
     group.hooks[name] = Hook(name, transition, timeout, default, {key: told[key] for key in kept if key in told})
 
@@ -39,8 +44,14 @@ def _put(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    if _group(region, params).hooks.pop(params["LifecycleHookName"], None) is None:
+    """Take a hook away; what waits for it goes on first: launching instances are ended, terminating ones go."""
+    group = _group(region, params)
+    hook = group.hooks.get(params["LifecycleHookName"])
+    if hook is None:
         raise invalid(f"No Lifecycle Hook found: {params['LifecycleHookName']}")
+    for one in [one for one in group.members.values() if one.token and one.hook == hook.name]:
+        lifecycle.complete(region, group, one, "ABANDON" if hook.transition == LAUNCHING else "CONTINUE")
+    del group.hooks[hook.name]
     return {}
 
 

@@ -9,6 +9,7 @@ from gpuscaler.embedded.aws import instance_types, lifecycle, volumes
 from gpuscaler.embedded.aws.errors import AwsError
 from gpuscaler.embedded.aws.filters import matches
 from gpuscaler.embedded.aws.pages import page
+from gpuscaler.embedded.aws.refusals import reason_text
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
 from gpuscaler.embedded.aws.writing import at
@@ -51,7 +52,7 @@ def _shown(one: Instance) -> dict[str, Any]:
     if offering.market == "spot":
         reply["InstanceLifecycle"] = "spot"
     if one.reason:
-        reply["StateReason"] = {"Code": one.reason, "Message": one.reason}
+        reply["StateReason"] = {"Code": one.reason, "Message": reason_text(one.reason)}
     return reply
 
 

@@ -7,11 +7,13 @@ from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.embedded.aws import activities, notices, volumes
 from gpuscaler.embedded.aws.choosing import Choice
 from gpuscaler.embedded.aws.errors import invalid
-from gpuscaler.embedded.aws.refusals import CLIENT_ERROR
+from gpuscaler.embedded.aws.refusals import SHUTDOWN, ended_text
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
 from gpuscaler.embedded.aws.writing import at, iso
 
+#: So long an instance runs that shuts itself down before its kubelet starts, in seconds.
+SHUTDOWN_AFTER: Final = 4.0
 #: Terminated instances are shown for about an hour.
 REMEMBERED: Final = 3600.0
 
@@ -86,19 +88,40 @@ def _runs(region: Region, instance: Instance, _now: float) -> None:
     if instance.state != "pending":
         return
     group = region.groups.get(instance.group)
-    if instance.doomed:
-        instance.reason = CLIENT_ERROR
+    if instance.doomed and instance.doomed != SHUTDOWN:
+        instance.reason = instance.doomed
         region.hardware.end(instance.machine, region.now)
         if group is not None and instance.activity is not None:
-            text = "Client.InternalError: Client error on launch."
-            activities.finish(region, instance.activity, status="Failed", message=text)
+            activities.finish(region, instance.activity, status="Failed", message=ended_text(instance.doomed))
             group.retry_at = region.now + region.conditions.retry
         gone(region, group, instance)
         return
     instance.state = "running"
+    if instance.doomed:
+        region.put(region.now + SHUTDOWN_AFTER, partial(_shuts_itself_down, region, instance))
     notices.state_change(region, instance)
     if group is not None and instance.lifecycle == "Pending":
         _wait(region, group, instance, LAUNCHING)
+
+
+def _shuts_itself_down(region: Region, instance: Instance, _now: float) -> None:
+    """What an instance does whose image or user data end it, and whose shutdown behaviour is to terminate."""
+    if instance.ended_at is None and instance.state == "running":
+        region.hardware.end(instance.machine, region.now)
+        instance.reason = instance.doomed
+        lost(region, instance)
+
+
+def lost(region: Region, instance: Instance) -> None:
+    """An instance is gone without its group's doing, which the group finds out by a health check, and replaces it."""
+    group = region.groups.get(instance.group)
+    gone(region, group, instance)
+    if group is not None:
+        what = "an instance was taken out of service in response to an EC2 health check indicating it has been terminated or stopped."
+        text = f"Terminating EC2 instance: {instance.id}"
+        activities.add(region, group, text, f"At {iso(at(region.now))} {what}", status="Successful", ended=True)
+        group.cause = ""
+        region.wake(group)
 
 
 def _wait(region: Region, group: Group, instance: Instance, transition: str) -> None:

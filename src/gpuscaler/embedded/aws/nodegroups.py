@@ -67,7 +67,7 @@ def _update_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _update_config(region: Region, params: dict[str, Any]) -> dict[str, Any]:
-    """Change sizes, labels and taints. EKS changes those of nodes that are there, too; here only new nodes have them."""
+    """Change sizes, labels and taints; those of nodes that are there change a moment later."""
     told, group = _found(region, params), _scaled(region, params)
     if sizes := params.get("scalingConfig"):
         names = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}

@@ -31,7 +31,7 @@ SCHEME: Final = "aws:///"
 NODEGROUP, EKS_CLUSTER, INSTANCE_GROUP = "eks:nodegroup-name", "eks:cluster-name", "kops.k8s.io/instancegroup"
 #: What kOps' controller copies from an instance's tags to its node: kops, ``pkg/nodeidentity/aws/identify.go``.
 _COPIED: Final = "k8s.io/cluster-autoscaler/node-template/label/"
-_EFFECTS: Final = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
+EFFECTS: Final = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
 #: EKS gives nodes of managed node groups no more pods than this, below 30 vCPUs and above: EKS user guide, "Increase the available IP
 #: addresses for your node". kOps' networks have as many as the kubelet's own default.
 _MANAGED_PODS, _LARGE_MANAGED_PODS, _LARGE, _KOPS_PODS = 110, 250, 30, 110
@@ -125,7 +125,7 @@ def _flags_of_eks(region: Region, instance: Instance, tags: Mapping[str, str]) -
     labels |= told.get("labels") or {}
     yield f"--node-labels={','.join(f'{key}={value}' for key, value in labels.items())}"
     if taints := told.get("taints"):
-        rows = (f"{one['key']}={one.get('value', '')}:{_EFFECTS[one['effect']]}" for one in taints)
+        rows = (f"{one['key']}={one.get('value', '')}:{EFFECTS[one['effect']]}" for one in taints)
         yield f"--register-with-taints={','.join(rows)}"
 
 

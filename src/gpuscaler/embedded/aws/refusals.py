@@ -5,8 +5,12 @@ from typing import Final
 from msgspec import Struct
 
 INSUFFICIENT: Final = "InsufficientInstanceCapacity"
-#: Accepted first; the instance ends by itself while it is pending.
+#: What EC2 gives as the reason of an instance that it accepted first, and that ends by itself while it is pending: a code of its own side,
+#: or of the customer's.
 CLIENT_ERROR: Final = "Client.InternalError"
+#: The instance runs, and shuts itself down before its kubelet starts.
+SHUTDOWN: Final = "Client.InstanceInitiatedShutdown"
+_LATE: Final = ("Client.", "Server.")
 
 _TEXTS: Final = {
     "UnfulfillableCapacity": "Unable to fulfill capacity due to your request configuration. Please adjust your request and try again.",
@@ -21,6 +25,11 @@ _TEXTS: Final = {
     "instances.",
     "ReservationCapacityExceeded": "The requested reservation does not have sufficient compatible and available capacity for this request.",
     CLIENT_ERROR: "Client error on launch",
+    SHUTDOWN: "Instance initiated shutdown",
+    "Client.InvalidKMSKey.InvalidState": "The KMS key provided is in an incorrect state",
+    "Client.VolumeLimitExceeded": "Volume limit exceeded",
+    "Server.InsufficientInstanceCapacity": "Insufficient capacity to satisfy instance request",
+    "Server.InternalError": "Internal error on launch",
 }
 _SPOT_DRY: Final = "There is no Spot capacity available that matches your request."
 _DRY: Final = (
@@ -44,6 +53,26 @@ def message(code: str, *, market: str, instance_type: str, zone: str, **more: st
     """What EC2 says with a code; an unknown one says itself."""
     text = (_SPOT_DRY if market == "spot" else _DRY) if code == INSUFFICIENT else _TEXTS.get(code, code)
     return text.format_map({"type": instance_type, "zone": zone, "limit": "0", "bid": "0", "price": "0", "subnet": "", **more})
+
+
+def is_late(code: str) -> bool:
+    """Whether ``code`` is the reason of an instance that was accepted and ended by itself, rather than the answer to a request."""
+    return code.startswith(_LATE)
+
+
+def ended_text(code: str) -> str:
+    """What the activity of an instance says that ended by itself before it was in service, as groups were seen to say it.
+
+    The words of ``Server.InternalError`` are those of cloudcaptainsh/cloudcaptain#204; the other reasons stand in the same sentence.
+    """
+    said = f"{code}: {_TEXTS.get(code, code)}"
+    waiting = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason: "
+    return f"{said}." if code == CLIENT_ERROR else f"{waiting}{said}"
+
+
+def reason_text(code: str) -> str:
+    """What EC2 says with the code of a state's reason."""
+    return f"{code}: {_TEXTS[code]}" if code in _TEXTS else code
 
 
 def activity_text(failure: Failure, *, mixed: bool) -> str:

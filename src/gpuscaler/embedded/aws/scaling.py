@@ -29,7 +29,8 @@ def want(region: Region, group: Group, desired: int, why: str) -> None:
 def look(region: Region, group: Group) -> None:
     """A group compares what it has with what it should have, and acts."""
     risky = sum(one.weight for one in group.members.values() if one.counted and one.risky)
-    lacks = group.desired - (group.has - risky)
+    evening = sum(one.weight for one in group.members.values() if one.counted and one.evens)
+    lacks = group.desired - (group.has - risky - evening)
     if lacks > 0 and "Launch" not in group.suspended:
         if region.now >= group.retry_at:
             launch_missing(region, group, lacks)
@@ -37,6 +38,8 @@ def look(region: Region, group: Group) -> None:
             region.wake(group, group.retry_at)
     elif lacks < 0 and "Terminate" not in group.suspended:
         _shrink(region, group, -lacks)
+    elif lacks == 0 and evening:
+        _evened(region, group)
     elif lacks == 0 and not risky:
         _balance(region, group)
     _replaced(region, group)
@@ -98,16 +101,11 @@ def _failed(region: Region, group: Group, failures: Iterable[Failure], before: i
 def _shrink(region: Region, group: Group, units: int) -> None:
     """End unprotected instances, of the fullest zone and the oldest first."""
     while units > 0:
-        load: dict[str, int] = {}
-        for one in group.members.values():
-            if one.counted:
-                load[one.machine.offering.zone] = load.get(one.machine.offering.zone, 0) + one.weight
-        free = [one for one in group.members.values() if one.counted and not one.protected and one.weight <= units]
-        if not free:
+        victim = _selected(group, units)
+        if victim is None:
             if any(one.counted and one.protected for one in group.members.values()):
                 activities.once(region, group, _ALL_PROTECTED)
             return
-        victim = min(free, key=lambda one: (-load[one.machine.offering.zone], one.launched_at, one.id))
         units -= victim.weight
         what = (
             "an instance was taken out of service in response to a difference between desired and actual capacity, shrinking the capacity"
@@ -116,11 +114,21 @@ def _shrink(region: Region, group: Group, units: int) -> None:
         lifecycle.end(region, group, victim, cause.strip())
 
 
+def _selected(group: Group, units: int) -> Instance | None:
+    """What the default termination policy ends: of the fullest zone that has an instance without protection, the oldest."""
+    load: dict[str, int] = {}
+    for one in group.members.values():
+        if one.counted:
+            load[one.machine.offering.zone] = load.get(one.machine.offering.zone, 0) + one.weight
+    free = [one for one in group.members.values() if one.counted and not one.protected and one.weight <= units]
+    return min(free, key=lambda one: (-load[one.machine.offering.zone], one.launched_at, one.id), default=None)
+
+
 def _balance(region: Region, group: Group) -> None:
     """Launch in the emptiest zone before ending in the fullest: AZRebalance, which is on in every group as it comes.
 
-    What is protected from scale-in is not ended: AWS's page "Use instance scale-in protection" does not name rebalancing among what the
-    protection does not cover (November 2026). That a group waits until all of its instances are in service is an assumption.
+    A group whose fullest zone has only instances that are protected from scale-in launches none, and waits until all of its instances
+    are in service: both are assumptions.
     """
     zones = dict.fromkeys(group.zones, 0)
     for one in group.members.values():
@@ -137,12 +145,35 @@ def _balance(region: Region, group: Group) -> None:
         return
     what = f"instances were launched to balance instances in zones {emptiest} with other zones"
     group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
-    granted, _ = launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
-    if granted:
-        victim.risky, victim.cause = True, group.cause
-    else:
+    before = group.members.keys() | set()
+    launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
+    came = [one for name, one in group.members.items() if name not in before]
+    for one in came:
+        one.evens = True
+    if not came:
         group.retry_at = region.now + region.conditions.retry
         region.wake(group, group.retry_at)
+
+
+def _evened(region: Region, group: Group) -> None:
+    """End what is too much, once what was launched to even out zones is in service.
+
+    Which instance that is the termination policy says then, as everywhere (user guide, "Control which Auto Scaling instances terminate
+    during scale in"), so that protection that came meanwhile counts; where all others are protected it is the one that was launched.
+    """
+    came = [one for one in group.members.values() if one.evens and one.counted]
+    if "Terminate" in group.suspended or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
+        return
+    for one in came:
+        one.evens = False
+        if (victim := _selected(group, one.weight)) is None:
+            continue
+        now = f"At {iso(at(region.now))}"
+        # As groups were seen to say it: aws/containers-roadmap#1453.
+        less = f"shrinking the capacity from {group.has} to {group.has - victim.weight}"
+        what = f"{now} an instance was taken out of service in response to a difference between desired and actual capacity, {less}."
+        what += f"  {now} instance {victim.id} was selected for termination."
+        lifecycle.end(region, group, victim, f"{group.cause}  {what}")
 
 
 def _replaced(region: Region, group: Group) -> None:
@@ -150,13 +181,7 @@ def _replaced(region: Region, group: Group) -> None:
     safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
     for one in [one for one in group.members.values() if one.risky and one.counted]:
         if safe >= group.desired and "Terminate" not in group.suspended:
-            now = f"At {iso(at(region.now))}"
-            what = f"{now} an instance was taken out of service in response to"
-            text = f"{what} {one.why}."
-            if one.cause:
-                # As groups were seen to say it: aws/containers-roadmap#1453.
-                lowered = f"a difference between desired and actual capacity, shrinking the capacity from {group.has} to {group.desired}"
-                text = f"{one.cause}  {what} {lowered}.  {now} instance {one.id} was selected for termination."
+            text = f"At {iso(at(region.now))} an instance was taken out of service in response to {one.why}."
             lifecycle.end(region, group, one, text)
 
 
@@ -192,14 +217,7 @@ def risk(region: Region, instance: Instance) -> None:
 
 def _lost(region: Region, instance: Instance, why: str) -> None:
     instance.reason = "Server.SpotInstanceTermination" if why == RECLAIMED else "Server.InternalError"
-    group = region.groups.get(instance.group)
-    lifecycle.gone(region, group, instance)
-    if group is not None:
-        what = "an instance was taken out of service in response to an EC2 health check indicating it has been terminated or stopped."
-        text = f"Terminating EC2 instance: {instance.id}"
-        activities.add(region, group, text, f"At {iso(at(region.now))} {what}", status="Successful", ended=True)
-        group.cause = ""
-        region.wake(group)
+    lifecycle.lost(region, instance)
 
 
 def reclaim(region: Region, instance: Instance, *, notice: float) -> None:

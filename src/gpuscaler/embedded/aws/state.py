@@ -89,10 +89,11 @@ class Volume:
 class Instance:
     """An instance, of ``group`` where that is not "". ``lifecycle`` is its state there, ``weight`` what it counts.
 
-    ``state`` is EC2's. ``doomed`` will end while it is pending; a ``risky`` one is to be replaced before it ends, because of ``why``,
-    or of the longer ``cause``. ``token`` and ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that
-    launched or ends it. ``held`` is what its kubelet said while it was prepared in a warm pool. ``launch`` is the data of the launch
-    template or configuration that it was made from.
+    ``state`` is EC2's. ``doomed`` is why it will end by itself before it is a node. A ``risky`` one is to be replaced before it ends,
+    because of ``why``. One that ``evens`` out zones is above what its group desires, until that has ended one for it. ``token`` and
+    ``hook`` belong to the lifecycle action that it waits for, ``activity`` is the one that launched or ends it. ``held`` is what its
+    kubelet said while it was prepared in a warm pool. ``launch`` is the data of the launch template or configuration that it was made
+    from.
     """
 
     machine: CloudMachine
@@ -108,10 +109,10 @@ class Instance:
     state: str = "pending"
     protected: bool = False
     health: str = "Healthy"
-    doomed: bool = False
+    doomed: str = ""
     risky: bool = False
-    why: str = "a rebalance"
-    cause: str = ""
+    why: str = ""
+    evens: bool = False
     held: list[CloudEvent] = field(default_factory=list)
     hook: str = ""
     token: str = ""

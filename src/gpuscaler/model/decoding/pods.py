@@ -23,6 +23,7 @@ class Condition(Wire):
 
 class PodStatus(Wire):
     phase: str | None = None
+    reason: str | None = None
     conditions: list[Condition] | None = None
     nominated_node_name: str | None = None
     start_time: str | None = None
@@ -87,6 +88,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         checkpoint_requested=requested,
         checkpointed=answered,
         ready=ready,
+        reason=interner.text(status.reason) if status.reason and status.phase == "Failed" else "",
     )
 
 

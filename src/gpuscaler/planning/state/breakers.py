@@ -143,10 +143,12 @@ class Breaker(Struct, frozen=True, gc=False):
 
 
 class Closed(Struct, frozen=True, gc=False):
-    """A breaker that a grant closed at ``at``, not long ago."""
+    """A breaker that a grant closed at ``at``, not long ago, after ``strikes`` from ``since`` on."""
 
     target: Target
     at: float
+    strikes: int = 0
+    since: float = 0.0
 
 
 class Proof(Struct, frozen=True, gc=False):
@@ -219,7 +221,7 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
         return breakers
     proven = [one for one in breakers.open if one.cause not in AFTER_GRANTS and closes(event, one)]
     recent = [one for one in breakers.closed if event.at < one.at + SETTLE_SECONDS]
-    recent += [Closed(one.target, event.at) for one in proven if one.cause != THROTTLED]
+    recent += [Closed(one.target, event.at, one.strikes, one.since) for one in proven if one.cause != THROTTLED]
     return replace(breakers, open=tuple(one for one in breakers.open if one not in proven), closed=tuple(recent))
 
 
@@ -293,7 +295,11 @@ def struck(
     others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not known)
     detail = "" if isinstance(event, Reclaimed) else event.detail
     if known is None:
-        new = Breaker(target, cause, 1, event.at, event.at, None, detail=detail, lacks=lacks)
+        # Spot that comes and goes is asked ever more rarely: that there was some for a few minutes does not make it new.
+        before = [one for one in breakers.closed if one.target == target and event.at < one.at + SETTLE_SECONDS]
+        last_time = max(before, key=lambda one: one.strikes, default=None) if cause == RECLAIMED else None
+        strikes, since = (last_time.strikes, last_time.since or event.at) if last_time is not None else (0, event.at)
+        new = Breaker(target, cause, strikes + 1, since, event.at, None, detail=detail, lacks=lacks)
     elif known.probe is None and is_open(known, event.at):
         return replace(breakers, open=(*others, replace(known, detail=detail or known.detail)))
     else:

@@ -7,7 +7,7 @@ from gpuscaler.planning.state.events import Key
 #: What is known of an order: written down and perhaps sent, sent and its answer lost, answered.
 INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
 
-#: Steps of a promise: nominations are being written, the machine is open and its pods are awaited, the machine is being closed again.
+#: Steps of a promise: the machine is closed and its pods are bound or nominated, it is open and its pods are awaited, it is closed again.
 NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
 
 #: Steps of a removal: closing the node, waiting for what replaces it, evicting its pods, waiting for their volumes to be detached, ending
@@ -35,7 +35,8 @@ class Coming(Struct, frozen=True, gc=False):
     """One machine of an order that is not open yet.
 
     ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
-    is what it is, once known. ``price`` is dollars per hour as planned, ``after`` ids of machines that open first. Moments to come are 0.
+    is what it is, once known. ``price`` is dollars per hour as planned. ``after`` was an order between machines: it is read and not used.
+    Moments to come are 0.
     ``granted`` is when its name was learned, which time-outs count from, ``launched`` when the cloud started it, where that was earlier:
     a controller that was away learns of machines late. ``order`` is empty for a machine that nobody here asked for. ``gang`` is the
     ``namespace/name`` of the one gang that it was bought for, empty where that is none, or several. ``pods`` are those that the newest plan
@@ -75,10 +76,9 @@ class Coming(Struct, frozen=True, gc=False):
 class Promise(Struct, frozen=True, gc=False):
     """Pods that ``node``, a machine of ``offering``, was opened for, and where that stands; ``since`` is when ``step`` began.
 
-    ``nominated`` is when nominations were last written, ``stood`` when all of them were first seen after that, ``lifted`` when our taint
-    was last taken off. ``closes`` says that the node is closed again once its pods have come. ``called`` is when its turn to open came.
-    Where pods are bound, ``sent`` are those whose bindings were sent, ``nominated`` is when, ``stood`` when all of them had come, and
-    ``called`` when one of its pods was given up: it takes no new ones, and opens.
+    ``sent`` are the pods whose bindings were sent, ``nominated`` is when bindings or nominations were last written, ``stood`` when all that
+    are to be bound had come, ``lifted`` when our taint was last taken off. ``closes`` says that the node is closed again once its pods have
+    come. ``called`` is when one of its pods was given up, or nobody was meant for it: it takes no new ones, and opens.
     """
 
     node: str

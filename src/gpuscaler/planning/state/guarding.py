@@ -10,6 +10,8 @@ class Guarding(Struct, frozen=True, gc=False):
 
     ``refused`` says of pools why their machines cannot be protected, and ``since`` when that was answered. ``crowded`` are, for each pool
     that balances its zones, the zones that have at least two machines more than another, ``fuller`` those that have at least one more.
+    ``beaten`` are machines that their group ended in a crowded zone before they were protected, by id: their pools, and when that was.
+    ``levels`` are, for each pool whose machines cannot be protected, how many its zones have.
     """
 
     machines: Mapping[str, str] = {}
@@ -18,3 +20,5 @@ class Guarding(Struct, frozen=True, gc=False):
     since: Mapping[str, float] = {}
     crowded: Mapping[str, tuple[str, ...]] = {}
     fuller: Mapping[str, tuple[str, ...]] = {}
+    beaten: Mapping[str, tuple[str, float]] = {}
+    levels: Mapping[str, Mapping[str, int]] = {}

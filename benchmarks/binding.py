@@ -1,0 +1,74 @@
+"""On a real control plane: how soon promised pods are bound, and how long a machine stays closed for a scheduler that hears late.
+
+``WORKLOADS=500 python -m benchmarks binding`` plays 500 random workloads, ten at a time, which takes an hour.
+"""
+
+import asyncio
+import os
+from collections.abc import Iterator
+
+from tests.e2e import steering
+from tests.e2e.promising import Promised, promised
+from tests.e2e.stage import version
+
+from benchmarks.figures import Figure
+from gpuscaler.planning.binding import MARGIN_SECONDS
+
+#: Seconds that the machines of random workloads become ready apart.
+APART = 120.0
+#: Machines that are ready in one second.
+MANY = 100
+#: By so many seconds the scheduler hears of pods late, and so many it is given before a machine opens.
+BEHIND, MARGINS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0), (0.0, 0.5, 1.0, 2.0)
+
+
+def figures() -> Iterator[Figure]:
+    yield random_workloads(int(os.environ.get("WORKLOADS", "20")))
+    yield at_once(asyncio.run(promised("bench-binding-many", machines=MANY, boot=30.0)))
+    yield margins({(deaf, margin): asyncio.run(played(deaf, margin)) for deaf in BEHIND for margin in MARGINS})
+
+
+def random_workloads(many: int) -> Figure:
+    found = asyncio.run(steering.measure_all(many, seed=1, apart=APART, restart=True))
+    p50, p99 = found.waited(0.5), found.waited(0.99)
+    whole = found.bound == found.planned and not (found.further or found.broken or found.overfull or found.failed)
+    return Figure(
+        f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed meanwhile: from ready to bound",
+        "",
+        "p50 ≤ 0.5 s, p99 ≤ 2 s; all bound, no further purchase, no node overfull, no pod turned away",
+        str(found),
+        whole and p50 <= 0.5 and p99 <= 2.0,
+        {"planned": found.planned, "bound": found.bound, "ours": found.ours, "further": found.further, "p50": p50, "p99": p99},
+    )
+
+
+def at_once(found: Promised) -> Figure:
+    return Figure(
+        f"Kubernetes {version()}: {found.machines} machines that are ready at about the same moment",
+        "",
+        "all bound within 5 s; no node overfull, no pod turned away",
+        str(found),
+        len(found.waits) == found.pods and found.late <= 5.0 and not (found.overfull or found.moved or found.failed),
+        {"pods": found.pods, "apart": found.apart, "late": found.late},
+    )
+
+
+async def played(deaf: float, margin: float) -> Promised:
+    found = await promised(f"bench-binding-{deaf}-{margin}", rivals=150, deaf=deaf, margin=margin)
+    print(f"scheduler {deaf:g} s behind, given {margin:g} s: {found}", flush=True)
+    return found
+
+
+def margins(found: dict[tuple[float, float], Promised]) -> Figure:
+    """Nodes of ten that kube-scheduler gave more to than they have, by how late it hears of pods and how long it is given."""
+    bad = {case: len(one.overfull) + one.failed for case, one in found.items()}
+    rows = (f"{deaf:g} s late: {', '.join(f'{bad[deaf, margin]}' for margin in MARGINS)}" for deaf in BEHIND)
+    return Figure(
+        f"Kubernetes {version()}: nodes overfull and pods turned away where kube-scheduler hears late of pods, given "
+        f"{', '.join(f'{margin:g}' for margin in MARGINS)} s before a machine opens",
+        "",
+        f"none where it is as late as the {MARGIN_SECONDS:g} s that it is given",
+        "; ".join(rows),
+        all(not many for (deaf, margin), many in bad.items() if margin == MARGIN_SECONDS and deaf < margin),
+        {f"{deaf:g}-{margin:g}": float(many) for (deaf, margin), many in bad.items()},
+    )

@@ -1,0 +1,86 @@
+"""``gpuscaler open``: a person takes the taints off that keep pods from machines."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from gpuscaler.cli.leading import talk
+from gpuscaler.cli.reaching import access_options, find
+
+if TYPE_CHECKING:
+    from gpuscaler.kube.client import Client
+    from gpuscaler.kube.transport import Transport
+
+
+#: While it goes on, it looks so often, in seconds.
+PAUSE = 2.0
+
+
+@click.command("open")
+@click.argument("nodes", nargs=-1, metavar="[NODE]...")
+@access_options
+@click.option("--all", "every", is_flag=True, help="All nodes that are closed.")
+@click.option("--for", "duration", default="", metavar="DURATION", help="Go on for so long, such as 40s, with what is closed meanwhile.")
+def open_(nodes: tuple[str, ...], kubeconfig: Path | None, context: str, *, every: bool, duration: str) -> None:
+    """Take the taints off that close NODEs: gpuscaler.io/arriving and gpuscaler.io/kept.
+
+    A machine that is not ready yet is closed again by a controller that runs; hold it, or take it away, before. It needs get, list and
+    patch on nodes.
+    """
+    from gpuscaler.model.durations import DurationError, parse_duration
+
+    if every == bool(nodes):
+        raise click.UsageError(f"saw {'--all and names' if every else 'neither names nor --all'}, expected the names of nodes or --all")
+    try:
+        seconds = parse_duration(duration) if duration else 0.0
+    except DurationError as error:
+        raise click.UsageError(f"--for: {error}") from error
+    sys.exit(talk(find(kubeconfig, context), lambda transport: opened(transport, nodes, seconds)))
+
+
+#: As the command is called.
+open = open_  # noqa: A001
+
+
+async def opened(transport: "Transport", nodes: tuple[str, ...], seconds: float) -> int:
+    """Open ``nodes``, or all that are closed, for so many ``seconds``; 1 where the last time one could not be opened, or is not there."""
+    from gpuscaler.kube.client import Client
+
+    client, clock = Client(transport), asyncio.get_running_loop().time
+    until, found = clock() + seconds, False
+    while True:
+        wanted, failed = await _open(client, nodes)
+        found = found or bool(wanted or failed)
+        if clock() + PAUSE > until:
+            break
+        await asyncio.sleep(PAUSE)
+    if not found:
+        click.echo("No node is closed.")
+    return 1 if failed else 0
+
+
+async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], list[str]]:
+    """Open those of ``nodes`` that are closed, or all; which these were, and what went wrong."""
+    import msgspec
+
+    from gpuscaler.cli.printing import shown
+    from gpuscaler.control.acting import Actor, WireNode
+    from gpuscaler.kube.resources import NODES
+    from gpuscaler.planning.acts import Lift
+    from gpuscaler.planning.keeping import CLOSING_TAINTS
+
+    there = [msgspec.json.decode(one, type=WireNode) for one in await client.list_all(NODES)]
+    closed = [one.metadata.name for one in there if any(taint.key in CLOSING_TAINTS for taint in one.spec.taints or ())]
+    missing = sorted(set(nodes) - {one.metadata.name for one in there})
+    wanted = [name for name in closed if not nodes or name in nodes]
+    outcomes = await Actor(client).carry_out(Lift(name, "a person asked for it") for name in wanted)
+    failed = [*(f"node {name}: there is none of that name" for name in missing), *(one.detail for one in outcomes if one.detail)]
+    for name, outcome in zip(wanted, outcomes, strict=True):
+        if not outcome.detail:
+            click.echo(shown(f"Node {name} is open."))
+    for sentence in failed:
+        click.echo(shown(sentence), err=True)
+    return wanted, failed

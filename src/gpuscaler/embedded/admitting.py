@@ -1,0 +1,65 @@
+"""Which pods a kubelet admits: it goes by what it sees of its node itself, whoever has bound them.
+
+A pod that is not admitted fails for good (``pkg/kubelet/lifecycle/predicate.go``; the device manager says of devices that are not there
+``UnexpectedAdmissionError``).
+"""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.filters.resources import PODS, wanted
+
+
+class Refusal(NamedTuple):
+    """Why a pod is turned away: one word, and a sentence."""
+
+    reason: str
+    message: str
+
+
+class Admission:
+    """What the pods of each node that were admitted have taken."""
+
+    def __init__(self) -> None:
+        self._allocatable: dict[str, Mapping[str, int]] = {}
+        #: By the node's name and the pod's uid.
+        self._taken: dict[str, dict[str, Mapping[str, int]]] = {}
+        self._nodes: dict[str, str] = {}
+
+    def node_changed(self, name: str, node: Node | None) -> None:
+        if node is not None:
+            self._allocatable[name] = node.allocatable
+        else:
+            self._allocatable.pop(name, None)
+
+    def left(self, uid: str) -> None:
+        """A pod is gone, or done."""
+        self._taken.get(self._nodes.pop(uid, ""), {}).pop(uid, None)
+
+    def admit(self, pod: Pod) -> Refusal | None:
+        """Admit ``pod`` to its node, or say why not; once it is admitted, it stays so."""
+        asked = {**wanted(pod.spec), PODS: 1}
+        if pod.uid not in self._nodes:
+            # One that runs was admitted before anybody played its kubelet.
+            if pod.phase == "Pending" and (refusal := self._refusal(pod.node_name, asked)) is not None:
+                return refusal
+            self._nodes[pod.uid] = pod.node_name
+            self._taken.setdefault(pod.node_name, {})[pod.uid] = asked
+        return None
+
+    def _refusal(self, node: str, asked: Mapping[str, int]) -> Refusal | None:
+        there = self._allocatable.get(node, {})
+        for resource, amount in asked.items() if there else ():
+            used = sum(one.get(resource, 0) for one in self._taken.get(node, {}).values())
+            left = there.get(resource, 0) - used
+            if amount <= left:
+                continue
+            if is_device(resource):
+                what = f"requested number of devices unavailable for {resource}. Requested: {amount}, Available: {max(0, left)}"
+                return Refusal("UnexpectedAdmissionError", f"Allocate failed due to {what}, which is unexpected")
+            what = f"Node didn't have enough resource: {resource}, requested: {amount}, used: {used}, capacity: {there.get(resource, 0)}"
+            return Refusal(f"OutOf{resource}", what)
+        return None

@@ -1,0 +1,92 @@
+"""Which promised pods still wait, whether they have room on their node, and whose place an older pod takes."""
+
+from collections.abc import Iterable, Iterator, Set
+
+from msgspec.structs import replace
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.live_templates import spoken
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodOptions
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.filters.resources import PODS, wanted
+from gpuscaler.planning.state.ledger import Ledger
+
+
+def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
+    """Those of ``pods`` that still wait for a node."""
+    for key in pods:
+        pod = cluster.pods.get(key)
+        if pod is not None and not (pod.node_name or pod.finished or pod.deleted):
+            yield pod
+
+
+def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
+    """Whether all of ``pods`` have room on ``node`` beside the pods that are bound there and stay, by what they ask for."""
+    free = dict(node.allocatable)
+    here = cluster.on_node.get(node.name, {}).values()
+    for pod in (*(one for one in here if not one.deleted), *pods):
+        for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
+            free[resource] = free.get(resource, 0) - amount
+            if free[resource] < 0:
+                return False
+    return True
+
+
+def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
+    """What ``node`` has too little of for ``pod``, had it none but its DaemonSets' and mirror pods, in words; "" where it has enough.
+
+    A resource of which it shows none at all is left out: the device plugin may be restarting.
+    """
+    here = [one for one in cluster.on_node.get(node.name, {}).values() if one.options.mirror or one.owner.kind in ("DaemonSet", "Node")]
+    for resource, amount in (*wanted(pod.spec).items(), (PODS, 1)):
+        shown = node.allocatable.get(resource, 0)
+        room = shown - sum(1 if resource == PODS else wanted(one.spec).get(resource, 0) for one in here)
+        if shown and room < amount:
+            return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and it asks for {spoken(resource, amount)}"
+    return ""
+
+
+def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
+    """Machines of ``book``, by id, on whose nodes some of the pods that they were bought for have no room any more.
+
+    Pods that tolerate every taint, or are bound by hand, wait for no machine to open.
+    """
+    registered = [one for one in book.coming if one.pods and one.node in cluster.on_node and one.node in cluster.nodes]
+    if not registered:
+        return frozenset()
+    promised = {offering.key: offering.allocatable for pool in policy.pools for offering in pool.offerings}
+    found = set()
+    for one in registered:
+        node, left = cluster.nodes[one.node], list(waiting(one.pods, cluster))
+        # What it does not show yet it shall have.
+        expected = replace(node, allocatable={**promised.get(one.key, {}), **node.allocatable})
+        if left and not has_room(left, expected, cluster):
+            found.add(one.id)
+    return frozenset(found)
+
+
+def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
+    """Those of ``pods``, who wait for one machine, that an older pod is behind which scheduling cannot tell from them, each with that one.
+
+    Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
+    """
+    mine: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    for pod in pods:
+        if not pod.options.gang and not any(volume.ephemeral for volume in pod.spec.volumes):
+            mine.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
+    others: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    for key, bucket in cluster.unbound.items() if mine else ():
+        alike = (key.spec, key.labels, key.options)
+        if alike in mine and key.unschedulable and not key.terminating and not key.nominated:
+            others.setdefault(alike, []).extend(bucket.pods.values())
+    pairs: list[tuple[str, str]] = []
+    for alike, here in mine.items():
+        names = {pod.key for pod in here}
+        elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
+        # Of one age, which many are that one owner made, everybody stays where he is.
+        everybody = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
+        first = {key for _, _, key in everybody[: len(here)]}
+        pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
+    return tuple(pairs)

@@ -1,0 +1,40 @@
+"""The taint of machines that are kept for large pods.
+
+They have one of their own, since the other says that a machine is not open yet.
+"""
+
+from collections.abc import Iterator
+
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.acts import Act, Close, Lift
+from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.roll import Roll
+from gpuscaler.planning.state.ledger import Ledger
+
+
+def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: Inventory | None) -> Iterator[Act]:
+    """Give machines of pools with ``min_gpus_per_pod`` that have come the taint in place of the other, and take it off all others."""
+    let_go = inventory.let_go if inventory is not None else ()
+    for node in cluster.table.tainted(KEPT_TAINT):
+        if node.bought is not None and node.bought[0] in let_go and not node.deleted:
+            yield Lift(node.name, f"pool {node.bought[0]} is ours no longer")
+    for node, least in _settled(ARRIVING_TAINT, book, cluster, policy, roll):
+        if least:
+            yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)
+    for node, least in _settled(KEPT_TAINT, book, cluster, policy, roll):
+        if not least:
+            yield Lift(node.name, "its pool keeps no machines for large pods")
+
+
+def _settled(taint: str, book: Ledger, cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[tuple[Node, int]]:
+    """Nodes of our pools with ``taint`` that nothing is under way with, each with the GPUs that a pod must ask for there."""
+    tainted = {node.name: node for node in cluster.table.tainted(taint) if not node.deleted}
+    if not tainted:
+        return
+    under_way = {one.node for one in book.coming} | {one.node for one in book.promises} | {one.node for one in book.leaving}
+    for name, member in members({name: tainted[name] for name in tainted.keys() - under_way}, policy, roll.unlisted).items():
+        yield tainted[name], member.pool.min_gpus_per_pod

@@ -1,0 +1,71 @@
+"""What helm runs once a release is gone."""
+
+from typing import Any
+
+import click
+import pytest
+from tests.charts.rendering import SMALL, Object, merged, objects, render, text
+
+from gpuscaler.cli import main
+
+pytestmark = pytest.mark.charts
+
+
+def hooks(more: dict[str, Any] | None = None) -> dict[str, Object]:
+    """What is made beside all that is installed."""
+    every, installed = objects(text(merged(SMALL, more or {}), hooks=True)), render(more)
+    assert not [name for name in installed if "helm.sh/hook" in every[name]["metadata"].get("annotations", {})]
+    return {name: one for name, one in every.items() if name not in installed}
+
+
+def test_all_of_it_is_made_when_the_release_is_gone_and_goes_once_it_has_succeeded() -> None:
+    found = hooks()
+
+    assert sorted(name.partition("/")[0] for name in found) == ["ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"]
+    notes = {name: one["metadata"]["annotations"] for name, one in found.items()}
+    assert {one["helm.sh/hook"] for one in notes.values()} == {"post-delete"}
+    assert {one["helm.sh/hook-delete-policy"] for one in notes.values()} == {"before-hook-creation,hook-succeeded"}
+    weights = {name: int(one["helm.sh/hook-weight"]) for name, one in notes.items()}
+    assert max(weights, key=lambda name: weights[name]) == "Job/gpuscaler-uninstall"
+
+
+def test_the_job_opens_nodes_for_longer_than_a_controller_may_take_to_end() -> None:
+    job = hooks({"controller": {"terminationGracePeriodSeconds": 50}})["Job/gpuscaler-uninstall"]["spec"]
+    (container,) = job["template"]["spec"]["containers"]
+    command, *arguments = container["args"]
+    found = main.get_command(click.Context(main), command)
+    assert found is not None
+    said = found.make_context(command, list(arguments)).params
+
+    assert (command, said["every"], said["nodes"], said["duration"]) == ("open", True, (), "55s")
+    assert job["activeDeadlineSeconds"] > 60
+    assert job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_its_pod_is_the_controller_s_but_for_what_it_may_do() -> None:
+    found = hooks({"image": {"tag": "9"}, "controller": {"tolerations": [{"operator": "Exists"}]}})
+    pod = found["Job/gpuscaler-uninstall"]["spec"]["template"]["spec"]
+    controller = render({"image": {"tag": "9"}})["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]
+
+    assert pod["containers"][0]["image"] == controller["containers"][0]["image"]
+    assert pod["containers"][0]["securityContext"] == controller["containers"][0]["securityContext"]
+    assert (pod["securityContext"], pod["nodeSelector"]) == (controller["securityContext"], controller["nodeSelector"])
+    assert pod["tolerations"] == [{"operator": "Exists"}]
+    (role,) = (one for name, one in found.items() if name.startswith("ClusterRole/"))
+    assert role["rules"] == [{"apiGroups": [""], "resources": ["nodes"], "verbs": ["get", "list", "patch"]}]
+    (binding,) = (one for name, one in found.items() if name.startswith("ClusterRoleBinding/"))
+    assert binding["roleRef"]["name"] == role["metadata"]["name"]
+    assert binding["subjects"] == [{"kind": "ServiceAccount", "name": pod["serviceAccountName"], "namespace": "gpuscaler"}]
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"controller": {"openNodesOnUninstall": False}},
+        {"controller": {"dryRun": True}},
+        {"controller": {"rbac": {"create": False}}},
+        {"controller": {"enabled": False}, "exporter": {"enabled": True}},
+    ],
+)
+def test_where_nothing_was_closed_or_no_rights_are_to_be_given_nothing_is_run(values: dict[str, Any]) -> None:
+    assert hooks(values) == {}

@@ -1,0 +1,37 @@
+"""The recorded cases in ``../shared/cases`` in which running pods were evicted into room that was promised to others."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpuscaler.cli import main
+
+CASES = Path(__file__).parents[3] / "shared" / "cases"
+
+
+def answer(*words: str, code: int = 0) -> Any:
+    """What a command prints as JSON. Each file that is named after ``CASES/`` must be there."""
+    for word in words:
+        if word.startswith(str(CASES)) and not Path(word).exists():
+            pytest.skip(f"../shared/cases/{Path(word).name} is not there")
+    done = CliRunner().invoke(main, [*words, "--json"])
+    assert done.exit_code == code, done.output
+    return json.loads(done.stdout)
+
+
+def test_a_replica_is_not_moved_into_the_room_of_a_pod_that_is_nominated() -> None:
+    made = answer("plan", "--cluster", str(CASES / "nominated-cluster.yaml"), "--pools", str(CASES / "nominated-pools.yaml"))
+
+    assert made["removals"] == []
+    assert made["ignored"] == [{"pod": "serving/web-2", "reason": "nominated to node node-b"}]
+
+
+def test_the_plan_that_evicted_four_replicas_of_ten_while_their_deployment_grew_evicts_none_now() -> None:
+    """A hundred nodes, on 30 of which pods are nominated: the decision as it was recorded gave seven nodes back."""
+    made = answer("replay", "--inputs", str(CASES / "evicts-for-nominated.inputs"), code=1)
+
+    assert made["removals"] == []
+    assert made["machines"] == []

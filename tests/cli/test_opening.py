@@ -1,0 +1,91 @@
+"""``gpuscaler open`` over HTTP."""
+
+import threading
+from pathlib import Path
+
+import msgspec
+import pytest
+from click.testing import CliRunner, Result
+from tests.cli.serving import Served, served
+
+from gpuscaler.cli import main
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import NODES
+from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT
+
+pytestmark = pytest.mark.looptime(False)
+TAINTS = {"a": ARRIVING_TAINT, "b": KEPT_TAINT, "c": "gpuscaler.io/leaving"}
+
+
+def invoke(cluster: Served, *arguments: str) -> Result:
+    return CliRunner().invoke(main, ["open", *arguments, "--kubeconfig", str(cluster.kubeconfig)])
+
+
+def closed(cluster: Served) -> dict[str, list[str]]:
+    async def read(client: Client) -> dict[str, list[str]]:
+        nodes = [msgspec.json.decode(one) for one in await client.list_all(NODES)]
+        return {one["metadata"]["name"]: [taint["key"] for taint in one["spec"].get("taints") or ()] for one in nodes}
+
+    return cluster.ask(read)
+
+
+def make(cluster: Served) -> None:
+    async def write(client: Client) -> None:
+        for name, key in TAINTS.items():
+            spec = {"taints": [{"key": key, "effect": "NoSchedule"}, {"key": "team", "effect": "NoSchedule"}]}
+            await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": spec})
+
+    cluster.ask(write)
+
+
+def close(cluster: Served, name: str) -> None:
+    async def write(client: Client) -> None:
+        spec = {"taints": [{"key": ARRIVING_TAINT, "effect": "NoSchedule"}, {"key": "team", "effect": "NoSchedule"}]}
+        await client.merge_patch(NODES, name, {"spec": spec})
+
+    cluster.ask(write)
+
+
+def test_all_closed_nodes_are_opened_and_other_taints_stay(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        make(cluster)
+        result = invoke(cluster, "--all")
+
+        assert (result.exit_code, result.output) == (0, "Node a is open.\nNode b is open.\n")
+        found = closed(cluster)
+        assert [found[name] for name in "abc"] == [["team"], ["team"], ["gpuscaler.io/leaving", "team"]]
+        assert invoke(cluster, "--all").output == "No node is closed.\n"
+
+
+def test_nodes_that_are_named_are_opened_and_one_that_is_not_there_is_reported(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        make(cluster)
+        result = invoke(cluster, "b", "x")
+
+        assert (result.exit_code, result.output) == (1, "Node b is open.\nnode x: there is none of that name\n")
+        assert closed(cluster)["a"] == [ARRIVING_TAINT, "team"]
+
+
+@pytest.mark.parametrize("words", [(), ("a", "--all")])
+def test_either_names_or_all_are_expected(tmp_path: Path, words: tuple[str, ...]) -> None:
+    with served(tmp_path) as cluster:
+        assert invoke(cluster, *words).exit_code == 2
+
+
+def test_for_a_while_what_is_closed_meanwhile_is_opened_too(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        make(cluster)
+        closing = threading.Timer(1.0, lambda: close(cluster, "c"))
+        closing.start()
+        result = invoke(cluster, "--all", "--for", "5s")
+        closing.join()
+
+        assert (result.exit_code, sorted(result.output.splitlines())) == (0, [f"Node {name} is open." for name in "abc"])
+        assert closed(cluster)["c"] == ["team"]
+
+
+def test_a_duration_that_is_none_is_refused(tmp_path: Path) -> None:
+    with served(tmp_path) as cluster:
+        result = invoke(cluster, "--all", "--for", "soon")
+
+        assert (result.exit_code, "--for: saw 'soon'" in result.output) == (2, True)

@@ -1,0 +1,43 @@
+"""Recommendations to replace spot machines, for all of them at once, again and again, and each several times."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+from gpuscaler.embedded.aws import notices, scaling
+
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
+
+
+def launched(here: Stage) -> Counter[str]:
+    """How many machines there ever were, by market."""
+    return Counter(one.offering.market for one in here.region.hardware.core.history())
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+async def test_recommendations_to_replace_all_spot_machines_at_once_buy_nothing_beside_what_the_group_launches(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("a-spot", market="spot", CapacityRebalance=True)
+        here.group("b-on-demand")
+        here.start(here.settings(queue_url=here.queue()))
+        await here.deploy("serve", 2)
+        await here.sleep(120.0)
+        bought = here.session.asked["LaunchInstances"]
+        for _ in range(4):
+            for one in [one for one in here.region.instances.values() if one.state == "running"]:
+                for _ in range(3):
+                    notices.rebalance(here.region, one)
+                scaling.risk(here.region, one)
+            await here.sleep(120.0)
+            assert await all_bound(here)
+
+        # The group launches one for each machine and storm; nothing comes on top, and nothing that replaces a replacement.
+        assert here.session.asked["LaunchInstances"] == bought
+        assert launched(here) == {"spot": 2 + 4 * 2}
+        assert here.desired("a-spot") == 2

@@ -1,0 +1,155 @@
+"""Machines open for a moment for DaemonSets as they are shipped, seen from outside."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.world import ONE_GPU_MACHINES, Deaths, World, pod, world
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
+from gpuscaler.kube.resources import DAEMON_SETS, PODS
+from gpuscaler.planning.keeping import CLOSING_TAINTS, KEPT_TAINT
+
+pytestmark = pytest.mark.looptime(noop_cycles=1)
+
+BIND = f"steering: bind\n{ONE_GPU_MACHINES}"
+GPU = "nvidia.com/gpu"
+#: A machine is a node so many seconds after it was asked for, and shows its GPUs as many seconds after its device plugin runs.
+STEADY = Delays(boot=Delay(20, 20, 20), device_plugin=Delay(5, 5, 5), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
+NODE, SHOWS = 21.0, 26.0
+
+
+def is_closed(node: Mapping[str, Any]) -> bool:
+    return any(taint["key"] in CLOSING_TAINTS for taint in node["spec"].get("taints") or ())
+
+
+def shows(node: Mapping[str, Any]) -> bool:
+    return str(node["status"]["allocatable"].get(GPU, "0")) != "0"
+
+
+async def plugin_pods(here: World) -> list[dict[str, Any]]:
+    """Those of NVIDIA's device plugin."""
+    found = [msgspec.json.decode(one) for one in await here.user.list_all(PODS, namespace=NAMESPACE)]
+    return [one for one in found if one["metadata"]["ownerReferences"][0]["name"] == PLUGINS[0].name]
+
+
+async def watched(here: World, seconds: float) -> list[tuple[float, list[bool], list[bool]]]:
+    """For each tenth of a second: when, which nodes are closed, which show GPUs."""
+    began, seen = here.now(), []
+    for _ in range(int(seconds * 10)):
+        await here.sleep(0.1)
+        nodes = await here.nodes()
+        seen.append((here.now() - began, [is_closed(one) for one in nodes], [shows(one) for one in nodes]))
+    return seen
+
+
+@pytest.mark.parametrize("steered", [True, False])
+@pytest.mark.parametrize("steering", ["bind", "nominate"])
+async def test_a_device_plugin_as_it_is_shipped_runs_before_the_machine_opens(steering: str, steered: bool) -> None:
+    async with world(BIND.replace("bind", steering), delays=STEADY, steered=steered) as here:
+        here.start()
+        await here.submit("p")
+        seen = await watched(here, 45.0)
+
+        shown = next(at for at, _, gpus in seen if all(gpus) and gpus)
+        assert shown < SHOWS + 2.0
+        open_early = [at for at, closed, gpus in seen if closed == [False] and gpus == [False]]
+        assert len(open_early) < 10, "it is open for less than a second"
+        assert all(closed == [True] for at, closed, gpus in seen if NODE + 2.0 < at <= shown)
+        assert all((await here.bound()).values())
+        assert here.notes.outcomes == {"Kept": 1}
+        assert len(here.cluster.core.history()) == 1
+
+
+async def test_a_pod_without_gpus_that_slips_in_is_counted_and_the_promise_that_no_longer_fits_is_planned_again() -> None:
+    async with world(BIND, delays=STEADY) as here:
+        here.start()
+        await here.user.create(PODS, pod("large", cpu="3"), namespace="default")
+        await here.sleep(NODE + 2.0)
+        (first,) = here.cluster.core.list()
+        await here.user.create(PODS, pod("small", 0, cpu="2"), namespace="default")
+        await here.user.bind("default", "small", first.id)
+        await here.sleep(90.0)
+
+        assert (await here.bound())["large"] not in ("", first.id)
+        assert len(here.cluster.core.history()) == 2
+
+
+async def test_a_daemon_set_whose_pods_are_refused_is_named_and_tried_again() -> None:
+    async with world(BIND, delays=STEADY) as here:
+        refusal = Failure(403, "Forbidden", 'pods "nvidia-device-plugin-daemonset-x" is forbidden: exceeded quota: few')
+        here.cluster.api.faults.add(Fault("POST", f"/namespaces/{NAMESPACE}/pods", times=10_000, refusal=refusal))
+        here.start()
+        await here.submit("p")
+        await here.sleep(NODE + 20.0)
+
+        said = [one.text for one in here.notes.remarks if "DaemonSet" in one.text]
+        assert len(said) == 1
+        assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in said[0]
+        assert [is_closed(one) for one in await here.nodes()] == [True]
+        here.cluster.api.faults.clear()
+        seen = await watched(here, 80.0)
+        assert any(all(gpus) for _, _, gpus in seen)
+        assert all((await here.bound()).values())
+        assert here.controller is not None
+        assert here.controller.memory.windows == {}
+
+
+@pytest.mark.parametrize("before", [True, False])
+@pytest.mark.parametrize("steps", range(5, 14))
+async def test_a_controller_that_dies_while_a_machine_is_open_for_a_moment_goes_on_where_it_was(steps: int, before: bool) -> None:
+    async with world(BIND, delays=STEADY) as here:
+        here.start(Deaths(steps, before=before))
+        await here.submit("p")
+        await here.until_dead(60.0)
+        here.start()
+        seen = await watched(here, 90.0)
+
+        assert all((await here.bound()).values())
+        assert here.notes.outcomes == {"Kept": 1}
+        assert len(here.cluster.core.history()) == 1
+        assert sum(closed == [False] and gpus == [False] for _, closed, gpus in seen) < 15
+
+
+async def test_without_daemon_sets_that_need_it_no_machine_opens_early() -> None:
+    async with world(BIND, delays=STEADY) as here:
+        tolerant = PLUGINS[0].manifest()
+        tolerant["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
+        await here.user.create(DAEMON_SETS, tolerant, namespace=NAMESPACE)
+        here.start()
+        await here.submit("p")
+        seen = await watched(here, 45.0)
+
+        assert not any(closed == [False] and gpus == [False] for _, closed, gpus in seen)
+        assert all((await here.bound()).values())
+
+
+async def test_a_kept_machine_opens_for_seconds_when_its_device_plugin_is_updated_and_no_small_pod_comes_meanwhile() -> None:
+    async with world(BIND.replace("g4dn.xlarge", "g4dn.12xlarge") + "    min_gpus_per_pod: 4\n    idle_after: 1h\n", delays=STEADY) as here:
+        here.start()
+        await here.submit("first", 4, **{"gpuscaler.io/run-for": "20s"})
+        await here.sleep(SHOWS + 40.0)
+        (node,) = await here.nodes()
+        assert [taint["key"] for taint in node["spec"]["taints"]] == [KEPT_TAINT]
+        (before,) = await plugin_pods(here)
+        template = {"spec": {"template": {"spec": {"containers": [{"name": "plugin", "image": "nvidia:2"}]}}}}
+        await here.user.merge_patch(DAEMON_SETS, PLUGINS[0].name, template, namespace=NAMESPACE)
+        began, states = here.now(), []
+        for _ in range(400):
+            await here.sleep(0.1)
+            (node,) = await here.nodes()
+            states.append(not is_closed(node))
+        (after,) = await plugin_pods(here)
+
+        assert after["metadata"]["uid"] != before["metadata"]["uid"]
+        assert (shows(node), is_closed(node)) == (True, True)
+        assert 0 < sum(states) < 20
+        assert here.now() - began < 41.0
+        await here.submit("second", 4)
+        await here.sleep(20.0)
+        assert (await here.bound())["second"] == node["metadata"]["name"]
+        assert len(here.cluster.core.history()) == 1

@@ -1,0 +1,161 @@
+"""Machines that are ready at about the same moment, pods that they are promised to, and many others that wait for the same room."""
+
+import asyncio
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager, nullcontext
+from dataclasses import dataclass
+from random import Random
+
+from tests.e2e.delaying import late_scheduler
+from tests.e2e.objects import Json, pod
+from tests.e2e.stage import CLOUD, Stage, free_port, stage, until
+
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.keeping import ARRIVING_TAINT
+
+GPU = "nvidia.com/gpu"
+#: All machines boot as long, but for a second.
+TOGETHER: Json = {**CLOUD, "device_plugin_delay": ["500ms", "600ms", "700ms"]}
+POOL: Json = {"name": "b", "types": ["g5.48xlarge"], "idle_after": "10m"}
+FIRST: Json = {"metadata": {"name": "first"}, "value": 1000, "preemptionPolicy": "Never"}
+
+
+class Moments:
+    """When nodes were ready, with GPUs to give, and when pods were bound and where, as a watch shows it; by name and ``namespace/name``.
+
+    ``waiting`` are pods that the scheduler has found no node for.
+    """
+
+    def __init__(self) -> None:
+        self.ready: dict[str, float] = {}
+        self.bound: dict[str, tuple[float, str]] = {}
+        self.waiting = set[str]()
+
+    def hear(self, batch: Batch) -> None:
+        now = asyncio.get_running_loop().time()
+        for key, one in batch.changes.items():
+            if isinstance(one, Node) and one.ready and one.allocatable.get(GPU):
+                self.ready.setdefault(one.name, now)
+            elif isinstance(one, Pod) and one.node_name:
+                self.bound.setdefault(key, (now, one.node_name))
+            elif isinstance(one, Pod) and one.unschedulable:
+                self.waiting.add(key)
+
+    def waits(self, pods: Mapping[str, int]) -> list[float]:
+        """Seconds from when a pod's machine was ready until it was bound, the shortest first."""
+        found = (self.bound[name] for name in pods if name in self.bound)
+        return sorted(max(0.0, at - self.ready.get(node, at)) for at, node in found)
+
+
+def overfull(nodes: list[Json], pods: list[Json]) -> list[str]:
+    """The nodes that more GPUs are asked of than they have, by pods that were not turned away."""
+    used = Counter[str]()
+    for one in pods:
+        if one["status"].get("phase") != "Failed":
+            asked = (container.get("resources", {}).get("limits", {}).get(GPU, "0") for container in one["spec"]["containers"])
+            used[one["spec"].get("nodeName", "")] += sum(map(int, asked))
+    has = {one["metadata"]["name"]: int(one["status"].get("allocatable", {}).get(GPU, "0")) for one in nodes}
+    return sorted(node for node, many in used.items() if many > has.get(node, many))
+
+
+@asynccontextmanager
+async def watched(made: Stage) -> AsyncIterator[Moments]:
+    moments = Moments()
+    picture = Picture(made.admin, clock=asyncio.get_running_loop().time, random=Random(1), resources=(PODS, NODES))
+    picture.listen(moments.hear)
+    listening = asyncio.create_task(picture.run())
+    try:
+        yield moments
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+
+
+@dataclass(frozen=True)
+class Promised:
+    """What became of ``pods`` that ``machines`` were promised to.
+
+    ``apart`` is how many seconds the machines were ready one after the other, ``late`` how many after the last of them all pods were bound,
+    ``waits`` how many each pod waited for, once its machine was ready. ``overfull`` are nodes that more was bound to than they have.
+    """
+
+    machines: int
+    pods: int
+    apart: float
+    late: float
+    waits: list[float]
+    overfull: list[str]
+    moved: list[str]
+    failed: int
+
+    def __str__(self) -> str:
+        p50, p99 = (self.waits[min(len(self.waits) - 1, int(share * len(self.waits)))] for share in (0.5, 0.99))
+        return (
+            f"{len(self.waits)} of {self.pods} pods on {self.machines} machines that were ready within {self.apart:.1f} s: bound "
+            f"{p50:.2f} s after their machine was ready (p50), {p99:.2f} s (p99), all of them {self.late:.1f} s after the last was; "
+            f"{len(self.overfull)} nodes overfull, {self.failed} pods turned away"
+        )
+
+
+async def promised(
+    name: str, *, machines: int = 10, rivals: int = 0, gpus: int = 1, deaf: float = 0.0, margin: float | None = None, boot: float = 8.0
+) -> Promised:
+    """Two pods for each of the ``machines``, among ``rivals`` that ask for so many ``gpus``.
+
+    The scheduler hears of pods ``deaf`` seconds late. ``margin`` takes the place of the seconds that it is given before a machine opens.
+    """
+    cloud = {**TOGETHER, "boot": [f"{boot}s", f"{boot}s", f"{boot + 1}s"]}
+    async with stage(name) as made, made.kubelets(), watched(made) as moments, late_scheduler(made, deaf) if deaf else nullcontext():
+        await made.install()
+        await made.admin.create(PRIORITY_CLASSES, {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", **FIRST})
+        await made.namespace("b")
+        names = {f"b/p{number}": 3 if number % 2 else 5 for number in range(2 * machines)}
+        for key, many in names.items():
+            one = pod(key.partition("/")[2], "b", gpus=many)
+            one["spec"]["priorityClassName"] = "first"
+            await made.create(one, "b")
+        for number in range(rivals):
+            await made.create(pod(f"rival{number}", "b", gpus=gpus), "b")
+
+        async def waiting() -> bool:
+            return names.keys() <= moments.waiting
+
+        # All of them are planned at once: of some alone, two of three might be put on one machine, and then one of five has no room.
+        await until("the scheduler has found no room for those that come first", waiting, 120.0)
+        port = free_port()
+        run_file = made.run_file("run", [{**POOL, "max": machines}], cloud=cloud, port=port)
+        changed = "" if margin is None else f"from gpuscaler.planning import binding; binding.MARGIN_SECONDS = {margin}"
+        made.start(run_file, await made.kubeconfig(), port=port, changed=changed)
+
+        async def ready() -> bool:
+            return len(moments.ready) >= machines
+
+        async def bound() -> bool:
+            return names.keys() <= moments.bound.keys()
+
+        async def opened() -> bool:
+            return not any(taint["key"] == ARRIVING_TAINT for one in await made.listed(NODES) for taint in one["spec"].get("taints", ()))
+
+        await until("all machines show their GPUs", ready, 180.0)
+        last = max(moments.ready.values())
+        await until("all promised pods are bound", bound, 120.0)
+        await until("all machines are open", opened, 120.0)
+        await asyncio.sleep(3.0 + 2 * deaf)
+
+        pods = await made.pods("b")
+        where = {f"b/{one['metadata']['name']}": one["spec"].get("nodeName", "") for one in pods}
+        return Promised(
+            machines,
+            len(names),
+            last - min(moments.ready.values()),
+            max(moments.bound[key][0] for key in names) - last,
+            moments.waits(names),
+            overfull(await made.listed(NODES), await made.listed(PODS)),
+            sorted(key for key in names if where.get(key) != moments.bound[key][1]),
+            sum(one["status"].get("phase") == "Failed" for one in pods),
+        )

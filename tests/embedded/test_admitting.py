@@ -1,0 +1,75 @@
+"""Kubelets turn pods away that have no room on their node, whoever has bound them."""
+
+from typing import Any
+
+import pytest
+from tests.embedded.workloads.lab import Lab, lab
+
+from gpuscaler.kube.resources import NODES, PODS
+
+ROOM = {"cpu": "4", "memory": "8Gi", "pods": "3", "nvidia.com/gpu": "2"}
+
+
+async def bind(here: Lab, name: str, **requests: str) -> None:
+    container = {"name": "c", "image": "train:1", "resources": {"requests": requests, "limits": requests}}
+    spec = {"nodeName": "a", "containers": [container], "terminationGracePeriodSeconds": 0}
+    await here.user.create(PODS, {"metadata": {"name": name}, "spec": spec}, namespace="default")
+    await here.wait(1.0)
+
+
+async def has(here: Lab, **room: str) -> None:
+    await here.user.merge_patch(NODES, "a", {"status": {"allocatable": room, "capacity": room}}, subresource="status")
+    await here.wait(1.0)
+
+
+async def said(here: Lab, name: str) -> tuple[str, str]:
+    status: dict[str, Any] = await here.status(PODS, name)
+    return status["phase"], status.get("reason", "")
+
+
+@pytest.mark.parametrize(
+    ("resource", "reason"),
+    [("cpu", "OutOfcpu"), ("memory", "OutOfmemory"), ("nvidia.com/gpu", "UnexpectedAdmissionError")],
+)
+async def test_a_pod_that_asks_for_more_than_is_left_fails_for_good(resource: str, reason: str) -> None:
+    async with lab("a") as here:
+        await has(here, **ROOM)
+        most = ROOM[resource]
+        await bind(here, "first", **{resource: most})
+        await bind(here, "second", **{resource: "1"})
+        assert [await said(here, name) for name in ("first", "second")] == [("Running", ""), ("Failed", reason)]
+        assert "Pod was rejected" in (await here.status(PODS, "second"))["message"]
+
+        await here.user.delete(PODS, "first", namespace="default")
+        await here.wait(3.0)
+        await bind(here, "third", **{resource: most})
+        assert [await said(here, name) for name in ("second", "third")] == [("Failed", reason), ("Running", "")]
+
+
+async def test_no_more_pods_are_admitted_than_a_node_takes() -> None:
+    async with lab("a") as here:
+        await has(here, **ROOM)
+        for number in range(4):
+            await bind(here, f"p{number}")
+
+        assert [(await said(here, f"p{number}"))[0] for number in range(4)] == ["Running"] * 3 + ["Failed"]
+        assert (await said(here, "p3"))[1] == "OutOfpods"
+
+
+async def test_beside_a_device_plugin_that_restarts_a_pod_fails_and_one_that_runs_goes_on() -> None:
+    async with lab("a") as here:
+        await has(here, **ROOM)
+        await bind(here, "runs", **{"nvidia.com/gpu": "1"})
+        await has(here, **{**ROOM, "nvidia.com/gpu": "0"})
+        await bind(here, "comes", **{"nvidia.com/gpu": "1"})
+
+        assert [await said(here, name) for name in ("runs", "comes")] == [("Running", ""), ("Failed", "UnexpectedAdmissionError")]
+
+
+async def test_on_a_node_that_says_nothing_of_its_room_all_are_admitted() -> None:
+    async with lab("a") as here:
+        await here.user.merge_patch(NODES, "a", {"status": {"allocatable": None, "capacity": None}}, subresource="status")
+        await here.wait(1.0)
+        await bind(here, "any", cpu="100")
+
+        assert await said(here, "any") == ("Running", "")

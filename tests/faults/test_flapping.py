@@ -1,0 +1,39 @@
+"""F120: spot that comes and goes every few minutes, zone by zone: pods run, and do not follow it for ever."""
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from tests.control.aws_stage import Stage, aws_stage
+
+pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
+
+ZONES = ("us-east-1a", "us-east-1b")
+
+
+def launched(here: Stage) -> Counter[str]:
+    """How many machines there ever were, by market."""
+    return Counter(one.offering.market for one in here.region.hardware.core.history())
+
+
+async def all_bound(here: Stage) -> bool:
+    bound = await here.bound()
+    return bool(bound) and all(bound.values())
+
+
+async def test_f120_a_pod_does_not_follow_spot_from_zone_to_zone_for_ever(tmp_path: Path) -> None:
+    async with aws_stage(tmp_path) as here:
+        here.group("a-spot", market="spot", AvailabilityZones=[ZONES[0]])
+        here.group("b-spot", market="spot", AvailabilityZones=[ZONES[1]])
+        here.group("c-on-demand")
+        here.start(here.settings(queue_url=here.queue()))
+        await here.deploy("serve")
+        for turn in range(6):
+            for place, zone in enumerate(ZONES):
+                here.limit(0 if (turn + place) % 2 else None, market="spot", zone=zone)
+            await here.sleep(300.0)
+            assert await all_bound(here)
+
+        # One for each turn where nothing is learned from the turns before.
+        assert launched(here)["spot"] <= 4
+        assert launched(here)["on-demand"] == 1

@@ -1,0 +1,61 @@
+"""F64: what one region, or one account, says of instance types is believed of no other."""
+
+from pathlib import Path
+from random import Random
+
+import pytest
+from tests.clouds.aws.accounts import CLUSTER, Aws, reasons
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.embedded.aws import instance_types
+
+EVERYWHERE = instance_types.in_region
+
+
+def only_in_us_east_1(region: str) -> tuple[InstanceType, ...]:
+    return tuple(one for one in EVERYWHERE(region) if region == "us-east-1" or one.name != "p5.48xlarge")
+
+
+class Elsewhere(Calls):
+    """The same account, called the real one."""
+
+    def __init__(self, aws: Aws) -> None:
+        super().__init__(sleep=aws.waited.append, random=Random(0), session=aws.session)
+
+    def endpoint(self, service: str, region: str) -> str:
+        return f"https://{service}.{region}.amazonaws.com"
+
+
+@pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
+def test_f64_a_type_that_one_region_lacks_is_bought_in_another_whichever_is_asked_first(
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(instance_types, "in_region", only_in_us_east_1)
+    aws = Aws(regions=("ap-south-2", "us-east-1"))
+    for region in aws.regions:
+        aws.group(f"gpus-{region}", region=region, instance_type="p5.48xlarge")
+    both, aws.regions = aws.regions, (first,)
+    aws.look(folder=tmp_path)
+    # What was read of the first region counts still when both are looked at.
+    aws.regions = both
+    found = aws.look(folder=tmp_path)
+
+    assert [one.pool.name for one in found.pools] == ["gpus-us-east-1"]
+    assert set(reasons(found)) == {"gpus-ap-south-2"}
+
+
+def test_f64_what_a_simulated_account_says_is_not_believed_of_the_real_one(tmp_path: Path) -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    aws.look(folder=tmp_path)
+    aws.session.asked.clear()
+    discovery = Discovery(Elsewhere(aws), Scope(CLUSTER), regions=aws.regions, now=lambda: aws.time, folder=tmp_path)
+    try:
+        discovery.look()
+    finally:
+        discovery.close()
+
+    assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.asked.keys()

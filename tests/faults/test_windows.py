@@ -1,0 +1,90 @@
+"""Machines that open for a moment for DaemonSets as they are shipped, and what goes wrong meanwhile."""
+
+from itertools import pairwise
+
+from tests.control.test_windows import BIND, NODE, SHOWS, STEADY, is_closed, shows, watched
+from tests.faults.guarding import Watch
+from tests.faults.kit import faulty, status
+
+from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
+from gpuscaler.kube.transport import Request
+
+MAKING = f"/namespaces/{NAMESPACE}/pods"
+
+
+def times_opened(seen: list[tuple[float, list[bool], list[bool]]]) -> int:
+    return sum(before == [True] and after == [False] for (_, before, _), (_, after, _) in pairwise(seen))
+
+
+async def test_f104_a_daemon_set_that_may_make_no_pods_is_named_and_tried_ever_more_rarely() -> None:
+    async with faulty(BIND, delays=STEADY) as here:
+        refusal = Failure(403, "Forbidden", 'pods "nvidia" is forbidden: exceeded quota: few')
+        here.cluster.api.faults.add(Fault("POST", MAKING, times=10_000, refusal=refusal))
+        await here.submit("p")
+        seen = await watched(here, NODE + 25.0)
+        assert times_opened(seen) == 1
+        assert sum(closed == [False] for _, closed, _ in seen) < 120, "no longer than ten seconds"
+        assert times_opened(await watched(here, 100.0)) == 1, "after a minute, and then after two"
+        (trouble,) = [one for one in (await status(here)).troubles if "DaemonSet" in one]
+        assert f"DaemonSet {NAMESPACE}/{PLUGINS[0].name} has no pod on node" in trouble
+        here.cluster.api.faults.clear()
+        await here.sleep(120.0)
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.history()) == 1
+
+
+class Deadly(Watch):
+    """Kills the controller before it closes a machine again."""
+
+    async def write(self, request: Request) -> None:
+        await super().write(request)
+        if b"gpuscaler.io/arriving" in request.body and request.method == "PATCH":
+            self._here.deaths.dead.set()
+
+
+async def test_f105_a_machine_that_is_open_when_the_leader_dies_is_closed_by_the_next() -> None:
+    async with faulty(BIND, delays=STEADY, watch=Deadly) as here:
+        await here.submit("p")
+        assert await here.until_dead(60.0)
+        assert [is_closed(one) for one in await here.nodes()] == [False]
+        here.watchman = Watch(here)
+        here.start()
+        await here.sleep(1.0)
+        (node,) = await here.nodes()
+        assert (is_closed(node), shows(node)) == (True, False)
+        await here.sleep(30.0)
+
+        assert here.notes.outcomes == {"Kept": 1}
+        assert len(here.cluster.core.history()) == 1
+
+
+async def test_f106_a_node_that_registers_without_our_taint_gets_it_before_it_shows_gpus_and_its_pods_are_bound_to_it() -> None:
+    async with faulty(BIND, delays=STEADY, steered=False) as here:
+        await here.submit("p")
+        seen = await watched(here, SHOWS + 10.0)
+
+        assert all(closed == [True] for at, closed, gpus in seen if gpus == [False] and at > NODE + 2.0)
+        assert here.notes.outcomes == {"Kept": 1}
+
+
+async def test_f107_a_machine_whose_gpus_show_before_its_taint_is_back_is_closed_before_it_is_ready() -> None:
+    async with faulty(BIND, delays=STEADY) as here:
+        await here.submit("p")
+        while not any(not is_closed(one) for one in await here.nodes()):
+            await here.sleep(0.05)
+        # Nothing is written to the node until its plugin runs, but by its kubelet.
+        here.cluster.api.faults.add(Fault("PATCH", r"/nodes/[^/]+\?", refusal=broken()))
+        while not any(map(shows, await here.nodes())):
+            await here.sleep(0.5)
+        await here.sleep(2.0)
+        assert here.controller is not None
+        assert [one.ready for one in here.controller.memory.ledger.coming] == [0.0]
+        here.cluster.api.faults.clear()
+        seen = await watched(here, 20.0)
+
+        assert any(closed == [True] for _, closed, _ in seen)
+        assert seen[-1][1] == [False]
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.history()) == 1

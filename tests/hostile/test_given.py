@@ -1,0 +1,131 @@
+"""The workloads that stopped the controller when it was tried as a tenant would try it, as they lie in ``../shared/cases/hostile``."""
+
+import gzip
+from collections import Counter
+from pathlib import Path
+
+import msgspec
+import pytest
+from tests.hostile.workloads import HUGE, NOW, POOLS, Object, cluster_of, containers, gangs, node, ordinary, pod, policy
+from tests.planning.test_rationing import wants
+
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.decoding.objects import decode_object
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.rationing import TOTAL, rationed, units
+from gpuscaler.planning.state import State
+
+FOLDER = Path(__file__).parents[3] / "shared" / "cases" / "hostile"
+#: Each file with how many pods it has, and how many of them a plan must get machines for at least, all of them where they are simple.
+FILES = {
+    "g4": (300, 300),
+    "gang1": (600, 100),
+    "gangs": (980, 150),
+    "manyterms": (200, 0),
+    "mixall": (1900, 100),
+    "ports": (400, 400),
+}
+ORDINARY = 200
+
+
+class Listing(msgspec.Struct):
+    """A Kubernetes List, each object as the text that it came as."""
+
+    items: list[msgspec.Raw]
+
+
+def given(name: str, *more: Object) -> Cluster:
+    """The cluster of a file, beside ``more``, read one object at a time as a watch reads it."""
+    path = FOLDER / f"{name}.json.gz"
+    if not path.exists():
+        pytest.skip(f"../shared/cases/hostile/{path.name} is not there")
+    with gzip.open(path) as file:
+        texts = [bytes(one) for one in msgspec.json.decode(file.read(), type=Listing).items]
+    interner, items, aside = Interner(), list[Item](), list[SetAside]()
+    for one in (*texts, *map(msgspec.json.encode, more)):
+        found = decode_object(one, interner)
+        if isinstance(found, SetAside):
+            aside.append(found)
+        elif found is not None:
+            items.append(found)  # type: ignore[arg-type]  # one pod each
+    return Cluster.of(items, aside)
+
+
+def tenants() -> Policy:
+    """The pools that the files were planned with."""
+    path = FOLDER / "pools.yaml"
+    if not path.exists():
+        pytest.skip("../shared/cases/hostile/pools.yaml is not there")
+    return policy(path.read_text())
+
+
+def served(made: Plan, namespace: str) -> dict[str, str]:
+    """The type of machine that each pod of a namespace is bought for."""
+    return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith(f"{namespace}/")}
+
+
+def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
+    """What is planned for costs no more than one plan may, and each pod of the tenant has a machine, or a reason of its own."""
+    admitted, _ = rationed(wants(cluster), cluster, NOW)
+    assert sum(map(units, admitted.gangs)) + sum(map(units, admitted.classes)) <= TOTAL
+
+    beyond = {one.pod: one.reasons[0] for one in made.unplaced}
+    aside = {one.object.removeprefix("Pod ") for one in made.set_aside}
+    assert len(served(made, "tenant")) + len(beyond) + len(aside) == count
+    assert all(key.startswith("tenant/") for key in (*beyond, *aside))
+    assert Counter(one.excluded_by for one in beyond.values()).keys() <= {"budget", "topology"}
+    assert all("of namespace tenant used up" in one.detail for one in beyond.values() if one.excluded_by == "budget")
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_workload_that_stopped_the_controller_is_planned_alone_within_what_one_plan_may_cost(name: str) -> None:
+    count, at_least = FILES[name]
+    cluster = given(name)
+    made = plan(cluster, State(), tenants(), NOW)
+
+    within_bounds(cluster, made, count)
+    assert len(served(made, "tenant")) >= at_least
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_among_a_workload_that_stopped_the_controller_ordinary_pods_are_served_as_without_it(name: str) -> None:
+    count, at_least = FILES[name]
+    cluster = given(name, *ordinary(ORDINARY))
+    made = plan(cluster, State(), tenants(), NOW)
+    alone = plan(cluster_of(ordinary(ORDINARY)), State(), tenants(), NOW)
+
+    within_bounds(cluster, made, count)
+    assert served(made, "others") == served(alone, "others")
+    assert len(served(alone, "others")) == ORDINARY
+    assert len(served(made, "tenant")) >= at_least
+
+
+def test_every_file_of_the_folder_is_read_here() -> None:
+    if not FOLDER.exists():
+        pytest.skip("../shared/cases/hostile is not there")
+    assert {path.name.partition(".")[0] for path in FOLDER.glob("*.json.gz")} == set(FILES)
+
+
+def test_hundreds_of_gangs_of_a_higher_priority_leave_an_ordinary_pod_its_machine() -> None:
+    """``gen2.py``: gangs come before the pod of another namespace, and none of them costs it its place in the plan."""
+    crowd = gangs(980, 2, alike=True)
+    for one in crowd:
+        one["spec"]["priority"] = 5
+    victim = pod("other", {"priority": 0}, cpu="3", namespace="victim")
+    made = plan(cluster_of([*crowd, victim]), State(), policy(POOLS), NOW)
+
+    assert "victim/other" in served(made, "victim")
+
+
+@pytest.mark.parametrize("where", [{}, {"nodeName": "n1"}])
+def test_one_pod_of_a_thousand_containers_costs_nobody_a_machine(where: Object) -> None:
+    """``fz4.py``: 1,024 containers of 2^53 bytes each."""
+    made = plan(cluster_of([pod(1, {**where, **containers(1024, memory=HUGE)}), node("n1"), *ordinary(2)]), State(), policy(), NOW)
+
+    assert [one.object for one in made.set_aside] == ["Pod tenant/p1"]
+    placed = {one.pod for one in made.placements} | set(served(made, "others"))
+    assert placed == {"others/o0", "others/o1"}
