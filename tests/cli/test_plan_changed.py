@@ -115,7 +115,9 @@ def test_a_file_of_another_kind_is_named(desktop: Desktop) -> None:
 
 
 @pytest.mark.parametrize(
-    "content", [b"[]", gzip.compress(b"apiVersion: v1\nkind: List\nitems: []\n"), b"kind: List\napiVersion: v1\nitems: []\n"]
+    "content",
+    [b"[]", gzip.compress(b"apiVersion: v1\nkind: List\nitems: []\n", mtime=0), b"kind: List\napiVersion: v1\nitems: []\n"],
+    ids=["JSON", "gzip", "YAML"],
 )
 def test_a_cluster_without_anything_has_no_hint(desktop: Desktop, content: bytes) -> None:
     done = desktop.run("--cluster", desktop.write("cluster.yaml", content), "--pools", desktop.pools)
