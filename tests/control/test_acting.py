@@ -14,7 +14,7 @@ from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES
-from gpuscaler.planning.acts import Close, Evict, Exclude, Lift, Mark
+from gpuscaler.planning.acts import Act, Ajar, Close, Evict, Exclude, Lift, Mark
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",
@@ -36,6 +36,38 @@ async def test_a_node_is_opened_and_taints_of_others_stay() -> None:
 
     assert outcome.detail == ""
     assert msgspec.json.decode(await client.get(NODES, "a"))["spec"]["taints"] == [other]
+
+
+async def spec_after(client: Client, *acts: Act) -> dict[str, Any]:
+    """What node a is like after ``acts``, one after the other."""
+    for act in acts:
+        (outcome,) = await Actor(client).carry_out([act])
+        assert outcome.detail == ""
+    spec: dict[str, Any] = msgspec.json.decode(await client.get(NODES, "a"))["spec"]
+    return {name: value for name, value in spec.items() if name in {"taints", "unschedulable"}}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_node_whose_window_opens_is_cordoned_and_that_is_undone_when_it_closes_or_the_node_opens(kept: bool) -> None:
+    client = nobody()
+    other = {"key": "dedicated", "effect": "NoSchedule"}
+    await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
+    key = "gpuscaler.io/kept" if kept else "gpuscaler.io/arriving"
+    window = Ajar("a", "it lacks a DaemonSet", kept=kept)
+
+    ajar = {"taints": [other, {"key": key, "effect": "PreferNoSchedule"}], "unschedulable": True}
+    assert await spec_after(client, window) == ajar
+    assert await spec_after(client, window) == ajar
+    assert await spec_after(client, Close("a", "", kept=kept)) == {"taints": [other, {"key": key, "effect": "NoSchedule"}]}
+    assert await spec_after(client, window, Lift("a", "")) == {"taints": [other]}
+
+
+async def test_a_cordon_of_a_person_stays_and_opens_no_window() -> None:
+    client = nobody()
+    await client.create(NODES, {**NODE, "spec": {**NODE["spec"], "unschedulable": True}})
+
+    assert await spec_after(client, Ajar("a", ""), Close("a", "")) == {**NODE["spec"], "unschedulable": True}
+    assert await spec_after(client, Lift("a", "")) == {"unschedulable": True}
 
 
 @pytest.mark.parametrize(

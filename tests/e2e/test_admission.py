@@ -19,7 +19,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, LEASES, NODES, PODS, Resource
-from gpuscaler.planning.acts import Act, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
+from gpuscaler.planning.acts import Act, Ajar, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
 from gpuscaler.planning.discouraging import SOFT_TAINTS
 
 pytestmark = pytest.mark.e2e
@@ -45,6 +45,11 @@ ON_NODES: dict[str, Json] = {
     "all taints away": {"spec": {"taints": None}},
     "a taint of others": {"spec": {"taints": [THEIRS, {"key": "x", "effect": "NoSchedule"}]}},
     "a taint that evicts": {"spec": {"taints": [THEIRS, {"key": "gpuscaler.io/leaving", "effect": "NoExecute"}]}},
+}
+#: And where a person has cordoned the node.
+ON_CORDONED: dict[str, Json] = {
+    "a cordon taken off": {"spec": {"unschedulable": None}},
+    "a cordon made ours": {"spec": {"taints": [THEIRS, {"key": "gpuscaler.io/arriving", "effect": "PreferNoSchedule"}]}},
 }
 ON_PODS: dict[str, Json] = {
     "an address": {"status": {"podIP": "10.9.9.9", "podIPs": [{"ip": "10.9.9.9"}]}},
@@ -93,7 +98,8 @@ async def _play() -> Seen:
             }
             others = {name: await _said(act()) for name, act in _elsewhere(account).items()}
             admitted = {name: await _said(act()) for name, act in _own(account).items()}
-        by_admin = await _said(made.admin.merge_patch(NODES, "theirs", ON_NODES["unschedulable"]))
+            by_admin = await _said(made.admin.merge_patch(NODES, "theirs", ON_NODES["unschedulable"]))
+            nodes |= {name: await _said(account.merge_patch(NODES, "theirs", patch)) for name, patch in ON_CORDONED.items()}
         return Seen(acts, nodes, pods, others, admitted, by_admin, log)
 
 
@@ -170,7 +176,9 @@ async def _acts(made: Stage, account: Client) -> list[str]:
     soft = tuple(sorted(one.key for one in SOFT_TAINTS))
     acts: list[Act] = [
         Close("theirs", "arrives"),
+        Ajar("theirs", "lacks a DaemonSet"),
         Close("theirs", "kept", kept=True),
+        Ajar("theirs", "lacks a DaemonSet", kept=True),
         Lift("theirs", "opens"),
         Nominate(name, uid, "theirs"),
         Nominate(name, uid, ""),
@@ -232,10 +240,12 @@ def test_every_act_on_nodes_and_pods_is_admitted(seen: Seen) -> None:
     assert seen.others_admitted == dict.fromkeys(seen.others_admitted, "")
 
 
-@pytest.mark.parametrize("what", ON_NODES)
+@pytest.mark.parametrize("what", [*ON_NODES, *ON_CORDONED])
 def test_nothing_else_is_changed_of_a_node(seen: Seen, what: str) -> None:
     assert DENIED in seen.nodes[what]
-    assert "of gpuscaler alone" in seen.nodes[what] or "gpuscaler.io/…" in seen.nodes[what]
+    assert any(
+        words in seen.nodes[what] for words in ("of gpuscaler alone", "gpuscaler.io/…", "may cordon a node", "the cordon of a person")
+    )
 
 
 @pytest.mark.parametrize("what", ON_PODS)

@@ -9,17 +9,20 @@ from tests.control.records.test_service import events
 from tests.control.records.test_service import status as written
 from tests.control.schedules import STRANGER
 from tests.control.test_binding import SCATTERED
-from tests.control.world import QUICK, World, pod
+from tests.control.test_windows import NODE, STEADY
+from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod
 from tests.faults.guarding import BUSY_STRANGER, Watch
 from tests.faults.kit import all_bound, bought, faulty, recorded, status
 
 from gpuscaler.clouds.delays import Delay
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
-from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from gpuscaler.kube.transport import Request
+from gpuscaler.model.holds import Hold
 
 OURS = "pods/p[0-9]*/binding"
+LARGE = f"{ONE_GPU_MACHINES}    min_gpus_per_pod: 4\n".replace("g4dn.xlarge", "g4dn.12xlarge")
 
 
 async def in_time(here: World, seconds: float) -> bool:
@@ -68,6 +71,47 @@ async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_
 
         assert await in_time(here, 120.0)
         assert len(here.cluster.core.history()) == 4
+
+
+async def test_f109_of_a_gang_whose_other_machine_is_lost_and_not_to_be_had_again_no_pod_runs_alone() -> None:
+    async with faulty(delays=STEADY) as here:
+        for number in range(2):
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
+        await here.sleep(NODE + 2.0)
+        first, second = (one.id for one in here.cluster.core.history())
+        # Both have been ready, each while the plugin of the other restarted.
+        here.cluster.machines.devices.restart(second, seconds=60.0)
+        await here.sleep(55.0)
+        here.cluster.machines.devices.restart(first, seconds=60.0)
+        await here.sleep(20.0)
+        assert here.controller is not None
+        assert {one.node for one in here.controller.memory.ledger.promises} == {first, second}
+        await here.hold(buying=Hold())
+        here.cluster.core.terminate(second, here.now())
+        await here.user.delete(NODES, second)
+        for _ in range(180):
+            await here.sleep(5.0)
+            assert not any((await here.bound()).values())
+        assert first not in {one.id for one in here.cluster.core.list()}, "it is not paid for without end"
+        await here.hold(buying=None)
+
+        assert await in_time(here, 300.0)
+
+
+async def test_f109_a_pod_that_comes_first_takes_no_room_of_a_machine_that_is_kept_for_larger_ones() -> None:
+    async with faulty(LARGE) as here:
+        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+        await here.user.create(PRIORITY_CLASSES, high)
+        await here.submit("large", 4)
+        await bought(here, 1)
+        small = pod("small", 1)
+        small["spec"]["priorityClassName"] = "high"
+        await here.user.create(PODS, small, namespace="default")
+        await here.sleep(200.0)
+
+        bound = await here.bound()
+        assert (bool(bound["large"]), bool(bound["small"])) == (True, False)
+        assert len(here.cluster.core.history()) == 1
 
 
 async def test_f103_nothing_is_bound_beside_a_device_plugin_that_restarts_nor_is_another_machine_bought() -> None:

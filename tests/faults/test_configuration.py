@@ -45,7 +45,7 @@ async def events(here: Stage, reason: str) -> list[str]:
     ("code", "launch", "away"),
     [
         ("InvalidAMIID.Unavailable", "auto", 0.0),
-        # Machines of which three never became nodes pause their pool for a day, during most of which nobody leads: that costs a minute less.
+        # Machines of which three never became nodes pause their pool for a day, during most of which nobody leads: that saves a minute.
         ("Client.InternalError", "desired-capacity", DAY - 2 * HOUR),
         ("VcpuLimitExceeded", "auto", 0.0),
     ],

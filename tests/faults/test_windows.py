@@ -9,6 +9,7 @@ from tests.faults.kit import faulty, status
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault, broken
 from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
+from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
 
 MAKING = f"/namespaces/{NAMESPACE}/pods"
@@ -40,7 +41,7 @@ class Deadly(Watch):
 
     async def write(self, request: Request) -> None:
         await super().write(request)
-        if b"gpuscaler.io/arriving" in request.body and request.method == "PATCH":
+        if b'"gpuscaler.io/arriving","effect":"NoSchedule"' in request.body.replace(b" ", b"") and request.method == "PATCH":
             self._here.deaths.dead.set()
 
 
@@ -69,22 +70,50 @@ async def test_f106_a_node_that_registers_without_our_taint_gets_it_before_it_sh
         assert here.notes.outcomes == {"Kept": 1}
 
 
-async def test_f107_a_machine_whose_gpus_show_before_its_taint_is_back_is_closed_before_it_is_ready() -> None:
+async def test_f107_a_machine_whose_window_cannot_be_closed_has_its_pods_all_the_same() -> None:
     async with faulty(BIND, delays=STEADY) as here:
         await here.submit("p")
-        while not any(not is_closed(one) for one in await here.nodes()):
+        while all(map(is_closed, await here.nodes())):
             await here.sleep(0.05)
         # Nothing is written to the node until its plugin runs, but by its kubelet.
         here.cluster.api.faults.add(Fault("PATCH", r"/nodes/[^/]+\?", refusal=broken()))
         while not any(map(shows, await here.nodes())):
             await here.sleep(0.5)
-        await here.sleep(2.0)
-        assert here.controller is not None
-        assert [one.ready for one in here.controller.memory.ledger.coming] == [0.0]
+        await here.sleep(5.0)
+        (node,) = await here.nodes()
+        assert (is_closed(node), node["spec"]["unschedulable"]) == (False, True)
+        assert (await here.bound())["p"] == node["metadata"]["name"]
         here.cluster.api.faults.clear()
-        seen = await watched(here, 20.0)
+        await here.sleep(20.0)
 
-        assert any(closed == [True] for _, closed, _ in seen)
-        assert seen[-1][1] == [False]
-        assert all((await here.bound()).values())
+        (node,) = await here.nodes()
+        assert (is_closed(node), node["spec"].get("unschedulable")) == (False, None)
         assert len(here.cluster.core.history()) == 1
+
+
+async def test_f108_a_node_that_a_person_cordons_stays_cordoned_and_has_no_window() -> None:
+    async with faulty(BIND, delays=STEADY) as here:
+        await here.submit("p")
+        while not await here.nodes():
+            await here.sleep(0.01)
+        (node,) = await here.nodes()
+        assert is_closed(node)
+        await here.user.merge_patch(NODES, node["metadata"]["name"], {"spec": {"unschedulable": True}})
+        await here.sleep(30.0)
+
+        (node,) = await here.nodes()
+        assert (is_closed(node), node["spec"]["unschedulable"], shows(node)) == (True, True, False)
+
+
+async def test_f108_a_machine_that_a_person_cordons_before_it_opens_stays_cordoned() -> None:
+    async with faulty(BIND, delays=STEADY) as here:
+        await here.submit("p")
+        while not all((await here.bound()).values()):
+            await here.sleep(0.1)
+        (node,) = await here.nodes()
+        assert is_closed(node)
+        await here.user.merge_patch(NODES, node["metadata"]["name"], {"spec": {"unschedulable": True}})
+        await here.sleep(10.0)
+
+        (node,) = await here.nodes()
+        assert (is_closed(node), node["spec"]["unschedulable"]) == (False, True)

@@ -12,13 +12,14 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
-from gpuscaler.model.pools import NOMINATE, OFF, Policy
+from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Bind, Close, Lift, Nominate
 from gpuscaler.planning.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
 from gpuscaler.planning.fitting import overtaken
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
+from gpuscaler.planning.state.entries import Leaving
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
 from gpuscaler.planning.templates import HOSTNAME
@@ -153,7 +154,10 @@ def test_a_pod_that_may_come_only_beside_another_keeps_its_promise_and_not_for_e
     late = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,), since=NOW - PATIENCE_SECONDS),))
 
     assert turn(book, closed(), beside) == Steering()
-    assert why(book, closed(), beside) == "pod default/q may come only once others have, by affinity or spread"
+    assert (
+        why(book, closed(), beside)
+        == "pod default/q is not admitted yet: no pod that the pod affinity wants is in the same kubernetes.io/hostname (InterPodAffinity)"
+    )
     assert turn(late, closed(), beside).stray == (Q,)
 
 
@@ -166,6 +170,68 @@ def test_pods_of_a_machine_that_stops_to_be_ready_before_it_opens_are_planned_an
     found = turn(late, ill, waiting())
     assert found.stray == (P,)
     assert turn(after(late, found), ill).acts == (Lift("a", "nobody waits for it"),)
+
+
+@pytest.mark.parametrize(
+    ("pool_", "spec_"),
+    [(pool(KIND, min_gpus_per_pod=4), spec(gpus=3, priority=10)), (pool(KIND), spec(gpus=4, priority=5))],
+    ids=["too small for a kept machine", "less important than one of those that wait"],
+)
+def test_what_does_not_come_before_all_that_wait_takes_no_place_of_theirs(pool_: Pool, spec_: PodSpec) -> None:
+    book = Ledger(coming=(machine("a", P, Q),))
+    first, last = waiting("p", spec(gpus=4, priority=7)), waiting("q", spec(gpus=0, cpu=1))
+    found = turn(book, closed(), first, last, waiting("stranger", spec_), policy=Policy((pool_,)))
+
+    assert found.acts == (bind("p"), bind("q"))
+
+
+def test_nothing_is_bound_to_a_machine_that_is_being_removed() -> None:
+    leaving = (Leaving("a", "i-a", KIND.key, "", NOW, NOW),)
+    book = Ledger(coming=(machine("a", P),), leaving=leaving)
+
+    assert turn(book, closed(), waiting()).acts == ()
+    assert turn(Ledger(coming=(machine("a", P),)), closed(taints=(*ARRIVING, Taint("gpuscaler.io/leaving"))), waiting()).acts == ()
+
+
+def test_a_taint_that_pods_do_not_tolerate_is_held_against_the_machine_after_a_while() -> None:
+    tainted = closed(taints=(*ARRIVING, Taint("agent")))
+    late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
+
+    assert "agent" in why(Ledger(coming=(machine("a", P),)), tainted, waiting())
+    (outcome,) = turn(late, tainted, waiting()).outcomes
+    assert isinstance(outcome, promises.Broken)
+    assert "agent" in outcome.why
+
+
+def test_a_gang_of_which_too_few_have_a_machine_is_not_bound() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 3}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
+
+    assert turn(book, *items).acts == ()
+    assert turn(book, *items, waiting("third", **gang)).acts == ()
+    assert turn(book, *items, node("c", KIND), pod("third", on="c", **gang)).acts == (bind("p"), bind("q", "b"))
+
+
+def test_members_of_a_gang_that_may_come_only_beside_another_of_it_are_bound_with_that() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    beside = waiting("p", spec(affinity=(near("zone", app="lead"),)), **gang)
+    zoned: dict[str, Any] = {"labels": {"zone": "z"}}
+
+    found = turn(book, closed(**zoned), closed("b", **zoned), beside, waiting("q", labels={"app": "lead"}, **gang))
+    assert found.acts == (bind("p"), bind("q", "b"))
+
+
+def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
+    """Open, it would have one of the gang run alone there."""
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
+    book = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
+    found = turn(book, closed(), waiting("q", **gang))
+
+    assert (found.acts, after(book, found).promises) == ((), ())
+    assert turn(after(book, found), closed(), waiting("q", **gang)).acts == ()
+    assert why(after(book, found), closed(), waiting("q", **gang)) == "there is no room for the rest of gang default/g"
 
 
 @pytest.mark.parametrize(("ready", "acts"), [(0.0, ()), (4.0, (bind("p"), bind("q", "b")))])
@@ -204,6 +270,14 @@ def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_m
         named, promises=tuple(replace(one, nominated=NOW - NOMINATED_SECONDS, stood=NOW - NOMINATED_SECONDS) for one in named.promises)
     )
     assert [type(act) for act in turn(late, closed(), waiting(), policy=NOMINATING_POLICY).acts] == [Lift]
+
+
+def test_a_machine_without_its_devices_stays_closed_for_pods_that_are_left_to_their_scheduler_too() -> None:
+    bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
+    book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), stood=NOW - 9.0),))
+
+    assert turn(book, bare, waiting(), policy=NOMINATING_POLICY).acts == ()
+    assert why(book, bare, waiting(), policy=NOMINATING_POLICY) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
 def test_they_are_nominated_when_those_that_are_bound_have_shown() -> None:

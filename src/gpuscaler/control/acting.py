@@ -14,9 +14,11 @@ from gpuscaler.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unrea
 from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.options import CHECKPOINT_REQUESTED
+from gpuscaler.model.taints import AJAR
 from gpuscaler.planning.acts import (
     ON_MACHINES,
     Act,
+    Ajar,
     Bind,
     Checkpoint,
     Clear,
@@ -85,6 +87,7 @@ class WireTaint(msgspec.Struct, omit_defaults=True):
 
 class WireSpec(msgspec.Struct):
     taints: list[WireTaint] | None = None
+    unschedulable: bool | None = None
 
 
 class WireMetadata(msgspec.Struct):
@@ -127,10 +130,9 @@ class Actor:
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
             Bind: self._bind,
-            Lift: lambda act: self._write(act.node, _taints(CLOSING, [])),
-            Close: lambda act: self._write(
-                act.node, _taints(CLOSING, [WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, "NoSchedule")])
-            ),
+            Lift: lambda act: self._write(act.node, _closing(None)),
+            Close: lambda act: self._write(act.node, _closing(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, "NoSchedule"))),
+            Ajar: lambda act: self._write(act.node, _closing(WireTaint(KEPT_TAINT if act.kept else ARRIVING_TAINT, AJAR))),
             Mark: lambda act: self._write(act.node, _taint(LEAVING_TAINT, present=True), client=self._at_once),
             Unmark: lambda act: self._write(act.node, _unmarked),
             Discourage: lambda act: self._write(act.node, _taints(SOFT_KEYS, [WireTaint(key, SOFT) for key in act.taints])),
@@ -286,7 +288,7 @@ class Actor:
 def _subject(act: Act) -> tuple[object, ...]:
     """What an act decides of: the taint that closes a node, the one of a node that leaves, or whatever only acts of its kind write."""
     kind: object = type(act)
-    for one, pair in (("closed", (Lift, Close)), ("leaving", (Mark, Unmark))):
+    for one, pair in (("closed", (Lift, Close, Ajar)), ("leaving", (Mark, Unmark))):
         kind = one if isinstance(act, pair) else kind
     return kind, getattr(act, "pod", "") or getattr(act, "node", "")
 
@@ -323,6 +325,30 @@ def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
         if {one.key for one in taints} & ours == {one.key for one in wanted}:
             return {}
         return {"spec": {"taints": [one for one in taints if one.key not in ours] + wanted or None}}
+
+    return change
+
+
+def _closing(wanted: WireTaint | None) -> Change:
+    """Let a node bear ``wanted`` of the taints that close nodes, and be cordoned by us while that has no hard effect.
+
+    A cordon is ours where such a taint stands beside it. What a person has cordoned stays cordoned, and gets no taint of ours for it.
+    """
+
+    def change(node: WireNode) -> dict[str, Any]:
+        taints, cordoned = node.spec.taints or [], bool(node.spec.unschedulable)
+        before = [one for one in taints if one.key in CLOSING]
+        ours = cordoned and any(one.effect == AJAR for one in before)
+        cordon = wanted is not None and wanted.effect == AJAR
+        if cordon and cordoned and not ours:
+            return {}
+        after = [wanted] if wanted is not None else []
+        spec: dict[str, Any] = {}
+        if [(one.key, one.effect) for one in before] != [(one.key, one.effect) for one in after]:
+            spec["taints"] = [one for one in taints if one.key not in CLOSING] + after or None
+        if cordon != cordoned and (cordon or ours):
+            spec["unschedulable"] = True if cordon else None
+        return {"spec": spec} if spec else {}
 
     return change
 

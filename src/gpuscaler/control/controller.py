@@ -250,7 +250,8 @@ class Controller:
         return quarantine.without(cluster, poison)
 
     def _with_devices(self, cluster: Cluster) -> Cluster:
-        """``cluster`` with the devices of nodes whose device plugin restarts."""
+        """``cluster`` with the devices of nodes whose device plugin restarts, and closed nodes whose window is open as closed ones."""
+        cluster = windows.as_closed(cluster)
         away = restarting.observe(self.memory.away, self._nodes, cluster, self._now())
         self._nodes = cluster.nodes
         if away is not self.memory.away:

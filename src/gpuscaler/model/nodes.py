@@ -13,7 +13,8 @@ class Node(Struct, frozen=True, gc=False):
 
     A machine that does not exist yet may turn out to be one of several: ``may_be`` has the labels of each, ``labels`` what all share.
     ``bought`` is what its machine is by the cloud's own list: (pool, market, instance type, zone); None where it is not listed.
-    ``unready_since`` is when a node that is not Ready ceased to be, as its condition says; 0 where it does not say.
+    ``unready_since`` is when a node that is not Ready ceased to be, as its condition says; 0 where it does not say. ``ajar`` says that
+    we let only pods of DaemonSets come for now; its taints, and ``unschedulable``, are those that it has when it is closed again.
     """
 
     name: str
@@ -33,3 +34,4 @@ class Node(Struct, frozen=True, gc=False):
     may_be: tuple[Mapping[str, str], ...] = ()
     bought: tuple[str, str, str, str] | None = None
     unready_since: float = 0.0
+    ajar: bool = False

@@ -5,6 +5,10 @@ from collections.abc import Iterable
 from msgspec import Struct
 
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
+#: Our own: a machine is not open yet, or kept for pods that a plan puts there. With :data:`AJAR` in place of NoSchedule, on a node that is
+#: cordoned, it says that only pods of DaemonSets may come for now, and that the cordon is ours.
+ARRIVING_TAINT, KEPT_TAINT = CLOSING_TAINTS = ("gpuscaler.io/arriving", "gpuscaler.io/kept")
+AJAR = "PreferNoSchedule"
 #: Effects that keep a pod from being scheduled; PreferNoSchedule only lowers a score.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")
 

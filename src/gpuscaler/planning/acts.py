@@ -23,14 +23,25 @@ class Bind(Struct, frozen=True, gc=False, tag=True):
 
 
 class Lift(Struct, frozen=True, gc=False, tag=True):
-    """Take our closing taints off a node: it opens."""
+    """Take our closing taints off a node, and our cordon: it opens."""
 
     node: str
     reason: str
 
 
 class Close(Struct, frozen=True, gc=False, tag=True):
-    """Put our arriving taint on a node, or that of nodes which are ``kept`` for large pods in its place."""
+    """Put our arriving taint on a node, or that of nodes which are ``kept`` for large pods in its place, and take our cordon off."""
+
+    node: str
+    reason: str
+    kept: bool = False
+
+
+class Ajar(Struct, frozen=True, gc=False, tag=True):
+    """Let only pods of DaemonSets come to a node: it is cordoned, and our taint keeps nobody away meanwhile.
+
+    What undoes it is :class:`Close` or :class:`Lift`. A node that a person has cordoned is left as it is.
+    """
 
     node: str
     reason: str
@@ -142,6 +153,6 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
 
 
 OnPod = Nominate | Bind | Checkpoint | Evict | Delete
-Act = OnPod | Lift | Close | Mark | Unmark | Discourage | Label | Exclude | End | Extend | Protect | Clear
+Act = OnPod | Lift | Close | Ajar | Mark | Unmark | Discourage | Label | Exclude | End | Extend | Protect | Clear
 #: Acts that are asked of the cloud.
 ON_MACHINES = (End, Extend, Protect)

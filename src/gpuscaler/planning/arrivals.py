@@ -11,6 +11,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.alike import offered, taken_for
+from gpuscaler.planning.fitting import waiting
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.readiness import NOTHING, Lack, asked_for, is_divided, lack
@@ -78,19 +79,16 @@ def arrivals(
     roll: Roll | None = None,
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
-    ajar: Set[str] = frozenset(),
 ) -> Arrivals:
     """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
 
     ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
-    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs. ``ajar`` are nodes whose taint
-    is off for a moment.
+    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
     """
     look = _Look(book, cluster, policy, waits, now)
     look.roll = roll or Roll.of(cluster, inventory)
     look.exposed = exposed
     look.breakers = breakers
-    look.ajar = ajar
     look.name(inventory)
     look.recognise()
     if inventory is not None:
@@ -107,7 +105,6 @@ class _Look:
     roll: Roll
     exposed: Set[str] = frozenset()
     breakers: Breakers = NO_BREAKERS
-    ajar: Set[str] = frozenset()
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
         self.book = book
@@ -244,8 +241,6 @@ class _Look:
             return Lack("its group balances zones, and it is not protected from scale-in")
         if doubt := self.doubt(one):
             return Lack(doubt)
-        if node.name in self.ajar:
-            return Lack("its taint is off for a moment, for pods of DaemonSets")
         offering = taken_for(one.key, self.offerings)
         found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
         if found is None or self.now < one.registered + DIVIDED_SECONDS:
@@ -332,11 +327,11 @@ class _Look:
 
 def is_half(one: Coming, cluster: Cluster) -> bool:
     """Whether a machine was bought for a gang that waits, for all of which there is no room: who ran there would run alone."""
-    if not one.gang or one.pods:
+    if not one.gang or any(waiting(one.pods, cluster)):
         return False
     namespace, _, gang = one.gang.partition("/")
-    waiting = (bucket.sample for key, bucket in cluster.unbound.items() if key.options.gang == gang)
-    return any(pod.namespace == namespace for pod in waiting)
+    pending = (bucket.sample for key, bucket in cluster.unbound.items() if key.options.gang == gang)
+    return any(pod.namespace == namespace for pod in pending)
 
 
 def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> events.Event:

@@ -5,13 +5,14 @@ nobody can take the room of a promised pod, in whatever order machines become re
 has, counting all that is bound in the same look. Pods that are left to their scheduler are nominated once, right before the machine opens.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.accelerators import gpus_in, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
@@ -22,6 +23,7 @@ from gpuscaler.planning.fitting import waiting
 from gpuscaler.planning.keeping import lifted
 from gpuscaler.planning.readiness import is_divided, lack
 from gpuscaler.planning.room import Room
+from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state.ledger import Ledger, Promise
 
 #: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.
@@ -94,10 +96,13 @@ def steering_of(pool: Pool | None, policy: Policy, nominating: Set[str]) -> str:
 class Binder:
     """One look at machines that are ready and closed, as ``cluster`` is at ``now``.
 
-    ``nominating`` are pools where bindings were refused, so that their pods are nominated.
+    ``nominating`` are pools where bindings were refused, so that their pods are nominated, ``leaving`` nodes that are being removed.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, now: float, nominating: Set[str] = frozenset()) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, now: float, nominating: Set[str] = frozenset(), leaving: Set[str] = frozenset()
+    ) -> None:
+        self._leaving = leaving
         self._cluster, self._policy, self._now = cluster, policy, now
         self._nominating = nominating
         self._pools = {pool.name: pool for pool in policy.pools}
@@ -139,7 +144,9 @@ class Binder:
                 self._place(pod, promise.node)
         bound = [(pod, one.node) for one in line if one.node in ready for pod in self._ahead(one, promised)]
         units = _units((pod, one.node) for one in line for pod in self._due(one))
-        whole = [unit for unit in units if unit[0][0].gang not in unready and all(node in ready for _, node in unit)]
+        here = {key for one in line if one.node in ready for key in one.pods}
+        short = self._short({pod.gang for unit in units for pod, _ in unit} - {""}, here)
+        whole = [unit for unit in units if unit[0][0].gang not in unready | short and all(node in ready for _, node in unit)]
         bound += self._bindable(whole)
         refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
         found = {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
@@ -151,11 +158,24 @@ class Binder:
             found[node] = replace(one, closed=one.closed or why)
         return found
 
+    def _short(self, gangs: Set[str], here: Set[str]) -> set[str]:
+        """Those of ``gangs`` of which too few have a place: what runs or has run, and pods ``here``, that are promised ready machines."""
+        if not gangs:
+            return set()
+        there, size = Counter[str](), Counter[str]()
+        for pod in self._cluster.pods.values():
+            if pod.options.gang and (gang := pod.gang) in gangs:
+                size[gang] = max(size[gang], pod.options.gang_size)
+                there[gang] += bool(pod.node_name and not pod.deleted) or pod.key in here
+        return {gang for gang in gangs if there[gang] < size[gang]}
+
     def _lacks(self, promise: Promise) -> str:
         """What a node lacks of what its promise needs, in words: pods that are bound while a device plugin restarts fail for good."""
         node, offering = self._cluster.nodes.get(promise.node), self._offerings.get(promise.offering)
         if node is None:
             return "its Node is gone"
+        if any(taint.key == LEAVING_TAINT for taint in node.taints) or node.name in self._leaving:
+            return "it is being removed"
         found = lack(node, offering, self._pools.get(promise.offering[0]))
         return "" if found is None or is_divided(found, node, offering) else found.words
 
@@ -174,20 +194,48 @@ class Binder:
         return [pod for pod in self._ours(promise) if pod.key not in self._placed]
 
     def _ahead(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
-        """Pods that nothing is promised to, and that take the room of some that wait for the machine, since they come before those."""
-        least = min((pod.spec.priority for pod in self._due(promise)), default=None)
-        for key, bucket in self._cluster.unbound.items() if least is not None else ():
-            one = bucket.sample
-            waits = key.unschedulable and not key.terminating and not key.nominated
-            if not waits or least is None or one.spec.priority <= least or self.steering(one, promise.offering[0]) != BIND:
+        """Pods that nothing is promised to, and that take the room of some that wait for the machine, since they come before those.
+
+        Of pods that ask for the same, once one has no room the others are not tried.
+        """
+        due, pool = self._due(promise), self._pools.get(promise.offering[0])
+        if not due or due[-1].spec.priority >= self._most_important:
+            return
+        least = pool.min_gpus_per_pod if pool is not None else 0
+        row, trial = self._room.table.row[promise.node], self._room.copy()
+        refused = set[str]()
+        for stranger in self._strangers:
+            spec = stranger.spec
+            if spec.priority <= due[-1].spec.priority:
+                return
+            while due[0].spec.priority >= spec.priority:
+                first = due.pop(0)
+                if self._admits(trial, first, row):
+                    trial.place(first.spec, first.labels, row)
+            if spec.digest in refused or stranger.key in promised or stranger.key in self._placed or gpus_in(spec.requests) < least:
                 continue
-            for name in bucket.keys:
-                pod = bucket.pods[name]
-                if name in promised or name in self._placed or pod.gang:
-                    continue
-                if not self._fits([(pod, promise.node)]):
-                    break
-                yield pod
+            if self.steering(stranger, promise.offering[0]) != BIND or not self._admits(trial, stranger, row):
+                refused.add(spec.digest)
+                continue
+            trial.place(spec, stranger.labels, row)
+            self._place(stranger, promise.node)
+            yield stranger
+
+    @cached_property
+    def _strangers(self) -> Sequence[Pod]:
+        """Pending pods that are of no gang, important ones first and of those the oldest."""
+        pending = (
+            bucket
+            for key, bucket in self._cluster.unbound.items()
+            if key.unschedulable and not (key.terminating or key.nominated or bucket.sample.gang)
+        )
+        pods = (bucket.pods[name] for bucket in pending for name in bucket.keys)
+        return sorted(pods, key=lambda pod: (-pod.spec.priority, pod.created, pod.key))
+
+    @cached_property
+    def _most_important(self) -> int:
+        """The highest priority of any pending pod."""
+        return max((bucket.sample.spec.priority for key, bucket in self._cluster.unbound.items() if key.unschedulable), default=0)
 
     def _bindable(self, units: list[Unit]) -> Unit:
         """The pods of ``units`` that may be bound now, each unit whole: again and again, since one pod may let the next one in."""
@@ -207,11 +255,19 @@ class Binder:
     def _fits(self, unit: Unit) -> bool:
         """Whether the filters admit all pods of ``unit`` one after the other; then they have their places."""
         trial = self._room.copy() if len(unit) > 1 else self._room
-        for pod, node in unit:
-            row = trial.table.row[node]
-            if not self._admits(trial, pod, row):
-                return False
-            trial.place(pod.spec, pod.labels, row)
+        left, before = unit, len(unit) + 1
+        while left and len(left) < before:
+            # One of a gang may let another in.
+            before, still = len(left), []
+            for pod, node in left:
+                row = trial.table.row[node]
+                if self._admits(trial, pod, row):
+                    trial.place(pod.spec, pod.labels, row)
+                else:
+                    still.append((pod, node))
+            left = still
+        if left:
+            return False
         self._room_left = trial
         self._placed |= {pod.key for pod, _ in unit}
         return True
@@ -252,6 +308,8 @@ class Binder:
             begins, why = begins + MARGIN_SECONDS, "its pods are bound, and kube-scheduler is given a moment to see that"
         elif not (promise.pods or promise.called):
             begins, why = begins + UNWANTED_SECONDS, "nobody waits for it any more, and a plan may have others for it"
+        if lacks := self._lacking.get(promise.node, "") if self._now < promise.since + PATIENCE_SECONDS and left else "":
+            return Binding(replace(promise, stood=0.0), (), gone, left, lacks)
         if self._now < begins:
             return Binding(promise, (), gone, left, why)
         if nominated and promise.nominated < begins:
@@ -269,7 +327,13 @@ class Binder:
             return self._lacking[promise.node]
         if pods[0].gang:
             return f"gang {pods[0].gang} is bound when there is room for all of it on machines that are ready"
-        return f"pod {pods[0].key} may come only once others have, by affinity or spread"
+        name, why = self.obstacle(pods[0], promise.node)
+        return f"pod {pods[0].key} is not admitted yet: {why} ({name})" if name else f"pod {pods[0].key} is bound next"
+
+    def obstacle(self, pod: Pod, node: str) -> tuple[str, str]:
+        """The first filter that keeps a pod from a node, and what it saw; empty where none does."""
+        row = self._room.table.row.get(node)
+        return self._room.reason(lifted(pod.spec), pod.labels, row) if row is not None else ("", "")
 
     def admits(self, pod: Pod, node: str) -> bool:
         """Whether the filters admit a pod to a node as things are now."""

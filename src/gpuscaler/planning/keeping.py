@@ -14,20 +14,31 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Array
-from gpuscaler.model.taints import Toleration
+from gpuscaler.model.taints import ARRIVING_TAINT, CLOSING_TAINTS, HARD_EFFECTS, KEPT_TAINT, Toleration
+
+__all__ = [
+    "ARRIVING_TAINT",
+    "CLOSING_TAINTS",
+    "FOR_GPUS",
+    "KEPT_TAINT",
+    "MIN_GPUS",
+    "explain_min_gpus",
+    "followed_by",
+    "is_closed",
+    "least_gpus",
+    "lifted",
+]
 
 #: What keeps small pods away, beside the names of kube-scheduler's plug-ins.
 MIN_GPUS = "MinGpusPerPod"
 #: What keeps machines from being bought for pods without accelerators.
 FOR_GPUS = "ForGpus"
-#: A machine is not open yet, or kept for pods that a plan puts there.
-ARRIVING_TAINT, KEPT_TAINT = CLOSING_TAINTS = ("gpuscaler.io/arriving", "gpuscaler.io/kept")
 _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
 
 
 def is_closed(node: Node) -> bool:
     """Whether a taint of ours keeps pods away until a plan puts them there."""
-    return any(taint.key in CLOSING_TAINTS for taint in node.taints)
+    return any(taint.key in CLOSING_TAINTS and taint.effect in HARD_EFFECTS for taint in node.taints)
 
 
 def least_gpus(pools: Iterable[Pool | None]) -> Array | None:

@@ -82,7 +82,7 @@ class Memory(Struct, frozen=True, gc=False):
     ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
     ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
     still wait. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has taken yet.
-    ``windows`` are nodes that open for a moment for pods of DaemonSets.
+    ``windows`` are closed nodes that let pods of DaemonSets come for a moment.
     """
 
     ledger: Ledger = Ledger()
@@ -194,7 +194,6 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         roll=roll,
         exposed=guarded.exposed,
         breakers=before.breakers,
-        ajar=windows.ajar(memory.windows, cluster, now),
     )
     found = replace(found, steps=(*strangers, *found.steps))
     found_coming = named_in(memory.ledger, found)
@@ -230,7 +229,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         admissions=admitted.admissions,
         unbinding=unbinding(memory.unbinding, (*facts.unbound, *admitted.refused), book, now),
     )
-    window = windows.observe(memory.windows, book, cluster, policy, now=now, unbinding=memory.unbinding.keys())
+    window = windows.observe(memory.windows, book, cluster, policy, now=now)
     wheel = steering.steer(
         book,
         cluster,

@@ -114,7 +114,7 @@ class _Wheel:
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
         self.book, self.cluster, self.policy, self.now = book, cluster, policy, now
         self.pools = {pool.name: pool for pool in policy.pools}
-        self.binder = Binder(cluster, policy, now, nominating)
+        self.binder = Binder(cluster, policy, now, nominating, {one.node for one in book.leaving})
         self.bindings: Mapping[str, Binding] = {}
         self.attempts: Mapping[str, float] = {}
         self.said: Mapping[str, str] = {}
@@ -252,6 +252,10 @@ class _Wheel:
         for pod in found.gone:
             self.lose(promise, node, pod)
         after = replace(found.promise, called=self.now) if found.gone else found.promise
+        if not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node)):
+            # Open, it would have one of a gang run alone there. It waits for the rest of it as before, or is ended.
+            self.fold(ledger.Redeemed(node.name))
+            return
         if not found.closed and promise.closes and not found.left:
             # It is kept for large pods, and has them: nobody else is to come.
             self.fold(ledger.Redeemed(node.name))
@@ -263,13 +267,17 @@ class _Wheel:
         if after != promise:
             self.fold(ledger.Promised(after))
 
+    def machines_of(self, node: Node) -> list[Coming]:
+        """The machines of the ledger that stand for a node: one, or none."""
+        return [one for one in self.book.coming if one.node == node.name]
+
     def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
         """A pod that cannot come to a machine any more is planned for anew."""
-        for machine in self.book.coming:
-            if machine.node == node.name:
-                self.fold(ledger.Unfit(machine.id, (pod.key,)))
+        for machine in self.machines_of(node):
+            self.fold(ledger.Unfit(machine.id, (pod.key,)))
         self.fold(ledger.Broken(pod.key, node.name))
-        if short := falls_short(pod, node, self.cluster):
+        name, why = self.binder.obstacle(pod, node.name)
+        if short := falls_short(pod, node, self.cluster) or (why if name == "TaintToleration" else ""):
             self.outcomes.append(self.broken(promise.offering, pod, node, short))
         else:
             self.stray.append(pod.key)

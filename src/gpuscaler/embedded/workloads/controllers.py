@@ -95,6 +95,8 @@ class Workloads:
             self._nodes[name] = node
             if before is None:
                 self._look("Node", name, self._now() + GRACE)
+            if node.unschedulable != (before is not None and before.unschedulable):
+                self._look("Node", name)
         else:
             node = None
         if before is None or node is None or (before.labels, before.taints) != (node.labels, node.taints):

@@ -1,4 +1,4 @@
-"""Declares nodes unreachable whose kubelets renew their Leases no more, and has their pods leave.
+"""Declares nodes unreachable whose kubelets renew their Leases no more, and has their pods leave; taints those that are cordoned.
 
 Source: ``k8s.io/kubernetes/pkg/controller/nodelifecycle/node_lifecycle_controller.go`` and ``tainteviction``, Kubernetes 1.35, with the
 default ``node-monitor-grace-period`` and without the slower pace that they keep where most of a zone is silent. A node that never had a
@@ -18,6 +18,7 @@ from gpuscaler.embedded.workloads.steps import Object, is_finished, is_leaving, 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import LEASES, NODES, PODS
+from gpuscaler.model.taints import UNSCHEDULABLE
 
 #: ``node-monitor-grace-period`` and ``node-monitor-period``, in seconds.
 GRACE: Final = 50.0
@@ -39,6 +40,7 @@ class Lifecycle:
         if self._mirror.get("Node", name) is None:
             self._silent.pop(name, None)
             return None
+        await self._cordoned(name)
         try:
             lease = msgspec.json.decode(await self._client.get(LEASES, name, namespace=NAMESPACE))
         except NotFound:
@@ -52,6 +54,18 @@ class Lifecycle:
             await self._unreachable(name)
         await self._evict(name)
         return self._now() + PERIOD
+
+    async def _cordoned(self, name: str) -> None:
+        """A node that is cordoned has a taint that says so, until it is cordoned no more."""
+        node = msgspec.json.decode(await self._client.get(NODES, name))
+        taints = node["spec"].get("taints") or []
+        others = [one for one in taints if one["key"] != UNSCHEDULABLE]
+        cordoned = bool(node["spec"].get("unschedulable"))
+        if cordoned == (len(others) < len(taints)):
+            return
+        said = [{"key": UNSCHEDULABLE, "effect": "NoSchedule", "timeAdded": timestamp(self._now())}] if cordoned else []
+        metadata = {"resourceVersion": node["metadata"]["resourceVersion"]}
+        await self._client.merge_patch(NODES, name, {"metadata": metadata, "spec": {"taints": [*others, *said] or None}})
 
     async def _unreachable(self, name: str) -> None:
         now = self._now()
