@@ -1,4 +1,4 @@
-"""Carrying acts out on the cluster: our own taints, nominations, evictions. What came of each is told; nothing is tried twice here."""
+"""Carrying acts out on the cluster: our own taints, nominations, evictions. What came of each is returned; nothing is tried twice here."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -42,7 +42,7 @@ from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 #: So many writes are under way at once.
 ABREAST = 16
-#: How often a taint is tried when somebody else changes the node at the same moment.
+#: How often a taint is tried when another program changes the node at the same moment.
 ATTEMPTS = 4
 #: How long what is forbidden is not tried, at first and at most, in seconds: rights come back when a person gives them.
 REST_SECONDS, LONGEST_REST = 10.0, 120.0
@@ -207,7 +207,7 @@ class Actor:
         return ""
 
     async def _read(self, node: str) -> WireNode:
-        """A node as it is now, read once for all who ask meanwhile."""
+        """A node as it is now, read once for all acts that need it meanwhile."""
 
         async def read() -> WireNode:
             return msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
@@ -228,7 +228,7 @@ class Actor:
         return ""
 
     async def _write(self, node: str, change: Change, *, client: Client | None = None) -> str:
-        """Change a node by what is read of it, whoever writes at the same time; what others have written stays as it is."""
+        """Change a node by what is read of it, also where others write at the same time; what they have written stays as it is."""
         client = client or self._client
         for _ in range(ATTEMPTS):
             try:
@@ -363,7 +363,7 @@ def _labelled(pool: str) -> Change:
 
 
 def _excluded(node: WireNode) -> dict[str, Any]:
-    """Keep load balancers away. Only while our taint is there: whoever takes that off takes this off, too, and must not be overtaken."""
+    """Keep load balancers away. Only while our taint is there: what takes that off takes this off, too, and must not be overtaken."""
     leaving = any(taint.key == LEAVING_TAINT for taint in node.spec.taints or ())
     known = EXCLUDE_LABEL in (node.metadata.labels or {})
     return {"metadata": {"labels": {EXCLUDE_LABEL: EXCLUDE_VALUE}}} if leaving and not known else {}

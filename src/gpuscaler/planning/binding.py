@@ -1,7 +1,7 @@
 """Binding: the pods that were promised a machine are bound to it while it is still closed, and then it opens.
 
-A binding asks for no toleration, and kube-scheduler takes a pod that somebody bound off its queue, as it does for any second scheduler. So
-nobody can take the room of a promised pod, in whatever order machines become ready. What is bound passes the filters that kube-scheduler
+A binding asks for no toleration, and kube-scheduler drops a pod that is bound from its queue, as it does for any second scheduler. So no
+other pod can take the room of a promised pod, in whatever order machines become ready. What is bound passes the filters that kube-scheduler
 has, counting all that is bound in the same look. Pods that are left to their scheduler are nominated once, right before the machine opens.
 """
 
@@ -48,7 +48,7 @@ Unit = list[tuple[Pod, str]]
 
 
 class Binding(Struct, frozen=True, gc=False):
-    """What is done for one closed machine: ``promise`` as it is now, what is written of its pods, and those that are planned for anew.
+    """What is done for one closed machine: ``promise`` as it is now, what is written of its pods, and those that are planned again.
 
     ``left`` are pods that a scheduler binds once the machine is open. ``closed`` says why it does not open now, in words; empty where
     nothing keeps it closed.
@@ -301,7 +301,7 @@ class Binder:
         return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), gone, left)
 
     def _left_to_schedulers(self, promise: Promise, gone: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
-        """A machine that nobody is to be bound to any more: others are nominated, and then it opens."""
+        """A machine to which no pod is to be bound any more: others are nominated, and then it opens."""
         nominated = [pod for pod in left if self.steering(pod, promise.offering[0]) == NOMINATE]
         begins, why = promise.stood, ""
         if promise.sent:

@@ -68,7 +68,7 @@ def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
 
 
 def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Those of ``pods``, who wait for one machine, that an older pod is behind which scheduling cannot tell from them, each with that one.
+    """Pods that wait for one machine, each with an older one that waits elsewhere and that scheduling cannot tell from it.
 
     Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
     """
@@ -85,8 +85,8 @@ def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tup
     for alike, here in mine.items():
         names = {pod.key for pod in here}
         elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
-        # Of one age, which many are that one owner made, everybody stays where he is.
-        everybody = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
-        first = {key for _, _, key in everybody[: len(here)]}
+        # Pods of one age, as one owner makes many, stay where they are.
+        by_age = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
+        first = {key for _, _, key in by_age[: len(here)]}
         pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)
     return tuple(pairs)

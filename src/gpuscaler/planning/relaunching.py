@@ -32,7 +32,7 @@ class Relaunching:
             self._ended.update(one.pool for one in over)
 
     def covers(self, one: Instance) -> bool:
-        """Whether ``one``, a machine that nobody here ordered and that is no node, need not be waited for."""
+        """Whether ``one``, a machine that was not ordered here and is no node, need not be waited for."""
         if one.doubt and one.pool in self._paused:
             return True
         return self._ended[one.pool] >= MOST_ENDED and any(target.covers(one.key) for target in self._failing)

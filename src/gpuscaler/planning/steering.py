@@ -1,6 +1,6 @@
 """Making plans come true: machines arrive closed, the pods that are planned on them are bound, or left to their scheduler, then they open.
 
-What became of every promise is told, so that a machine that did not take its pods is not bought again for them.
+What became of every promise is recorded, so that a machine that did not take its pods is not bought again for them.
 """
 
 from collections.abc import Mapping, Set
@@ -136,7 +136,7 @@ class _Wheel:
     def arrive_all(self) -> None:
         """Promise machines that are ready, and decide what becomes of those that are closed."""
         for name in [machine.id for machine in self.book.coming if machine.ready]:
-            # Those that opened before it may have changed who waits for it.
+            # A machine before it may have changed which pods wait for this one.
             self.arrive(next(machine for machine in self.book.coming if machine.id == name))
         closed = [one for one in self.book.promises if one.step == NOMINATING]
         if closed:
@@ -163,12 +163,12 @@ class _Wheel:
         machine = next(one for one in self.book.coming if one.id == machine.id)
         seated = self.seated(machine)
         if not is_closed(node) or (keeps and not seated):
-            # It never had our taint, somebody took it off, or it stays closed until large pods are planned onto it.
+            # It never had our taint, or a person took that off, or it stays closed until large pods are planned onto it.
             if seated:
                 self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, OPEN)))
             self.fold(ledger.Opened(machine.id))
         else:
-            # One that was meant for nobody opens at once.
+            # A machine that was meant for no pod opens at once.
             called = 0.0 if machine.pods else self.now
             self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes=keeps, called=called)))
 
@@ -187,7 +187,7 @@ class _Wheel:
         return False
 
     def follow(self, machine: Coming, promise: Promise) -> None:
-        """Let the promise of a closed machine be what plans say by now: who was planned for it later, and who for another machine.
+        """Let the promise of a closed machine be what plans say by now: later plans may put other pods on it, or its own on another.
 
         A plan says nothing of pods whose nomination stands.
         """
@@ -196,7 +196,7 @@ class _Wheel:
         elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
         mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
-        # Those that have come are still to be told of. One that could not have all its pods takes no new ones: it opens.
+        # Pods that have come are still to be recorded. A machine that could not have all its pods takes no new ones: it opens.
         came = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
         pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not promise.called))))
         if set(pods) != set(promise.pods):
@@ -212,7 +212,7 @@ class _Wheel:
     def seated(self, machine: Coming) -> tuple[str, ...]:
         """The pods that still wait for a machine which is about to open: of those that are alike, the oldest of all come in first.
 
-        Whoever has to make room for them waits for what they waited for, or is planned for anew.
+        A pod that has to make room for one of them waits for what that waited for, or is planned again.
         """
         pods = list(waiting(machine.pods, self.cluster))
         pairs = overtaken(pods, self.cluster, busy={pod for one in self.book.promises for pod in one.pods} | set(dict(self.book.broken)))
@@ -257,7 +257,7 @@ class _Wheel:
             self.fold(ledger.Redeemed(node.name))
             return
         if not found.closed and promise.closes and not found.left:
-            # It is kept for large pods, and has them: nobody else is to come.
+            # It is kept for large pods, and has them: no other pod is to come.
             self.fold(ledger.Redeemed(node.name))
             self.opened(node.name)
             return
@@ -272,7 +272,7 @@ class _Wheel:
         return [one for one in self.book.coming if one.node == node.name]
 
     def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
-        """A pod that cannot come to a machine any more is planned for anew."""
+        """A pod that cannot come to a machine any more is planned again."""
         for machine in self.machines_of(node):
             self.fold(ledger.Unfit(machine.id, (pod.key,)))
         self.fold(ledger.Broken(pod.key, node.name))
@@ -288,9 +288,9 @@ class _Wheel:
                 self.fold(ledger.Opened(machine.id))
 
     def watch(self, promise: Promise, node: Node) -> None:
-        """See which pods have come to an open machine. Where nobody has been told of them, since others opened it, they are nominated."""
+        """See which pods have come to an open machine. Where a person or another program opened it, they are nominated now."""
         left: list[Pod] = []
-        # Who was planned for anew meanwhile is awaited there.
+        # A pod that was planned again meanwhile is awaited there.
         elsewhere = {pod for one in self.book.promises if one.step == NOMINATING and one.node != node.name for pod in one.pods}
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.finished or pod.deleted or pod.key in elsewhere:
@@ -310,8 +310,8 @@ class _Wheel:
             self.fulfil(promise)
             return
         if not promise.nominated:
-            told = (pod for pod in left if self.binder.steering(pod, promise.offering[0]) != OFF)
-            self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in told]
+            nominated = (pod for pod in left if self.binder.steering(pod, promise.offering[0]) != OFF)
+            self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in nominated]
         after = replace(promise, pods=tuple(pod.key for pod in left), nominated=promise.nominated or self.now)
         if after != promise:
             self.fold(ledger.Promised(after))
@@ -326,7 +326,7 @@ class _Wheel:
             self.stray.append(pod.key)
 
     def fulfil(self, promise: Promise) -> None:
-        """Nobody is awaited any more."""
+        """No pod is awaited any more."""
         if promise.closes:
             self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
             self.acts.append(Close(promise.node, "kept for large pods, and those that it was opened for have come", kept=True))

@@ -1,4 +1,4 @@
-"""Pods that a kubelet turns away after we bound them to its node: they fail for good, and whoever owns them makes new ones.
+"""Pods that a kubelet turns away after we bound them to its node: they fail for good, and their owner makes new ones.
 
 A kubelet admits by what it sees itself: a device that is not healthy, CPUs of one socket, pods that no API server knows. Where that happens
 twice in a row in a pool, its pods are nominated for a while, so that kube-scheduler is asked again.
