@@ -27,11 +27,12 @@ from gpuscaler.control.store import KEY
 from gpuscaler.embedded import faults
 from gpuscaler.embedded.cluster import Conditions
 from gpuscaler.embedded.failures import Failure
-from gpuscaler.kube.errors import AlreadyExists, NotFound, ServerError, TooManyRequests, Unreachable
+from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
+from gpuscaler.model.taints import AJAR, CLOSING_TAINTS
 from gpuscaler.planning.adopting import adopted_name
 from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS
@@ -169,6 +170,8 @@ class Guard(Watchman):
     async def write(self, request: Request) -> None:
         path = request.path
         assert f"/nodes/{STRANGER}" not in path, "I7: a node that is none of ours was written to"
+        if request.method == "PATCH" and "/nodes/" in path:
+            await self._only_our_cordons(path.rpartition("/")[2], msgspec.json.decode(request.body))
         if path.endswith("/binding"):
             await self._has_room(path.split("/")[-2], msgspec.json.decode(request.body)["target"]["name"])
         if path.endswith("/eviction"):
@@ -186,6 +189,22 @@ class Guard(Watchman):
             steps = [one.step for one in (await self.written()).ledger.leaving if one.node == path.split("/")[-1]]
             assert steps == [CLEARING], f"I7: node {path} was deleted, and no removal has come so far: {steps}"
 
+    async def _only_our_cordons(self, name: str, patch: dict[str, Any]) -> None:
+        """A patch that the API server takes cordons a node only beside a taint of ours that says so, and leaves a person's cordon alone."""
+        node = next((one for one in await surely(self._here.nodes) if one["metadata"]["name"] == name), None)
+        spec, version = patch.get("spec", {}), patch["metadata"].get("resourceVersion")
+        if node is None or version != node["metadata"]["resourceVersion"]:
+            return
+        had, has = ajar(node["spec"].get("taints")), ajar(spec.get("taints", node["spec"].get("taints")))
+        cordoned = bool(node["spec"].get("unschedulable"))
+        if spec.get("unschedulable"):
+            assert has, f"I7: node {name} was cordoned without a word that the cordon is ours"
+            assert had or not cordoned, f"I7: the cordon of node {name}, a person's, became ours"
+        elif "unschedulable" in spec:
+            assert had, f"I7: node {name} was uncordoned, and a person had cordoned it"
+        else:
+            assert had == has or not cordoned, f"I7: whose the cordon of node {name} is was changed"
+
     async def removal_of(self, pod: str) -> Leaving | None:
         """The removal that is written down of the node that a pod runs on; None where the pod is gone meanwhile."""
         node = (await surely(self._here.bound)).get(pod)
@@ -194,6 +213,11 @@ class Guard(Watchman):
         found = [one for one in (await self.written()).ledger.leaving if one.node == node]
         assert found, f"I6: pod {pod} was to go, and no removal of {node} is written down"
         return found[0]
+
+
+def ajar(taints: Sequence[dict[str, Any]] | None) -> bool:
+    """Whether a node with these taints is cordoned by us, if it is."""
+    return any(one["key"] in CLOSING_TAINTS and one["effect"] == AJAR for one in taints or ())
 
 
 def gpus_of(one: dict[str, Any]) -> int:
@@ -440,6 +464,25 @@ class Schedules(RuleBasedStateMachine):
                 with suppress(NotFound):
                     await self.here.user.delete(PODS, one["metadata"]["name"], namespace="kube-system")
 
+    @rule(which=st.integers(0, 99), seconds=st.sampled_from((1.0, 20.0, 90.0)))
+    def cordon(self, which: int, seconds: float) -> None:
+        """A person cordons a node for a while."""
+        self.do(self._cordon(which, seconds))
+
+    async def _cordon(self, which: int, seconds: float) -> None:
+        nodes = [one for one in await surely(self.here.nodes) if not one["spec"].get("unschedulable")]
+        if not nodes:
+            return
+        node = nodes[which % len(nodes)]["metadata"]
+        patch = {"metadata": {"resourceVersion": node["resourceVersion"]}, "spec": {"unschedulable": True}}
+        with suppress(Conflict, NotFound):
+            await self.here.user.merge_patch(NODES, node["name"], patch)
+            await self._sleep(seconds)
+            for one in await surely(self.here.nodes):
+                if one["metadata"]["uid"] == node["uid"]:
+                    assert one["spec"].get("unschedulable"), f"I7: the cordon of a person on node {node['name']} was taken off"
+                    await self.here.user.merge_patch(NODES, node["name"], {"spec": {"unschedulable": None}})
+
     # Of those that stay silent one is ended in ten minutes, and only after 45: more than two would make the rest long.
     @precondition(lambda self: len(self.stopped) < 2)
     @rule(which=st.integers(0, 99), back=st.sampled_from((None, 30.0, 200.0)))
@@ -486,6 +529,7 @@ class Schedules(RuleBasedStateMachine):
         assert alive <= nodes, f"a machine was lost: {alive - nodes}"
         for node in await self.here.nodes():
             taints = [taint["key"] for taint in node["spec"].get("taints") or ()]
+            assert node["metadata"]["name"] == STRANGER or not node["spec"].get("unschedulable"), "a cordon of ours was left behind"
             assert LEAVING_TAINT not in taints, f"node {node['metadata']['name']} was left closed"
             assert EXCLUDE_LABEL not in node["metadata"].get("labels", {}), (
                 f"node {node['metadata']['name']} was left out of load balancers"

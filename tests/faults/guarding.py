@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
@@ -17,7 +17,6 @@ from gpuscaler.clouds.protocol import Order
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.taints import AJAR, CLOSING_TAINTS
 
 #: Far above what most cases need, and far below what a mistake would buy: limits are obeyed, and looked at, in every case (I5).
 LIMITS = "limits: {gpus: 32, machines: 24, machines_per_minute: 20, dollars_per_hour: 40}\n"
@@ -77,19 +76,9 @@ class Watch(Guard):
         patch = msgspec.json.decode(request.body)
         name = request.path.rpartition("/")[2]
         node = next((one for one in await self._here.nodes() if one["metadata"]["name"] == name), None)
-        if node is None or not patch.get("spec"):
+        if node is None or "taints" not in patch.get("spec", {}):
             return
-        version, spec = patch["metadata"]["resourceVersion"], patch["spec"]
-        if version == node["metadata"]["resourceVersion"]:
-            had, has = ajar(node["spec"].get("taints")), ajar(spec.get("taints", node["spec"].get("taints")))
-            if spec.get("unschedulable"):
-                assert has, f"I7: node {name} was cordoned without a word that the cordon is ours"
-                assert had or not node["spec"].get("unschedulable"), f"I7: the cordon of node {name}, a person's, became ours"
-            elif "unschedulable" in spec:
-                assert had, f"I7: node {name} was uncordoned, and a person had cordoned it"
-            else:
-                assert had == has or not node["spec"].get("unschedulable"), f"I7: whose the cordon of node {name} is was changed"
-        if "taints" in spec and version == node["metadata"]["resourceVersion"]:
+        if patch["metadata"]["resourceVersion"] == node["metadata"]["resourceVersion"]:
             before, after = foreign(node["spec"].get("taints")), foreign(patch["spec"]["taints"])
             assert before == after, f"I7: taints of node {name} that are not ours became {after}, and were {before}"
 
@@ -148,11 +137,6 @@ def excess(policy: Policy, machines: Sequence[CloudMachine]) -> str:
         *((f"machines of pool {name}", sum(one.offering.pool == name for one in ours), most) for name, most in pools.items()),
     ]
     return "; ".join(f"{many:g} {what}, and the limit is {most:g}" for what, many, most in found if most is not None and many > most)
-
-
-def ajar(taints: Sequence[Mapping[str, Any]] | None) -> bool:
-    """Whether a node with these taints is cordoned by us, if it is."""
-    return any(one["key"] in CLOSING_TAINTS and one["effect"] == AJAR for one in taints or ())
 
 
 def foreign(taints: list[dict[str, Any]] | None) -> list[tuple[str, str, str]]:
