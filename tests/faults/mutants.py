@@ -1369,6 +1369,20 @@ MUTANTS = (
         removes="a small pod that comes first is bound to a machine that is kept for large ones",
     ),
     Mutant(
+        case=109,
+        path="planning/arrivals.py",
+        old="    if any(pod.gang == one.gang for pod in cluster.on_node.get(one.node, {}).values()):\n",
+        new="    if False:\n",
+        removes="a machine whose gang runs is taken for one that the rest of it is not to be had for",
+    ),
+    Mutant(
+        case=109,
+        path="planning/arrivals.py",
+        old=" and one.node not in promised and not self.is_used(one.node)\n",
+        new=" and one.node not in promised\n",
+        removes="a machine is ended under pods that run there, when the rest of a gang is not to be had",
+    ),
+    Mutant(
         case=54,
         path="planning/binding.py",
         old="        fresh = self._now < promise.nominated + REPEAT_SECONDS\n",

@@ -9,7 +9,7 @@ from tests.control.records.test_service import events
 from tests.control.records.test_service import status as written
 from tests.control.schedules import STRANGER
 from tests.control.test_binding import SCATTERED
-from tests.control.test_windows import NODE, STEADY
+from tests.control.test_windows import NODE, STEADY, is_closed
 from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod
 from tests.faults.guarding import BUSY_STRANGER, Watch
 from tests.faults.kit import all_bound, bought, faulty, recorded, status
@@ -98,7 +98,40 @@ async def test_f109_of_a_gang_whose_other_machine_is_lost_and_not_to_be_had_agai
         assert await in_time(here, 300.0)
 
 
-async def test_f109_a_pod_that_comes_first_takes_no_room_of_a_machine_that_is_kept_for_larger_ones() -> None:
+async def test_f109_a_gang_that_runs_is_left_alone_though_more_of_it_is_pending() -> None:
+    gang = {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"}
+    async with faulty(f"{ONE_GPU_MACHINES}    max: 2\n", delays=STEADY) as here:
+        for number in range(2):
+            await here.submit(f"p{number}", 1, **gang)
+        while not all((await here.bound()).values()):
+            await here.sleep(0.1)
+        # They are bound, and their machines are still closed.
+        await here.submit("p2", 1, **gang)
+        await here.sleep(900.0)
+
+        bound = await here.bound()
+        assert {bound["p0"], bound["p1"]} == {one.id for one in here.cluster.core.list()}
+        assert not any(map(is_closed, await here.nodes()))
+        assert len(here.cluster.core.history()) == 2
+
+
+async def test_f109_a_pod_that_comes_first_to_a_machine_of_a_gang_is_not_ended_with_it() -> None:
+    async with faulty(f"{ONE_GPU_MACHINES}    max: 2\n", delays=STEADY) as here:
+        high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+        await here.user.create(PRIORITY_CLASSES, high)
+        for number in range(2):
+            await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
+        await here.sleep(NODE)
+        first = pod("first")
+        first["spec"]["priorityClassName"] = "high"
+        await here.user.create(PODS, first, namespace="default")
+        await here.sleep(900.0)
+
+        node = (await here.bound())["first"]
+        assert node in {one.id for one in here.cluster.core.list()}
+
+
+async def test_f109_a_pod_that_comes_first_takes_takes_no_room_of_a_machine_that_is_kept_for_larger_ones() -> None:
     async with faulty(LARGE) as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)

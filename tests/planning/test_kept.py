@@ -10,10 +10,10 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.taints import Taint
+from gpuscaler.model.taints import AJAR, Taint
 from gpuscaler.planning.acts import Act, Close, Lift
 from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT, is_closed, lifted
-from gpuscaler.planning.kept import keep
+from gpuscaler.planning.kept import UNCORDONED, keep
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.entries import Leaving
@@ -37,6 +37,13 @@ def test_a_machine_that_has_come_gets_the_taint_of_kept_ones_in_place_of_the_oth
     assert acts(machine(ARRIVING_TAINT)) == [Close("a", "it is kept for pods of at least 8 GPUs", kept=True)]
     assert acts(machine(KEPT_TAINT)) == []
     assert acts(machine()) == [], "a person has opened it"
+
+
+def test_a_taint_that_was_left_without_its_hard_effect_by_an_uncordon_is_made_whole_or_taken_off() -> None:
+    arriving, kept = (node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=AJAR),)) for key in (ARRIVING_TAINT, KEPT_TAINT))
+
+    assert acts(arriving, OTHER) == [Lift("a", UNCORDONED)]
+    assert acts(kept) == [Close("a", UNCORDONED, kept=True)]
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Bind, Close, Lift, Nominate
 from gpuscaler.planning.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
-from gpuscaler.planning.fitting import overtaken
+from gpuscaler.planning.fitting import overtaken, pending_by_kind
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.entries import Leaving
@@ -211,6 +211,8 @@ def test_a_gang_of_which_too_few_have_a_machine_is_not_bound() -> None:
     assert turn(book, *items).acts == ()
     assert turn(book, *items, waiting("third", **gang)).acts == ()
     assert turn(book, *items, node("c", KIND), pod("third", on="c", **gang)).acts == (bind("p"), bind("q", "b"))
+    failed = pod("third", on="c", phase="Failed", **gang)
+    assert turn(book, *items, node("c", KIND), failed).acts == (), "one of an earlier try"
 
 
 def test_members_of_a_gang_that_may_come_only_beside_another_of_it_are_bound_with_that() -> None:
@@ -221,6 +223,14 @@ def test_members_of_a_gang_that_may_come_only_beside_another_of_it_are_bound_wit
 
     found = turn(book, closed(**zoned), closed("b", **zoned), beside, waiting("q", labels={"app": "lead"}, **gang))
     assert found.acts == (bind("p"), bind("q", "b"))
+
+
+def test_a_machine_on_which_some_of_its_gang_runs_opens_although_more_of_it_is_pending() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 1}}
+    sent = promise(sent=(P,), nominated=NOW - 9.0, stood=NOW - 9.0)
+    book = Ledger(coming=(machine("a", P, gang="default/g"),), promises=(sent,))
+
+    assert turn(book, closed(), pod("p", on="a", **gang), waiting("q", **gang)).acts == (Lift("a", "it is ready, and its pods are bound"),)
 
 
 def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
@@ -496,16 +506,16 @@ def test_the_oldest_of_equal_pods_takes_the_seat_and_the_younger_waits_for_the_o
 def test_no_other_pod_takes_the_seat(other: dict[str, Any]) -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", **{"created": NOW - 20.0, **other})]
 
-    assert overtaken(pods[:1], Cluster.of(pods), busy=frozenset()) == ()
+    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
 
 
 def test_a_pod_that_has_its_place_or_a_volume_of_its_own_changes_with_nobody() -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0)]
-    assert overtaken(pods[:1], Cluster.of(pods), busy=frozenset({Q})) == ()
+    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset({Q})) == ()
 
     own = spec(gpus=1, volumes=(VolumeUse(claim="data", ephemeral=True),))
     bound = [waiting("p", own, created=NOW - 10.0), waiting("q", own, created=NOW - 20.0)]
-    assert overtaken(bound[:1], Cluster.of(bound), busy=frozenset()) == ()
+    assert overtaken(bound[:1], pending_by_kind(Cluster.of(bound)), busy=frozenset()) == ()
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=12), st.integers(0, 12))
@@ -513,7 +523,7 @@ def test_whoever_is_exchanged_is_younger_and_alike(ages: list[tuple[int, str]], 
     pods = [waiting(f"p{n}", labels={"app": app}, created=NOW - age) for n, (age, app) in enumerate(ages)]
     by_key = {one.key: one for one in pods}
     mine = pods[:many]
-    pairs = overtaken(mine, Cluster.of(pods), busy=frozenset())
+    pairs = overtaken(mine, pending_by_kind(Cluster.of(pods)), busy=frozenset())
 
     assert len({key for pair in pairs for key in pair}) == 2 * len(pairs)
     assert all(old in {one.key for one in mine} and new not in {one.key for one in mine} for old, new in pairs)
@@ -528,4 +538,4 @@ def test_whoever_is_exchanged_is_younger_and_alike(ages: list[tuple[int, str]], 
 def test_of_one_age_nobody_changes() -> None:
     pods = [waiting("q"), waiting("p")]
 
-    assert overtaken(pods[:1], Cluster.of(pods), busy=frozenset()) == ()
+    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()

@@ -132,8 +132,9 @@ def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
     """What files say; they tell nothing of what a controller remembers."""
     from gpuscaler.planning.state import State
     from gpuscaler.planning.storage_places import with_storage_places
+    from gpuscaler.planning.windows import as_closed
 
-    cluster = load_cluster(files, max_grace=policy.max_grace)
+    cluster = as_closed(load_cluster(files, max_grace=policy.max_grace))
     return Known(cluster, with_storage_places(policy, cluster), State())
 
 
@@ -145,6 +146,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     from gpuscaler.planning.memory import state_of
     from gpuscaler.planning.state import learned
     from gpuscaler.planning.storage_places import with_storage_places
+    from gpuscaler.planning.windows import as_closed
     from gpuscaler.planning.withholding import withheld
 
     access = find(kubeconfig, context)
@@ -152,14 +154,15 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
         seen = asyncio.run(look(access, namespace_of(settings.namespace, access)))
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
-    policy, unshown = withheld(learned.corrected(policy, seen.memory.learned), seen.memory.breakers, seen.cluster, now)
-    unordered = with_storage_places(policy, seen.cluster)
+    cluster = as_closed(seen.cluster)
+    policy, unshown = withheld(learned.corrected(policy, seen.memory.learned), seen.memory.breakers, cluster, now)
+    unordered = with_storage_places(policy, cluster)
     policy = seen.expander.policy(unordered)
     there = (seen.expander.standing.text,) if policy != unordered else ()
     for note in (*unshown, seen.expander.trouble, *there, *seen.expander.standing.remarks):
         if note:
             click.echo(f"note: {note}", err=True)
-    return Known(seen.cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
+    return Known(cluster, policy, state_of(seen.memory, policy, now), unordered if policy != unordered else None)
 
 
 def given_priorities(known: Known, path: str) -> Known:

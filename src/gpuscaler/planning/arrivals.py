@@ -262,7 +262,8 @@ class _Look:
         lacks: Lack | None = None
         promised = {one.node for one in self.book.promises}
         for one in self.book.coming:
-            if one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and is_half(one, self.cluster):
+            over = one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and not self.is_used(one.node)
+            if over and is_half(one, self.cluster):
                 # That says nothing of the machine.
                 self.overdue.append(Overdue(one, f"the rest of gang {one.gang} was not to be had within {GANG_SECONDS:g} s"))
                 self.fold(ledger.Lost(one.id))
@@ -326,12 +327,17 @@ class _Look:
 
 
 def is_half(one: Coming, cluster: Cluster) -> bool:
-    """Whether a machine was bought for a gang that waits, for all of which there is no room: who ran there would run alone."""
+    """Whether a machine was bought for a gang that waits, for all of which there is no room: a pod of it that ran there would run alone.
+
+    Where some of the gang runs there already it has begun, whatever else is pending.
+    """
     if not one.gang or any(waiting(one.pods, cluster)):
         return False
+    if any(pod.gang == one.gang for pod in cluster.on_node.get(one.node, {}).values()):
+        return False
     namespace, _, gang = one.gang.partition("/")
-    pending = (bucket.sample for key, bucket in cluster.unbound.items() if key.options.gang == gang)
-    return any(pod.namespace == namespace for pod in pending)
+    demand = ((key, bucket.sample) for key, bucket in cluster.unbound.items() if key.options.gang == gang)
+    return any(pod.namespace == namespace and key.unschedulable and not key.terminating for key, pod in demand)
 
 
 def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> events.Event:

@@ -5,7 +5,7 @@ other pod can take the room of a promised pod, in whatever order machines become
 has, counting all that is bound in the same look. Pods that are left to their scheduler are nominated once, right before the machine opens.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from functools import cached_property
 
@@ -166,7 +166,8 @@ class Binder:
         for pod in self._cluster.pods.values():
             if pod.options.gang and (gang := pod.gang) in gangs:
                 size[gang] = max(size[gang], pod.options.gang_size)
-                there[gang] += bool(pod.node_name and not pod.deleted) or pod.key in here
+                runs = pod.node_name and not pod.deleted and pod.phase != "Failed"
+                there[gang] += bool(runs) or pod.key in here
         return {gang for gang in gangs if there[gang] < size[gang]}
 
     def _lacks(self, promise: Promise) -> str:
@@ -196,41 +197,44 @@ class Binder:
     def _ahead(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
         """Pods that nothing is promised to, and that take the room of some that wait for the machine, since they come before those.
 
-        Of pods that ask for the same, once one has no room the others are not tried.
+        Of pods of a namespace that ask for the same, once one has no room the others are not tried.
         """
         due, pool = self._due(promise), self._pools.get(promise.offering[0])
         if not due or due[-1].spec.priority >= self._most_important:
             return
         least = pool.min_gpus_per_pod if pool is not None else 0
         row, trial = self._room.table.row[promise.node], self._room.copy()
-        refused = set[str]()
-        for stranger in self._strangers:
-            spec = stranger.spec
+        for strangers in self._strangers:
+            while strangers and (strangers[0].key in promised or strangers[0].key in self._placed):
+                strangers.popleft()
+            if not strangers:
+                continue
+            spec = strangers[0].spec
             if spec.priority <= due[-1].spec.priority:
                 return
             while due[0].spec.priority >= spec.priority:
                 first = due.pop(0)
                 if self._admits(trial, first, row):
                     trial.place(first.spec, first.labels, row)
-            if spec.digest in refused or stranger.key in promised or stranger.key in self._placed or gpus_in(spec.requests) < least:
+            if gpus_in(spec.requests) < least or self.steering(strangers[0], promise.offering[0]) != BIND:
                 continue
-            if self.steering(stranger, promise.offering[0]) != BIND or not self._admits(trial, stranger, row):
-                refused.add(spec.digest)
-                continue
-            trial.place(spec, stranger.labels, row)
-            self._place(stranger, promise.node)
-            yield stranger
+            while strangers and self._admits(trial, strangers[0], row):
+                pod = strangers.popleft()
+                if pod.key not in promised and pod.key not in self._placed:
+                    trial.place(spec, pod.labels, row)
+                    self._place(pod, promise.node)
+                    yield pod
 
     @cached_property
-    def _strangers(self) -> Sequence[Pod]:
-        """Pending pods that are of no gang, important ones first and of those the oldest."""
-        pending = (
-            bucket
-            for key, bucket in self._cluster.unbound.items()
-            if key.unschedulable and not (key.terminating or key.nominated or bucket.sample.gang)
-        )
-        pods = (bucket.pods[name] for bucket in pending for name in bucket.keys)
-        return sorted(pods, key=lambda pod: (-pod.spec.priority, pod.created, pod.key))
+    def _strangers(self) -> Sequence[deque[Pod]]:
+        """Pending pods that are of no gang, those of a namespace that ask for the same together, important and old ones first."""
+        found: dict[tuple[str, str, str], list[Pod]] = {}
+        for key, bucket in self._cluster.unbound.items():
+            one = bucket.sample
+            if key.unschedulable and not (key.terminating or key.nominated or one.gang):
+                found.setdefault((one.namespace, one.spec.digest, one.options.steering), []).extend(bucket.pods.values())
+        kinds = [deque(sorted(pods, key=lambda pod: (pod.created, pod.key))) for pods in found.values()]
+        return sorted(kinds, key=lambda pods: (-pods[0].spec.priority, pods[0].created, pods[0].key))
 
     @cached_property
     def _most_important(self) -> int:

@@ -1,6 +1,6 @@
 """Which promised pods still wait, whether they have room on their node, and whose place an older pod takes."""
 
-from collections.abc import Iterable, Iterator, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 
 from msgspec.structs import replace
 
@@ -67,25 +67,34 @@ def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
     return frozenset(found)
 
 
-def overtaken(pods: list[Pod], cluster: Cluster, *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Pods that wait for one machine, each with an older one that waits elsewhere and that scheduling cannot tell from it.
+#: What scheduling tells pods apart by.
+Alike = tuple[str, LabelSet, PodOptions]
+
+
+def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
+    """The pods that the scheduler has found no node for, those together that scheduling cannot tell apart."""
+    found: dict[Alike, list[Pod]] = {}
+    for key, bucket in cluster.unbound.items():
+        if key.unschedulable and not key.terminating and not key.nominated:
+            found.setdefault((key.spec, key.labels, key.options), []).extend(bucket.pods.values())
+    return found
+
+
+def overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
+    """Pods that wait for one machine, each with an older one of ``pending`` that waits elsewhere and that is like it.
 
     Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
     """
-    mine: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
+    mine: dict[Alike, list[Pod]] = {}
     for pod in pods:
         if not pod.options.gang and not any(volume.ephemeral for volume in pod.spec.volumes):
             mine.setdefault((pod.spec.digest, pod.labels, pod.options), []).append(pod)
-    others: dict[tuple[str, LabelSet, PodOptions], list[Pod]] = {}
-    for key, bucket in cluster.unbound.items() if mine else ():
-        alike = (key.spec, key.labels, key.options)
-        if alike in mine and key.unschedulable and not key.terminating and not key.nominated:
-            others.setdefault(alike, []).extend(bucket.pods.values())
     pairs: list[tuple[str, str]] = []
     for alike, here in mine.items():
         names = {pod.key for pod in here}
-        elsewhere = [pod for pod in others.get(alike, ()) if pod.key not in names and pod.key not in busy]
+        newest = max(pod.created for pod in here)
         # Pods of one age, as one owner makes many, stay where they are.
+        elsewhere = [pod for pod in pending.get(alike, ()) if pod.created < newest and pod.key not in names and pod.key not in busy]
         by_age = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
         first = {key for _, _, key in by_age[: len(here)]}
         pairs += zip((pod.key for pod in here if pod.key not in first), sorted(first - names), strict=True)

@@ -10,10 +10,13 @@ from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.acts import Act, Close, Lift
-from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT
+from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT, is_closed
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state.ledger import Ledger
+
+#: Why a taint is changed that has lost its hard effect, on a node that is not cordoned.
+UNCORDONED = "it was uncordoned while only pods of DaemonSets were to come"
 
 
 def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: Inventory | None) -> Iterator[Act]:
@@ -25,9 +28,13 @@ def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: 
     for node, least in _settled(ARRIVING_TAINT, book, cluster, policy, roll):
         if least:
             yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)
+        elif not is_closed(node):
+            yield Lift(node.name, UNCORDONED)
     for node, least in _settled(KEPT_TAINT, book, cluster, policy, roll):
         if not least:
             yield Lift(node.name, "its pool keeps no machines for large pods")
+        elif not is_closed(node):
+            yield Close(node.name, UNCORDONED, kept=True)
 
 
 def _settled(taint: str, book: Ledger, cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[tuple[Node, int]]:

@@ -4,6 +4,7 @@ What became of every promise is recorded, so that a machine that did not take it
 """
 
 from collections.abc import Mapping, Set
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -16,7 +17,7 @@ from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half
 from gpuscaler.planning.binding import Binder, Binding, opens_for
 from gpuscaler.planning.filters.nodes import admits, explain_selector
-from gpuscaler.planning.fitting import falls_short, has_room, overtaken, waiting
+from gpuscaler.planning.fitting import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
 from gpuscaler.planning.keeping import is_closed
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.observing import LABELS_SECONDS
@@ -124,11 +125,19 @@ class _Wheel:
         self.acts: list[Act] = []
         self.stray: list[str] = []
         self.unfit: list[Unfit] = []
+        #: Pods that are promised a machine, or are nominated in vain.
+        self.busy = {pod for one in book.promises for pod in one.pods} | set(dict(book.broken))
         still_to_come = [one for one in book.coming if not one.ready]
         self.unready_gangs = {pod.gang for one in still_to_come for pod in waiting(one.pods, cluster)} - {""}
 
+    @cached_property
+    def pending(self) -> Mapping[Alike, list[Pod]]:
+        return pending_by_kind(self.cluster)
+
     def fold(self, step: ledger.Event) -> None:
         self.steps.append(step)
+        if isinstance(step, ledger.Promised):
+            self.busy.update(step.promise.pods)
         self.book = ledger.step(self.book, step)
 
     # A machine of the ledger that is ready
@@ -215,7 +224,7 @@ class _Wheel:
         A pod that has to make room for one of them waits for what that waited for, or is planned again.
         """
         pods = list(waiting(machine.pods, self.cluster))
-        pairs = overtaken(pods, self.cluster, busy={pod for one in self.book.promises for pod in one.pods} | set(dict(self.book.broken)))
+        pairs = overtaken(pods, self.pending, busy=self.busy)
         if pairs:
             self.fold(ledger.Exchanged(machine.id, pairs))
         come = dict(pairs)
