@@ -237,6 +237,9 @@ def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
     """Open, it would have one of the gang run alone there."""
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
     book = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
+    assert turn(book, closed(), waiting("q", **gang)).acts == ()
+    late = (promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0, since=NOW - PATIENCE_SECONDS),)
+    book = replace(book, promises=late)
     found = turn(book, closed(), waiting("q", **gang))
 
     assert (found.acts, after(book, found).promises) == ((), ())

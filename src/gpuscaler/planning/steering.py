@@ -15,7 +15,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import OFF, Policy
 from gpuscaler.planning.acts import Act, Close, Lift, Nominate
 from gpuscaler.planning.arrivals import foreign, is_half
-from gpuscaler.planning.binding import Binder, Binding, opens_for
+from gpuscaler.planning.binding import PATIENCE_SECONDS, Binder, Binding, opens_for
 from gpuscaler.planning.filters.nodes import admits, explain_selector
 from gpuscaler.planning.fitting import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
 from gpuscaler.planning.keeping import is_closed
@@ -262,8 +262,10 @@ class _Wheel:
             self.lose(promise, node, pod)
         after = replace(found.promise, called=self.now) if found.gone else found.promise
         if not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node)):
-            # Open, it would have one of a gang run alone there. It waits for the rest of it as before, or is ended.
-            self.fold(ledger.Redeemed(node.name))
+            # Open, it would have one of a gang run alone there. After a while it may have others of the gang, or is ended: at once, a plan
+            # might put the same pods there again and again.
+            late = self.now >= promise.since + PATIENCE_SECONDS
+            self.fold(ledger.Redeemed(node.name) if late else ledger.Promised(after))
             return
         if not found.closed and promise.closes and not found.left:
             # It is kept for large pods, and has them: no other pod is to come.
