@@ -17,6 +17,7 @@ P = TypeVar("P", bound=Sized)
 
 Array = NDArray[np.int64]
 Codes = NDArray[np.int32]
+Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 

@@ -14,10 +14,9 @@ import numpy as np
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.model.table import Array
+from gpuscaler.model.table import Array, Floats
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.acts import Discourage
-from gpuscaler.planning.fragmentation import Floats
 from gpuscaler.planning.keeping import CLOSING_TAINTS
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT

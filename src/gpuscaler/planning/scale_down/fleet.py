@@ -6,12 +6,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscaler.model.requests import FULL
-from gpuscaler.model.table import Array, Mask
+from gpuscaler.model.table import Array, Floats, Mask
 from gpuscaler.planning.filters.resources import PODS, wanted
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down.company import Company
 from gpuscaler.planning.scale_down.homes import Homes
-from gpuscaler.planning.scale_down.packing import Floats, Sizes
+from gpuscaler.planning.scale_down.packing import Sizes
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.survey import Candidate
 

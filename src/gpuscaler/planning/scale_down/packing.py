@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gpuscaler.model.table import Array, Mask
+from gpuscaler.model.table import Array, Floats, Mask
 
-Floats = NDArray[np.float64]
 #: A row takes at most this share of its possible copies at a time, so that the next look at proportions can correct the last.
 SHARE = 2
 #: Looks at one size before it is put wherever it fits.

@@ -5,7 +5,7 @@ from typing import Protocol
 
 import numpy as np
 
-from gpuscaler.planning.fragmentation import WHOLE, Floats, Ints, Mask, PodClasses
+from gpuscaler.simulation.fgd.fragmentation import WHOLE, Floats, Ints, Mask, PodClasses
 from gpuscaler.simulation.fgd.workload import MEASURED, Arrivals, Nodes, Workload
 
 #: The score of a node where a pod does not fit.

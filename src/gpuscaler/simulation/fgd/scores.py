@@ -10,8 +10,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from gpuscaler.planning.fragmentation import WHOLE, Floats, Fragmentation, Ints, Mask, PodClasses
-from gpuscaler.planning.placement_score import PlacementScore, points
+from gpuscaler.simulation.fgd.fragmentation import WHOLE, Floats, Fragmentation, Ints, Mask, PodClasses
+from gpuscaler.simulation.fgd.placement_score import PlacementScore, points
 from gpuscaler.simulation.fgd.placing import Room, Scoring, kind_bits
 from gpuscaler.simulation.fgd.workload import Nodes, Workload
 
@@ -103,7 +103,7 @@ class FragmentationGradient(BestFit):
 
 
 class Ours(BestFit):
-    """The least loss of what the node's room is worth: :mod:`gpuscaler.planning.placement_score`."""
+    """The least loss of what the node's room is worth: :mod:`gpuscaler.simulation.fgd.placement_score`."""
 
     def __init__(self, load: Workload, nodes: Nodes) -> None:
         self._score = PlacementScore(load.classes, devices=int(nodes.gpus.sum()), cpu=int(nodes.cpu.sum()))

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from gpuscaler.planning.fragmentation import WHOLE
-from gpuscaler.planning.placement_prices import solve
+from gpuscaler.simulation.fgd.fragmentation import WHOLE
+from gpuscaler.simulation.fgd.placement_prices import solve
 from gpuscaler.simulation.fgd.placing import Cluster, unallocated
 from gpuscaler.simulation.fgd.scores import PUBLISHED, scoring
 from gpuscaler.simulation.fgd.workload import Nodes, Workload, arrivals

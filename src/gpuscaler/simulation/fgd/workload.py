@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from gpuscaler.planning.fragmentation import WHOLE, Floats, Ints, PodClasses
+from gpuscaler.simulation.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
 from gpuscaler.simulation.jobs import MIB, Trace, TraceError, opened, shown
 
 #: Columns that a file of nodes must have: GPUs, millicores and MiB of each, and the cluster where the file has several.

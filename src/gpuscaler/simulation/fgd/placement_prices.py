@@ -9,8 +9,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.fragmentation import WHOLE, Floats, Ints, PodClasses
 from gpuscaler.planning.mix.lp import INFINITY, run, silent
+from gpuscaler.simulation.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
 
 #: Parts of a device that the packing of one device tells apart: hundredths.
 SLOTS = 100

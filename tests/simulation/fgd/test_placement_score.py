@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.soaking import examples
 
-from gpuscaler.planning.fragmentation import WHOLE, Fragmentation, Ints, PodClasses
-from gpuscaler.planning.placement_prices import SLOTS, packing_values, slots, solve
-from gpuscaler.planning.placement_score import PlacementScore, points
+from gpuscaler.simulation.fgd.fragmentation import WHOLE, Fragmentation, Ints, PodClasses
+from gpuscaler.simulation.fgd.placement_prices import SLOTS, packing_values, slots, solve
+from gpuscaler.simulation.fgd.placement_score import PlacementScore, points
 
 
 def classes(*rows: tuple[int, int, int, float]) -> PodClasses:

@@ -11,8 +11,8 @@ It is worked out from the classes of a workload and their frequencies alone: nei
 
 import numpy as np
 
-from gpuscaler.planning.fragmentation import WHOLE, Floats, Fragmentation, Ints, PodClasses
-from gpuscaler.planning.placement_prices import SLOTS, packing_values, slots, solve
+from gpuscaler.simulation.fgd.fragmentation import WHOLE, Floats, Fragmentation, Ints, PodClasses
+from gpuscaler.simulation.fgd.placement_prices import SLOTS, packing_values, slots, solve
 
 #: CPU is priced as if it were 2 % short of what the workload wants: GPUs on nodes that ran out of it are lost.
 CPU_SHORTAGE = 0.02
