@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.conformance.asking import Oracle
 
-from gpuscaler.planning.horizontal import AutoscalerError, read_autoscaler
+from gpuscaler.simulation.horizontal import AutoscalerError, read_autoscaler
 
 from .building import BuildError, horizontal
 from .cases import draw_case

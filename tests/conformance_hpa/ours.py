@@ -3,8 +3,8 @@
 from collections import Counter
 from typing import Any
 
-from gpuscaler.planning.horizontal import History, read_autoscaler, step
-from gpuscaler.planning.horizontal.specs import (
+from gpuscaler.simulation.horizontal import History, read_autoscaler, step
+from gpuscaler.simulation.horizontal.specs import (
     Answer,
     Container,
     ControllerSettings,

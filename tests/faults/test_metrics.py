@@ -15,10 +15,10 @@ from gpuscaler.metrics.api.statuses import Failure
 from gpuscaler.metrics.prometheus import PrometheusAway
 from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.model.quantities import parse_milli
-from gpuscaler.planning.horizontal.history import History
-from gpuscaler.planning.horizontal.reading import read_autoscaler
-from gpuscaler.planning.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, Unavailable
-from gpuscaler.planning.horizontal.stepping import Outcome, step
+from gpuscaler.simulation.horizontal.history import History
+from gpuscaler.simulation.horizontal.reading import read_autoscaler
+from gpuscaler.simulation.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, Unavailable
+from gpuscaler.simulation.horizontal.stepping import Outcome, step
 
 NAMES = ("p0", "p1", "p2", "p3")
 PATH = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ml/pods/%2A/duty_cycle_current?labelSelector=app%3Dllm"

@@ -18,7 +18,7 @@ from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.durations import parse_duration
 from gpuscaler.model.quantities import parse_milli
-from gpuscaler.planning.horizontal.specs import (
+from gpuscaler.simulation.horizontal.specs import (
     Answer,
     Autoscaler,
     Metric,

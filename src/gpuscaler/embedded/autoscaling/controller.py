@@ -23,8 +23,8 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.resources import PODS, Resource
-from gpuscaler.planning.horizontal import AutoscalerError, History, Outcome, read_autoscaler, step
-from gpuscaler.planning.horizontal.specs import Autoscaler, Scale
+from gpuscaler.simulation.horizontal import AutoscalerError, History, Outcome, read_autoscaler, step
+from gpuscaler.simulation.horizontal.specs import Autoscaler, Scale
 
 RESOURCE: Final = Resource("autoscaling", "v2", "horizontalpodautoscalers", "HorizontalPodAutoscaler")
 #: Seconds between two steps of one autoscaler: kube-controller-manager's ``--horizontal-pod-autoscaler-sync-period``.

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 from gpuscaler.embedded.workloads.steps import condition, seconds_of
 from gpuscaler.model.quantities import QuantityError, parse_milli
-from gpuscaler.planning.horizontal.specs import Container, ReplicaPod, Status
+from gpuscaler.simulation.horizontal.specs import Container, ReplicaPod, Status
 
 Object = Mapping[str, Any]
 

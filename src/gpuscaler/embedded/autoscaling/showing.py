@@ -6,8 +6,8 @@ from typing import Any
 
 from gpuscaler.embedded.scheduling import timestamp
 from gpuscaler.model.quantities import format_quantity
-from gpuscaler.planning.horizontal.history import History
-from gpuscaler.planning.horizontal.specs import Autoscaler, Current, Metric
+from gpuscaler.simulation.horizontal.history import History
+from gpuscaler.simulation.horizontal.specs import Autoscaler, Current, Metric
 
 Json = dict[str, Any]
 

@@ -4,7 +4,7 @@ import math
 import random
 from typing import NamedTuple
 
-from gpuscaler.planning.horizontal.specs import Autoscaler, Metric, ObjectReference, Target
+from gpuscaler.simulation.horizontal.specs import Autoscaler, Metric, ObjectReference, Target
 from gpuscaler.simulation.services.loads import LoadFile, Series, added
 
 #: Pods of a file of duty cycles are dealt out to so many services.

@@ -6,8 +6,8 @@ import random
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuscaler.planning.horizontal import History, Outcome, quiet_until, repeated, step
-from gpuscaler.planning.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
+from gpuscaler.simulation.horizontal import History, Outcome, quiet_until, repeated, step
+from gpuscaler.simulation.horizontal.specs import Answer, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
 from gpuscaler.simulation.services.deriving import Service
 
 #: Seconds between two steps of an autoscaler: kube-controller-manager's ``--horizontal-pod-autoscaler-sync-period``.

@@ -5,8 +5,8 @@ from typing import TypeVar
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.planning.horizontal.arithmetic import wrapped32
-from gpuscaler.planning.horizontal.specs import Condition, ScalingRules, Status
+from gpuscaler.simulation.horizontal.arithmetic import wrapped32
+from gpuscaler.simulation.horizontal.specs import Condition, ScalingRules, Status
 
 _Entry = TypeVar("_Entry")
 

@@ -3,9 +3,9 @@
 :func:`step` decides once, from data to data. :func:`read_autoscaler` reads the object. :func:`quiet_until` says when to ask again.
 """
 
-from gpuscaler.planning.horizontal.history import History, Recommendation, ScaleEvent
-from gpuscaler.planning.horizontal.quiet import quiet_until, repeated
-from gpuscaler.planning.horizontal.reading import AutoscalerError, read_autoscaler
-from gpuscaler.planning.horizontal.stepping import Outcome, step
+from gpuscaler.simulation.horizontal.history import History, Recommendation, ScaleEvent
+from gpuscaler.simulation.horizontal.quiet import quiet_until, repeated
+from gpuscaler.simulation.horizontal.reading import AutoscalerError, read_autoscaler
+from gpuscaler.simulation.horizontal.stepping import Outcome, step
 
 __all__ = ["AutoscalerError", "History", "Outcome", "Recommendation", "ScaleEvent", "quiet_until", "read_autoscaler", "repeated", "step"]

@@ -4,10 +4,10 @@ import math
 import random
 
 import pytest
-from tests.planning.horizontal.kit import CPU, NOW, QUEUE, Json, autoscaler, decide, samples, series
+from tests.simulation.horizontal.kit import CPU, NOW, QUEUE, Json, autoscaler, decide, samples, series
 
-from gpuscaler.planning.horizontal import History, quiet_until, repeated
-from gpuscaler.planning.horizontal.specs import Answer, Autoscaler, Unavailable
+from gpuscaler.simulation.horizontal import History, quiet_until, repeated
+from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Unavailable
 
 TICK, TICKS = 15.0, 400
 RULES = [

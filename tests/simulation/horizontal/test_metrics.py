@@ -2,9 +2,9 @@
 
 import pytest
 from msgspec.structs import replace
-from tests.planning.horizontal.kit import CPU, LOAD, NOW, QUEUE, Json, autoscaler, decide, pods, reasons, samples, series
+from tests.simulation.horizontal.kit import CPU, LOAD, NOW, QUEUE, Json, autoscaler, decide, pods, reasons, samples, series
 
-from gpuscaler.planning.horizontal.specs import Container, ObjectSample, PodSamples, ReplicaPod, Sample, Unavailable
+from gpuscaler.simulation.horizontal.specs import Container, ObjectSample, PodSamples, ReplicaPod, Sample, Unavailable
 
 AWAY = Unavailable("unable to fetch metrics from custom metrics API: the server is currently unable to handle the request")
 

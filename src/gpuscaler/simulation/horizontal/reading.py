@@ -10,8 +10,8 @@ from typing import NoReturn
 import msgspec
 
 from gpuscaler.model.quantities import QuantityError, format_quantity, parse, parse_milli, shortened
-from gpuscaler.planning.horizontal import specs, wires
-from gpuscaler.planning.horizontal.arithmetic import INT64_MAX
+from gpuscaler.simulation.horizontal import specs, wires
+from gpuscaler.simulation.horizontal.arithmetic import INT64_MAX
 
 #: The longest period of a policy and the longest stabilisation window, in seconds.
 LONGEST_PERIOD, LONGEST_WINDOW = 1800, 3600

@@ -6,9 +6,9 @@ Source: ``normalizeDesiredReplicas`` and ``normalizeDesiredReplicasWithBehaviors
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuscaler.planning.horizontal.arithmetic import INT32_MAX, ceiling32, cut32, wrapped32
-from gpuscaler.planning.horizontal.history import History, changed_within
-from gpuscaler.planning.horizontal.specs import Autoscaler, Behavior, ControllerSettings, ScalingRules, Status
+from gpuscaler.simulation.horizontal.arithmetic import INT32_MAX, ceiling32, cut32, wrapped32
+from gpuscaler.simulation.horizontal.history import History, changed_within
+from gpuscaler.simulation.horizontal.specs import Autoscaler, Behavior, ControllerSettings, ScalingRules, Status
 
 LOWER = "recent recommendations were lower than current one, applying the lowest recent recommendation"
 HIGHER = "recent recommendations were higher than current one, applying the highest recent recommendation"

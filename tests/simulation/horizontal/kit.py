@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpuscaler.planning.horizontal import History, Outcome, read_autoscaler, step
-from gpuscaler.planning.horizontal.specs import Answer, Autoscaler, Container, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
+from gpuscaler.simulation.horizontal import History, Outcome, read_autoscaler, step
+from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Container, PodSamples, ReplicaPod, Sample, Scale, SeriesSamples
 
 Json = dict[str, Any]
 

@@ -5,8 +5,8 @@ Source: ``computeReplicasForMetric`` and the functions it calls in ``pkg/control
 
 from typing import NamedTuple, NoReturn, TypeVar
 
-from gpuscaler.planning.horizontal.replicas import MetricError, Situation, by_average, by_share, by_utilization, by_value, total
-from gpuscaler.planning.horizontal.specs import (
+from gpuscaler.simulation.horizontal.replicas import MetricError, Situation, by_average, by_share, by_utilization, by_value, total
+from gpuscaler.simulation.horizontal.specs import (
     Answer,
     Autoscaler,
     Current,

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpuscaler.planning.horizontal.arithmetic import (
+from gpuscaler.simulation.horizontal.arithmetic import (
     INT32_MAX,
     INT64_MAX,
     ceiling32,
@@ -13,7 +13,7 @@ from gpuscaler.planning.horizontal.arithmetic import (
     wrapped32,
     wrapped64,
 )
-from gpuscaler.planning.horizontal.specs import Container, ControllerSettings, Current, ReplicaPod, Sample, Scale
+from gpuscaler.simulation.horizontal.specs import Container, ControllerSettings, Current, ReplicaPod, Sample, Scale
 
 #: The ratio of usage to target, and the usage as the status shows it.
 Usage = tuple[float, Current]

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpuscaler.planning.horizontal.history import History
-from gpuscaler.planning.horizontal.limits import limited
-from gpuscaler.planning.horizontal.metrics import Proposal, UnusableMetricError, proposal
-from gpuscaler.planning.horizontal.replicas import Situation, Tolerances
-from gpuscaler.planning.horizontal.specs import Answer, Autoscaler, Condition, ControllerSettings, Current, ReplicaPod, Scale
+from gpuscaler.simulation.horizontal.history import History
+from gpuscaler.simulation.horizontal.limits import limited
+from gpuscaler.simulation.horizontal.metrics import Proposal, UnusableMetricError, proposal
+from gpuscaler.simulation.horizontal.replicas import Situation, Tolerances
+from gpuscaler.simulation.horizontal.specs import Answer, Autoscaler, Condition, ControllerSettings, Current, ReplicaPod, Scale
 
 DEFAULT_SETTINGS = ControllerSettings()
 

@@ -4,10 +4,10 @@ import random
 from typing import Any
 
 import pytest
-from tests.planning.horizontal.kit import CPU, LOAD, QUEUE, Json
+from tests.simulation.horizontal.kit import CPU, LOAD, QUEUE, Json
 
-from gpuscaler.planning.horizontal import AutoscalerError, read_autoscaler
-from gpuscaler.planning.horizontal.specs import SCALE_DOWN, SCALE_UP, Autoscaler
+from gpuscaler.simulation.horizontal import AutoscalerError, read_autoscaler
+from gpuscaler.simulation.horizontal.specs import SCALE_DOWN, SCALE_UP, Autoscaler
 
 
 def read(**spec: Any) -> Autoscaler:

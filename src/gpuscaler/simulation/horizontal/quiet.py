@@ -9,10 +9,10 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from gpuscaler.planning.horizontal.history import History
-from gpuscaler.planning.horizontal.limits import down_window
-from gpuscaler.planning.horizontal.specs import Autoscaler, ControllerSettings
-from gpuscaler.planning.horizontal.stepping import DEFAULT_SETTINGS, Outcome
+from gpuscaler.simulation.horizontal.history import History
+from gpuscaler.simulation.horizontal.limits import down_window
+from gpuscaler.simulation.horizontal.specs import Autoscaler, ControllerSettings
+from gpuscaler.simulation.horizontal.stepping import DEFAULT_SETTINGS, Outcome
 
 
 def quiet_until(autoscaler: Autoscaler, outcome: Outcome, *, replicas: int, settings: ControllerSettings = DEFAULT_SETTINGS) -> float:

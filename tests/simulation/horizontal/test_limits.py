@@ -3,10 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.planning.horizontal.kit import NOW, Json, autoscaler, decide, reasons, samples
+from tests.simulation.horizontal.kit import NOW, Json, autoscaler, decide, reasons, samples
 
-from gpuscaler.planning.horizontal import History, Outcome
-from gpuscaler.planning.horizontal.specs import Autoscaler
+from gpuscaler.simulation.horizontal import History, Outcome
+from gpuscaler.simulation.horizontal.specs import Autoscaler
 
 
 def follow(one: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[Outcome]:
