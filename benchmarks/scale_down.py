@@ -9,7 +9,7 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 

@@ -21,10 +21,8 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.server import serve
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT
 from gpuscaler.planning.discouraging import SOFT_TAINTS
-from gpuscaler.planning.keeping import CLOSING_TAINTS, KEPT_TAINT
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 pytestmark = [pytest.mark.charts, pytest.mark.looptime(False)]
 

@@ -11,7 +11,7 @@ from tests.cli.serving import Served, served
 from gpuscaler.cli import main
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import NODES
-from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 
 pytestmark = pytest.mark.looptime(False)
 TAINTS = {"a": ARRIVING_TAINT, "b": KEPT_TAINT, "c": "gpuscaler.io/leaving"}

@@ -11,8 +11,7 @@ from tests.control.world import Watchman, World, pod, world
 
 from gpuscaler.kube.resources import DAEMON_SETS, POD_DISRUPTION_BUDGETS, REPLICA_SETS, Resource
 from gpuscaler.kube.transport import Request
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import EXCLUDE_LABEL, LEAVING_TAINT
 
 #: What paths of users' pods have in them, and those of device plugins do not.
 USERS = "/namespaces/default/"

@@ -32,13 +32,11 @@ from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
-from gpuscaler.model.taints import AJAR, CLOSING_TAINTS
+from gpuscaler.model.taints import AJAR
+from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, LEAVING_TAINT
 from gpuscaler.planning.adopting import adopted_name
-from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL
 from gpuscaler.planning.memory import Memory
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, Leaving
 from gpuscaler.settings.pools_file import parse_policy

@@ -10,8 +10,7 @@ from tests.control.aws_stage import Stage, aws_stage
 from gpuscaler.embedded import machines
 from gpuscaler.embedded.aws.scaling import reclaim
 from gpuscaler.kube.resources import NODES
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 
 #: Labels that no Auto Scaling group gives its nodes.
 UNREAL = (POOL_LABEL, "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityType")

@@ -10,7 +10,7 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import NAMESPACES, PODS, PRIORITY_CLASSES
-from gpuscaler.planning.keeping import CLOSING_TAINTS
+from gpuscaler.model.well_known import CLOSING_TAINTS
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 

@@ -13,7 +13,7 @@ from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.errors import Forbidden
 from gpuscaler.kube.resources import PODS
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 FIRST = "sim-00001"
 

@@ -14,7 +14,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, ServerError, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.holds import Hold, Holds
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import LEAVING_TAINT
 
 #: Nested deeper than any reader goes.
 DEEP = '{"x": ' + "[" * 50_000 + "]" * 50_000 + "}"

@@ -12,8 +12,7 @@ from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 
 BOTH = """
 region: us-east-1

@@ -13,7 +13,7 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS, PODS
-from gpuscaler.planning.keeping import CLOSING_TAINTS, KEPT_TAINT
+from gpuscaler.model.well_known import CLOSING_TAINTS, KEPT_TAINT
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 

@@ -17,7 +17,7 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.simulation.scheduler import Scheduler
 
 ZONE, HOST, DISK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk"

@@ -16,7 +16,7 @@ from tests.e2e.stage import NAMESPACE, Controller, Json, Stage, until
 from gpuscaler.control.records.reporting import KEY
 from gpuscaler.embedded.controlplane.building import API_SERVER, ETCD
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 #: Pods of each workload; each fills a machine.
 PODS = 2

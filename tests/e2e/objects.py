@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import POOL_LABEL
 
 Json = dict[str, Any]
 

@@ -16,7 +16,7 @@ from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 GPU = "nvidia.com/gpu"
 #: All machines boot as long, but for a second.

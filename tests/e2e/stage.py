@@ -45,7 +45,7 @@ from gpuscaler.kube.resources import (
     Resource,
 )
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import POOL_LABEL
 
 ROOT = Path(__file__).parents[2]
 OUT = ROOT / "build" / "e2e"

@@ -18,7 +18,7 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import NODES, PERSISTENT_VOLUME_CLAIMS, PODS, PRIORITY_CLASSES
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 POOL: Json = {

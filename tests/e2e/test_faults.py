@@ -10,7 +10,7 @@ from tests.e2e.faults import AHEAD, FAULTS, SEVERAL, Broken
 from tests.e2e.stage import AT_ONCE, stage
 
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import POOL_LABEL
 
 pytestmark = pytest.mark.e2e
 

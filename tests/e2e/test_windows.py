@@ -9,7 +9,7 @@ from tests.e2e.stage import CLOUD, Stage, free_port, stage, until, version
 from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.errors import Conflict, NotFound
 from gpuscaler.kube.resources import DAEMON_SETS, NODES
-from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 
 pytestmark = pytest.mark.e2e
 #: All machines take as long.

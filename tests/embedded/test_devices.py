@@ -11,7 +11,7 @@ from gpuscaler.clouds.delays import NO_FAULTS, Absent, Delay, Delays, Faults
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.plugins import GENERIC, PLUGINS, is_plugin, plugin_of
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 SECONDS = Delay(10.0, 10.0, 10.0)

@@ -1126,8 +1126,8 @@ MUTANTS = (
     Mutant(
         case=61,
         path="planning/alternatives.py",
-        old='    return offering.product or offering.labels.get(PRODUCT, "")\n',
-        new='    return offering.labels.get(PRODUCT, "")\n',
+        old='    return offering.product or offering.labels.get(GPU_PRODUCT, "")\n',
+        new='    return offering.labels.get(GPU_PRODUCT, "")\n',
         removes="machines of another GPU model are asked for in place of one whose label does not tell it",
     ),
     Mutant(

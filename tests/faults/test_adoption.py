@@ -24,8 +24,7 @@ from gpuscaler.embedded import machines
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy

@@ -14,7 +14,7 @@ from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
 
 SPOT = """

@@ -10,7 +10,7 @@ from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty
 from gpuscaler.clouds.delays import Delay, Delays, Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.kube.resources import NODES
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.state import learned
 from gpuscaler.settings.pools_file import parse_policy
 

@@ -15,7 +15,7 @@ from gpuscaler.kube.resources import NODES
 from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
 
 TWO_POOLS = (

@@ -8,7 +8,7 @@ from tests.faults.kit import all_bound, become, faulty, status, taints, watch_of
 from gpuscaler.clouds.protocol import MAINTENANCE, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.resources import NODES, PODS
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import LEAVING_TAINT
 
 ONE = """
 region: us-east-1

@@ -12,9 +12,8 @@ from gpuscaler.model.pods import NO_OWNER, HostPort, Owner, Pod, VolumeUse
 from gpuscaler.model.pools import Budget, Limits, Policy, Spare
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from gpuscaler.model.taints import Taint, Toleration
+from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, Workload
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
 

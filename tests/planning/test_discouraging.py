@@ -11,9 +11,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.planning.discouraging import IDLE, LITTLE_USED, SOFT_TAINTS, discourage, shares_used, taints_due
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 SIZE = {"cpu": 8000, "memory": 2**35, "pods": 50, "nvidia.com/gpu": 4}
 POLICY = Policy((Pool("gpu", (Offering("gpu", "on-demand", "g4", "z1", 1.0, SIZE, {}),)),))

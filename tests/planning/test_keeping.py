@@ -35,7 +35,7 @@ from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, homes
 from tests.soaking import examples
 
-from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.accelerators import GPU_MILLI, gpus_in
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
@@ -44,7 +44,6 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.room import GPU_MILLI
 from gpuscaler.planning.state import State, Upcoming
 
 CLOSED = Taint("gpuscaler.io/arriving")

@@ -11,8 +11,9 @@ from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import AJAR, Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.acts import Act, Close, Lift
-from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT, is_closed, lifted
+from gpuscaler.planning.keeping import is_closed, lifted
 from gpuscaler.planning.kept import UNCORDONED, keep
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.room import Room

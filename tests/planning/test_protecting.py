@@ -9,10 +9,10 @@ from tests.planning.building import NOW, node, offering, pod, pool
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning import leaving
 from gpuscaler.planning.acts import Act, Evict, Unmark
 from gpuscaler.planning.plans import Removal
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.ledger import DRAINING, Leaving, Ledger
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.restarting import COUNTED_SECONDS, Away, as_before, coming_back, observe, recalled, reports
 
 GPU, MIG, EFA = "nvidia.com/gpu", "nvidia.com/mig-1g.10gb", "vpc.amazonaws.com/efa"

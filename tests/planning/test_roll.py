@@ -10,9 +10,9 @@ from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.planning.idle import STUCK_AFTER, is_idle
 from gpuscaler.planning.membership import unlisted
 from gpuscaler.planning.roll import Roll, Rolls
-from gpuscaler.planning.scale_down.idle import STUCK_AFTER, idle_nodes
 
 KIND = offering()
 
@@ -54,7 +54,7 @@ def test_whatever_changes_is_seen(seed: int) -> None:
         assert kept.unlisted == anew.unlisted == unlisted(cluster.nodes, inventory)
         assert (kept.nodeless, kept.unready, kept.unnamed) == (anew.nodeless, anew.unready, anew.unnamed)
         assert (kept.by_machine, kept.listed.alive, kept.listed.over) == (anew.by_machine, anew.listed.alive, anew.listed.over)
-        assert rolls.idle(cluster, now) == idle_nodes(cluster, now)
+        assert rolls.idle(cluster, now) == {name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now)}
 
 
 def test_while_neither_nodes_nor_list_change_nothing_is_worked_out_again() -> None:

@@ -3,9 +3,9 @@
 import numpy as np
 from tests.planning.filters.kit import node, pod, room, rows, selector, spec, why
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS, LabelSet
 from gpuscaler.model.pods import HostPort, PodAffinityTerm
-from gpuscaler.planning.room import GPU_MILLI
 
 GPU = {"nvidia.com/gpu": 8, "cpu": 96_000, "memory": 2**40, "pods": 110}
 

@@ -14,6 +14,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
 from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.acts import Bind, Close, Lift, Nominate
 from gpuscaler.planning.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
 from gpuscaler.planning.fitting import overtaken, pending_by_kind
@@ -22,7 +23,6 @@ from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.entries import Leaving
 from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.steering import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
-from gpuscaler.planning.templates import HOSTNAME
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))

@@ -13,10 +13,10 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodSpec
 from gpuscaler.model.pools import BIND, OFF, Policy
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from gpuscaler.model.taints import AJAR, UNSCHEDULABLE, Taint, Toleration
+from gpuscaler.model.taints import AJAR, Taint, Toleration
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT, UNSCHEDULABLE
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.acts import Ajar, Close
-from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.state.entries import Leaving
 from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
 from gpuscaler.planning.windows import (

@@ -101,7 +101,7 @@ def _real(
 def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
     """The Nodes that ``--nodes`` asks for."""
     from gpuscaler.embedded.alone import PLAIN, node_named
-    from gpuscaler.planning.membership import POOL_LABEL
+    from gpuscaler.model.well_known import POOL_LABEL
     from gpuscaler.settings import SettingsError, parse_policy
 
     made: list[dict[str, Any]] = []

@@ -15,6 +15,7 @@ from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.options import CHECKPOINT_REQUESTED
 from gpuscaler.model.taints import AJAR
+from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT, POOL_LABEL
 from gpuscaler.planning.acts import (
     ON_MACHINES,
     Act,
@@ -35,10 +36,6 @@ from gpuscaler.planning.acts import (
     Unmark,
 )
 from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
-from gpuscaler.planning.keeping import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
-from gpuscaler.planning.membership import POOL_LABEL
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 #: So many writes are under way at once.
 ABREAST = 16

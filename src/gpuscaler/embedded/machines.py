@@ -24,8 +24,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.keeping import ARRIVING_TAINT
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 
 #: Resources that are counted in thousandths.
 THOUSANDTHS = frozenset({"cpu"})

@@ -4,13 +4,14 @@ from collections.abc import Mapping
 from functools import lru_cache
 
 from gpuscaler.model.pods import Resources
+from gpuscaler.model.well_known import GPU_COUNT
 
 #: Resources of which one is one physical accelerator.
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neuron", "google.com/tpu")
 #: Thousandths of GPUs, as traces divide them.
 GPU_MILLI = "gpuscaler.io/gpu-milli"
-#: Where GPU feature discovery says how many GPUs a node has, however they are shared or sliced.
-GPU_COUNT = "nvidia.com/gpu.count"
+#: Accelerators that are counted one by one or in thousandths.
+DIVISIBLE = (*ACCELERATORS, GPU_MILLI)
 #: What resources of device plug-ins begin with: besides whole devices their replicas, slices and cores.
 _PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron", "google.com/tpu")
 _NONE = (0,) * len(ACCELERATORS)

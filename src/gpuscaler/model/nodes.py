@@ -35,3 +35,8 @@ class Node(Struct, frozen=True, gc=False):
     bought: tuple[str, str, str, str] | None = None
     unready_since: float = 0.0
     ajar: bool = False
+
+
+def first_label(node: Node, keys: tuple[str, ...]) -> str:
+    """The value of the first of ``keys`` that the node has; empty where it has none."""
+    return next((node.labels[key] for key in keys if key in node.labels), "")

@@ -15,6 +15,7 @@ from gpuscaler.model.pods import PodOptions
 from gpuscaler.model.pools import MARKETS, STEERINGS
 from gpuscaler.model.quantities import shortened, unrepeated
 from gpuscaler.model.selectors import integer
+from gpuscaler.model.well_known import OWN_PREFIX
 
 T = TypeVar("T")
 D = TypeVar("D")
@@ -28,11 +29,10 @@ LATEST = 7_258_118_400.0
 MOST_MEMBERS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-OURS = "gpuscaler.io/"
 #: Whether what holds a GPU without another ready replica may be moved to save money, and its values.
 DISRUPTION, ALLOW, NEVER = "gpuscaler.io/disruption", "allow", "never"
 #: How a pod comes to the machine that it is promised.
-STEERING = "gpuscaler.io/steering"
+STEERING = f"{OWN_PREFIX}steering"
 #: When a pod was asked to save its work, and the request that it has answered.
 CHECKPOINT_REQUESTED, CHECKPOINTED = "gpuscaler.io/checkpoint-requested", "gpuscaler.io/checkpointed"
 _CA = "cluster-autoscaler.kubernetes.io/"
@@ -132,13 +132,13 @@ def pod_options(
     if not isinstance(undisturbed, bool):
         undisturbed = reader.cut(_UNDISTURBED, found.do_not_disrupt, undisturbed, LONGEST)
     options = PodOptions(
-        market=reader.read(f"{OURS}market", found.market, _markets, ()),
-        spot_wait=duration(f"{OURS}spot-wait", found.spot_wait),
-        deadline=reader.read(f"{OURS}deadline", found.deadline, _moment, None),
-        expected_duration=duration(f"{OURS}expected-duration", found.expected_duration),
-        restart_cost=duration(f"{OURS}restart-cost", found.restart_cost),
-        grace=duration(f"{OURS}grace", found.grace, min(max_grace, LONGEST), " (max_grace)"),
-        run_for=duration(f"{OURS}run-for", found.run_for),
+        market=reader.read(f"{OWN_PREFIX}market", found.market, _markets, ()),
+        spot_wait=duration(f"{OWN_PREFIX}spot-wait", found.spot_wait),
+        deadline=reader.read(f"{OWN_PREFIX}deadline", found.deadline, _moment, None),
+        expected_duration=duration(f"{OWN_PREFIX}expected-duration", found.expected_duration),
+        restart_cost=duration(f"{OWN_PREFIX}restart-cost", found.restart_cost),
+        grace=duration(f"{OWN_PREFIX}grace", found.grace, min(max_grace, LONGEST), " (max_grace)"),
+        run_for=duration(f"{OWN_PREFIX}run-for", found.run_for),
         scale_up_delay=duration(f"{_CA}pod-scale-up-delay", found.scale_up_delay),
         safe_to_evict=reader.read(f"{_CA}safe-to-evict", found.safe_to_evict, boolean, None),
         safe_to_evict_local_volumes=_names(found.safe_local_volumes),
@@ -151,7 +151,7 @@ def pod_options(
         mirror=found.mirror is not None,
         gang=gang.name,
         gang_size=gang.size,
-        gang_topology=reader.read(f"{OURS}gang-topology", found.gang_topology, _topology, "zone"),
+        gang_topology=reader.read(f"{OWN_PREFIX}gang-topology", found.gang_topology, _topology, "zone"),
         gang_source=gang.source,
     )
     return options, tuple(reader.warnings)
@@ -187,9 +187,9 @@ def _moment_or_never(text: str | None) -> float:
 def _gang(found: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:
     """The first that names a gang decides: our annotations, then the native reference, then the other projects' labels."""
     if found.gang:
-        return Gang(found.gang, reader.read(f"{OURS}gang-size", found.gang_size, _count, 0), "annotation")
+        return Gang(found.gang, reader.read(f"{OWN_PREFIX}gang-size", found.gang_size, _count, 0), "annotation")
     if found.gang_size is not None:
-        reader.warn(f"{OURS}gang-size", found.gang_size, f"{OURS}gang beside it")
+        reader.warn(f"{OWN_PREFIX}gang-size", found.gang_size, f"{OWN_PREFIX}gang beside it")
     if workload:
         return Gang(workload, 0, "workload")
     for label in _COSCHEDULING:

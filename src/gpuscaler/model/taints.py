@@ -4,10 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-#: Our own: a machine is not open yet, or kept for pods that a plan puts there. With :data:`AJAR` in place of NoSchedule, on a node that is
-#: cordoned, it says that only pods of DaemonSets may come for now, and that the cordon is ours.
-ARRIVING_TAINT, KEPT_TAINT = CLOSING_TAINTS = ("gpuscaler.io/arriving", "gpuscaler.io/kept")
+#: The effect of a closing taint of ours, in place of NoSchedule, on a node that is cordoned: only pods of DaemonSets may come for now, and
+#: the cordon is ours.
 AJAR = "PreferNoSchedule"
 #: Effects that keep a pod from being scheduled; PreferNoSchedule only lowers a score.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Set
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.arrivals import NO_BREAKERS, Waits
-from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.relaunching import Relaunching
 from gpuscaler.planning.roll import Roll

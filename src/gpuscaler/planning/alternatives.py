@@ -11,12 +11,12 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering
+from gpuscaler.model.well_known import GPU_PRODUCT
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import Overhead
 
 SPOT, ON_DEMAND = "spot", "on-demand"
-PRODUCT = "nvidia.com/gpu.product"
 
 #: Spot offerings that would do, cheapest first, by the machine's own and its pods: whether they are bound, and how many of each spec.
 Known = MutableMapping[tuple[Key, bool, frozenset[tuple[str, int]]], tuple[Offering, ...]]
@@ -115,7 +115,7 @@ def is_like(offering: Offering, chosen: Offering | None) -> bool:
 
 
 def _product(offering: Offering) -> str:
-    return offering.product or offering.labels.get(PRODUCT, "")
+    return offering.product or offering.labels.get(GPU_PRODUCT, "")
 
 
 def holds(offering: Offering, wanted: Mapping[str, int], overhead: Overhead) -> bool:

@@ -10,14 +10,14 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.alike import offered, taken_for
 from gpuscaler.planning.fitting import waiting
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.planning.idle import leaves_with_machine
 from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.readiness import NOTHING, Lack, asked_for, is_divided, lack
 from gpuscaler.planning.relaunching import Relaunching
 from gpuscaler.planning.roll import Roll
-from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
 from gpuscaler.planning.state.breakers import Breakers, is_open

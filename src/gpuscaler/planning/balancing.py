@@ -17,10 +17,10 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.planning.acts import Protect
 from gpuscaler.planning.alternatives import holds, is_bound, total
+from gpuscaler.planning.idle import is_idle
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.plans import Cut, Machine, Plan
 from gpuscaler.planning.roll import Roll
-from gpuscaler.planning.scale_down.idle import is_idle
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.entries import REOPENING, Coming
 from gpuscaler.planning.state.events import Key

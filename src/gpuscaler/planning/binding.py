@@ -17,13 +17,13 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import BIND, NOMINATE, Policy, Pool
+from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.acts import Bind, Nominate
 from gpuscaler.planning.filters.claims import ClaimReader
 from gpuscaler.planning.fitting import waiting
 from gpuscaler.planning.keeping import lifted
 from gpuscaler.planning.readiness import is_divided, lack
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state.ledger import Ledger, Promise
 
 #: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.

@@ -7,6 +7,7 @@ import numpy as np
 
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.table import Mask
+from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.crowding import pack
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.desk import Bought, Content, Desk, Queue, Solved
@@ -14,7 +15,6 @@ from gpuscaler.planning.lots import Lot, distinct, request_of
 from gpuscaler.planning.mix import Item, Problem, Solution, resource_bound, solve
 from gpuscaler.planning.mix import Kind as MixKind
 from gpuscaler.planning.tastes import Favourites
-from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import host_rules, selects
 
 #: More lots than this, with rules between pods on one machine, are packed by first-fit instead of optimised.

@@ -1,12 +1,12 @@
 """The desk on which one plan is worked out: the room, what may still be bought, and what was decided so far."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.model.accelerators import ACCELERATORS
+from gpuscaler.model.accelerators import DIVISIBLE
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
@@ -17,7 +17,7 @@ from gpuscaler.planning.effort import Effort
 from gpuscaler.planning.keeping import least_gpus
 from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
-from gpuscaler.planning.room import GPU_MILLI, Room
+from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.templates import Kind, Templates, admits_arch
 from gpuscaler.planning.topology import Shape
@@ -218,18 +218,14 @@ def rank(desk: Desk, spec: PodSpec) -> Array:
 
     Machines that this plan buys come after those that are there or on their way, and templates last and by price.
     """
-    needs = any(map(spec.requests.get, divisible()))
+    needs = any(map(spec.requests.get, DIVISIBLE))
     order = desk.ranks.get((len(desk.room), needs))
     if order is None:
         order = np.zeros(len(desk.room), dtype=np.int64)
         if not needs:
-            for name in divisible():
+            for name in DIVISIBLE:
                 order[desk.room.table.allocatable(name) > 0] = 1
         order[desk.template_rows.stop :] += 2
         order[desk.template_rows] = 10 + desk.templates.price_rank
         desk.ranks[len(desk.room), needs] = order
     return order
-
-
-def divisible() -> Iterable[str]:
-    return (*ACCELERATORS, GPU_MILLI)

@@ -16,10 +16,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Array, Floats
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import CLOSING_TAINTS, LEAVING_TAINT
 from gpuscaler.planning.acts import Discourage
-from gpuscaler.planning.keeping import CLOSING_TAINTS
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 
 SOFT = "PreferNoSchedule"
 #: A machine bears as many of these as :func:`taints_due` says, the first of them first.

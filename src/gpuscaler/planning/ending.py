@@ -5,9 +5,7 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
-from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.roll import Listed
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Key
 
@@ -17,19 +15,6 @@ EMPTY_SECONDS, SAVE_SECONDS = 1800.0, 1800.0
 #: None is bought that would have less time than this until it may have to be emptied: as long as a change of machine counts.
 WORTH_SECONDS = 900.0
 WHY = "the time that it is reserved for ends"
-
-
-def remembered(known: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
-    """When machines end, by id, as far as the cloud has ever said so of those that it lists: what its group reserves later says no more."""
-    if listed.instances is None or not (known or listed.ends):
-        return known
-    return {**{name: at for name, at in known.items() if name in listed.by_id}, **listed.ends}
-
-
-def is_due(ends: float, pods: Iterable[Pod], now: float) -> bool:
-    """Whether a machine that ends at ``ends`` is to be emptied of ``pods`` from ``now`` on."""
-    saving = max(((pod.options.grace or 0.0) + pod.spec.grace_seconds for pod in pods), default=0.0)
-    return now >= ends - EMPTY_SECONDS - min(saving, SAVE_SECONDS)
 
 
 def closing(pools: Iterable[Pool]) -> Mapping[Key, float]:

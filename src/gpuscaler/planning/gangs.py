@@ -5,26 +5,18 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.model.accelerators import is_device
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.accelerators import DIVISIBLE, is_device
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.table import Mask
+from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, PRODUCT_LABELS, ZONE_LABELS
 from gpuscaler.planning.demand import Gang, PodClass
-from gpuscaler.planning.desk import Desk, divisible, usable_templates
+from gpuscaler.planning.desk import Desk, usable_templates
 from gpuscaler.planning.families import families
-from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label
 from gpuscaler.planning.present import settle
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.skew import spreads
 from gpuscaler.planning.tastes import wished
 
-#: Labels that name the GPU product, most common first; a node without any is told apart by its instance type.
-PRODUCT_LABELS = (
-    "nvidia.com/gpu.product",
-    "cloud.google.com/gke-accelerator",
-    "karpenter.k8s.aws/instance-gpu-name",
-    "k8s.amazonaws.com/accelerator",
-    "amd.com/gpu.product-name",
-)
 #: How many domains that can hold a gang are priced before the cheapest of them is taken.
 DOMAINS_PRICED = 4
 
@@ -139,7 +131,7 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
     wanted = {name for one in gang.classes for name, amount in one.spec.requests.items() if amount > 0 and is_device(name)}
     keys = (*ZONE_LABELS, *((*PRODUCT_LABELS, *INSTANCE_TYPE_LABELS) if wanted else ()))
     devices = np.zeros(len(table), dtype=np.bool_)
-    for name in wanted.union(divisible()) if wanted else ():
+    for name in wanted.union(DIVISIBLE) if wanted else ():
         devices |= table.allocatable(name) > 0
     looks = np.vstack([devices, *(table.column(key).codes for key in keys)])
     # Rows that look alike in all of this are looked at once.

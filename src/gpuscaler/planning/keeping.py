@@ -14,20 +14,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Pool
 from gpuscaler.model.table import Array
-from gpuscaler.model.taints import ARRIVING_TAINT, CLOSING_TAINTS, HARD_EFFECTS, KEPT_TAINT, Toleration
-
-__all__ = [
-    "ARRIVING_TAINT",
-    "CLOSING_TAINTS",
-    "FOR_GPUS",
-    "KEPT_TAINT",
-    "MIN_GPUS",
-    "explain_min_gpus",
-    "followed_by",
-    "is_closed",
-    "least_gpus",
-    "lifted",
-]
+from gpuscaler.model.taints import HARD_EFFECTS, Toleration
+from gpuscaler.model.well_known import CLOSING_TAINTS
 
 #: What keeps small pods away, beside the names of kube-scheduler's plug-ins.
 MIN_GPUS = "MinGpusPerPod"

@@ -9,8 +9,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.acts import Act, Close, Lift
-from gpuscaler.planning.keeping import ARRIVING_TAINT, KEPT_TAINT, is_closed
+from gpuscaler.planning.keeping import is_closed
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.state.ledger import Ledger

@@ -8,8 +8,8 @@ from itertools import islice
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.acts import Label
-from gpuscaler.planning.membership import POOL_LABEL
 from gpuscaler.planning.roll import Roll
 
 #: So many labels at most are written after one look: at an installation all nodes lack theirs.

@@ -11,12 +11,12 @@ from msgspec import Struct
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import OWN_PREFIX
 from gpuscaler.planning.acts import Discourage
 from gpuscaler.planning.discouraging import SOFT_TAINTS
 from gpuscaler.planning.state.ledger import Ledger
 
 _SOFT = frozenset(taint.key for taint in SOFT_TAINTS)
-_OURS = "gpuscaler.io/"
 
 
 class LetGo(Struct, frozen=True, gc=False):
@@ -52,4 +52,4 @@ def encourage(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discour
 
 
 def _is_ours(taint: Taint) -> bool:
-    return taint.key.startswith(_OURS)
+    return taint.key.startswith(OWN_PREFIX)

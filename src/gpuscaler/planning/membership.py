@@ -4,20 +4,9 @@ from collections.abc import Mapping, Set
 from typing import NamedTuple
 
 from gpuscaler.model.instances import Inventory
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy, Pool
-
-POOL_LABEL = "gpuscaler.io/pool"
-INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
-ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
-#: Labels that say how a node was bought, with the market that each value means.
-MARKET_LABELS: Mapping[str, Mapping[str, str]] = {
-    "karpenter.sh/capacity-type": {"spot": "spot", "on-demand": "on-demand", "reserved": "reserved"},
-    "eks.amazonaws.com/capacityType": {"SPOT": "spot", "ON_DEMAND": "on-demand", "CAPACITY_BLOCK": "reserved"},
-    "cloud.google.com/gke-spot": {"true": "spot"},
-    "cloud.google.com/gke-provisioning": {"spot": "spot", "standard": "on-demand"},
-    "kubernetes.azure.com/scalesetpriority": {"spot": "spot", "regular": "on-demand"},
-}
+from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, MARKET_LABELS, POOL_LABEL, ZONE_LABELS
 
 
 class Member(NamedTuple):
@@ -107,7 +96,3 @@ def market_of(node: Node) -> str:
         if market:
             return market
     return ""
-
-
-def first_label(node: Node, keys: tuple[str, ...]) -> str:
-    return next((node.labels[key] for key in keys if key in node.labels), "")

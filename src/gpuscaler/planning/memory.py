@@ -17,7 +17,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import balancing, ending, leaving, reclaiming, refusing, restarting, steering, turned_away, unready, windows
+from gpuscaler.planning import balancing, leaving, reclaiming, refusing, restarting, steering, turned_away, unready, windows
 from gpuscaler.planning.acts import Act
 from gpuscaler.planning.adopting import adopted
 from gpuscaler.planning.alternatives import alternatives
@@ -211,7 +211,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         learned=observed(_lessons(memory.learned, book, found, cluster, now), book, policy, now, roll=roll, teachers=rolls.teachers),
     )
     facts = _of_ours(facts, book, roll.foreign)
-    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts, roll), ends=ending.remembered(memory.ends, roll.listed))
+    memory = replace(memory, worked_on=_worked_on(memory.worked_on, facts, roll), ends=reclaiming.remembered(memory.ends, roll.listed))
     announced = reclaiming.Announced(facts.going, memory.worked_on, memory.ends, facts.why)
     taken = reclaiming.taken(book, cluster, policy, announced, now, roll=roll)
     book = ledger.folded(book, taken.steps)

@@ -10,9 +10,9 @@ from msgspec import Struct
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Mask
+from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand import PodClass
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.templates import HOSTNAME
 from gpuscaler.planning.topology import Shape, without_hosts
 
 #: More copies than any class has.

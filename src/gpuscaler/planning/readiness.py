@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
-from gpuscaler.planning.keeping import CLOSING_TAINTS
+from gpuscaler.model.well_known import CLOSING_TAINTS
 
 #: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
 STARTUP_TAINTS = (

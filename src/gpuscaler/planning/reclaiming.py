@@ -7,10 +7,11 @@ from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY, is_due
+from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY
 from gpuscaler.planning.membership import members
-from gpuscaler.planning.roll import Roll
+from gpuscaler.planning.roll import Listed, Roll
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import CLEARING, ENDING, Leaving
 from gpuscaler.planning.state.ledger import Ledger
@@ -161,3 +162,16 @@ def remarks(
     for instance, word in announced:
         done = "it is emptied before" if (worked_on or {}).get(instance) else "nothing is done about it"
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")
+
+
+def remembered(known: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
+    """When machines end, by id, as far as the cloud has ever said so of those that it lists: what its group reserves later says no more."""
+    if listed.instances is None or not (known or listed.ends):
+        return known
+    return {**{name: at for name, at in known.items() if name in listed.by_id}, **listed.ends}
+
+
+def is_due(ends: float, pods: Iterable[Pod], now: float) -> bool:
+    """Whether a machine that ends at ``ends`` is to be emptied of ``pods`` from ``now`` on."""
+    saving = max(((pod.options.grace or 0.0) + pod.spec.grace_seconds for pod in pods), default=0.0)
+    return now >= ends - EMPTY_SECONDS - min(saving, SAVE_SECONDS)

@@ -9,6 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from gpuscaler.model.well_known import OWN_PREFIX
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import refusals
 from gpuscaler.planning.state.refusals import PATIENCE_SECONDS, Refusals
@@ -16,7 +17,6 @@ from gpuscaler.planning.state.refusals import PATIENCE_SECONDS, Refusals
 #: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
 ATTEMPT_SECONDS = 330.0
 #: Our own taints come and go by what we do; they say nothing of what a node can take.
-OWN_PREFIX = "gpuscaler.io/"
 
 
 def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now: float) -> bool:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 #: So long a node counts as it was, in seconds: a plugin is back within one, unless its image has to be pulled first.
 COUNTED_SECONDS = 300.0

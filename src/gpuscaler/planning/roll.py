@@ -16,7 +16,7 @@ from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inv
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.scale_down.idle import busy_until
+from gpuscaler.planning.idle import busy_until
 from gpuscaler.planning.teachers import Teachers
 
 T = TypeVar("T")
@@ -158,7 +158,7 @@ class Rolls:
         return roll
 
     def idle(self, cluster: Cluster, now: float) -> Set[str]:
-        """As :func:`~gpuscaler.planning.scale_down.idle.idle_nodes`."""
+        """The names of the nodes all of whose pods come and go with the machine; ``now`` in seconds since the epoch."""
         before, pods_on = self._on_node, cluster.on_node
         if before is not pods_on:
             self._note(before.keys() - pods_on.keys(), {})

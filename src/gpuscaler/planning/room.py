@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.cluster import Cluster, PeerKey
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -16,7 +17,7 @@ from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.filters import ORDER, Passes
-from gpuscaler.planning.filters.devices import GPU_MILLI, Devices
+from gpuscaler.planning.filters.devices import Devices
 from gpuscaler.planning.filters.effects import Bound, Effects
 from gpuscaler.planning.filters.interpod import InterPod
 from gpuscaler.planning.filters.nodes import explain_selector, explain_taint

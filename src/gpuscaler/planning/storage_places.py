@@ -11,9 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.membership import ZONE_LABELS, first_label
+from gpuscaler.model.well_known import ZONE_LABELS
 
 #: Labels of a place that the cloud controller writes on every node, though no driver names them.
 _CLOUD_PLACES: Final = ("topology.k8s.aws/zone-id",)

@@ -10,10 +10,9 @@ from msgspec.structs import replace
 
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.live_templates import Shown, shown_by
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, POOL_LABEL, first_label
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, LEAVING_TAINT, POOL_LABEL
 
 #: So old a node is, in seconds, when all is on it that the next will have.
 FINISHED_SECONDS = 600.0

@@ -14,10 +14,11 @@ from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import STOPPING, TERMINATED
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ZONE_LABELS
 from gpuscaler.planning.leaving.going import is_halted
-from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, members
+from gpuscaler.planning.membership import Member, members
 from gpuscaler.planning.reclaiming import Announced, Remark
 from gpuscaler.planning.roll import Roll
 from gpuscaler.planning.scale_down.blockers import is_arriving

@@ -7,11 +7,12 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.requests import FULL
+from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.alike import taken_for
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import HOSTNAME, Overhead, smallest, template_node
+from gpuscaler.planning.templates import Overhead, smallest, template_node
 
 #: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]

@@ -19,11 +19,12 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import OFF, Policy
-from gpuscaler.model.taints import AJAR, UNSCHEDULABLE, Taint, untolerated
+from gpuscaler.model.taints import AJAR, Taint, untolerated
+from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT, UNSCHEDULABLE
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.acts import Act, Ajar, Close
 from gpuscaler.planning.binding import steering_of
-from gpuscaler.planning.keeping import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT, is_closed
+from gpuscaler.planning.keeping import is_closed
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.reclaiming import Remark
 from gpuscaler.planning.state.ledger import NOMINATING, Ledger

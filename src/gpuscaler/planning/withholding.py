@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open, withholds
 from gpuscaler.planning.state.events import LACKING, Key

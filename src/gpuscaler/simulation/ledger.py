@@ -6,14 +6,13 @@ from msgspec.structs import replace
 from gpuscaler.clouds.machines import CloudMachine, before_device_plugin
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, HOSTNAME, POOL_LABEL
 from gpuscaler.planning.state import Upcoming
 from gpuscaler.simulation.autoscaler import Intent, Purchase
 
-ARRIVING = Taint("gpuscaler.io/arriving")
+ARRIVING = Taint(ARRIVING_TAINT)
 #: Only in pictures of a simulation: this node had no room where a policy saw some.
 PROMISE_BROKEN = Taint("gpuscaler.io/promise-broken")
-POOL_LABEL = "gpuscaler.io/pool"
-HOSTNAME = "kubernetes.io/hostname"
 
 
 class Entry(Struct, gc=False):

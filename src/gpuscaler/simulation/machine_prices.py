@@ -4,11 +4,10 @@ from typing import NamedTuple
 
 from gpuscaler import catalogue
 from gpuscaler.catalogue.zones import region_of
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.membership import INSTANCE_TYPE_LABELS, ZONE_LABELS, first_label, market_of, members
-
-REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
+from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, REGION_LABELS, ZONE_LABELS
+from gpuscaler.planning.membership import market_of, members
 
 
 class Offer(NamedTuple):

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from gpuscaler.model.accelerators import gpus_in, gpus_of
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.model.well_known import GPU_PRODUCT
 from gpuscaler.simulation.formats.tidy import COLUMNS, MORE_COLUMNS
 from gpuscaler.simulation.jobs import MIB
 from gpuscaler.simulation.machine_prices import Offer
@@ -28,7 +29,6 @@ THERE, OVER = "there", "over"
 #: Owners whose pods come with a node, and not with work.
 OF_NODES = frozenset({"DaemonSet", "Node"})
 BEFORE, UNSEEN, RUNNING = "was there before the recording", "ended while nothing was recorded", "ran on after the recording"
-PRODUCT = "nvidia.com/gpu.product"
 
 Row = tuple[object, ...]
 #: Namespace and name of a gang, and what one of its pods asks for: GPUs, millicores, bytes.
@@ -314,5 +314,5 @@ def gang_of(pod: Pod) -> Gang | None:
 
 def models_of(pod: Pod) -> tuple[str, ...]:
     """The GPU products that a pod's node selector allows; empty where any would do."""
-    wanted = dict(pod.spec.node_selector).get(PRODUCT)
+    wanted = dict(pod.spec.node_selector).get(GPU_PRODUCT)
     return () if wanted is None else (wanted,)

@@ -14,12 +14,12 @@ import numpy as np
 from msgspec import Struct
 
 from gpuscaler.clouds.machines import KUBELET_RESOURCES
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.discouraging import MEASURED, shares_used, taints_due
 from gpuscaler.simulation.scoring import TAINT_WEIGHT, resource_scores, taint_scores
-from gpuscaler.simulation.workload import GPU_MILLI
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
 LEAST_ALLOCATED, MOST_ALLOCATED = SCORINGS = ("least-allocated", "most-allocated")

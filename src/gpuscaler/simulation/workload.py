@@ -7,17 +7,17 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.model.taints import Toleration
+from gpuscaler.model.well_known import GPU_PRODUCT
 from gpuscaler.simulation.traces import Job, Trace
 
 GPU = "nvidia.com/gpu"
 #: Thousandths of GPUs: 1000 per device; a request of at most 1000 sits on one device, one of 1000 k takes k whole devices.
-GPU_MILLI = "gpuscaler.io/gpu-milli"
-GPU_PRODUCT = "nvidia.com/gpu.product"
 NAMESPACE = "trace"
 
 #: The controller of every pod of a job. They are Jobs: none is disrupted without being told what that costs.

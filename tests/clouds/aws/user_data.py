@@ -6,7 +6,7 @@ from collections.abc import Mapping
 import yaml
 
 from gpuscaler.clouds.aws.hints import hints_of
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 
 def encoded(text: str) -> str:

@@ -17,8 +17,8 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target

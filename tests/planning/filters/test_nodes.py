@@ -6,7 +6,8 @@ import pytest
 from tests.planning.filters.kit import affinity, node, room, rows, spec, term, why
 
 from gpuscaler.model.selectors import NodeSelector
-from gpuscaler.model.taints import UNSCHEDULABLE, Taint, Toleration
+from gpuscaler.model.taints import Taint, Toleration
+from gpuscaler.model.well_known import UNSCHEDULABLE
 
 NODES = (node("one", gpu="t4", size="1"), node("five", gpu="a100", size="5"), node("big", gpu="", size="big"), node("bare"))
 

@@ -3,8 +3,8 @@
 import pytest
 from tests.planning.filters.kit import node, pod, room, rows, spec, why
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS
-from gpuscaler.planning.room import GPU_MILLI
 
 OFFERS = {
     "cpu": 4000,

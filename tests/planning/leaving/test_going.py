@@ -16,11 +16,11 @@ from gpuscaler.model.pods import Owner, VolumeUse
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.storage import PersistentVolumeClaim, VolumeAttachment
 from gpuscaler.model.taints import Taint, Toleration
+from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.acts import Clear, End, Evict, Exclude, Mark, Unmark
 from gpuscaler.planning.arrivals import Overdue
 from gpuscaler.planning.leaving import Departure, begin, give_up, take_leave
 from gpuscaler.planning.leaving.going import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.plans import Move, Removal
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import (

@@ -14,13 +14,13 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.acts import Act, Checkpoint, Clear, Delete, End, Evict, Exclude, Mark, Unmark
+from gpuscaler.planning.idle import STUCK_AFTER
 from gpuscaler.planning.leaving import Refusal, hear, take_leave
 from gpuscaler.planning.leaving.evicting import LAST_SECONDS, MARGIN_SECONDS
 from gpuscaler.planning.leaving.going import DRAIN_SECONDS
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.leaving.residents import LEAVING, is_daemon
-from gpuscaler.planning.scale_down.idle import STUCK_AFTER
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import DRAINING, Leaving
 from gpuscaler.planning.state.ledger import Ledger

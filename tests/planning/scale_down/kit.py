@@ -9,8 +9,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import LabelSelector, Requirement
+from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.limits import fleets, remaining, worth
-from gpuscaler.planning.membership import POOL_LABEL, members
+from gpuscaler.planning.membership import members
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.state import State

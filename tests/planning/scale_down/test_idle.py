@@ -3,7 +3,7 @@
 from tests.planning.scale_down.kit import DAEMON, NOW, blockers, detail, down, node, offering, pod, pool, removed, situation, spec
 
 from gpuscaler.model.pools import Spare
-from gpuscaler.planning.scale_down import idle_nodes
+from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State
 
 
@@ -40,7 +40,7 @@ def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None
         pod("done", "a", phase="Succeeded"),
     ]
     assert removed(down([node("a"), *here])) == ["a"]
-    assert idle_nodes(situation([node("a"), node("b"), *here, pod("p", "b")]).cluster, NOW) == {"a"}
+    assert Rolls().idle(situation([node("a"), node("b"), *here, pod("p", "b")]).cluster, NOW) == {"a"}
 
 
 def test_another_pools_pending_pods_are_no_reason_to_keep_a_machine() -> None:

@@ -16,10 +16,10 @@ from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, Spread
 from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import PodDisruptionBudget
+from gpuscaler.planning.idle import leaves_with_machine
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
-from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state import State
 
 SMALL = {"cpu": 4_000, "memory": 2**34, "pods": 6}

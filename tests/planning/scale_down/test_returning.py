@@ -13,7 +13,7 @@ from tests.soaking import examples
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Pool
-from gpuscaler.planning.membership import POOL_LABEL
+from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.scale_down import Down, scale_down
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.asking import with_breakers

@@ -6,10 +6,11 @@ from typing import Protocol
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.groups import Group
 from gpuscaler.clouds.aws.hints import hints_of
-from gpuscaler.clouds.aws.launches import ARRIVING, Launch
+from gpuscaler.clouds.aws.launches import Launch
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.ownership import EKS_NODEGROUP
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
 
 class Way(Protocol):
@@ -48,17 +49,19 @@ def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[
         lost = [taint for taint in taints if own is not None and taint not in own]
         if lost:
             text = f"the user data of its {source} replace the taint {', '.join(map(str, lost))} of its node group"
-            yield f"{text}: the kubelet takes its last --register-with-taints; leave the flag out, and give {ARRIVING} to the node group"
+            mend = f"leave the flag out, and give {ARRIVING_TAINT} to the node group"
+            yield f"{text}: the kubelet takes its last --register-with-taints; {mend}"
         if missing := [one for one in promised if own is not None and one not in own and one not in lost]:
             text = f"its tags promise the taint {', '.join(map(str, missing))}, with which the user data of its {source} register no node"
             yield f"{text}: pods that do not tolerate it come to its machines; add it to --register-with-taints"
-    theirs = any(taint.key == ARRIVING for taint in taints)
+    theirs = any(taint.key == ARRIVING_TAINT for taint in taints)
     launches = [way.launch for way in ways]
     # EKS writes the taints of a node group as a flag, in whose place no configuration file of the kubelet counts.
     filed = not taints
     found = (one.unusable or (one.arriving and (filed or one.taints is not None)) or (theirs and one.taints is None) for one in launches)
     if not all(found):
-        yield f"its user data does not register nodes with the taint {ARRIVING}:NoSchedule: pods may land elsewhere than planned; add it"
+        taint = f"{ARRIVING_TAINT}:NoSchedule"
+        yield f"its user data does not register nodes with the taint {taint}: pods may land elsewhere than planned; add it"
 
 
 def _processes(group: Group) -> Iterator[str]:

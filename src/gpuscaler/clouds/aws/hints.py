@@ -13,6 +13,7 @@ from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.quantities import QuantityError, milli, parse, shortened, whole
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import HOSTNAME
 
 PREFIX = "k8s.io/cluster-autoscaler/node-template/"
 LABEL, TAINT, RESOURCE, OPTION = (f"{PREFIX}{kind}/" for kind in ("label", "taint", "resources", "autoscaling-options"))
@@ -29,7 +30,6 @@ _OTHER_OPTIONS = (
     "zeroormaxnodescaling",
 )
 _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
-_HOSTNAME = "kubernetes.io/hostname"
 
 
 class Hints(Struct, frozen=True, gc=False):
@@ -56,7 +56,7 @@ class _Reader:
         self.warnings.append(f"the tag {shortened(key)} is {shortened(value)}, expected {expected}; it is ignored")
 
     def label(self, key: str, name: str, value: str, into: dict[str, str]) -> None:
-        if not is_qualified_name(name) or name == _HOSTNAME:
+        if not is_qualified_name(name) or name == HOSTNAME:
             self.wrong(key, value, "the key of a label behind the prefix")
         elif not is_label_value(value):
             self.wrong(key, value, "the value of a label: up to 63 letters, digits, '-', '_' and '.'")

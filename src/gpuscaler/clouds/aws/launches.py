@@ -14,8 +14,8 @@ from gpuscaler.clouds.aws.groups import Reply
 from gpuscaler.clouds.aws.spelling import spelt
 from gpuscaler.clouds.aws.user_data import UnreadableError, UserDataError, kubelet_of
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT
 
-ARRIVING = "gpuscaler.io/arriving"
 #: Names of the disk that pods' files are on: Amazon Linux, Ubuntu, Bottlerocket's second one.
 _ROOTS = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
 _EFA = ("efa", "efa-only")
@@ -146,7 +146,7 @@ def _registers(user_data: str | None) -> Registers:
         return {"arriving": False, "taints": None, "unusable": "", "pods": 0}
     except UserDataError as error:
         return {"arriving": False, "taints": None, "unusable": str(error), "pods": 0}
-    arriving = any(taint.key == ARRIVING for taint in kubelet.taints)
+    arriving = any(taint.key == ARRIVING_TAINT for taint in kubelet.taints)
     return {"arriving": arriving, "taints": kubelet.taints if kubelet.replaces else None, "unusable": "", "pods": kubelet.max_pods}
 
 

@@ -8,14 +8,14 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.catalogue.node_labels import node_labels
 from gpuscaler.clouds.aws.hints import Hints
 from gpuscaler.clouds.aws.instance_types import with_disk, with_local_disks, with_pods
-from gpuscaler.clouds.aws.launches import ARRIVING, Launch
+from gpuscaler.clouds.aws.launches import Launch
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 
-POOL_LABEL = "gpuscaler.io/pool"
 _CAPACITY_TYPE = "eks.amazonaws.com/capacityType"
 _EFA = "vpc.amazonaws.com/efa"
 #: Labels that only software writes which a cluster may lack.
@@ -61,7 +61,7 @@ class NodeTemplate(Struct, frozen=True):
     def taints(self) -> tuple[Taint, ...]:
         """Those of the open node: without our start-up taint."""
         said = (*(self.nodegroup.taints if self.nodegroup else ()), *self.hints.taints)
-        return tuple({(one.key, one.effect): one for one in said if one.key != ARRIVING}.values())
+        return tuple({(one.key, one.effect): one for one in said if one.key != ARRIVING_TAINT}.values())
 
     def _own_labels(self, kind: InstanceType, *, market: str, zone: str, allocatable: Resources) -> dict[str, str]:
         """What kubelet, cloud provider and storage drivers write: no pool's name, nothing of Karpenter's, EKS' market only where EKS is.

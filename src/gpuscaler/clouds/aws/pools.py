@@ -13,7 +13,7 @@ from gpuscaler.clouds.aws.findings import findings_of
 from gpuscaler.clouds.aws.groups import Choice, Group, GroupError, TemplateRef, UnreadError
 from gpuscaler.clouds.aws.hints import Hints, hints_of
 from gpuscaler.clouds.aws.launches import Launch
-from gpuscaler.clouds.aws.node_templates import POOL_LABEL, NodeTemplate
+from gpuscaler.clouds.aws.node_templates import NodeTemplate
 from gpuscaler.clouds.aws.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.prices import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.reservations import ACTIVE, EXPIRED, Reservation
@@ -21,6 +21,7 @@ from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, for_gpus, is_scattered
+from gpuscaler.model.well_known import POOL_LABEL
 
 #: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"

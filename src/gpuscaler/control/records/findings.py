@@ -7,8 +7,8 @@ from gpuscaler.control.records.words import counted, some, spoken
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.binding import Unbinding
-from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.plans import Plan

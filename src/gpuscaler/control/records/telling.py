@@ -13,8 +13,8 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, OnPod
-from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.leaving.residents import is_daemon
 from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Cut, Plan, Reason

@@ -13,10 +13,10 @@ from gpuscaler.control.records.status import Said, coming, opening, still_closed
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
+from gpuscaler.planning.idle import leaves_with_machine
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.scale_down.deciding import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
-from gpuscaler.planning.scale_down.idle import leaves_with_machine
 from gpuscaler.planning.state.clocks import idle_seconds
 from gpuscaler.planning.state.ledger import NOMINATING, Coming
 from gpuscaler.planning.unready import described

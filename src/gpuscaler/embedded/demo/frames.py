@@ -14,10 +14,9 @@ from gpuscaler.embedded.demo.tally import GPU
 from gpuscaler.embedded.machines import name_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.keeping import ARRIVING_TAINT
+from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.planning.memory import state_of
 from gpuscaler.planning.plans import Reason
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.boots import forecast
 

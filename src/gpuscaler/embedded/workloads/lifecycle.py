@@ -18,7 +18,7 @@ from gpuscaler.embedded.workloads.steps import Object, is_finished, is_leaving, 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import LEASES, NODES, PODS
-from gpuscaler.model.taints import UNSCHEDULABLE
+from gpuscaler.model.well_known import UNSCHEDULABLE
 
 #: ``node-monitor-grace-period`` and ``node-monitor-period``, in seconds.
 GRACE: Final = 50.0

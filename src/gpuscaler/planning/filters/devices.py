@@ -9,9 +9,9 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.table import Array, Mask, NodeTable
 
-GPU_MILLI = "gpuscaler.io/gpu-milli"
 WHOLE = 1000
 #: Stands for what a device has left where a request does not fit: more than any device has.
 _TOO_FULL = WHOLE + 1

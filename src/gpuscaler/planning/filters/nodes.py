@@ -11,7 +11,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.model.table import Mask, NodeTable
-from gpuscaler.model.taints import UNSCHEDULABLE, Taint, Toleration, untolerated
+from gpuscaler.model.taints import Taint, Toleration, untolerated
+from gpuscaler.model.well_known import UNSCHEDULABLE
 
 _CORDONED = (Taint(UNSCHEDULABLE),)
 

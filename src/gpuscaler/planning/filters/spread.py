@@ -11,12 +11,11 @@ import numpy as np
 from gpuscaler.model.cluster import PeerKey
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Codes, Mask
+from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.filters.nodes import NodeMasks
 from gpuscaler.planning.filters.peers import Peers, Query
 from gpuscaler.planning.filters.resources import UNBOUNDED
 from gpuscaler.planning.filters.tallies import sums_by_domain
-
-HOSTNAME = "kubernetes.io/hostname"
 
 
 class SpreadCounts(NamedTuple):

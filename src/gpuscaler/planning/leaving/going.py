@@ -11,16 +11,16 @@ from gpuscaler.model.instances import Delivery, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT
 from gpuscaler.planning.acts import Act, Clear, End, Exclude, Extend, Mark, Unmark
+from gpuscaler.planning.idle import STUCK_AFTER
 from gpuscaler.planning.leaving.evicting import MARGIN_SECONDS, evict
-from gpuscaler.planning.leaving.labels import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.leaving.objecting import Objections
 from gpuscaler.planning.leaving.residents import Residents, residents
 from gpuscaler.planning.leaving.volumes import attachments, unused
 from gpuscaler.planning.membership import members
 from gpuscaler.planning.roll import Roll
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT, unhealthy
-from gpuscaler.planning.scale_down.idle import STUCK_AFTER
+from gpuscaler.planning.scale_down.blockers import unhealthy
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 from gpuscaler.planning.state.events import Key

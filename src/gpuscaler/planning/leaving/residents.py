@@ -6,9 +6,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Taint, untolerated
-from gpuscaler.planning.scale_down.blockers import LEAVING_TAINT
+from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.planning.idle import STUCK_AFTER
 from gpuscaler.planning.scale_down.disruption import CRITICAL
-from gpuscaler.planning.scale_down.idle import STUCK_AFTER
 
 LEAVING = Taint(LEAVING_TAINT)
 

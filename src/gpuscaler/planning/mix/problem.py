@@ -3,8 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from gpuscaler.model.accelerators import GPU_MILLI
+
 #: Thousandths of a device, held per device: a request up to 1000 sits on one device, a larger one takes whole devices.
-GPU_MILLI = "gpuscaler.io/gpu-milli"
 
 
 class MixError(ValueError):

@@ -1,8 +1,7 @@
 """Giving machines back: idle ones, and those whose pods fit elsewhere at a saving. Everything that stays says why."""
 
 from gpuscaler.planning.scale_down.deciding import scale_down
-from gpuscaler.planning.scale_down.idle import idle_nodes, is_idle
 from gpuscaler.planning.scale_down.situation import Down, Situation
 from gpuscaler.planning.scale_down.survey import Memory
 
-__all__ = ["Down", "Memory", "Situation", "idle_nodes", "is_idle", "scale_down"]
+__all__ = ["Down", "Memory", "Situation", "scale_down"]

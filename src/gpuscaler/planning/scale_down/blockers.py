@@ -8,13 +8,12 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.model.workloads import PodDisruptionBudget
-from gpuscaler.planning.keeping import ARRIVING_TAINT
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.scale_down.running import Load, Residents, RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Situation
 
-LEAVING_TAINT = "gpuscaler.io/leaving"
 SYSTEM_NAMESPACE = "kube-system"
 
 

@@ -5,14 +5,15 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.table import Mask
+from gpuscaler.model.well_known import ARCH, ZONE_LABELS
 from gpuscaler.planning.gangs import own_product
-from gpuscaler.planning.membership import ZONE_LABELS, Member, first_label, market_of
+from gpuscaler.planning.membership import Member, market_of
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down.running import Origin, RunningClass, is_bare
 from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.templates import ARCH, Templates, admits_arch
+from gpuscaler.planning.templates import Templates, admits_arch
 
 
 class Homes:

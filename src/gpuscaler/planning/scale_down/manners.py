@@ -9,13 +9,13 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.cluster import Cluster, PeerKey
 from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.filters.peers import Query
 from gpuscaler.planning.filters.spread import hard
-from gpuscaler.planning.room import GPU_MILLI
 from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.templates import HOSTNAME
 
 
 class Watch(NamedTuple):

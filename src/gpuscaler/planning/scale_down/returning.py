@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from gpuscaler.model.pools import Offering
+from gpuscaler.planning.idle import is_idle
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.homes import market
-from gpuscaler.planning.scale_down.idle import is_idle
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.scale_down.survey import Candidate

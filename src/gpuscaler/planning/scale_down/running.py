@@ -6,15 +6,14 @@ from functools import cached_property
 from itertools import chain
 from typing import NamedTuple
 
+from gpuscaler.model.accelerators import DIVISIBLE
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.labels import LabelSet
-from gpuscaler.model.nodes import Node
+from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
-from gpuscaler.planning.desk import divisible
+from gpuscaler.model.well_known import ARCH, ZONE_LABELS
 from gpuscaler.planning.gangs import own_product
-from gpuscaler.planning.membership import ZONE_LABELS, first_label
-from gpuscaler.planning.scale_down.idle import leaves_with_machine
-from gpuscaler.planning.templates import ARCH
+from gpuscaler.planning.idle import leaves_with_machine
 
 
 @dataclass(frozen=True)
@@ -138,7 +137,7 @@ def is_timed(options: PodOptions) -> bool:
 
 def is_bare(node: Node) -> bool:
     """Whether a node has no accelerators."""
-    return not any(node.allocatable.get(name) for name in divisible())
+    return not any(node.allocatable.get(name) for name in DIVISIBLE)
 
 
 def first_key(pods: Iterable[Pod]) -> str:

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterable
 
-from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 
 #: A pod that should have been gone this many seconds ago is taken for gone: its kubelet does not answer. Source: Cluster Autoscaler,
@@ -32,18 +31,3 @@ def busy_until(pods: Iterable[Pod]) -> float:
 def is_idle(pods: Iterable[Pod], now: float) -> bool:
     """Whether a node with these pods does nothing that would be missed."""
     return all(leaves_with_machine(pod, now) for pod in pods)
-
-
-def idle_nodes(cluster: Cluster, now: float) -> frozenset[str]:
-    """The names of idle nodes. Who keeps the idle clocks of :class:`~gpuscaler.planning.state.State` counts these.
-
-    ``now`` is in seconds since the epoch.
-    """
-    # Most nodes are not: the pods of one are looked at only as far as the first that would be missed.
-    idle = set(cluster.nodes)
-    for name, pods in cluster.on_node.items():
-        for pod in pods.values():
-            if not leaves_with_machine(pod, now):
-                idle.discard(name)
-                break
-    return frozenset(idle)
