@@ -9,8 +9,9 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
 from gpuscaler.model.taints import Taint
+from gpuscaler.planning.failover import avoiding
 from gpuscaler.planning.plans import Placement
-from gpuscaler.planning.refusing import avoiding, expected, face, refused, tried_in_vain
+from gpuscaler.planning.refusing import expected, face, refused, tried_in_vain
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.refusals import Cleared, Refusal, Refusals, Refused, Wait
 

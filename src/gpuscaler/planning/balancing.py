@@ -13,20 +13,15 @@ from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
-from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.acts import Protect
-from gpuscaler.planning.alternatives import holds, is_bound, total
 from gpuscaler.planning.idle import is_idle
-from gpuscaler.planning.membership import Member
-from gpuscaler.planning.plans import Cut, Machine, Plan
+from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.roll import Roll
-from gpuscaler.planning.state import State
 from gpuscaler.planning.state.entries import REOPENING, Coming
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.guarding import Guarding
 from gpuscaler.planning.state.ledger import Ledger
-from gpuscaler.planning.templates import Overhead
 
 #: By so many machines more than another a zone has too many: then the group balances.
 UNEVEN = 2
@@ -282,68 +277,6 @@ def unprotected(guarding: Guarding, pool: str) -> str:
         return f"cannot be protected from scale-in ({guarding.refused[pool]})"
     many = sum(owner == pool for owner, _ in guarding.beaten.values())
     return f"cannot be protected from scale-in in time (it has ended {many} before)" if many >= BEATEN else ""
-
-
-def balanced(
-    machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
-) -> tuple[Machine, ...]:
-    """``machines`` of a plan, in the emptiest zones that serve their pods at the same price."""
-    pools = {pool.name: pool for pool in policy.pools if pool.balances and (pool.chooser == "buyer" or pool.names_zone)}
-    if not pools or not any(one.pool in pools for one in machines):
-        return tuple(machines)
-    counts = _standing(pools, cluster, state, members)
-    overhead = Overhead(cluster)
-    chosen: list[Machine] = []
-    for one in machines:
-        pool = pools.get(one.pool)
-        if pool is None:
-            chosen.append(one)
-            continue
-        zones = [one.zone, *sorted(zone for zone in counts[one.pool] if zone != one.zone)]
-        able = [moved for zone in zones if (moved := _moved(one, zone, pool, cluster, state, overhead=overhead)) is not None]
-        best = min(able, key=lambda moved: counts[one.pool][moved.zone], default=one)
-        counts[one.pool][best.zone] += 1
-        chosen.append(best)
-    return tuple(chosen)
-
-
-def _standing(pools: Mapping[str, Pool], cluster: Cluster, state: State, members: Mapping[str, Member]) -> dict[str, Counter[str]]:
-    counts = {name: Counter({offering.zone: 0 for offering in pool.offerings}) for name, pool in pools.items()}
-    coming = {machine.node for machine in state.upcoming if machine.node}
-    for name, member in members.items():
-        if member.pool.name in counts and name not in coming and name not in state.disrupting and name in cluster.nodes:
-            bought = cluster.nodes[name].bought
-            zone = bought[3] if bought is not None else member.offering.zone if member.offering is not None else ""
-            counts[member.pool.name][zone] += 1
-    for machine in state.upcoming:
-        if machine.pool in counts:
-            counts[machine.pool][machine.zone] += 1
-    return counts
-
-
-def _moved(machine: Machine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> Machine | None:
-    """``machine`` bought in ``zone``, None where its pods would not go there, it costs more, or nothing may be asked for."""
-    if zone == machine.zone:
-        return machine
-    pods = [cluster.pods.get(key) for key in machine.pods]
-    if machine.purpose == "replacement" or any(pod is None or is_bound(pod) for pod in pods):
-        return None
-    specs = [pod.spec for pod in pods if pod is not None]
-    by_key = {one.key: one for one in pool.offerings}
-    wanted = {(one.market, one.instance_type) for one in machine.choices} or {(machine.market, machine.instance_type)}
-    there = [by_key.get((pool.name, market, kind, zone)) for market, kind in wanted]
-    refused = state.blocked_offerings | state.half_open_offerings | state.unsettled_offerings
-    if any(one is None or one.key in refused or one.count is not None or not _serves(one, specs, overhead) for one in there):
-        return None
-    prices = {(one.market, one.instance_type): one.price for one in there if one is not None}
-    if any(price > by_key[pool.name, market, kind, machine.zone].price + 1e-9 for (market, kind), price in prices.items()):
-        return None
-    choices = tuple(replace(one, zone=zone, price_per_hour=prices[one.market, one.instance_type]) for one in machine.choices)
-    return replace(machine, zone=zone, price_per_hour=prices[machine.market, machine.instance_type], choices=choices)
-
-
-def _serves(offering: Offering, specs: Sequence[PodSpec], overhead: Overhead) -> bool:
-    return holds(offering, total(specs), overhead) and all(offering.admits(spec) for spec in specs)
 
 
 def described(guarding: Guarding, policy: Policy) -> Iterator[str]:

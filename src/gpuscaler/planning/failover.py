@@ -3,19 +3,20 @@
 Machines that exist take any pod that fits, whatever their market, but for those that have refused it; this is about what is bought.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Set
 from dataclasses import replace
 from datetime import UTC, datetime
+from hashlib import sha256
 from itertools import chain
 
 from msgspec.structs import replace as replace_struct
 
-from gpuscaler.model.pods import Pod, PodOptions
+from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import MARKETS, Policy, Pool
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.planning.deadline import ON_DEMAND, PATIENCE, SPOT, Job, choose
 from gpuscaler.planning.demand import Demand, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
-from gpuscaler.planning.refusing import avoiding
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Changed, Key
 
@@ -191,3 +192,16 @@ def face(pool: Pool) -> Pool:
 
 def clock(moment: float) -> str:
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
+    """``spec`` for pods that may not go to ``nodes``, by a requirement that kube-scheduler would understand, under a digest of its own."""
+    names = sorted(nodes)
+    fields = tuple(Requirement("metadata.name", "NotIn", (name,)) for name in names)
+    if spec.node_affinity is None:
+        terms: tuple[NodeSelectorTerm, ...] = (NodeSelectorTerm(fields=fields),)
+    else:
+        # A term without any requirement matches no node, and must not begin to match some.
+        terms = tuple(replace_struct(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields)
+    mark = sha256("\n".join(names).encode()).hexdigest()[:12]
+    return replace_struct(spec, digest=f"{spec.digest}:avoids-{mark}", node_affinity=NodeSelector(terms))

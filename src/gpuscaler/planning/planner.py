@@ -8,7 +8,6 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, boundless_warning, unpriced
-from gpuscaler.planning.balancing import balanced
 from gpuscaler.planning.demand import Demand, PodClass, demand
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.ending import closing, told, without_closed
@@ -33,6 +32,7 @@ from gpuscaler.planning.state.telling import trouble
 from gpuscaler.planning.templates import Templates
 from gpuscaler.planning.upcoming import choices_of
 from gpuscaler.planning.writing import Draft, purchases, without_removals, write
+from gpuscaler.planning.zone_balance import balanced
 
 #: How often all is decided anew because what was decided later shuts out pods that spread.
 TRIES = 4

@@ -3,12 +3,8 @@
 from collections.abc import Mapping, Set
 from hashlib import sha256
 
-from msgspec.structs import replace
-
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.model.well_known import OWN_PREFIX
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import refusals
@@ -57,16 +53,3 @@ def face(node: Node) -> str:
     taints = sorted(str(taint) for taint in node.taints if not taint.key.startswith(OWN_PREFIX))
     parts = (sorted(node.labels.items()), sorted(node.allocatable.items()), taints, node.unschedulable)
     return sha256(repr(parts).encode()).hexdigest()[:16]
-
-
-def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
-    """``spec`` for pods that may not go to ``nodes``, by a requirement that kube-scheduler would understand, under a digest of its own."""
-    names = sorted(nodes)
-    fields = tuple(Requirement("metadata.name", "NotIn", (name,)) for name in names)
-    if spec.node_affinity is None:
-        terms: tuple[NodeSelectorTerm, ...] = (NodeSelectorTerm(fields=fields),)
-    else:
-        # A term without any requirement matches no node, and must not begin to match some.
-        terms = tuple(replace(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields)
-    mark = sha256("\n".join(names).encode()).hexdigest()[:12]
-    return replace(spec, digest=f"{spec.digest}:avoids-{mark}", node_affinity=NodeSelector(terms))
