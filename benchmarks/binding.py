@@ -12,7 +12,7 @@ from tests.e2e.promising import Promised, promised
 from tests.e2e.stage import version
 
 from benchmarks.figures import Figure
-from gpuscaler.planning.binding import MARGIN_SECONDS
+from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS
 
 #: Seconds that the machines of random workloads become ready apart.
 APART = 120.0

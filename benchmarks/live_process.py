@@ -26,9 +26,9 @@ from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
-from gpuscaler.planning.memory import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
 

@@ -30,13 +30,13 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.transport import Request
+from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.registration.unregistered import adopted_name
+from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS
 from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
 from gpuscaler.model.taints import AJAR
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, LEAVING_TAINT
-from gpuscaler.planning.adopting import adopted_name
-from gpuscaler.planning.leaving.evicting import LAST_SECONDS
-from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, Leaving
 from gpuscaler.settings.pools_file import parse_policy

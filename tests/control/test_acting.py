@@ -14,7 +14,7 @@ from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES
-from gpuscaler.planning.acts import Act, Ajar, Close, Evict, Exclude, Lift, Mark
+from gpuscaler.lifecycle.actions import Act, Ajar, Close, Evict, Exclude, Lift, Mark
 
 NODE: dict[str, Any] = {
     "apiVersion": "v1",

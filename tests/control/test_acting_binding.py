@@ -14,7 +14,7 @@ from gpuscaler.embedded.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
-from gpuscaler.planning.acts import Bind
+from gpuscaler.lifecycle.actions import Bind
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 FORBIDDEN = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""')

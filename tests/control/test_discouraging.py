@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.control.world import world
 
-from gpuscaler.planning.discouraging import IDLE, LITTLE_USED, SOFT
+from gpuscaler.lifecycle.node_marks.soft_taints import IDLE, LITTLE_USED, SOFT
 
 ONE_SIZE = """
 region: us-east-1

@@ -14,9 +14,9 @@ from gpuscaler.clouds.protocol import THROTTLED, Refusal
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
+from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL
-from gpuscaler.planning.leaving.going import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
 from gpuscaler.planning.state.entries import DRAINING, Leaving
 
 TWO_TYPES = BOTH.replace("[g4dn.xlarge]", "[g4dn.xlarge, g5.xlarge]").replace("[spot, on-demand]", "[on-demand]")

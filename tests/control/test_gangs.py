@@ -3,7 +3,7 @@
 from tests.control.world import BEGAN, World, world
 
 from gpuscaler.clouds.markets import Markets, Steps
-from gpuscaler.planning.arrivals import GANG_SECONDS
+from gpuscaler.lifecycle.registration.steps import GANG_SECONDS
 
 POOLS = """
 region: us-east-1

@@ -27,14 +27,14 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.lifecycle.interruptions import Remark
+from gpuscaler.lifecycle.machine_index import Unpooled
+from gpuscaler.lifecycle.reconcile import Look, Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Cut, Plan
-from gpuscaler.planning.reclaiming import Remark
-from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state import State, ledger
 from gpuscaler.settings.pools_file import parse_policy
 

@@ -19,8 +19,8 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, LEASES, NODES, PODS, Resource
-from gpuscaler.planning.acts import Act, Ajar, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
-from gpuscaler.planning.discouraging import SOFT_TAINTS
+from gpuscaler.lifecycle.actions import Act, Ajar, Checkpoint, Close, Discourage, Exclude, Label, Lift, Mark, Nominate, Unmark
+from gpuscaler.lifecycle.node_marks.soft_taints import SOFT_TAINTS
 
 pytestmark = pytest.mark.e2e
 

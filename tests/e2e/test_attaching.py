@@ -16,7 +16,7 @@ from gpuscaler.clouds.protocol import Refusal
 from gpuscaler.control.running import Made, Place
 from gpuscaler.embedded import providers
 from gpuscaler.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
-from gpuscaler.planning.leaving.going import DETACH_SECONDS
+from gpuscaler.lifecycle.termination.steps import DETACH_SECONDS
 from gpuscaler.planning.state.entries import DETACHING
 from gpuscaler.settings.run_settings import RunSettings
 

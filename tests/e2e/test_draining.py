@@ -19,12 +19,12 @@ from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
+from gpuscaler.lifecycle.actions import Act, Checkpoint, Clear, Delete, Evict, Exclude, Mark, Unmark
+from gpuscaler.lifecycle.termination.eviction import FIRST_PAUSE
+from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT
-from gpuscaler.planning.acts import Act, Checkpoint, Clear, Delete, Evict, Exclude, Mark, Unmark
-from gpuscaler.planning.leaving.evicting import FIRST_PAUSE
-from gpuscaler.planning.leaving.going import DRAIN_SECONDS
 
 pytestmark = pytest.mark.e2e
 SPACE, NODE = "drain", "leaves"

@@ -24,8 +24,8 @@ from gpuscaler.embedded.providers import naming_in
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import EVENTS, LEASES, NAMESPACES, PODS, WATCHED, Resource
+from gpuscaler.lifecycle.actions import Act, Delete, Nominate
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.acts import Act, Delete, Nominate
 
 pytestmark = pytest.mark.e2e
 

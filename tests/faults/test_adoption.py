@@ -12,8 +12,8 @@ from tests.control.leaving import run
 from tests.control.world import BEGAN, World, pod
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
 from tests.faults.test_people import launch
+from tests.lifecycle.registration.test_unregistered import KIND, looked, noticed
 from tests.planning.building import NOW
-from tests.planning.test_adopting import KIND, looked, noticed
 
 from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.clouds.machines import LOST, RECLAIMED
@@ -24,8 +24,8 @@ from gpuscaler.embedded import machines
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
+from gpuscaler.lifecycle.reconcile import Memory
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
-from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy
 

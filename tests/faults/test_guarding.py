@@ -16,7 +16,7 @@ from gpuscaler.clouds.machines import LOST, RECLAIMED
 from gpuscaler.control import awaiting
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
-from gpuscaler.planning import memory
+from gpuscaler.lifecycle import reconcile
 from gpuscaler.settings.pools_file import parse_policy
 
 LIMITED = "limits: {LIMIT}\n" + IDLE
@@ -81,7 +81,7 @@ async def test_whatever_is_done_to_what_is_not_ours_is_noticed(touch: Callable[[
 
 
 async def test_a_machine_that_is_bought_beside_what_its_group_launched_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory, "owed", lambda *_what, **_more: ())
+    monkeypatch.setattr(reconcile, "owed", lambda *_what, **_more: ())
     monkeypatch.setattr(awaiting, "LONGEST_WAIT", 0.0)
     with pytest.raises(AssertionError, match="I12: sim-00002 was launched replacing sim-00001"):
         async with faulty(IDLE, faults=REPLACING) as here:

@@ -15,8 +15,8 @@ from gpuscaler.control.records.why import why_node
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
+from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
 from gpuscaler.model.well_known import LEAVING_TAINT
-from gpuscaler.planning.leaving.going import DRAIN_SECONDS
 
 BUDGET = Failure(
     429,

@@ -7,8 +7,8 @@ from tests.hostile.drawing import workload
 from tests.hostile.workloads import LIMITED, NOW, POOLS, cluster_of, ordinary, policy
 from tests.soaking import RUNS, SEED
 
+from gpuscaler.lifecycle.quarantine import digest
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.quarantine import digest
 from gpuscaler.planning.state import State
 
 #: A hundredth as many as other schedules of a soak: each is hundreds of pods.

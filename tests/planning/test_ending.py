@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, placed, planned, pod, pool, reasons, unplaced
 
+from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY, WORTH_SECONDS
-from gpuscaler.planning.memory import Facts, Look, Memory, look
 
 ENDS = NOW + 86_400.0
 BLOCK = replace(offering("p5", 0.0, market="reserved", count=4), ends=ENDS)

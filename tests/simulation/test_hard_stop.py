@@ -8,9 +8,9 @@ from msgspec.structs import replace
 from tests.simulation.pools import C8, FIXED, G1, G4, trace
 
 from gpuscaler.clouds.delays import Faults
+from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.hard_stop import bounded
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State

@@ -3,9 +3,9 @@
 from msgspec.structs import replace
 from tests.simulation.pools import C8, G1, G4, GIB, GPU_TAINT, offering, trace
 
+from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.discouraging import LIMITS
 from gpuscaler.simulation.scheduler import MOST_ALLOCATED, Scheduler
 from gpuscaler.simulation.traces import Job
 from gpuscaler.simulation.workload import Shaping, members, with_gpu_milli

@@ -69,8 +69,8 @@ async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], li
     from gpuscaler.cli.printing import shown
     from gpuscaler.control.acting import Actor, WireNode
     from gpuscaler.kube.resources import NODES
+    from gpuscaler.lifecycle.actions import Lift
     from gpuscaler.model.well_known import CLOSING_TAINTS
-    from gpuscaler.planning.acts import Lift
 
     there = [msgspec.json.decode(one, type=WireNode) for one in await client.list_all(NODES)]
     closed = [one.metadata.name for one in there if any(taint.key in CLOSING_TAINTS for taint in one.spec.taints or ())]

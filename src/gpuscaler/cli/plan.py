@@ -130,9 +130,9 @@ def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
 
 def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
     """What files say; they tell nothing of what a controller remembers."""
+    from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.state import State
     from gpuscaler.planning.storage_places import with_storage_places
-    from gpuscaler.planning.windows import as_closed
 
     cluster = as_closed(load_cluster(files, max_grace=policy.max_grace))
     return Known(cluster, with_storage_places(policy, cluster), State())
@@ -143,11 +143,11 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     import asyncio
 
     from gpuscaler.cli.looking import look
-    from gpuscaler.planning.memory import state_of
+    from gpuscaler.lifecycle.reconcile import state_of
+    from gpuscaler.lifecycle.registration.unshown_resources import withheld
+    from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.state import learned
     from gpuscaler.planning.storage_places import with_storage_places
-    from gpuscaler.planning.windows import as_closed
-    from gpuscaler.planning.withholding import withheld
 
     access = find(kubeconfig, context)
     with told(access):

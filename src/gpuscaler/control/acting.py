@@ -13,10 +13,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, Forbidden, NotFound, Unreachable
 from gpuscaler.kube.eviction import Evicted, GoneAlready, Overlapping, Refused
 from gpuscaler.kube.resources import NODES, PODS
-from gpuscaler.model.options import CHECKPOINT_REQUESTED
-from gpuscaler.model.taints import AJAR
-from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT, POOL_LABEL
-from gpuscaler.planning.acts import (
+from gpuscaler.lifecycle.actions import (
     ON_MACHINES,
     Act,
     Ajar,
@@ -35,7 +32,10 @@ from gpuscaler.planning.acts import (
     OnPod,
     Unmark,
 )
-from gpuscaler.planning.discouraging import SOFT, SOFT_TAINTS
+from gpuscaler.lifecycle.node_marks.soft_taints import SOFT, SOFT_TAINTS
+from gpuscaler.model.options import CHECKPOINT_REQUESTED
+from gpuscaler.model.taints import AJAR
+from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT, POOL_LABEL
 
 #: So many writes are under way at once.
 ABREAST = 16
@@ -109,7 +109,7 @@ Change = Callable[[WireNode], dict[str, Any]]
 
 
 class Actor:
-    """Carries out acts on nodes and pods. Those on machines (:data:`~gpuscaler.planning.acts.ON_MACHINES`) are the cloud's."""
+    """Carries out acts on nodes and pods. Those on machines (:data:`~gpuscaler.lifecycle.actions.ON_MACHINES`) are the cloud's."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

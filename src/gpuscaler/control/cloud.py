@@ -26,9 +26,9 @@ from gpuscaler.clouds.protocol import (
 )
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
+from gpuscaler.lifecycle import scale_in_protection
+from gpuscaler.lifecycle.actions import Protect
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
-from gpuscaler.planning import balancing
-from gpuscaler.planning.acts import Protect
 from gpuscaler.planning.state import events, ledger
 
 _LOG = structlog.get_logger(__name__)
@@ -85,7 +85,7 @@ class Cloud:
         #: Why the cloud takes machines away that are no interrupted spot, in words, by id.
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
-        self._guarded: list[balancing.Answered] = []
+        self._guarded: list[scale_in_protection.Answered] = []
         #: What goes wrong now, by what was asked.
         self._troubles: dict[str, str] = {}
         #: What was announced beside interruptions and is known already, by machine and word.
@@ -259,7 +259,7 @@ class Cloud:
         """Protect machines from their group, or take that off again; what came of it is kept for :meth:`guarded`."""
         self._spawn(self._protect(act))
 
-    def guarded(self) -> tuple[balancing.Answered, ...]:
+    def guarded(self) -> tuple[scale_in_protection.Answered, ...]:
         """What came of protecting machines since the last call."""
         found, self._guarded = tuple(self._guarded), []
         return found
@@ -361,7 +361,7 @@ class Cloud:
             _LOG.exception("machines could not be protected", machines=act.instances)
             problem = unforeseen(error)
         if problem != UNKNOWN:
-            self._guarded += [balancing.Answered(name, act.pool, act.on, problem) for name in act.instances]
+            self._guarded += [scale_in_protection.Answered(name, act.pool, act.on, problem) for name in act.instances]
 
     async def _extend(self, instance: str) -> None:
         try:

@@ -25,24 +25,27 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.turns import breathe
+from gpuscaler.lifecycle import quarantine
+from gpuscaler.lifecycle.actions import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
+from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.machine_index import Rolls
+from gpuscaler.lifecycle.node_health import device_plugins
+from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, breakers_of, look, ordered, recalled, state_of, vanishing
+from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.unshown_resources import withheld
+from gpuscaler.lifecycle.steering import windows
+from gpuscaler.lifecycle.steering.binding import Refused
+from gpuscaler.lifecycle.termination import Refusal
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import failover, quarantine, restarting, windows
-from gpuscaler.planning.acts import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
-from gpuscaler.planning.arrivals import Waits
-from gpuscaler.planning.binding import Refused
-from gpuscaler.planning.hard_stop import bounded
-from gpuscaler.planning.leaving import Refusal
-from gpuscaler.planning.memory import Facts, Look, Memory, breakers_of, look, ordered, recalled, state_of, vanishing
+from gpuscaler.planning import failover
 from gpuscaler.planning.planner import Planner
-from gpuscaler.planning.roll import Rolls
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger, promises
 from gpuscaler.planning.state.ledger import named
 from gpuscaler.planning.storage_places import with_storage_places
-from gpuscaler.planning.withholding import withheld
 from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
@@ -252,11 +255,11 @@ class Controller:
     def _with_devices(self, cluster: Cluster) -> Cluster:
         """``cluster`` with the devices of nodes whose device plugin restarts, and closed nodes whose window is open as closed ones."""
         cluster = windows.as_closed(cluster)
-        away = restarting.observe(self.memory.away, self._nodes, cluster, self._now())
+        away = device_plugins.observe(self.memory.away, self._nodes, cluster, self._now())
         self._nodes = cluster.nodes
         if away is not self.memory.away:
             self.memory = replace(self.memory, away=away)
-        return restarting.as_before(cluster, away, self._now())
+        return device_plugins.as_before(cluster, away, self._now())
 
     async def turn(self) -> None:
         """Look, write down, act; then plan if it is time to."""

@@ -12,8 +12,8 @@ import structlog
 from gpuscaler.control.store import OvertakenError, StoreError
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
+from gpuscaler.lifecycle.quarantine import Attempt, Poison, culprits
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.planning.quarantine import Attempt, Poison, culprits
 
 _LOG = structlog.get_logger(__name__)
 

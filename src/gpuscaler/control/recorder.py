@@ -5,9 +5,9 @@ from typing import Protocol
 
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered, Ended
+from gpuscaler.lifecycle.reconcile import Look, Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, ledger
 

@@ -202,6 +202,8 @@ def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
         terms: tuple[NodeSelectorTerm, ...] = (NodeSelectorTerm(fields=fields),)
     else:
         # A term without any requirement matches no node, and must not begin to match some.
-        terms = tuple(replace_struct(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields)
+        terms = tuple(
+            replace_struct(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields
+        )
     mark = sha256("\n".join(names).encode()).hexdigest()[:12]
     return replace_struct(spec, digest=f"{spec.digest}:avoids-{mark}", node_affinity=NodeSelector(terms))

@@ -106,7 +106,7 @@ class BlockedNode(Struct, frozen=True, gc=False):
 
 
 class Cut(Struct, frozen=True, gc=False):
-    """Machines of ``pool`` that the hard stop took off a plan, and why: see :mod:`~gpuscaler.planning.hard_stop`."""
+    """Machines of ``pool`` that the hard stop took off a plan, and why: see :mod:`~gpuscaler.lifecycle.hard_stop`."""
 
     pool: str
     machines: int

@@ -216,7 +216,7 @@ class Autoscaler(Protocol):
 
     @property
     def discourages(self) -> tuple[float, ...]:
-        """Shares of use at or below which a machine bears one more soft taint, see :mod:`gpuscaler.planning.discouraging`.
+        """Shares of use at or below which a machine bears one more soft taint, see :mod:`gpuscaler.lifecycle.node_marks.soft_taints`.
 
         Empty for whoever sets none, or sets them by its decisions.
         """

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.clouds.markets import Key
+from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
+from gpuscaler.lifecycle.reconcile import wanted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
 from gpuscaler.planning.alternatives import Known, alternatives
-from gpuscaler.planning.discouraging import LIMITS
-from gpuscaler.planning.memory import wanted
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events

@@ -4,7 +4,7 @@ It has the filters that pods of traces can meet (node affinity, node selector, t
 of GPUs) and the default scores that tell their nodes apart: NodeResourcesFit and NodeResourcesBalancedAllocation, weight 1 each, over cpu
 and memory (``pkg/scheduler/framework/plugins/noderesources``). NodeResourcesFit scores as kube-scheduler is configured: LeastAllocated,
 its default, spreads pods and so keeps machines from falling idle; MostAllocated fills one machine before the next. TaintToleration, weight
-3, comes on top where an autoscaler marks its machines with soft taints (:mod:`gpuscaler.planning.discouraging`). Of equal nodes
+3, comes on top where an autoscaler marks its machines with soft taints (:mod:`gpuscaler.lifecycle.node_marks.soft_taints`). Of equal nodes
 kube-scheduler takes a random one; this takes the one that has been there longest, so that a run can be repeated.
 """
 
@@ -14,11 +14,11 @@ import numpy as np
 from msgspec import Struct
 
 from gpuscaler.clouds.machines import KUBELET_RESOURCES
+from gpuscaler.lifecycle.node_marks.soft_taints import MEASURED, shares_used, taints_due
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.discouraging import MEASURED, shares_used, taints_due
 from gpuscaler.simulation.scoring import TAINT_WEIGHT, resource_scores, taint_scores
 
 #: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.

@@ -5,9 +5,9 @@ from tests.planning.building import NOW, node, offering
 
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.service import set_to
+from gpuscaler.lifecycle.reconcile import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
-from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.state.boots import Boots, Forecast, Kind
 from gpuscaler.settings import parse_settings
 

@@ -15,10 +15,10 @@ from gpuscaler.control.records.status import Process, status_of
 from gpuscaler.control.records.telling import of_look, of_outcome
 from gpuscaler.control.records.why import why_node
 from gpuscaler.kube.requests import RequestMetrics
+from gpuscaler.lifecycle.actions import Checkpoint, Evict
+from gpuscaler.lifecycle.reconcile import Look, Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.acts import Checkpoint, Evict
-from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, MARKING, Leaving
 from gpuscaler.planning.state.ledger import Ledger
 from gpuscaler.planning.state.sparing import Spared, Sparing

@@ -12,6 +12,7 @@ from gpuscaler.control.expander import Standing
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.reporting import body_of
 from gpuscaler.control.records.status import MOST, NAMED, Process, Status, status_of, summary
+from gpuscaler.lifecycle.reconcile import Memory
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
@@ -19,7 +20,6 @@ from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger

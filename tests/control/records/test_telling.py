@@ -12,12 +12,12 @@ from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.records import Records, Sink
 from gpuscaler.control.records.telling import of_look
+from gpuscaler.lifecycle.actions import Nominate
+from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, ordered, state_of
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.acts import Nominate
-from gpuscaler.planning.memory import Facts, Look, Memory, look, ordered, state_of
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.promises import Broken

@@ -10,11 +10,11 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.records import Records
 from gpuscaler.control.records.why import why_node, why_pod
+from gpuscaler.lifecycle.reconcile import Memory
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.planner import plan as make_plan
 from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
 from gpuscaler.planning.state import State

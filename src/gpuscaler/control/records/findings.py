@@ -4,15 +4,15 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuscaler.control.records.words import counted, some, spoken
+from gpuscaler.lifecycle.machine_index import Unpooled
+from gpuscaler.lifecycle.released_pools import LetGo
+from gpuscaler.lifecycle.steering.binding import Unbinding
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.binding import Unbinding
-from gpuscaler.planning.letting_go import LetGo
 from gpuscaler.planning.membership import Member
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state.ledger import Ledger
 
 #: A node that is closed for longer than a machine takes to open is reported, in seconds.

@@ -5,14 +5,14 @@ from dataclasses import dataclass, field
 
 from gpuscaler.control.expander import Standing
 from gpuscaler.control.pools import FoundPools
+from gpuscaler.lifecycle.machine_index import Unpooled
+from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.letting_go import LetGo
-from gpuscaler.planning.memory import Memory
 from gpuscaler.planning.plans import BlockedNode, Plan
-from gpuscaler.planning.roll import Unpooled
 from gpuscaler.planning.state.boots import Arrived, Boots, Forecast, forecast, step
 from gpuscaler.planning.state.events import Key
 

@@ -16,8 +16,8 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.records import Decision, Sink
 from gpuscaler.control.records.status import Status
 from gpuscaler.kube.requests import BUCKETS, RequestMetrics
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.holds import ACTIVITIES
-from gpuscaler.planning.memory import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import events
 from gpuscaler.planning.state.events import Key

@@ -19,12 +19,12 @@ from gpuscaler.control.records import telling
 from gpuscaler.control.records.findings import is_let_go
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
+from gpuscaler.lifecycle.actions import Delete, Evict
+from gpuscaler.lifecycle.reconcile import Look, Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.owners import top_of
 from gpuscaler.model.pods import NO_OWNER, Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.acts import Delete, Evict
-from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Plan, Reason
 from gpuscaler.planning.state import State, ledger
 from gpuscaler.planning.state.boots import Forecast

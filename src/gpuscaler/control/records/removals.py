@@ -7,8 +7,8 @@ from msgspec import Struct
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import counted, money, spoken
 from gpuscaler.kube.events import shortened
+from gpuscaler.lifecycle.termination.eviction import is_saving, saves_until
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.leaving.evicting import is_saving, saves_until
 from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 
 #: Steps of a removal, in words.

@@ -16,23 +16,24 @@ from gpuscaler.control.records.misplaced import misplaced
 from gpuscaler.control.records.removals import RemovalNow, removals_of
 from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
+from gpuscaler.lifecycle.node_health import device_plugins
+from gpuscaler.lifecycle.node_health.unready import described
+from gpuscaler.lifecycle.reconcile import breakers_of
+from gpuscaler.lifecycle.registration.readiness import asked_for, lack
+from gpuscaler.lifecycle.scale_in_protection import described as uneven
+from gpuscaler.lifecycle.steering import steering, windows
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy, unpriced
-from gpuscaler.planning import restarting, steering, windows
 from gpuscaler.planning.alike import may_be, offered, taken_for
-from gpuscaler.planning.balancing import described as uneven
 from gpuscaler.planning.limits import worth
 from gpuscaler.planning.membership import Member, members
-from gpuscaler.planning.memory import breakers_of
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.readiness import asked_for, lack
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger
 from gpuscaler.planning.state.telling import told
-from gpuscaler.planning.unready import described
 
 #: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
 MOST, NAMED, SENTENCE = 40, 5, 400
@@ -207,7 +208,7 @@ def status_of(
                 *prices_unknown(policy),
                 *(one.text for one in unready),
                 *uneven(memory.guarding, policy),
-                *restarting.reports(memory.away, now),
+                *device_plugins.reports(memory.away, now),
                 *unbound(memory.unbinding, now),
                 *windows.reports(memory.windows),
             )

@@ -9,14 +9,14 @@ from gpuscaler.control.records import costing
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, soon, spoken
+from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict, Mark, OnPod
+from gpuscaler.lifecycle.reconcile import Look, Memory
+from gpuscaler.lifecycle.termination.node_pods import is_daemon
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.acts import Checkpoint, Delete, Evict, Mark, OnPod
-from gpuscaler.planning.leaving.residents import is_daemon
-from gpuscaler.planning.memory import Look, Memory
 from gpuscaler.planning.plans import Cut, Plan, Reason
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Forecast

@@ -11,6 +11,8 @@ from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.removals import of_leaving, of_resident
 from gpuscaler.control.records.status import Said, coming, opening, still_closed
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
+from gpuscaler.lifecycle.node_health.unready import described
+from gpuscaler.lifecycle.steering.windows import explained
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.idle import leaves_with_machine
@@ -19,8 +21,6 @@ from gpuscaler.planning.scale_down.deciding import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state.clocks import idle_seconds
 from gpuscaler.planning.state.ledger import NOMINATING, Coming
-from gpuscaler.planning.unready import described
-from gpuscaler.planning.windows import explained
 
 
 class Answer(Struct, frozen=True):

@@ -28,7 +28,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import JOBS, NODES, PODS
-from gpuscaler.planning.memory import Look
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
 

@@ -1,0 +1,201 @@
+"""The hard stop: a plan never has more machines on their way than what waits could ever need.
+
+The planner counts what is coming and buys what is missing. Where it counts wrongly, because of an answer that nobody can read or of a
+mistake, the same pods are bought for again and again, past every limit that rests on the same count. This guard knows nothing of offerings,
+rooms or prices. It counts machines and pods. In each pool, machines that were ordered and are not open yet, with those of a plan, are at
+most:
+
+- one for each pod that waits for a machine of the pool, and one more;
+- what the pool lacks of its minimum and its spare machines;
+- one for each pod that moves to a machine which replaces another.
+
+What exceeds that is taken off the plan and said. Machines whose pods are gone, and those of a gang that is planned anew elsewhere, do not
+count: nobody buys for them again.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence, Set
+
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle import scale_in_protection
+from gpuscaler.lifecycle.registration.readiness import asked_for
+from gpuscaler.lifecycle.registration.unshown_resources import probes
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.plans import Cut, Machine, Plan, Reason, Unplaced
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.guarding import Guarding
+from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.writing import purchases
+
+DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
+#: So many machines beyond one a pod may be on their way.
+MORE = 1
+
+
+def bounded(
+    plan: Plan,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    book: Ledger,
+    breakers: Breakers,
+    now: float,
+    unlisted: Set[str] = frozenset(),
+    guarding: Guarding | None = None,
+) -> Plan:
+    """``plan`` without machines that are more than what waits could need, and with a sentence for each pool that lost some.
+
+    Nodes that are ``unlisted`` are no machines of any pool. Of groups that balance zones, ``guarding`` says whose machines cannot be
+    protected.
+    """
+    if not plan.machines:
+        return plan
+    dropped: dict[str, Cut] = {}
+    for pool in policy.pools:
+        if any(machine.pool == pool.name for machine in plan.machines):
+            dropped |= _beyond(plan, pool, book, cluster, open_machines(pool, book, cluster, policy, unlisted))
+    dropped |= _more_than_a_probe(plan, breakers, cluster, now)
+    if guarding is not None:
+        dropped |= scale_in_protection.beyond(plan, guarding, policy)
+    return without(plan, _with_their_gangs(plan, dropped, cluster), cluster) if dropped else plan
+
+
+def open_machines(pool: Pool, book: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
+    """The machines of ``pool`` that are open, where that matters: for its minimum."""
+    if not pool.min:
+        return 0
+    closed = {one.node for one in book.coming}
+    found = members(cluster.nodes, policy, unlisted)
+    return sum(name not in closed and member.pool.name == pool.name for name, member in found.items())
+
+
+def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
+    """How many machines of ``pool``, of which ``open_now`` are open, may be on their way with those of ``plan``, by what they are for."""
+    new = [machine for machine in plan.machines if machine.pool == pool.name]
+    coming = {one.id: one for one in book.coming if one.key[0] == pool.name}
+    keys = {key for machine in new for key in machine.pods} | {key for one in coming.values() for key in (*one.pods, *one.bought_for)}
+    keys |= {placement.pod for placement in plan.placements if placement.node in coming}
+    moving = {move.pod for removal in plan.removals if removal.needs for move in removal.moves}
+    moving |= {key for one in book.leaving for key in one.pods}
+    return {
+        DEMAND: sum(1 for key in keys if waits(key, book, cluster)) + MORE,
+        SPARE: max(0, pool.min - open_now) + pool.spare.machines + pool.spare.gpus,
+        REPLACEMENT: max(len(moving), len(book.leaving) + sum(bool(removal.needs) for removal in plan.removals)),
+    }
+
+
+def on_their_way(plan: Plan, pool: str, book: Ledger, cluster: Cluster) -> Mapping[str, int]:
+    """The machines of ``pool`` that were ordered for what still waits, by what they are for."""
+    found = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
+    taken = {placement.node for placement in plan.placements} | {one.id for one in book.coming if one.pods}
+    needed = {name for one in book.leaving for name in one.needs}
+    for one in book.coming:
+        if one.key[0] != pool or not one.order:
+            continue
+        if one.purpose == REPLACEMENT and one.id in needed:
+            found[REPLACEMENT] += 1
+        elif one.purpose == SPARE and one.id not in taken:
+            found[SPARE] += 1
+        elif one.id in taken if one.purpose in (SPARE, REPLACEMENT) else _is_wanted(one, book, cluster):
+            # A spare machine that pods take is for these.
+            found[DEMAND] += 1
+    return found
+
+
+def waits(key: str, book: Ledger, cluster: Cluster) -> bool:
+    """Whether a pod waits for a machine, or has to leave the one that it runs on."""
+    pod = cluster.pods.get(key)
+    if pod is None or pod.finished:
+        return False
+    return not pod.node_name or any(one.node == pod.node_name for one in book.leaving)
+
+
+def _is_wanted(one: Coming, book: Ledger, cluster: Cluster) -> bool:
+    if one.gang and not one.pods:
+        return False
+    return any(waits(key, book, cluster) for key in one.bought_for or one.pods)
+
+
+def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
+    """The machines of ``plan`` in ``pool`` that are too many, the last first, by their ids."""
+    allowed, coming = most(plan, pool, book, cluster, open_now), on_their_way(plan, pool.name, book, cluster)
+    found: dict[str, Cut] = {}
+    for purpose, bound in allowed.items():
+        new = [machine.id for machine in plan.machines if (machine.pool, machine.purpose) == (pool.name, purpose)]
+        excess = min(len(new), coming[purpose] + len(new) - bound)
+        if excess > 0:
+            text = (
+                f"pool {pool.name}: {coming[purpose]} machines are on their way for {purpose} and the plan buys {len(new)} more, where at "
+                f"most {bound} can be needed; {excess} of them are not ordered; this is a mistake of gpuscaler or an answer of the cloud "
+                f"that it cannot read: look at the machines of the pool, and report it"
+            )
+            found |= dict.fromkeys(new[len(new) - excess :], Cut(pool.name, excess, text))
+    return found
+
+
+def _more_than_a_probe(plan: Plan, breakers: Breakers, cluster: Cluster, now: float) -> dict[str, Cut]:
+    """Machines beyond the first for pods that ask for what machines lacked: one is to find out whether they show it by now."""
+    tried: set[tuple[str, str]] = set()
+    found: dict[str, Cut] = {}
+    for machine in plan.machines if any(one.lacks for one in breakers.open) else ():
+        for resource in probes(breakers, keys_of(machine), asked_for(machine.pods, cluster), now):
+            if (machine.pool, resource) in tried:
+                text = f"pool {machine.pool}: one machine is to show {resource} first, which others lacked"
+                found[machine.id] = Cut(machine.pool, 1, text)
+            tried.add((machine.pool, resource))
+    return found
+
+
+def keys_of(machine: Machine) -> tuple[Key, ...]:
+    """The offerings that a machine of a plan may be."""
+    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in machine.choices)
+    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
+
+
+def _with_their_gangs(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Mapping[str, Cut]:
+    """``dropped`` with all other machines for the same gangs: half a gang is of no use to anybody."""
+    gangs = {gang: cut for machine in plan.machines if (cut := dropped.get(machine.id)) for gang in _gangs(machine.pods, cluster)}
+    mates = {
+        machine.id: cut
+        for machine in plan.machines
+        for gang in (_gangs(machine.pods, cluster) if gangs else ())
+        if (cut := gangs.get(gang)) is not None
+    }
+    return {**mates, **dropped}
+
+
+def _gangs(pods: Iterable[str], cluster: Cluster) -> Set[tuple[str, str]]:
+    known = (cluster.pods.get(key) for key in pods)
+    return {(pod.namespace, pod.options.gang) for pod in known if pod is not None and pod.options.gang}
+
+
+def without(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Plan:
+    """``plan`` without the machines in ``dropped``, by id, and without the removals that need them; their pods are unplaced, and why."""
+    machines = tuple(machine for machine in plan.machines if machine.id not in dropped)
+    cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == DEMAND)
+    floor = min(plan.lower_bound_per_hour, cost)
+    left = [machine for machine in plan.machines if machine.id in dropped]
+    cuts = {cut.text: cut for cut in dropped.values()}
+    return replace(
+        plan,
+        machines=machines,
+        purchases=purchases(machines),
+        removals=tuple(removal for removal in plan.removals if dropped.keys().isdisjoint(removal.needs)),
+        cost_per_hour=cost,
+        lower_bound_per_hour=floor,
+        gap=cost / floor - 1 if floor > 0 else 0.0,
+        unplaced=tuple(sorted((*plan.unplaced, *_unplaced(left, dropped, cluster)), key=lambda entry: entry.pod)),
+        warnings=(*plan.warnings, *cuts),
+        cut=tuple(cuts.values()),
+    )
+
+
+def _unplaced(left: Sequence[Machine], dropped: Mapping[str, Cut], cluster: Cluster) -> Iterable[Unplaced]:
+    for machine in left:
+        cut = dropped[machine.id]
+        reasons = (Reason(cut.pool, "limit", cut.text),)
+        yield from (Unplaced(key, reasons) for key in machine.pods if (pod := cluster.pods.get(key)) is None or not pod.node_name)

@@ -1,0 +1,177 @@
+"""Nodes and the cloud's list side by side: what follows from both, found out once for everybody who asks.
+
+A look asks a dozen questions about them, and most looks come when neither has changed. Answers are kept while the very same nodes and the
+very same list are asked about; they change no decision, only how often it is worked out.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Set
+from functools import cached_property
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from gpuscaler.lifecycle.live_nodes import Teachers
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.idle import busy_until
+
+T = TypeVar("T")
+
+
+class Listed:
+    """What a cloud's list says of machines, by id; nothing is listed where there is no list."""
+
+    def __init__(self, instances: tuple[Instance, ...] | None) -> None:
+        self.instances = instances
+        self.by_id: Mapping[str, Instance] = {one.id: one for one in instances or ()}
+        self.alive: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state in ALIVE}
+        #: When machines end that do so at a known moment.
+        self.ends: Mapping[str, float] = {name: one.ends for name, one in self.by_id.items() if one.ends}
+        #: Those that are listed as history.
+        self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
+        #: Those that this program has protected while their group was lowered.
+        self.guarded: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.guarded and one.protected)
+        #: Those that their cloud is ending for a reason of its own.
+        self.ended: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.cause and one.state == STOPPING)
+        #: Those that their group gave up while they started.
+        self.given_up: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.doubt and one.state == STOPPING)
+
+    @cached_property
+    def by_pool(self) -> Mapping[str, tuple[Instance, ...]]:
+        """Machines that are alive, by the names of their pools."""
+        found: dict[str, list[Instance]] = {}
+        for one in self.alive.values():
+            found.setdefault(one.pool, []).append(one)
+        return {name: tuple(some) for name, some in found.items()}
+
+
+class Unpooled(Struct, frozen=True, gc=False):
+    """Machines, ``machine`` one of them, that are listed for this cluster and a pool that nobody here knows."""
+
+    pool: str
+    machine: str
+    machines: int
+
+
+class Roll:
+    """Nodes, and the machines that are ``listed``."""
+
+    def __init__(self, nodes: Mapping[str, Node], listed: Listed) -> None:
+        self.nodes = nodes
+        self.listed = listed
+
+    def unpooled(self, policy: Policy, let_go: Iterable[str] = ()) -> tuple[Unpooled, ...]:
+        """Machines that are listed for pools that ``policy`` does not know and that were not ``let_go``, in the order of these."""
+        pools = {pool.name for pool in policy.pools}.union(let_go)
+        strange = sorted(self.listed.by_pool.keys() - pools)
+        return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in strange)
+
+    @classmethod
+    def of(cls, cluster: Cluster, inventory: Inventory | None) -> "Roll":
+        return cls(cluster.nodes, Listed(None if inventory is None else inventory.instances))
+
+    @cached_property
+    def by_machine(self) -> Mapping[str, tuple[Node, ...]]:
+        """Nodes by the ids of their machines. That two have one is a mistake of somebody's, and happens."""
+        found: dict[str, tuple[Node, ...]] = {}
+        for node in self.nodes.values():
+            if node.provider_id:
+                found[node.provider_id] = (*found[node.provider_id], node) if node.provider_id in found else (node,)
+        return found
+
+    @cached_property
+    def unnamed(self) -> Mapping[str, Node]:
+        """Nodes that do not say which machine they are."""
+        return {name: node for name, node in self.nodes.items() if not node.provider_id}
+
+    @cached_property
+    def unready(self) -> tuple[Node, ...]:
+        return tuple(node for node in self.nodes.values() if not node.ready)
+
+    @cached_property
+    def unlisted(self) -> frozenset[str]:
+        """Nodes whose machines are not on the list: somebody else's, whatever their labels say. Without a list, nobody knows of any."""
+        if self.listed.instances is None:
+            return frozenset()
+        known = self.listed.by_id
+        return frozenset(name for name, node in self.nodes.items() if node.provider_id not in known)
+
+    def outside(self, younger_than: float) -> frozenset[str]:
+        """Nodes that belong to no pool: their machines are not on the list, or are listed as ended.
+
+        A machine of the ledger whose Node was made after ``younger_than`` may be on the next list.
+        """
+        if self.listed.instances is None:
+            return frozenset()
+        late = {name for name in self.unlisted if self.nodes[name].bought is not None and self.nodes[name].created > younger_than}
+        return (self.unlisted - late) | self._over
+
+    @cached_property
+    def _over(self) -> frozenset[str]:
+        """Nodes whose machines have ended, and that are not Ready."""
+        over = self.listed.over
+        return frozenset(node.name for name in over for node in self.by_machine.get(name, ()) if not node.ready) if over else frozenset()
+
+    @cached_property
+    def foreign(self) -> frozenset[str]:
+        """The machines of nodes that are :attr:`unlisted`."""
+        return frozenset(self.nodes[name].provider_id for name in self.unlisted)
+
+    @cached_property
+    def nodeless(self) -> tuple[Instance, ...]:
+        """Machines that are alive and no nodes, in the order of the list."""
+        return tuple(one for name, one in self.listed.alive.items() if name not in self.by_machine)
+
+
+class Rolls:
+    """One roll after the other, and which nodes are idle: of what did not change nothing is worked out again.
+
+    The ``teachers`` also remember what nodes were made with, before people changed it.
+    """
+
+    def __init__(self) -> None:
+        self.teachers = Teachers()
+        self._roll: Roll | None = None
+        self._on_node: Mapping[str, Mapping[str, Pod]] = {}
+        #: Nodes with pods that are not ending, and until when others are waited for.
+        self._busy: set[str] = set()
+        self._ending: dict[str, float] = {}
+        self._answers: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
+
+    def same(self, ask: Callable[..., T], *about: object) -> T:
+        """What ``ask`` says of ``about``, which decide it alone: not asked again while they are the very same objects as the last time."""
+        known = self._answers.get(ask)
+        if known is None or any(one is not other for one, other in zip(known[0], about, strict=True)):
+            known = self._answers[ask] = about, ask(*about)
+        answer: T = known[1]
+        return answer
+
+    def of(self, cluster: Cluster, inventory: Inventory | None) -> Roll:
+        roll, instances = self._roll, None if inventory is None else inventory.instances
+        if roll is None or roll.nodes is not cluster.nodes or roll.listed.instances is not instances:
+            listed = roll.listed if roll is not None and roll.listed.instances is instances else Listed(instances)
+            roll = self._roll = Roll(cluster.nodes, listed)
+        return roll
+
+    def idle(self, cluster: Cluster, now: float) -> Set[str]:
+        """The names of the nodes all of whose pods come and go with the machine; ``now`` in seconds since the epoch."""
+        before, pods_on = self._on_node, cluster.on_node
+        if before is not pods_on:
+            self._note(before.keys() - pods_on.keys(), {})
+            self._note([name for name, pods in pods_on.items() if before.get(name) is not pods], pods_on)
+            self._on_node = pods_on
+        return cluster.nodes.keys() - self._busy - {name for name, until in self._ending.items() if now <= until}
+
+    def _note(self, changed: Iterable[str], pods_on: Mapping[str, Mapping[str, Pod]]) -> None:
+        for name in changed:
+            self._busy.discard(name)
+            self._ending.pop(name, None)
+            until = busy_until(pods_on.get(name, {}).values())
+            if until == math.inf:
+                self._busy.add(name)
+            elif until > -math.inf:
+                self._ending[name] = until

@@ -1,0 +1,217 @@
+"""Nodes that stay not Ready: they are reported, and after a time their machines are ended, carefully.
+
+A kubelet that is gone for good (a hung kernel, a GPU off the bus, a full disk) passes a cloud's status checks. Such a machine costs money,
+serves nothing and fills its pool. But many that fall silent together are more likely a fault of the network or of the control plane than of
+the machines: then nothing is ended. Cluster Autoscaler waits 20 minutes (``--scale-down-unready-time``), EKS' node auto repair 30.
+"""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.interruptions import Announced, Remark
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.termination.steps import is_halted
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import STOPPING, TERMINATED
+from gpuscaler.model.nodes import Node, first_label
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ZONE_LABELS
+from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.scale_down.blockers import is_arriving
+from gpuscaler.planning.state import Ending, ledger
+from gpuscaler.planning.state.entries import CLEARING, Leaving
+from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.unready import Fading, Silence, Unready
+
+#: A node that has not been Ready for so long is reported, and none is ended that this program has not seen so for as long: clocks differ.
+REPORT_SECONDS = 300.0
+#: Of one pool no two such removals begin within this time.
+PACE_SECONDS = 600.0
+#: A machine that its cloud repairs or reboots is given so long to come back after the moment that was announced.
+REPAIR_SECONDS = 3600.0
+#: How long the pods of such a machine have until it is ended: its kubelet most likely answers no request to stop them.
+DRAIN_SECONDS = 120.0
+#: Of a zone with fewer nodes than this nothing can be said.
+ZONE_NODES = 3
+
+
+class Found(Struct, frozen=True, gc=False):
+    """``unready`` is what is remembered afterwards, ``steps`` change the ledger, ``remarks`` are worth reporting."""
+
+    unready: Unready
+    steps: tuple[ledger.Event, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+
+def observe(
+    before: Unready,
+    book: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    announced: Announced,
+    roll: Roll,
+    fresh: bool,
+    stopped: str,
+    now: float,
+) -> Found:
+    """Which nodes are not Ready now, and which machines are to be ended for it. Without ``fresh`` data none is (I4).
+
+    ``stopped`` says that a person has stopped all removals, in words; empty where nobody has.
+    """
+    silent = _silent(roll, book)
+    if not (silent or before.nodes or before.fading):
+        return Found(before)
+    belonging = members({node.name: node for node in silent}, policy)
+    known = {(one.node, one.instance): one for one in before.nodes}
+    leaving = {one.node for one in book.leaving}
+    begun = {pool: at for pool, at in before.begun.items() if now < at + PACE_SECONDS}
+    guard = _Guard(book, cluster, policy, announced=announced, roll=roll, now=now)
+    nodes: list[Silence] = []
+    steps: list[ledger.Event] = []
+    remarks: list[Remark] = []
+    fading = list(_fading(before.fading, book, roll))
+    for node, member in sorted(((node, belonging[node.name]) for node in silent if node.name in belonging), key=lambda pair: _age(pair[0])):
+        silence = _continued(known.get((node.name, node.provider_id)), node, member, now)
+        after = member.pool.unready_after
+        if node.name not in leaving and after and now >= max(silence.since + after, silence.seen + min(after, REPORT_SECONDS)):
+            held = stopped or guard.objection(node, begun.get(member.pool.name)) if fresh else silence.held
+            silence = replace(silence, held=held)
+            if fresh and not held:
+                begun[member.pool.name] = now
+                steps.append(ledger.Left(_leaving(silence, cluster, after, now)))
+                fading.append(Fading(node.name, node.provider_id, silence.offering))
+        if not silence.reported and now >= silence.since + REPORT_SECONDS:
+            silence = replace(silence, reported=True)
+            remarks.append(Remark(node.provider_id, node.name, described(silence, policy, now)))
+        nodes.append(silence)
+    return Found(Unready(tuple(nodes), tuple(fading), begun), tuple(steps), tuple(remarks))
+
+
+def described(silence: Silence, policy: Policy, now: float) -> str:
+    """One node in a sentence: since when it is not Ready, what it costs, and what becomes of it."""
+    pool = next((pool for pool in policy.pools if pool.name == silence.offering[0]), None)
+    price = next((one.price for one in (pool.offerings if pool is not None else ()) if one.key == silence.offering), None)
+    cost = f" and costs ${price:.2f}/h" if price is not None else ""
+    since = f"{datetime.fromtimestamp(silence.since, UTC):%Y-%m-%d %H:%M:%S} UTC, for {_minutes(now - silence.since)}"
+    text = f"node {silence.node} of pool {silence.offering[0]} has not been Ready since {since}{cost}"
+    after = pool.unready_after if pool is not None else 0.0
+    if silence.held:
+        return f"{text}; its machine, {silence.instance}, is not ended: {silence.held}"
+    if not after:
+        return f"{text}; its machine, {silence.instance}, is never ended for that (unready_after is 0): look at its kubelet, or end it"
+    return f"{text}; its machine, {silence.instance}, is ended {_minutes(after)} after it stopped to be Ready (unready_after)"
+
+
+def ending(unready: Unready) -> tuple[Ending, ...]:
+    """Machines that count for limits and dollars until their cloud says that they are gone, and whose place in the pool is free again."""
+    return tuple(Ending(one.node, one.offering) for one in unready.fading if one.stopping)
+
+
+def recalled(unready: Unready, now: float) -> Unready:
+    """``unready`` without moments after ``now``, which another clock has written."""
+    nodes = tuple(replace(one, since=min(one.since, now), seen=min(one.seen, now)) for one in unready.nodes)
+    return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
+
+
+def _silent(roll: Roll, book: Ledger) -> list[Node]:
+    """Nodes that are not Ready and that are ours to judge. Machines that are not open yet have time-outs of their own."""
+    if not roll.unready:
+        return []
+    coming = {one.node for one in book.coming if one.node}
+    over = roll.listed.over
+    return [
+        node
+        for node in roll.unready
+        if node.provider_id and not node.deleted and not {node.name} & (coming | roll.unlisted) and node.provider_id not in over
+    ]
+
+
+def _age(node: Node) -> tuple[float, str]:
+    return node.unready_since, node.name
+
+
+def _continued(before: Silence | None, node: Node, member: Member, now: float) -> Silence:
+    """A node became silent when its condition says so, or when it was first seen: another clock may be ahead of ours."""
+    if before is not None:
+        return before
+    offering = member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
+    since = max(node.unready_since, node.created)
+    return Silence(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
+
+
+def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Leaving:
+    pods = tuple(sorted(pod.key for pod in cluster.on_node.get(silence.node, {}).values()))
+    reason = f"it has not been Ready for {_minutes(now - silence.since)}, and unready_after of its pool is {_minutes(after)}"
+    fields = (silence.node, silence.instance, silence.offering, reason)
+    return Leaving(*fields, now, now, pods=pods, forced=True, unready=True, ends=now + DRAIN_SECONDS)
+
+
+def _fading(before: tuple[Fading, ...], book: Ledger, roll: Roll) -> Iterator[Fading]:
+    """Machines that are still ended, or are not gone yet; without a list nothing is known of them, and they stay."""
+    under_way = {one.instance for one in book.leaving if one.unready and one.step != CLEARING}
+    for one in before:
+        machine = roll.listed.by_id.get(one.instance)
+        if roll.listed.instances is None:
+            yield one
+        elif machine is not None and machine.state != TERMINATED and (one.instance in under_way or machine.state == STOPPING):
+            yield replace(one, stopping=machine.state == STOPPING)
+        elif machine is None and one.instance in under_way:
+            yield one
+
+
+class _Guard:
+    """What stands against ending a machine whose node is not Ready, looked up once for all of them."""
+
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: Roll, now: float) -> None:
+        self._cluster, self._announced, self._roll, self._now = cluster, announced, roll, now
+        self._book, self._policy = book, policy
+        self._zones: Mapping[str, tuple[int, int]] | None = None
+
+    def objection(self, node: Node, begun: float | None) -> str:
+        """Why the machine of ``node`` stays, in words without times; empty where nothing stands against its end."""
+        if len(self._roll.by_machine.get(node.provider_id, ())) > 1:
+            return "another node has the same spec.providerID"
+        if node.scale_down_disabled or node.do_not_disrupt:
+            return "an annotation of the node asks for it"
+        if node.provider_id in self._announced.going or self._is_repaired(node):
+            return "the cloud has announced that it works on this machine"
+        if is_halted(self._book, self._roll, self._policy):
+            return "too many nodes are not Ready at once"
+        if (zone := self.dark_zone(node)) is not None:
+            return f"most nodes of zone {zone} are not Ready"
+        return "" if begun is None else "the removal of another such machine of the pool began less than 10 minutes before"
+
+    def _is_repaired(self, node: Node) -> bool:
+        at = self._announced.worked_on.get(node.provider_id)
+        return at is not None and (not at or self._now < at + REPAIR_SECONDS)
+
+    def dark_zone(self, node: Node) -> str | None:
+        """The zone of ``node``, where most of its nodes are not Ready: then the zone is at fault, or the way to it."""
+        if self._zones is None:
+            self._zones = zones(self._roll, self._book, self._policy)
+        zone = zone_of(node)
+        unready, nodes = self._zones.get(zone, (0, 0))
+        return zone or "unknown" if nodes >= ZONE_NODES and 2 * unready > nodes else None
+
+
+def zones(roll: Roll, book: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
+    """How many nodes of each zone are not Ready, and how many there are. Those that are still arriving do not count."""
+    belonging = members(roll.nodes, policy)
+    coming = {one.node for one in book.coming if one.node}
+    settled = [node for node in roll.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]
+    nodes = Counter(zone_of(node) for node in settled)
+    unready = Counter(zone_of(node) for node in settled if not node.ready)
+    return {zone: (unready[zone], many) for zone, many in nodes.items()}
+
+
+def zone_of(node: Node) -> str:
+    return node.bought[3] if node.bought is not None and node.bought[3] else first_label(node, ZONE_LABELS)
+
+
+def _minutes(seconds: float) -> str:
+    return f"{seconds / 60:.0f}m" if seconds >= 60.0 else f"{seconds:.0f}s"

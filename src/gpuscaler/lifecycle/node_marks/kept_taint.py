@@ -1,0 +1,48 @@
+"""The taint of machines that are kept for large pods.
+
+They have one of their own, since the other says that a machine is not open yet.
+"""
+
+from collections.abc import Iterator
+
+from gpuscaler.lifecycle.actions import Act, Close, Lift
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
+from gpuscaler.planning.keeping import is_closed
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.state.ledger import Ledger
+
+#: Why a taint is changed that has lost its hard effect, on a node that is not cordoned.
+UNCORDONED = "it was uncordoned while only pods of DaemonSets were to come"
+
+
+def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: Inventory | None) -> Iterator[Act]:
+    """Give machines of pools with ``min_gpus_per_pod`` that have come the taint in place of the other, and take it off all others."""
+    let_go = inventory.let_go if inventory is not None else ()
+    for node in cluster.table.tainted(KEPT_TAINT):
+        if node.bought is not None and node.bought[0] in let_go and not node.deleted:
+            yield Lift(node.name, f"pool {node.bought[0]} is ours no longer")
+    for node, least in _settled(ARRIVING_TAINT, book, cluster, policy, roll):
+        if least:
+            yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)
+        elif not is_closed(node):
+            yield Lift(node.name, UNCORDONED)
+    for node, least in _settled(KEPT_TAINT, book, cluster, policy, roll):
+        if not least:
+            yield Lift(node.name, "its pool keeps no machines for large pods")
+        elif not is_closed(node):
+            yield Close(node.name, UNCORDONED, kept=True)
+
+
+def _settled(taint: str, book: Ledger, cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[tuple[Node, int]]:
+    """Nodes of our pools with ``taint`` that nothing is under way with, each with the GPUs that a pod must ask for there."""
+    tainted = {node.name: node for node in cluster.table.tainted(taint) if not node.deleted}
+    if not tainted:
+        return
+    under_way = {one.node for one in book.coming} | {one.node for one in book.promises} | {one.node for one in book.leaving}
+    for name, member in members({name: tainted[name] for name in tainted.keys() - under_way}, policy, roll.unlisted).items():
+        yield tainted[name], member.pool.min_gpus_per_pod

@@ -1,0 +1,90 @@
+"""Machines that a cloud launches without an order of ours, and that are still to come (I12).
+
+A group launches machines by itself up to its desired capacity: in place of one that was reclaimed or ended, for its minimum, where a person
+raised it, to balance its zones. Such a machine is on its way like one that was ordered: pods are planned onto it, it counts for limits, and
+it is not bought again. It is known from three sources, each of which is read from the list alone, so that nothing is remembered of it but
+since when it is missing:
+
+- the group lists it, and the ledger does not have it yet;
+- its group wants more machines than it lists, and no order of ours asked for them;
+- its predecessor's Node is gone, and the group has still to find out.
+
+None of this is believed for ever: a group that cannot launch says so, or shows nothing for minutes, and the pods are served elsewhere.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.unregistered import adopted_name, is_young
+from gpuscaler.model.instances import Delivery, Inventory
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.state import Upcoming, ledger
+from gpuscaler.planning.state.ledger import ACCEPTED, Ledger
+
+#: So long a group is trusted to launch what it lacks, in seconds. Auto Scaling tries within a minute, and tries again every minute.
+OWED_SECONDS = 120.0
+#: So long a machine whose Node is gone is taken for one that its group is about to replace, beyond what a list may be behind, in seconds.
+#: Auto Scaling finds out within a minute.
+REPLACED_SECONDS = 60.0
+_PREFIX = "owed-"
+
+
+def owing(book: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger.Event, ...]:
+    """The step that notes since when groups lack machines that nobody here ordered; none where that has not changed."""
+    if inventory is None:
+        return ()
+    lacking = {one.pool: book.owing.get(one.pool, now) for one in inventory.deliveries if gap(book, one) > 0}
+    return () if lacking == book.owing else (ledger.Owing(lacking),)
+
+
+def gap(book: Ledger, delivery: Delivery) -> int:
+    """How many machines a group has still to launch beside those that orders of ours raised it by.
+
+    An order that is not answered yet may or may not have raised it. It is not taken off: a machine that is counted twice for a moment
+    delays a purchase, one that is not counted is bought.
+    """
+    accepted = {order.token for order in book.orders if order.state == ACCEPTED}
+    ours = sum(one.key[0] == delivery.pool and not one.instance and one.order in accepted for one in book.coming)
+    ours += sum(one.missing for one in book.withdrawals if one.order is not None and one.order.pool == delivery.pool)
+    return max(0, delivery.missing - ours)
+
+
+def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float) -> tuple[Upcoming, ...]:
+    """The machines that are on their way by themselves. ``roll`` is that of ``inventory``."""
+    if inventory is None:
+        return ()
+    pools = {pool.name: pool for pool in policy.pools}
+    deliveries = {one.pool: one for one in inventory.deliveries if one.pool in pools}
+    listed = (machine for machine in _listed(book, roll, deliveries, waits=waits, now=now) if machine.pool in pools)
+    return (*listed, *_lacking(book, deliveries, pools, now))
+
+
+def is_owed(machine: str) -> bool:
+    """Whether the machine of this name in a plan has not been launched yet, and will be by its group."""
+    return machine.startswith(_PREFIX)
+
+
+def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
+    """Machines that are listed and no nodes. They become machines of the ledger of the same name."""
+    for name, since in sorted(book.strangers.items()):
+        one = roll.listed.alive.get(name)
+        if one is None:
+            continue
+        if is_young(one, since, waits) or (one.pool in deliveries and now < since + waits.lag + REPLACED_SECONDS):
+            yield Upcoming(adopted_name(one.id), one.pool, one.instance_type, one.market, one.zone, since=since)
+
+
+def _lacking(book: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:
+    """Machines that groups have still to launch: any that their pools offer."""
+    for name, delivery in sorted(deliveries.items()):
+        since = book.owing.get(name)
+        if since is None or delivery.failing or now >= since + OWED_SECONDS:
+            continue
+        offerings = [one for one in pools[name].offerings if not one.retired]
+        choices = tuple((one.instance_type, one.market, one.zone) for one in offerings if one.market != "reserved")
+        first = max(offerings, key=lambda one: (one.price, one.key), default=None)
+        if first is None or not choices:
+            continue
+        for number in range(gap(book, delivery)):
+            yield Upcoming(f"{_PREFIX}{name}-{number}", name, first.instance_type, first.market, first.zone, since=since, choices=choices)

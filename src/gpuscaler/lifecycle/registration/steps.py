@@ -1,0 +1,363 @@
+"""What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
+
+import math
+from collections.abc import Iterator, Set
+from functools import cached_property
+
+from msgspec import Struct
+
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.registration.futile_launches import Relaunching
+from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, asked_for, is_divided, lack
+from gpuscaler.lifecycle.registration.unshown_resources import shows_no_gpus
+from gpuscaler.lifecycle.steering.promised_pods import waiting
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.planning.alike import offered, taken_for
+from gpuscaler.planning.idle import leaves_with_machine
+from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.boots import Arrived
+from gpuscaler.planning.state.breakers import Breakers, is_open
+from gpuscaler.planning.state.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
+
+SPOT = "spot"
+NO_BREAKERS = Breakers()
+#: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
+GANG_SECONDS = 600.0
+#: So long, from when it is a node, a machine that shows parts of its accelerators may show whole ones as well, in seconds.
+DIVIDED_SECONDS = 60.0
+
+
+class Waits(Struct, frozen=True, gc=False):
+    """How long we wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be.
+
+    ``began`` is when whoever looks began to: moments before are told by clocks that may have been minutes off. ``seen`` is when the cluster
+    was last known to be what it shows: no machine is given up for what it did not show by then.
+    """
+
+    register: float = 900.0
+    ready: float = 900.0
+    lag: float = 0.0
+    keeps_tokens: bool = True
+    began: float = 0.0
+    seen: float = math.inf
+
+
+class Overdue(Struct, frozen=True, gc=False):
+    """A machine that did not come in time: it is to be ended."""
+
+    machine: Coming
+    reason: str
+
+
+class Arrivals(Struct, frozen=True, gc=False):
+    """``steps`` change the ledger, ``fates`` are for breakers, ``arrived`` for boot times, ``overdue`` machines are to be ended.
+
+    ``unfilled`` are tokens of orders whose rest is to be withdrawn.
+    """
+
+    steps: tuple[ledger.Event, ...] = ()
+    fates: tuple[events.Event, ...] = ()
+    arrived: tuple[Arrived, ...] = ()
+    overdue: tuple[Overdue, ...] = ()
+    unfilled: tuple[str, ...] = ()
+
+
+def arrivals(
+    book: Ledger,
+    cluster: Cluster,
+    inventory: Inventory | None,
+    policy: Policy,
+    *,
+    waits: Waits,
+    now: float,
+    roll: Roll | None = None,
+    exposed: Set[str] = frozenset(),
+    breakers: Breakers = NO_BREAKERS,
+) -> Arrivals:
+    """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
+
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
+    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
+    """
+    look = _Look(book, cluster, policy, waits, now)
+    look.roll = roll or Roll.of(cluster, inventory)
+    look.exposed = exposed
+    look.breakers = breakers
+    look.name(inventory)
+    look.recognise()
+    if inventory is not None:
+        look.give_up()
+        look.miss(inventory)
+    look.register()
+    look.time_out()
+    return Arrivals(tuple(look.steps), tuple(look.fates), tuple(look.arrived), tuple(look.overdue), tuple(look.unfilled))
+
+
+class _Look:
+    """One look; ``book`` runs ahead with the steps that were found."""
+
+    roll: Roll
+    exposed: Set[str] = frozenset()
+    breakers: Breakers = NO_BREAKERS
+
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
+        self.book = book
+        self.cluster = cluster
+        self.policy = policy
+        self.pools = {pool.name: pool for pool in policy.pools}
+        self.offerings = offered(policy)
+        self.waits = waits
+        self.now = now
+        self.steps: list[ledger.Event] = []
+        self.fates: list[events.Event] = []
+        self.arrived: list[Arrived] = []
+        self.overdue: list[Overdue] = []
+        self.unfilled: list[str] = []
+
+    def fold(self, step: ledger.Event) -> None:
+        self.steps.append(step)
+        self.book = ledger.step(self.book, step)
+
+    def name(self, inventory: Inventory | None) -> None:
+        """Give names to the machines of answered and doubtful orders that the cloud lists, or that have become nodes already."""
+        orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
+        if not orders:
+            return
+        taken = {one.instance for one in self.book.coming if one.instance} | {one.instance for one in self.book.leaving} | self.book.past
+        there = {one.id: one for one in (*self._closed_nodes(), *self.roll.listed.alive.values()) if one.id not in taken}
+        free = sorted(there.values(), key=lambda one: (one.launched, one.id))
+        for one in self.book.coming:
+            if one.instance or one.order not in orders:
+                continue
+            found = next((candidate for candidate in free if self._is_of(candidate, one, orders[one.order])), None)
+            if found is not None:
+                free.remove(found)
+                self.fates.append(events.Granted(found.key, self.now))
+                self.fold(ledger.Found(one.id, found.id, found.key, self.now, found.launched))
+        for token, order in orders.items():
+            self._settle(token, order, inventory)
+
+    def _is_of(self, instance: Instance, one: Coming, order: Order) -> bool:
+        """Whether an instance that nobody claims may be the machine ``one``: of its offerings, or of its pool and of no offering at all."""
+        if instance.token:
+            return instance.token == order.token
+        strange = instance.pool == order.pool and instance.key not in self.offerings
+        return (strange or instance.key in one.offerings) and instance.launched >= order.at - SKEW_SECONDS
+
+    def recognise(self) -> None:
+        """Machines are what the cloud's list says, where that is offered, whatever they were granted as.
+
+        A group that chooses among markets tells in which it launched a machine only later.
+        """
+        for one in self.book.coming:
+            listed = self.roll.listed.alive.get(one.instance) if one.instance else None
+            if listed is not None and listed.key != one.key and listed.key in self.offerings:
+                self.fold(ledger.Recognised(one.id, listed.key))
+
+    def _closed_nodes(self) -> list[Instance]:
+        """Nodes with our arriving taint that no machine stands for, as the instances that they are, where there is no list that says it."""
+        return [
+            Instance(node.provider_id, *member.offering.key, launched=node.created)
+            for node, member in foreign(self.cluster, self.book, self.policy, self.roll)
+            if member.offering is not None and node.provider_id
+        ]
+
+    def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
+        """Give up what an order lacks: at once when its answer was lost and the list would show it by now, else when time is over."""
+        if all(one.order != token or one.instance for one in self.book.coming):
+            return
+        if order.state == ACCEPTED:
+            if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
+                return
+            self.fates += [events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
+        elif self.waits.keeps_tokens or inventory is None or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
+            return
+        self.fates += [events.Dropped(key, self.now) for key in order.offerings]
+        self.unfilled.append(token)
+        self.fold(ledger.Settled(token))
+
+    def give_up(self) -> None:
+        """What its group gave up while it started was a try in vain, whoever asked for it: the group tries again by itself."""
+        for one in self.roll.listed.given_up:
+            if one.pool in self.pools:
+                self.fates.append(events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
+
+    def miss(self, inventory: Inventory) -> None:
+        """Machines that the cloud no longer lists have died, unless their node says that they live."""
+        by_group = {one.id for one in self.roll.listed.ended if not one.doubt}
+        for one in self.book.coming:
+            node = self.cluster.nodes.get(one.node)
+            if one.instance in by_group and node is None:
+                # What a group ends of its own accord, to balance zones perhaps, says nothing of the offering.
+                self.fold(ledger.Lost(one.id))
+                continue
+            if not one.instance or one.instance in self.roll.listed.alive or (node is not None and node.ready):
+                continue
+            if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
+                ended = self.roll.listed.by_id.get(one.instance)
+                why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
+                if one.order and not one.node and one.key[1] != SPOT and not (ended is not None and ended.doubt):
+                    # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
+                    self.fates.append(events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
+                self.fates.append(events.Failed(one.key, self.now, f"it ended before it opened{why}"))
+                self.fold(ledger.Lost(one.id))
+
+    def register(self) -> None:
+        """Find the nodes of machines, and those that are ready."""
+        waiting = [one for one in self.book.coming if not one.ready]
+        if not waiting:
+            return
+        for one in waiting:
+            nodes = self.roll.by_machine.get(one.instance, ())
+            if not nodes:
+                continue
+            node = nodes[-1]
+            registered = one.registered
+            if not one.node:
+                registered = self.now
+                self.fold(ledger.Registered(one.id, node.name, self.now))
+                if not self.doubt(one):
+                    self.fates.append(events.Registered(one.key, self.now))
+            if self.lacking(one, node) is None:
+                self.fold(ledger.Ready(one.id, self.now))
+                shows = frozenset(name for name, amount in node.allocatable.items() if amount)
+                self.fates.append(events.Ready(one.key, self.now, shows))
+                self._learn(one, node, registered)
+
+    def doubt(self, one: Coming) -> str:
+        """Why the group of a machine may still give it up; empty where it may not."""
+        listed = self.roll.listed.alive.get(one.instance)
+        return listed.doubt if listed is not None else ""
+
+    def lacking(self, one: Coming, node: Node) -> Lack | None:
+        """What the node of a machine still lacks; None when it is ready."""
+        if one.instance in self.exposed:
+            return Lack("its group balances zones, and it is not protected from scale-in")
+        if doubt := self.doubt(one):
+            return Lack(doubt)
+        offering = taken_for(one.key, self.offerings)
+        found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
+        if found is None or self.now < one.registered + DIVIDED_SECONDS:
+            return found
+        # A divided one is of use to other pods, and the next is known better.
+        return None if is_divided(found, node, offering) else found
+
+    def _learn(self, one: Coming, node: Node, registered: float) -> None:
+        """Remember how long ``one`` took, unless it became ready while nobody looked, or was a node before it was known here."""
+        if not one.order and node.created < one.granted:
+            return
+        came = node.created if one.began < node.created < registered else registered
+        if came >= self.waits.began or self.now > self.waits.began + SKEW_SECONDS:
+            self.arrived.append(Arrived(one.key, came - one.began, self.now - came))
+
+    def time_out(self) -> None:
+        """Machines whose time is over are ended."""
+        then = min(self.now, self.waits.seen)
+        lacks: Lack | None = None
+        promised = {one.node for one in self.book.promises}
+        for one in self.book.coming:
+            over = one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and not self.is_used(one.node)
+            if over and is_half(one, self.cluster):
+                # That says nothing of the machine.
+                self.overdue.append(Overdue(one, f"the rest of gang {one.gang} was not to be had within {GANG_SECONDS:g} s"))
+                self.fold(ledger.Lost(one.id))
+                continue
+            if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
+                continue
+            if then >= one.granted and self.is_relaunched(one):
+                reason = f"machines of pool {one.key[0]} come to nothing, and its group launches one after the other by itself"
+                self.overdue.append(Overdue(one, reason))
+                self.fold(ledger.Lost(one.id))
+                continue
+            if not one.node and then >= one.granted + self.waits.register:
+                reason = f"machine {one.instance} did not become a node within {self.waits.register:g} s (pace.register_timeout)"
+            elif one.node and then >= one.registered + self.waits.ready:
+                node = self.cluster.nodes.get(one.node)
+                lacks = self.lacking(one, node) if node is not None else Lack("its Node is gone")
+                if lacks is not None and lacks.resource and self.is_only_replaced(one):
+                    continue
+                reason = (
+                    f"node {one.node} was not ready within {self.waits.ready:g} s (pace.ready_timeout): {lacks.words if lacks else NOTHING}"
+                )
+            else:
+                continue
+            self.overdue.append(Overdue(one, reason))
+            if one.order:
+                # What nobody here asked for may have been a node for long, until somebody deleted that.
+                self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
+                self.fates.append(fate(one, self.now, reason, lacks if one.node else None))
+            elif one.node and lacks is not None and lacks.resource:
+                # Whoever asked for it, it tells of the next ones.
+                self.fates.append(fate(one, self.now, reason, lacks))
+            self.fold(ledger.Lost(one.id))
+
+    def is_only_replaced(self, one: Coming) -> bool:
+        """Whether the group of a machine that nobody ordered would only start another, in place of one whose type never shows its GPUs.
+
+        Such a machine is kept until the next of the type may be tried.
+        """
+        pool, known = self.pools.get(one.key[0]), shows_no_gpus(self.breakers, one.key)
+        if one.order or pool is None or known is None or not is_open(known, self.now):
+            return False
+        return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
+
+    def is_relaunched(self, one: Coming) -> bool:
+        """Whether a group has launched a machine by itself that will come to nothing like those before.
+
+        It goes on for as long as its desired capacity says so; that is lowered as the machine is ended.
+        """
+        pool, listed = self.pools.get(one.key[0]), self.roll.listed.alive.get(one.instance)
+        if one.order or pool is None or listed is None or (one.node and not listed.doubt):
+            return False
+        return self.relaunching.covers(listed) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min
+
+    @cached_property
+    def relaunching(self) -> Relaunching:
+        return Relaunching(self.book, self.roll, self.breakers, self.now)
+
+    def is_used(self, node: str) -> bool:
+        """Whether pods run on a closed node that would be missed: a machine that nobody here ordered may have been open before."""
+        return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
+
+
+def is_half(one: Coming, cluster: Cluster) -> bool:
+    """Whether a machine was bought for a gang that waits, for all of which there is no room: a pod of it that ran there would run alone.
+
+    Where some of the gang runs there already it has begun, whatever else is pending.
+    """
+    if not one.gang or any(waiting(one.pods, cluster)):
+        return False
+    if any(pod.gang == one.gang for pod in cluster.on_node.get(one.node, {}).values()):
+        return False
+    namespace, _, gang = one.gang.partition("/")
+    demand = ((key, bucket.sample) for key, bucket in cluster.unbound.items() if key.options.gang == gang)
+    return any(pod.namespace == namespace and key.unschedulable and not key.terminating for key, pod in demand)
+
+
+def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> events.Event:
+    """What the end of a machine that was not ready in time says of its offering."""
+    if lacks is not None and lacks.resource:
+        return events.Lacking(one.key, now, lacks.resource, reason)
+    return events.Failed(one.key, now, reason)
+
+
+def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: Roll) -> Iterator[tuple[Node, Member]]:
+    """Nodes of our pools with our arriving taint that no machine of ``book`` stands for: other people added them.
+
+    Only where the cloud has no list: machines on a list become machines of the ledger, by
+    :mod:`~gpuscaler.lifecycle.registration.unregistered`.
+    """
+    if roll.listed.instances is not None:
+        return
+    ours = {one.node for one in book.coming if one.node} | {one.node for one in book.promises}
+    known = {one.instance for one in book.coming if one.instance}
+    closed = {node.name: node for node in cluster.table.tainted(ARRIVING_TAINT)}
+    closed = {name: node for name, node in closed.items() if name not in ours and node.provider_id not in known}
+    for name, member in members(closed, policy).items() if closed else ():
+        yield closed[name], member

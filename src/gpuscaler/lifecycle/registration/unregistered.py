@@ -1,0 +1,149 @@
+"""Machines that the cloud lists for a pool of ours, and that are neither in the ledger nor open. Each costs money and serves nothing.
+
+They are left behind where a memory was lost, where an order was given up and filled all the same, where other people raised a pool or
+deleted a Node, and where a group launches machines by itself: up to its minimum, for an update, in place of one that ended. A machine whose
+node is closed by our arriving taint is opened like any other that arrives, however old it is. Of those that are no nodes a young one may
+still become one, and is counted as on its way; an old one had its time.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Set
+
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.registration.futile_launches import Relaunching
+from gpuscaler.lifecycle.registration.steps import NO_BREAKERS, Waits
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.entries import SKEW_SECONDS
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+#: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
+LISTED_SECONDS = 60.0
+#: Old machines are left alone where more than so many, and more than this part of all that are listed, are no nodes.
+FEW, SHARE = 3, 0.45
+
+
+def adopted(
+    book: Ledger,
+    cluster: Cluster,
+    inventory: Inventory | None,
+    policy: Policy,
+    *,
+    waits: Waits,
+    now: float,
+    roll: Roll | None = None,
+    breakers: Breakers = NO_BREAKERS,
+) -> tuple[ledger.Event, ...]:
+    """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
+
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. What a group launches in place of others that came to nothing, as
+    ``breakers`` have it, is taken at once: it may be gone a minute later, and the next one be launched.
+
+    They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
+    """
+    if inventory is None:
+        return ()
+    roll = roll or Roll.of(cluster, inventory)
+    seen = {one.id: one for one in _strangers(book, cluster, roll, policy)}
+    known = {name: since for name, since in book.strangers.items() if name in seen}
+    then = min(now, waits.seen, inventory.at)
+    noted = {name: known.get(name, then) for name in seen}
+    relaunching = Relaunching(book, roll, breakers, now)
+    due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits) or relaunching.covers(one)]
+    old = [one for one in due if not is_young(one, noted[one.id], waits)]
+    if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
+        # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).
+        due = [one for one in due if one not in old]
+    left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
+    steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
+    prices = {offering.key: offering.price for pool in policy.pools for offering in pool.offerings}
+    steps += [_adoption(one, noted[one.id], prices) for one in due]
+    ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)
+    return (*steps, *(_adoption(one, then, prices) for one in _closed(book, cluster, roll, ours)))
+
+
+def adopted_name(instance: str) -> str:
+    """What the ledger calls a machine that nobody here ordered."""
+    return f"found-{instance}"
+
+
+def _adoption(one: Instance, since: float, prices: Mapping[Key, float]) -> ledger.Adopted:
+    launched = min(one.launched or since, since)
+    price = prices.get(one.key, 0.0)
+    return ledger.Adopted(
+        Coming(adopted_name(one.id), "", (one.key,), price, launched, offering=one.key, instance=one.id, granted=since, launched=launched)
+    )
+
+
+def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iterator[Instance]:
+    """Listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
+
+    Pools that keep their machines for large pods close nodes on purpose, and are none of these. Pools that were let go are: nothing else
+    would open their nodes.
+    """
+    closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in roll.listed.alive and not node.deleted]
+    if not closed:
+        return
+    under_way = {one.node for one in book.promises} | {one.node for one in book.leaving} | {one.node for one in book.coming}
+    known, is_ordered = _known(book), _ordered(book)
+    for node in closed:
+        one = roll.listed.alive[node.provider_id]
+        # Of two nodes that say they are one machine, neither is sure to be it.
+        sure = len(roll.by_machine[one.id]) == 1 and node.name not in under_way
+        if sure and one.id not in known and one.pool in pools and not is_ordered(one):
+            yield one
+
+
+def _known(book: Ledger) -> Set[str]:
+    return {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
+
+
+def _ordered(book: Ledger) -> Callable[[Instance], bool]:
+    """Tells whether a machine may be one that an open order waits for.
+
+    Where machines carry no tokens, that is any of its offerings that was not seen yet when the order was made.
+    """
+    tokens = {order.token for order in book.orders}
+    awaited: dict[Key, float] = {}
+    for order in book.orders:
+        for key in order.offerings:
+            awaited[key] = min(order.at, awaited.get(key, math.inf))
+
+    def is_ordered(one: Instance) -> bool:
+        if one.token:
+            return one.token in tokens
+        return one.key in awaited and awaited[one.key] < book.strangers.get(one.id, math.inf)
+
+    return is_ordered
+
+
+def _patience(one: Instance, since: float, waits: Waits) -> float:
+    """How long after it was first seen ``one`` is taken for ours: soon while it may become a node, else when its time is over."""
+    return waits.lag + LISTED_SECONDS if is_young(one, since, waits) else waits.register
+
+
+def is_young(one: Instance, since: float, waits: Waits) -> bool:
+    """Whether ``one`` may still become a node, by when it was launched."""
+    return one.launched > since - waits.register
+
+
+def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
+    """Machines that are listed for a pool of ours, and that no node, no removal and no order may be."""
+    known, is_ordered = _known(book), _ordered(book)
+    nodeless = [one for one in roll.nodeless if one.id not in known]
+    if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
+        # A Node that cannot be read may be any of them (I4).
+        return
+    pools = {pool.name for pool in policy.pools}
+    # So may a node of ours that does not say yet which machine it is.
+    unnamed = roll.unnamed
+    doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
+    for one in nodeless:
+        if one.pool in pools and not is_ordered(one) and doubtful < one.launched - SKEW_SECONDS:
+            yield one

@@ -1,0 +1,55 @@
+"""Pools that are ours no longer: what is under way there is finished, and nothing new begins.
+
+An update of gpuscaler may take fewer groups than the version before. That version may have machines of such a group in its ledger, arriving
+or leaving, and our taints on its nodes.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from gpuscaler.lifecycle.actions import Discourage
+from gpuscaler.lifecycle.node_marks.soft_taints import SOFT_TAINTS
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import OWN_PREFIX
+from gpuscaler.planning.state.ledger import Ledger
+
+_SOFT = frozenset(taint.key for taint in SOFT_TAINTS)
+
+
+class LetGo(Struct, frozen=True, gc=False):
+    """A pool that is ours no longer, with how many machines of it arrive and leave, and how many nodes have taints of ours."""
+
+    pool: str
+    coming: int = 0
+    leaving: int = 0
+    tainted: int = 0
+
+
+def let_go(book: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[LetGo, ...]:
+    """The pools that are ours no longer and that have something of ours, by name."""
+    if inventory is None or not inventory.let_go:
+        return ()
+    found = []
+    for pool in sorted(inventory.let_go):
+        coming = sum(one.key[0] == pool for one in book.coming)
+        leaving = sum(one.offering[0] == pool for one in book.leaving)
+        nodes = (node for node in cluster.nodes.values() if node.bought is not None and node.bought[0] == pool)
+        tainted = sum(any(map(_is_ours, node.taints)) for node in nodes)
+        if coming or leaving or tainted:
+            found.append(LetGo(pool, coming, leaving, tainted))
+    return tuple(found)
+
+
+def encourage(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:
+    """Take our soft taints off nodes of pools that are ours no longer: nothing else would."""
+    pools = inventory.let_go if inventory is not None else ()
+    for node in cluster.nodes.values() if pools else ():
+        if node.bought is not None and node.bought[0] in pools and any(taint.key in _SOFT for taint in node.taints):
+            yield Discourage(node.name, (), f"pool {node.bought[0]} is ours no longer")
+
+
+def _is_ours(taint: Taint) -> bool:
+    return taint.key.startswith(OWN_PREFIX)

@@ -1,0 +1,297 @@
+"""Pools whose groups balance zones by ending machines: what is bought keeps them balanced, and what cannot be is protected first.
+
+An Auto Scaling group over several zones launches a machine in its emptiest zone and ends one in the fullest, whatever runs there
+(AZRebalance), unless that machine is protected from scale-in. Purchases and removals of ours must not set that off: where one leaves a zone
+with two machines more than another, the busy machines of that zone are protected, and none opens there before that is confirmed.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.actions import Protect
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.idle import is_idle
+from gpuscaler.planning.plans import Cut, Plan
+from gpuscaler.planning.state.entries import REOPENING, Coming
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.guarding import Guarding
+from gpuscaler.planning.state.ledger import Ledger
+
+#: By so many machines more than another a zone has too many: then the group balances.
+UNEVEN = 2
+#: The cloud is asked again to protect a machine whose protection has not shown after so long, in seconds.
+AGAIN_SECONDS = 15.0
+#: A machine that a group starts is awaited for so long at most, in seconds, before others of the group open.
+STARTING_SECONDS = 300.0
+#: What a cloud has refused is asked of it again after so long, in seconds: rights come back when a person gives them.
+REFUSED_SECONDS = 3600.0
+#: So many machines that their group has ended before they were protected are enough: then nothing more is bought that unbalances it.
+BEATEN = 2
+#: What AWS calls the process, and what to do so that it cannot hurt.
+ADVICE = (
+    "make one group per zone, have the group protect new instances from scale-in, or suspend AZRebalance where it is no managed node group"
+)
+
+
+class Answered(Struct, frozen=True, gc=False):
+    """What came of protecting a machine of ``pool``, or of taking its protection off; ``problem`` is empty where it was done."""
+
+    instance: str
+    pool: str
+    on: bool
+    problem: str = ""
+
+
+class Found(Struct, frozen=True, gc=False):
+    """``guarding`` is what is remembered, ``exposed`` are machines that must not open before they are protected, by id.
+
+    ``unsafe`` says of offerings why no machine of them may be ended yet: the group would end others then. With ``soon`` one of the exposed
+    enters service in a moment, and can be protected from then on: the cloud's list should be read often.
+    """
+
+    guarding: Guarding
+    acts: tuple[Protect, ...] = ()
+    exposed: frozenset[str] = frozenset()
+    unsafe: Mapping[Key, str] = {}
+    soon: bool = False
+
+
+def observe(
+    before: Guarding,
+    book: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    roll: Roll,
+    answers: Iterable[Answered],
+    now: float,
+    surplus: Set[str] = frozenset(),
+) -> Found:
+    """Which machines are to be protected from scale-in now, and which need that no longer."""
+    balancing = [pool for pool in policy.pools if pool.balances]
+    if roll.listed.instances is None or not (balancing or before.machines or roll.listed.guarded):
+        return Found(before)
+    since = {name: at for name, at in before.since.items() if now < at + REFUSED_SECONDS and any(pool.name == name for pool in balancing)}
+    refused = {name: why for name, why in before.refused.items() if name in since}
+    guarded = {one.id: one.pool for one in roll.listed.guarded}
+    machines = {name: pool for name, pool in {**guarded, **before.machines}.items() if name in roll.listed.alive}
+    for answer in answers:
+        if answer.problem:
+            refused[answer.pool], since[answer.pool] = answer.problem, now
+        elif answer.on:
+            machines[answer.instance] = answer.pool
+            refused.pop(answer.pool, None)
+            since.pop(answer.pool, None)
+        else:
+            machines.pop(answer.instance, None)
+    levels = {pool.name: level(pool, book, roll) for pool in balancing}
+    started = {pool.name: _started(pool, book, roll, now=now, surplus=pool.name in surplus) for pool in balancing}
+    # What is to leave counts for the group until it has left.
+    counted = {pool.name: level(pool, book, roll, stays=True) for pool in balancing}
+    crowded = {name: tuple(sorted(zones)) for name in levels if (zones := {*over(levels[name], UNEVEN), *over(counted[name], UNEVEN)})}
+    # Once a group has started one to even out its zones, it ends one that is not protected, in any zone: that shall be the one it started,
+    # and none that is idle now and to which a pod may come before it is ended.
+    evening = {name: {one.id for one in those} for name, those in started.items() if those}
+    needed: list[Instance] = []
+    for pool in balancing:
+        full, own = crowded.get(pool.name, ()), evening.get(pool.name, set())
+        needed += _needed(pool.name, full, own, book, cluster, roll=roll, now=now)
+    bare = [one for one in needed if not one.protected]
+    fuller = {name: tuple(sorted({*over(counts, 1), *over(counted[name], 1), *crowded.get(name, ())})) for name, counts in levels.items()}
+    fuller = {name: zones for name, zones in fuller.items() if zones}
+    lowered = {one.order.pool for one in book.withdrawals if one.order is not None}
+    calm = {name: pool for name, pool in machines.items() if pool not in lowered and pool not in evening}
+    free = [roll.listed.alive[name] for name, pool in calm.items() if roll.listed.alive[name].zone not in fuller.get(pool, ())]
+    asked = {name: at for name, at in before.asked.items() if now < at + AGAIN_SECONDS}
+    able = [one for one in bare if one.state == RUNNING]
+    acts = (*_protects(able, asked, on=True), *_protects((one for one in free if one.protected), asked, on=False))
+    asked |= {name: now for act in acts for name in act.instances}
+    unsafe = {
+        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in, which zone balance would end else"
+        for one in bare
+        for pool in balancing
+        if pool.name == one.pool and one.id not in {entry.instance for entry in book.coming}
+        for offering in pool.offerings
+        if offering.zone not in crowded.get(pool.name, ())
+    }
+    unlisted = {entry.instance for entry in book.coming if entry.instance and entry.instance not in roll.listed.by_id}
+    unlisted = {entry.instance for entry in book.coming if entry.instance in unlisted and entry.key[3] in crowded.get(entry.key[0], ())}
+    awaiting = {
+        entry.instance
+        for pool in balancing
+        for entry in _beside_rebalance(pool, machines, started[pool.name], book, roll, now=now, surplus=pool.name in surplus)
+    }
+    exposed = frozenset(one.id for one in bare) | unlisted | awaiting
+    # Auto Scaling protects what is in service, and answers "is not in InService or EnteringStandby or Standby" of anything else.
+    soon = any(one.state == PENDING and now < one.launched + STARTING_SECONDS for one in bare) or bool(unlisted)
+    beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
+    beaten |= {name: (pool, now) for name, pool in _beaten(before, book, roll) if name not in beaten}
+    guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
+    guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if unprotected(guarding, name)})
+    return Found(guarding, acts, exposed, unsafe, soon)
+
+
+def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, str]]:
+    """Machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
+    for one in book.coming:
+        if one.order and one.instance and one.key[3] in before.crowded.get(one.key[0], ()):
+            listed = roll.listed.by_id.get(one.instance)
+            if listed is not None and listed.state not in ALIVE and not listed.protected and one.instance not in before.machines:
+                yield one.instance, one.key[0]
+
+
+def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool) -> tuple[Instance, ...]:
+    """Machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
+
+    Among machines that are open nobody can tell them from those that were ordered.
+    """
+    ordered = {one.instance for one in book.coming if one.order}
+    arriving = {one.instance for one in book.coming}
+    return tuple(
+        one
+        for one in roll.listed.by_pool.get(pool.name, ())
+        if (one.state == PENDING or (surplus and (one.id in arriving or one.id not in roll.by_machine)))
+        and one.id not in ordered
+        and not one.token
+        and now < one.launched + STARTING_SECONDS
+    )
+
+
+def _beside_rebalance(
+    pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], book: Ledger, roll: Roll, *, now: float, surplus: bool
+) -> Iterator[Coming]:
+    """Machines on their way while their group starts one by itself in another zone: it may have chosen which of them to end for it.
+
+    That one of them has been protected since, and is among ``ours``, comes too late then.
+    """
+    zones = {one.zone for one in started if one.state == PENDING}
+    for one in book.coming if zones or surplus else ():
+        beside = bool(zones - {one.key[3]}) or (surplus and now < one.granted + STARTING_SECONDS)
+        if one.key[0] == pool.name and one.instance and beside:
+            listed = roll.listed.by_id.get(one.instance)
+            if listed is not None and (not listed.protected or one.instance in ours):
+                yield one
+
+
+def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Counter[str]:
+    """How many machines of ``pool`` each of its zones has, those on their way counted; those that leave only where all ``stays``."""
+    leaving = {one.instance for one in book.leaving if one.step != REOPENING and not stays}
+    counts = Counter({offering.zone: 0 for offering in pool.offerings})
+    counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)
+    for one in book.coming:
+        zones = {key[3] for key in one.offerings[: one.meant]}
+        if one.key[0] == pool.name and not one.instance and len(zones) == 1:
+            counts.update(zones)
+        elif one.key[0] == pool.name and one.instance and one.instance not in roll.listed.by_id:
+            counts[one.key[3]] += 1
+    return counts
+
+
+def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
+    """Zones that have at least so ``many`` machines more than the emptiest."""
+    least = min(counts.values(), default=0)
+    return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
+
+
+def _needed(pool: str, full: Sequence[str], own: Set[str], book: Ledger, cluster: Cluster, *, roll: Roll, now: float) -> Iterator[Instance]:
+    """Machines of ``pool`` in zones that are too ``full`` that something would be lost with, or that are about to open.
+
+    Where the group has started its ``own``, they are all machines but those.
+    """
+    leaving = {one.instance for one in book.leaving if one.step != REOPENING}
+    promised = {one.node for one in book.promises}
+    for one in roll.listed.by_pool.get(pool, ()) if full or own else ():
+        if one.id in leaving:
+            continue
+        if own and one.id not in own:
+            yield one
+            continue
+        if one.zone not in full:
+            continue
+        nodes = roll.by_machine.get(one.id, ())
+        pods = [pod for node in nodes for pod in cluster.on_node.get(node.name, {}).values()]
+        coming = any(entry.instance == one.id for entry in book.coming)
+        if coming or any(node.name in promised for node in nodes) or not is_idle(pods, now):
+            yield one
+
+
+def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: bool) -> Iterator[Protect]:
+    by_pool: dict[str, list[str]] = {}
+    for one in machines:
+        if one.id not in asked:
+            by_pool.setdefault(one.pool, []).append(one.id)
+    yield from (Protect(pool, tuple(sorted(ids)), on) for pool, ids in sorted(by_pool.items()))
+
+
+def recalled(guarding: Guarding, now: float) -> Guarding:
+    """``guarding`` without moments after ``now``, which another clock has written."""
+    asked, since = ({name: min(at, now) for name, at in known.items()} for known in (guarding.asked, guarding.since))
+    beaten = {name: (pool, min(at, now)) for name, (pool, at) in guarding.beaten.items()}
+    return replace(guarding, asked=asked, since=since, beaten=beaten)
+
+
+# Buying
+
+
+def closed(guarding: Guarding, policy: Policy) -> Mapping[Key, str]:
+    """Offerings that are not bought since they would unbalance their group further, and its machines cannot be protected; why, by key."""
+    found: dict[Key, str] = {}
+    for pool in policy.pools:
+        why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
+        if not pool.balances or not why:
+            continue
+        for one in pool.offerings:
+            if one.zone in zones:
+                found[one.key] = _unbalancing(one.zone, why)
+    return found
+
+
+def _unbalancing(zone: str, why: str) -> str:
+    return f"one machine more in {zone} would have AZRebalance end machines there, and they {why}: {ADVICE}"
+
+
+def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
+    """Machines of ``plan``, by id, that would unbalance a group whose machines cannot be protected, others of the plan counted."""
+    found: dict[str, Cut] = {}
+    counts = {pool.name: dict(guarding.levels[pool.name]) for pool in policy.pools if pool.balances and guarding.levels.get(pool.name)}
+    for one in plan.machines if counts else ():
+        zones = counts.get(one.pool)
+        if zones is None or one.zone not in zones:
+            continue
+        if zones[one.zone] > min(zones.values()):
+            found[one.id] = Cut(one.pool, 1, f"pool {one.pool}: {_unbalancing(one.zone, unprotected(guarding, one.pool))}")
+        else:
+            zones[one.zone] += 1
+    return found
+
+
+def unprotected(guarding: Guarding, pool: str) -> str:
+    """Why machines of ``pool`` are not safe from their group, as what they "cannot"; empty where they are."""
+    if pool in guarding.refused:
+        return f"cannot be protected from scale-in ({guarding.refused[pool]})"
+    many = sum(owner == pool for owner, _ in guarding.beaten.values())
+    return f"cannot be protected from scale-in in time (it has ended {many} before)" if many >= BEATEN else ""
+
+
+def described(guarding: Guarding, policy: Policy) -> Iterator[str]:
+    """A sentence about each group whose zones are uneven, or whose machines gpuscaler has protected for that, for people."""
+    for pool in policy.pools:
+        zones, why = guarding.crowded.get(pool.name, ()), unprotected(guarding, pool.name)
+        many = sum(owner == pool.name for owner in guarding.machines.values())
+        if not pool.balances or not (zones or many or why):
+            continue
+        text = f"pool {pool.name}: its pods need more machines in some zones of its group than in others, which AZRebalance would even out"
+        if zones:
+            text = f"pool {pool.name}: {', '.join(zones)} has more machines than other zones of its group, which AZRebalance would even out"
+        if why:
+            yield f"{text} by ending some; they {why}: {ADVICE}"
+        elif many:
+            yield f"{text}; gpuscaler has protected {many} of its machines from scale-in meanwhile: {ADVICE}"
+        else:
+            yield f"{text}; busy machines there are protected from scale-in before they open: {ADVICE}"

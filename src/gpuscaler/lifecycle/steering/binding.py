@@ -1,0 +1,390 @@
+"""Binding: the pods that were promised a machine are bound to it while it is still closed, and then it opens.
+
+A binding asks for no toleration, and kube-scheduler drops a pod that is bound from its queue, as it does for any second scheduler. So no
+other pod can take the room of a promised pod, in whatever order machines become ready. What is bound passes the filters that kube-scheduler
+has, counting all that is bound in the same look. Pods that are left to their scheduler are nominated once, right before the machine opens.
+"""
+
+from collections import Counter, deque
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.actions import Bind, Nominate
+from gpuscaler.lifecycle.registration.readiness import is_divided, lack
+from gpuscaler.lifecycle.steering.promised_pods import waiting
+from gpuscaler.model.accelerators import gpus_in, is_device
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import BIND, NOMINATE, Policy, Pool
+from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.planning.filters.claims import ClaimReader
+from gpuscaler.planning.keeping import lifted
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.state.ledger import Ledger, Promise
+
+#: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.
+REPEAT_SECONDS = 5.0
+#: So long a pod keeps its promise that can come only beside pods which are not there yet, or to a node that has trouble.
+PATIENCE_SECONDS = 120.0
+#: So long after its bindings have shown a machine opens. kube-scheduler has a watch of its own, which may be behind ours, and takes a pod's
+#: room for free until it hears of the binding. The pods run meanwhile. Measured by ``python -m benchmarks binding``: beside a scheduler
+#: that is up to a second behind, kubelets turn no pod away; beside one that is two, they do.
+MARGIN_SECONDS = 1.0
+#: So long a machine whose pods have all gone elsewhere stays closed: a plan may have others for it.
+UNWANTED_SECONDS = 3.0
+#: So long a machine stays closed for nominations that have not shown.
+NOMINATED_SECONDS = 5.0
+#: So long pods of a pool are nominated after a binding was refused.
+AGAIN_SECONDS = 600.0
+#: Gangs from these sources are bound by their scheduler, as a whole.
+BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
+
+#: Pods that are bound together or not at all, each with its node.
+Unit = list[tuple[Pod, str]]
+
+
+class Binding(Struct, frozen=True, gc=False):
+    """What is done for one closed machine: ``promise`` as it is now, what is written of its pods, and those that are planned again.
+
+    ``left`` are pods that a scheduler binds once the machine is open. ``closed`` says why it does not open now, in words; empty where
+    nothing keeps it closed.
+    """
+
+    promise: Promise
+    acts: tuple[Bind | Nominate, ...] = ()
+    gone: tuple[Pod, ...] = ()
+    left: tuple[Pod, ...] = ()
+    closed: str = ""
+
+
+class Refused(Struct, frozen=True, gc=False):
+    """A binding to ``node`` that would be refused again, and why. ``pool`` is empty where the ledger knows the node's."""
+
+    pod: str
+    node: str
+    why: str
+    pool: str = ""
+
+
+class Unbinding(Struct, frozen=True, gc=False):
+    """No pods are bound to machines of a pool before ``until``, for what was said."""
+
+    until: float
+    why: str
+
+
+def unbinding(known: Mapping[str, Unbinding], refused: Iterable[Refused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
+    """The pools where pods are nominated since bindings were refused, by name; they are bound again after a while: rights may be given."""
+    pools = {one.node: one.offering[0] for one in book.promises}
+    found = ((one.pool or pools.get(one.node, ""), one.why) for one in refused)
+    new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in found if pool}
+    old = {pool: one for pool, one in known.items() if one.until > now}
+    return {**old, **new} if new or len(old) != len(known) else known
+
+
+def steering_of(pool: Pool | None, policy: Policy, nominating: Set[str]) -> str:
+    """How pods that say nothing come to machines of ``pool``; ``nominating`` are pools where bindings were refused."""
+    if pool is None:
+        return policy.steering
+    return NOMINATE if pool.name in nominating else pool.steering or policy.steering
+
+
+class Binder:
+    """One look at machines that are ready and closed, as ``cluster`` is at ``now``.
+
+    ``nominating`` are pools where bindings were refused, so that their pods are nominated, ``leaving`` nodes that are being removed.
+    """
+
+    def __init__(
+        self, cluster: Cluster, policy: Policy, now: float, nominating: Set[str] = frozenset(), leaving: Set[str] = frozenset()
+    ) -> None:
+        self._leaving = leaving
+        self._cluster, self._policy, self._now = cluster, policy, now
+        self._nominating = nominating
+        self._pools = {pool.name: pool for pool in policy.pools}
+        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._placed: set[str] = set()
+        #: What closed nodes lack of what their promises need, in words.
+        self._lacking: Mapping[str, str] = {}
+        self._room_left: Room | None = None
+
+    def steering(self, pod: Pod, pool: str) -> str:
+        """How a pod comes to a machine of ``pool``: the nearest word counts.
+
+        Pods for which a scheduler has more to do than to choose a node are left to it.
+        """
+        namespace = self._cluster.namespaces.get(pod.namespace)
+        said = pod.options.steering or (namespace.steering if namespace is not None else "")
+        said = said or steering_of(self._pools.get(pool), self._policy, self._nominating)
+        return NOMINATE if said == BIND and (pool in self._nominating or not self._is_simple(pod)) else said
+
+    def _is_simple(self, pod: Pod) -> bool:
+        """Whether its scheduler has nothing to do for a pod but to choose its node."""
+        spec = pod.spec
+        if spec.scheduler_name not in self._policy.bind_schedulers or spec.gates or spec.resource_claims:
+            return False
+        if _is_whole(pod):
+            return False
+        return not (spec.volumes and self._claims.read(spec).delayed)
+
+    def look(self, promises: Iterable[Promise], promised: Set[str], unready: Set[str]) -> Mapping[str, Binding]:
+        """What is done for each of ``promises``, machines that are closed, by node.
+
+        ``promised`` are all pods that any machine is meant for, ``unready`` gangs of which a machine is still to come.
+        """
+        line = sorted(promises, key=lambda one: (one.since, one.node))
+        self._lacking = {one.node: lacks for one in line if (lacks := self._lacks(one))}
+        ready = {one.node for one in line} - self._lacking.keys()
+        for promise in line:
+            for pod in self._sent(promise):
+                self._place(pod, promise.node)
+        bound = [(pod, one.node) for one in line if one.node in ready for pod in self._ahead(one, promised)]
+        units = _units((pod, one.node) for one in line for pod in self._due(one))
+        here = {key for one in line if one.node in ready for key in one.pods}
+        short = self._short({pod.gang for unit in units for pod, _ in unit} - {""}, here)
+        whole = [unit for unit in units if unit[0][0].gang not in unready | short and all(node in ready for _, node in unit)]
+        bound += self._bindable(whole)
+        refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
+        found = {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
+        # Gangs that their scheduler binds whole: their machines open together.
+        late = {pod.gang: one.closed for one in found.values() if one.closed for pod in one.left if _is_whole(pod)}
+        late |= dict.fromkeys(unready, "a machine of it is not ready")
+        for node, one in found.items():
+            why = next((f"it opens with those of gang {pod.gang}: {late[pod.gang]}" for pod in one.left if pod.gang in late), "")
+            found[node] = replace(one, closed=one.closed or why)
+        return found
+
+    def _short(self, gangs: Set[str], here: Set[str]) -> set[str]:
+        """Those of ``gangs`` of which too few have a place: what runs or has run, and pods ``here``, that are promised ready machines."""
+        if not gangs:
+            return set()
+        there, size = Counter[str](), Counter[str]()
+        for pod in self._cluster.pods.values():
+            if pod.options.gang and (gang := pod.gang) in gangs:
+                size[gang] = max(size[gang], pod.options.gang_size)
+                runs = pod.node_name and not pod.deleted and pod.phase != "Failed"
+                there[gang] += bool(runs) or pod.key in here
+        return {gang for gang in gangs if there[gang] < size[gang]}
+
+    def _lacks(self, promise: Promise) -> str:
+        """What a node lacks of what its promise needs, in words: pods that are bound while a device plugin restarts fail for good."""
+        node, offering = self._cluster.nodes.get(promise.node), self._offerings.get(promise.offering)
+        if node is None:
+            return "its Node is gone"
+        if any(taint.key == LEAVING_TAINT for taint in node.taints) or node.name in self._leaving:
+            return "it is being removed"
+        found = lack(node, offering, self._pools.get(promise.offering[0]))
+        return "" if found is None or is_divided(found, node, offering) else found.words
+
+    def _ours(self, promise: Promise) -> list[Pod]:
+        """Pods that still wait for a machine and that we bind, important ones first."""
+        pods = waiting(promise.pods, self._cluster)
+        ours = [pod for pod in pods if self.steering(pod, promise.offering[0]) == BIND]
+        return sorted(ours, key=lambda pod: -pod.spec.priority)
+
+    def _sent(self, promise: Promise) -> list[Pod]:
+        """Pods whose binding is under way."""
+        fresh = self._now < promise.nominated + REPEAT_SECONDS
+        return [pod for pod in self._ours(promise) if fresh and pod.key in promise.sent]
+
+    def _due(self, promise: Promise) -> list[Pod]:
+        return [pod for pod in self._ours(promise) if pod.key not in self._placed]
+
+    def _ahead(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
+        """Pods that nothing is promised to, and that take the room of some that wait for the machine, since they come before those.
+
+        Of pods of a namespace that ask for the same, once one has no room the others are not tried.
+        """
+        due, pool = self._due(promise), self._pools.get(promise.offering[0])
+        if not due or due[-1].spec.priority >= self._most_important:
+            return
+        least = pool.min_gpus_per_pod if pool is not None else 0
+        row, trial = self._room.table.row[promise.node], self._room.copy()
+        for strangers in self._strangers:
+            while strangers and (strangers[0].key in promised or strangers[0].key in self._placed):
+                strangers.popleft()
+            if not strangers:
+                continue
+            spec = strangers[0].spec
+            if spec.priority <= due[-1].spec.priority:
+                return
+            while due[0].spec.priority >= spec.priority:
+                first = due.pop(0)
+                if self._admits(trial, first, row):
+                    trial.place(first.spec, first.labels, row)
+            if gpus_in(spec.requests) < least or self.steering(strangers[0], promise.offering[0]) != BIND:
+                continue
+            while strangers and self._admits(trial, strangers[0], row):
+                pod = strangers.popleft()
+                if pod.key not in promised and pod.key not in self._placed:
+                    trial.place(spec, pod.labels, row)
+                    self._place(pod, promise.node)
+                    yield pod
+
+    @cached_property
+    def _strangers(self) -> Sequence[deque[Pod]]:
+        """Pending pods that are of no gang, those of a namespace that ask for the same together, important and old ones first."""
+        found: dict[tuple[str, str, str], list[Pod]] = {}
+        for key, bucket in self._cluster.unbound.items():
+            one = bucket.sample
+            if key.unschedulable and not (key.terminating or key.nominated or one.gang):
+                found.setdefault((one.namespace, one.spec.digest, one.options.steering), []).extend(bucket.pods.values())
+        kinds = [deque(sorted(pods, key=lambda pod: (pod.created, pod.key))) for pods in found.values()]
+        return sorted(kinds, key=lambda pods: (-pods[0].spec.priority, pods[0].created, pods[0].key))
+
+    @cached_property
+    def _most_important(self) -> int:
+        """The highest priority of any pending pod."""
+        return max((bucket.sample.spec.priority for key, bucket in self._cluster.unbound.items() if key.unschedulable), default=0)
+
+    def _bindable(self, units: list[Unit]) -> Unit:
+        """The pods of ``units`` that may be bound now, each unit whole: again and again, since one pod may let the next one in."""
+        found: Unit = []
+        left, before = units, -1
+        while left and len(left) != before:
+            before = len(left)
+            still = []
+            for unit in left:
+                if self._fits(unit):
+                    found += unit
+                else:
+                    still.append(unit)
+            left = still
+        return found
+
+    def _fits(self, unit: Unit) -> bool:
+        """Whether the filters admit all pods of ``unit`` one after the other; then they have their places."""
+        trial = self._room.copy() if len(unit) > 1 else self._room
+        left, before = unit, len(unit) + 1
+        while left and len(left) < before:
+            # One of a gang may let another in.
+            before, still = len(left), []
+            for pod, node in left:
+                row = trial.table.row[node]
+                if self._admits(trial, pod, row):
+                    trial.place(pod.spec, pod.labels, row)
+                else:
+                    still.append((pod, node))
+            left = still
+        if left:
+            return False
+        self._room_left = trial
+        self._placed |= {pod.key for pod, _ in unit}
+        return True
+
+    def _place(self, pod: Pod, node: str) -> None:
+        if node in self._room.table.row:
+            self._room.place(pod.spec, pod.labels, self._room.table.row[node])
+        self._placed.add(pod.key)
+
+    @staticmethod
+    def _admits(room: Room, pod: Pod, row: int) -> bool:
+        return bool(room.admitting(lifted(pod.spec), pod.labels, slice(row, row + 1))[0])
+
+    def _found(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
+        pool, node = promise.offering[0], self._cluster.nodes.get(promise.node)
+        bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
+        late = self._now >= promise.since + PATIENCE_SECONDS
+        kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
+        whole = promise.node not in self._lacking
+        gone = tuple(pod for pod in kept_away if late or (whole and not self._has_room(pod, promise.node)))
+        names = dict.fromkeys((*promise.pods, *(pod.key for pod in bound)))
+        pods = [pod for pod in waiting(names, self._cluster) if pod not in gone]
+        left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
+        if bind:
+            # What is under way longest decides when all that has not shown is sent again.
+            since = promise.nominated if self._sent(promise) else self._now
+            promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
+        promise = replace(promise, pods=tuple(pod.key for pod in pods))
+        if len(left) < len(pods):
+            return Binding(replace(promise, stood=0.0), bind, gone, left, self._awaits([pod for pod in pods if pod not in left], promise))
+        return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), gone, left)
+
+    def _left_to_schedulers(self, promise: Promise, gone: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
+        """A machine to which no pod is to be bound any more: others are nominated, and then it opens."""
+        nominated = [pod for pod in left if self.steering(pod, promise.offering[0]) == NOMINATE]
+        begins, why = promise.stood, ""
+        if promise.sent:
+            begins, why = begins + MARGIN_SECONDS, "its pods are bound, and kube-scheduler is given a moment to see that"
+        elif not (promise.pods or promise.called):
+            begins, why = begins + UNWANTED_SECONDS, "nobody waits for it any more, and a plan may have others for it"
+        if lacks := self._lacking.get(promise.node, "") if self._now < promise.since + PATIENCE_SECONDS and left else "":
+            return Binding(replace(promise, stood=0.0), (), gone, left, lacks)
+        if self._now < begins:
+            return Binding(promise, (), gone, left, why)
+        if nominated and promise.nominated < begins:
+            acts = tuple(Nominate(pod.key, pod.uid, promise.node) for pod in nominated)
+            return Binding(replace(promise, nominated=self._now), acts, gone, left, _unseen(nominated))
+        unseen = [pod for pod in nominated if pod.nominated_node != promise.node]
+        patient = self._now < promise.nominated + NOMINATED_SECONDS
+        return Binding(promise, (), gone, left, _unseen(unseen) if unseen and patient else "")
+
+    def _awaits(self, pods: Sequence[Pod], promise: Promise) -> str:
+        """Why pods that we bind are not bound yet, in words."""
+        if pods[0].key in promise.sent:
+            return f"the binding of pod {pods[0].key} was sent and does not show yet"
+        if promise.node in self._lacking:
+            return self._lacking[promise.node]
+        if pods[0].gang:
+            return f"gang {pods[0].gang} is bound when there is room for all of it on machines that are ready"
+        name, why = self.obstacle(pods[0], promise.node)
+        return f"pod {pods[0].key} is not admitted yet: {why} ({name})" if name else f"pod {pods[0].key} is bound next"
+
+    def obstacle(self, pod: Pod, node: str) -> tuple[str, str]:
+        """The first filter that keeps a pod from a node, and what it saw; empty where none does."""
+        row = self._room.table.row.get(node)
+        return self._room.reason(lifted(pod.spec), pod.labels, row) if row is not None else ("", "")
+
+    def admits(self, pod: Pod, node: str) -> bool:
+        """Whether the filters admit a pod to a node as things are now."""
+        row = self._room.table.row.get(node)
+        return row is not None and self._admits(self._room, pod, row)
+
+    def _has_room(self, pod: Pod, node: str) -> bool:
+        """Whether the node has what a pod asks for, beside all that is there."""
+        row = self._room.table.row.get(node)
+        return row is not None and bool(self._room.verdict(lifted(pod.spec), pod.labels).passes["NodeResourcesFit"][row])
+
+    @cached_property
+    def _claims(self) -> ClaimReader:
+        return ClaimReader(self._cluster)
+
+    @property
+    def _room(self) -> Room:
+        """What is left beside all that is bound and placed; few looks need it."""
+        if self._room_left is None:
+            self._room_left = Room.of(self._cluster)
+        return self._room_left
+
+
+def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
+    """The pods of a gang together, whichever machines they go to; all others each alone."""
+    found: dict[str, Unit] = {}
+    for pod, node in due:
+        found.setdefault(f"gang {pod.gang}" if pod.gang else pod.key, []).append((pod, node))
+    return list(found.values())
+
+
+def _is_whole(pod: Pod) -> bool:
+    """Whether its scheduler binds all of a pod's gang at once, or none."""
+    return bool(pod.options.gang) and pod.options.gang_source in BOUND_AT_ONCE
+
+
+def _unseen(pods: Sequence[Pod]) -> str:
+    return f"the nomination of pod {pods[0].key} was written and does not show yet"
+
+
+def _devices(node: Node) -> Mapping[str, int]:
+    """The devices that a node offers: a binding is made only where it still does."""
+    return {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
+
+
+def opens_for(left: Sequence[Pod], bound: bool) -> str:
+    """Why a machine opens, in words."""
+    if left:
+        return f"it is ready, and {len(left)} {'pod is' if len(left) == 1 else 'pods are'} left to the scheduler"
+    return "it is ready, and its pods are bound" if bound else "nobody waits for it"

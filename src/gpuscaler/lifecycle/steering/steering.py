@@ -1,0 +1,360 @@
+"""Making plans come true: machines arrive closed, the pods that are planned on them are bound, or left to their scheduler, then they open.
+
+What became of every promise is recorded, so that a machine that did not take its pods is not bought again for them.
+"""
+
+from collections.abc import Mapping, Set
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.actions import Act, Close, Lift, Nominate
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.node_health.refusing_nodes import tried_in_vain
+from gpuscaler.lifecycle.registration.learning import LABELS_SECONDS
+from gpuscaler.lifecycle.registration.readiness import missing
+from gpuscaler.lifecycle.registration.steps import foreign, is_half
+from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, opens_for
+from gpuscaler.lifecycle.steering.promised_pods import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import OFF, Policy
+from gpuscaler.planning.filters.nodes import admits, explain_selector
+from gpuscaler.planning.keeping import is_closed
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.state import ledger, promises, refusals
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+
+#: Writes that have not shown after so long are made again.
+REPEAT_SECONDS = 5.0
+
+
+class Unfit(Struct, frozen=True, gc=False):
+    """The node of a machine that was bought for ``pod`` is not what that selects by; ``why`` is the label, with what was seen."""
+
+    pod: str
+    node: str
+    why: str
+
+
+class Steering(Struct, frozen=True, gc=False):
+    """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
+
+    ``stray`` are pods that were bound to another node than the promised one, or whose room there is taken by others; ``suspected`` those
+    that a node was opened for in vain, ``unfit`` those whose node lacks a label that they select by.
+    """
+
+    steps: tuple[ledger.Event, ...] = ()
+    outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
+    suspected: tuple[refusals.Suspected, ...] = ()
+    acts: tuple[Act, ...] = ()
+    stray: tuple[str, ...] = ()
+    unfit: tuple[Unfit, ...] = ()
+
+
+def steer(
+    book: Ledger,
+    cluster: Cluster,
+    policy: Policy,
+    *,
+    attempts: Mapping[str, float],
+    said: Mapping[str, str] | None = None,
+    now: float,
+    roll: Roll | None = None,
+    nominating: Set[str] = frozenset(),
+) -> Steering:
+    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then.
+
+    ``roll`` is that of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
+    """
+    wheel = _Wheel(book, cluster, policy, now, nominating)
+    wheel.attempts, wheel.said = attempts, said or {}
+    wheel.arrive_all()
+    for promise in wheel.book.promises:
+        wheel.keep(promise)
+    wheel.open_foreign(roll or Roll.of(cluster, None))
+    wheel.release()
+    return Steering(
+        tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray), tuple(wheel.unfit)
+    )
+
+
+def still_closed(book: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
+    """Why machines of ``book`` that are ready are still closed, in words, by node; those that open now are left out."""
+    wheel = _Wheel(book, cluster, policy, now, nominating)
+    ready = [one for one in book.coming if one.ready and one.node in cluster.nodes and is_closed(cluster.nodes[one.node])]
+    held = {one.node: wheel.held(one) or "labels that its pods select by are awaited" for one in ready}
+    wheel.arrive_all()
+    shut = {node: one.closed for node, one in wheel.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
+    return {node: why for node, why in {**held, **shut}.items() if why}
+
+
+def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
+    """Promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
+    kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
+    busy = {one.node for one in book.promises} | {one.node for one in book.coming}
+    wanted: dict[str, list[str]] = {}
+    for placement in placements if kept else ():
+        if placement.node in cluster.nodes and placement.node not in busy:
+            wanted.setdefault(placement.node, []).append(placement.pod)
+    found = members({name: cluster.nodes[name] for name in wanted}, policy)
+    return tuple(
+        ledger.Promised(Promise(name, member.offering.key, tuple(wanted[name]), now, closes=True))
+        for name, member in found.items()
+        if member.pool.name in kept and member.offering is not None
+    )
+
+
+class _Wheel:
+    """One look at all that arrives; ``book`` runs ahead with the steps that were taken."""
+
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
+        self.book, self.cluster, self.policy, self.now = book, cluster, policy, now
+        self.pools = {pool.name: pool for pool in policy.pools}
+        self.binder = Binder(cluster, policy, now, nominating, {one.node for one in book.leaving})
+        self.bindings: Mapping[str, Binding] = {}
+        self.attempts: Mapping[str, float] = {}
+        self.said: Mapping[str, str] = {}
+        self.steps: list[ledger.Event] = []
+        self.outcomes: list[promises.Kept | promises.Broken] = []
+        self.suspected: list[refusals.Suspected] = []
+        self.acts: list[Act] = []
+        self.stray: list[str] = []
+        self.unfit: list[Unfit] = []
+        #: Pods that are promised a machine, or are nominated in vain.
+        self.busy = {pod for one in book.promises for pod in one.pods} | set(dict(book.broken))
+        still_to_come = [one for one in book.coming if not one.ready]
+        self.unready_gangs = {pod.gang for one in still_to_come for pod in waiting(one.pods, cluster)} - {""}
+
+    @cached_property
+    def pending(self) -> Mapping[Alike, list[Pod]]:
+        return pending_by_kind(self.cluster)
+
+    def fold(self, step: ledger.Event) -> None:
+        self.steps.append(step)
+        if isinstance(step, ledger.Promised):
+            self.busy.update(step.promise.pods)
+        self.book = ledger.step(self.book, step)
+
+    # A machine of the ledger that is ready
+
+    def arrive_all(self) -> None:
+        """Promise machines that are ready, and decide what becomes of those that are closed."""
+        for name in [machine.id for machine in self.book.coming if machine.ready]:
+            # A machine before it may have changed which pods wait for this one.
+            self.arrive(next(machine for machine in self.book.coming if machine.id == name))
+        closed = [one for one in self.book.promises if one.step == NOMINATING]
+        if closed:
+            meant = {pod for one in self.book.coming for pod in one.pods} | {pod for one in self.book.promises for pod in one.pods}
+            self.bindings = self.binder.look(closed, meant, self.unready_gangs)
+
+    def arrive(self, machine: Coming) -> None:
+        """Begin to open a ready machine, unless its pods wait for others; note when it is open."""
+        node = self.cluster.nodes.get(machine.node)
+        if node is None:
+            return
+        promise = next((one for one in self.book.promises if one.node == node.name), None)
+        keeps = bool(self.pools[machine.key[0]].min_gpus_per_pod) if machine.key[0] in self.pools else False
+        if promise is not None:
+            if promise.step != NOMINATING:
+                self.fold(ledger.Opened(machine.id))
+            else:
+                self.follow(machine, promise)
+            return
+        if is_closed(node) and self.held(machine):
+            return
+        if self.misses_labels(machine, node):
+            return
+        machine = next(one for one in self.book.coming if one.id == machine.id)
+        seated = self.seated(machine)
+        if not is_closed(node) or (keeps and not seated):
+            # It never had our taint, or a person took that off, or it stays closed until large pods are planned onto it.
+            if seated:
+                self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, OPEN)))
+            self.fold(ledger.Opened(machine.id))
+        else:
+            # A machine that was meant for no pod opens at once.
+            called = 0.0 if machine.pods else self.now
+            self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes=keeps, called=called)))
+
+    def misses_labels(self, machine: Coming, node: Node) -> bool:
+        """Whether to wait for labels that promised pods select by. Where those do not come, the promises are broken before it opens."""
+        unfit = [pod for pod in waiting(machine.pods, self.cluster) if not admits(pod.spec, node)]
+        if not unfit:
+            return False
+        if self.now < machine.ready + LABELS_SECONDS and is_closed(node):
+            return True
+        for pod in unfit:
+            why = explain_selector(pod.spec, node)
+            self.unfit.append(Unfit(pod.key, node.name, why))
+            self.outcomes.append(self.broken(machine.key, pod, node, why, certain=True))
+        self.fold(ledger.Unfit(machine.id, tuple(pod.key for pod in unfit)))
+        return False
+
+    def follow(self, machine: Coming, promise: Promise) -> None:
+        """Let the promise of a closed machine be what plans say by now: later plans may put other pods on it, or its own on another.
+
+        A plan says nothing of pods whose nomination stands.
+        """
+        if promise.lifted:
+            return
+        elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
+        mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
+        pods = tuple(dict.fromkeys(pod.key for pod in mine))
+        # Pods that have come are still to be recorded. A machine that could not have all its pods takes no new ones: it opens.
+        came = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
+        pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not promise.called))))
+        if set(pods) != set(promise.pods):
+            self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
+
+    def held(self, machine: Coming) -> str:
+        """Why a machine that is ready cannot be opened for its gang yet, in words: the rest of it is not to be had, or not ready."""
+        if is_half(machine, self.cluster):
+            return f"there is no room for the rest of gang {machine.gang}"
+        gangs = (pod.gang for pod in waiting(machine.pods, self.cluster))
+        return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
+
+    def seated(self, machine: Coming) -> tuple[str, ...]:
+        """The pods that still wait for a machine which is about to open: of those that are alike, the oldest of all come in first.
+
+        A pod that has to make room for one of them waits for what that waited for, or is planned again.
+        """
+        pods = list(waiting(machine.pods, self.cluster))
+        pairs = overtaken(pods, self.pending, busy=self.busy)
+        if pairs:
+            self.fold(ledger.Exchanged(machine.id, pairs))
+        come = dict(pairs)
+        return tuple(come.get(pod.key, pod.key) for pod in pods)
+
+    # Promises
+
+    def keep(self, promise: Promise) -> None:
+        node = self.cluster.nodes.get(promise.node)
+        if node is None or node.deleted:
+            self.fold(ledger.Redeemed(promise.node))
+        elif promise.node in self.bindings:
+            self.seat(promise, node, self.bindings[promise.node])
+        elif promise.step == OPEN:
+            self.watch(promise, node)
+        elif is_closed(node):
+            self.fold(ledger.Redeemed(promise.node))
+        elif self.now >= promise.nominated + REPEAT_SECONDS:
+            self.fold(ledger.Promised(replace(promise, nominated=self.now)))
+            self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come", kept=True))
+
+    def seat(self, promise: Promise, node: Node, found: Binding) -> None:
+        """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open it once that has shown."""
+        if not is_closed(node):
+            opened = replace(promise, step=OPEN, since=self.now)
+            self.fold(ledger.Promised(opened))
+            self.opened(node.name)
+            self.watch(opened, node)
+            return
+        for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
+            if pod.node_name:
+                self.settle(promise, pod)
+        self.acts += found.acts
+        for pod in found.gone:
+            self.lose(promise, node, pod)
+        after = replace(found.promise, called=self.now) if found.gone else found.promise
+        if not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node)):
+            # Open, it would have one of a gang run alone there. After a while it may have others of the gang, or is ended: at once, a plan
+            # might put the same pods there again and again.
+            late = self.now >= promise.since + PATIENCE_SECONDS
+            self.fold(ledger.Redeemed(node.name) if late else ledger.Promised(after))
+            return
+        if not found.closed and promise.closes and not found.left:
+            # It is kept for large pods, and has them: no other pod is to come.
+            self.fold(ledger.Redeemed(node.name))
+            self.opened(node.name)
+            return
+        if not found.closed and self.now >= promise.lifted + REPEAT_SECONDS:
+            self.acts.append(Lift(node.name, opens_for(found.left, bool(promise.sent))))
+            after = replace(after, lifted=self.now)
+        if after != promise:
+            self.fold(ledger.Promised(after))
+
+    def machines_of(self, node: Node) -> list[Coming]:
+        """The machines of the ledger that stand for a node: one, or none."""
+        return [one for one in self.book.coming if one.node == node.name]
+
+    def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
+        """A pod that cannot come to a machine any more is planned again."""
+        for machine in self.machines_of(node):
+            self.fold(ledger.Unfit(machine.id, (pod.key,)))
+        self.fold(ledger.Broken(pod.key, node.name))
+        name, why = self.binder.obstacle(pod, node.name)
+        if short := falls_short(pod, node, self.cluster) or (why if name == "TaintToleration" else ""):
+            self.outcomes.append(self.broken(promise.offering, pod, node, short))
+        else:
+            self.stray.append(pod.key)
+
+    def opened(self, node: str) -> None:
+        for machine in self.book.coming:
+            if machine.node == node:
+                self.fold(ledger.Opened(machine.id))
+
+    def watch(self, promise: Promise, node: Node) -> None:
+        """See which pods have come to an open machine. Where a person or another program opened it, they are nominated now."""
+        left: list[Pod] = []
+        # A pod that was planned again meanwhile is awaited there.
+        elsewhere = {pod for one in self.book.promises if one.step == NOMINATING and one.node != node.name for pod in one.pods}
+        for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
+            if pod.finished or pod.deleted or pod.key in elsewhere:
+                continue
+            in_vain = tried_in_vain(pod.key, promise.since, attempts=self.attempts, now=self.now)
+            if pod.node_name:
+                self.settle(promise, pod)
+            elif not has_room((pod,), node, self.cluster) or (in_vain and not self.binder.admits(pod, node.name)):
+                self.lose(promise, node, pod)  # others came first
+            elif in_vain:
+                self.fold(ledger.Broken(pod.key, node.name))
+                self.suspected.append(refusals.Suspected(pod.key, node.name, promise.since))
+                self.outcomes.append(self.broken(promise.offering, pod, node, self.said.get(pod.key, "")))
+            else:
+                left.append(pod)
+        if not left:
+            self.fulfil(promise)
+            return
+        if not promise.nominated:
+            nominated = (pod for pod in left if self.binder.steering(pod, promise.offering[0]) != OFF)
+            self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in nominated]
+        after = replace(promise, pods=tuple(pod.key for pod in left), nominated=promise.nominated or self.now)
+        if after != promise:
+            self.fold(ledger.Promised(after))
+
+    def broken(self, offering: Key, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
+        return promises.Broken(offering, pod.spec.digest, self.now, pod=pod.key, node=node.name, why=why, certain=certain)
+
+    def settle(self, promise: Promise, pod: Pod) -> None:
+        if pod.node_name == promise.node:
+            self.outcomes.append(promises.Kept(promise.offering, pod.spec.digest, self.now))
+        else:
+            self.stray.append(pod.key)
+
+    def fulfil(self, promise: Promise) -> None:
+        """No pod is awaited any more."""
+        if promise.closes:
+            self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
+            self.acts.append(Close(promise.node, "kept for large pods, and those that it was opened for have come", kept=True))
+        else:
+            self.fold(ledger.Redeemed(promise.node))
+
+    def release(self) -> None:
+        """Take back nominations that no node redeemed: they would hold room for pods that do not come."""
+        for key, name in self.book.broken:
+            pod = self.cluster.pods.get(key)
+            if pod is None or pod.node_name or pod.finished or pod.nominated_node != name:
+                self.fold(ledger.Mended(key))
+            else:
+                self.acts.append(Nominate(pod.key, pod.uid, ""))
+
+    def open_foreign(self, roll: Roll) -> None:
+        """Without a list, machines with our taint that other people bought are opened once they are ready; kept ones stay closed."""
+        for node, member in foreign(self.cluster, self.book, self.policy, roll):
+            if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
+                self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

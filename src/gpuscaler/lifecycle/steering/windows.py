@@ -1,0 +1,304 @@
+"""Windows: a closed machine lets pods of DaemonSets come for a moment, so that DaemonSets work there as they are shipped.
+
+The DaemonSet controller creates no pod on a node with a ``NoSchedule`` taint that the DaemonSet does not tolerate, and deletes none that is
+there already (``nodeShouldRunDaemonPod`` in ``pkg/controller/daemon/daemon_controller.go``). NVIDIA's device plugin tolerates
+``nvidia.com/gpu`` and little else, so that the GPUs of a machine with our taint would never show. So in place of that taint the node is
+cordoned until those pods are bound: the DaemonSet controller gives all of its pods a toleration of that, and no other pod can come. That
+our taint stays, without its hard effect, says that the cordon is ours. Nodes that register without our taint get it the same way.
+
+To all other decisions such a node is closed, as it is before and after (:func:`as_closed`): pods are bound to it meanwhile.
+"""
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.actions import Act, Ajar, Close
+from gpuscaler.lifecycle.interruptions import Remark
+from gpuscaler.lifecycle.steering.binding import steering_of
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import OFF, Policy
+from gpuscaler.model.taints import AJAR, Taint, untolerated
+from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT, UNSCHEDULABLE
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.keeping import is_closed
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.state.ledger import NOMINATING, Ledger
+from gpuscaler.planning.templates import daemon_sets, runs_on
+
+#: A window is open for so long at most, from when that shows.
+OPEN_SECONDS = 10.0
+#: A write that has not shown after so long is made again.
+REPEAT_SECONDS = 5.0
+#: A DaemonSet whose pod did not come is tried again after so long, and after twice as long each time, up to the second.
+FIRST_PAUSE, LONGEST_PAUSE = 60.0, 600.0
+#: While a window is open, pods that come are looked for so often.
+LOOK_SECONDS = 0.2
+
+ARRIVING, KEPT = Taint(ARRIVING_TAINT), Taint(KEPT_TAINT)
+
+
+class Attempt(Struct, frozen=True, gc=False):
+    """A DaemonSet, by ``namespace/name``, whose pod did not come to a node ``times`` times; it is tried again at ``again``."""
+
+    daemon: str
+    times: int
+    again: float
+    why: str
+
+
+class Window(Struct, frozen=True, gc=False):
+    """What is known of one closed machine's node. Moments that were not yet are 0.
+
+    ``opened`` is when its window was to open, ``seen`` when that first showed, ``closed`` when it was last to be closed again; all of them
+    are 0 while the node is closed. ``failed`` are DaemonSets whose pods did not come.
+    """
+
+    uid: str
+    opened: float = 0.0
+    seen: float = 0.0
+    closed: float = 0.0
+    failed: tuple[Attempt, ...] = ()
+
+
+class Site(Struct, frozen=True, gc=False):
+    """The node of a machine of ``pool``, by its id, that is not open yet or ``kept`` for large pods."""
+
+    node: Node
+    pool: str
+    instance: str
+    kept: bool = False
+
+
+class Windows(Struct, frozen=True, gc=False):
+    """``windows`` is what is remembered, by node; ``acts`` are to be carried out now, ``remarks`` are worth reporting."""
+
+    windows: Mapping[str, Window]
+    acts: tuple[Act, ...] = ()
+    remarks: tuple[Remark, ...] = ()
+
+
+def as_closed(cluster: Cluster) -> Cluster:
+    """``cluster`` with nodes whose window is open as they are when that is closed, but for :attr:`~gpuscaler.model.nodes.Node.ajar`.
+
+    The node controller writes a taint for each cordon, and takes it off some moments after that.
+    """
+    ours = {node.name: node for taint in CLOSING_TAINTS for node in cluster.table.tainted(taint)}
+    changed = tuple(closed for node in ours.values() if (closed := _as_closed(node)) is not node)
+    return cluster.apply(Delta(upserts=changed)) if changed else cluster
+
+
+def _as_closed(node: Node) -> Node:
+    ajar = node.unschedulable and any(taint.key in CLOSING_TAINTS and taint.effect == AJAR for taint in node.taints)
+    if node.unschedulable and not ajar:
+        return node
+    taints = tuple(one for one in node.taints if one.key != UNSCHEDULABLE)
+    if ajar:
+        taints = tuple(replace(one, effect="NoSchedule") if one.key in CLOSING_TAINTS else one for one in taints)
+        return replace(node, taints=taints, unschedulable=False, ajar=True)
+    return node if len(taints) == len(node.taints) else replace(node, taints=taints)
+
+
+def observe(before: Mapping[str, Window], book: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> Windows:
+    """The windows of machines of ``book``, and of kept ones, that open now, and those that are closed again."""
+    sites = _sites(book, cluster, policy)
+    if not sites and not before:
+        return Windows(before)
+    look = _Look(cluster, policy, now)
+    found: dict[str, Window] = {}
+    for site in sites:
+        after = look.at(site, before.get(site.node.name))
+        if after is not None:
+            found[site.node.name] = after
+    return Windows(before if found == before else found, tuple(look.acts), tuple(look.remarks))
+
+
+def _sites(book: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
+    """The nodes of machines that are not open yet, and of kept ones. What a person has opened or cordoned is left alone."""
+    leaving = {one.node for one in book.leaving}
+    found: dict[str, Site] = {}
+    for one in book.coming:
+        node = cluster.nodes.get(one.node)
+        if node is not None and (not one.ready or is_closed(node)):
+            found[node.name] = Site(node, one.key[0], one.instance)
+    for promise in book.promises:
+        node = cluster.nodes.get(promise.node)
+        if node is not None and promise.step == NOMINATING and is_closed(node):
+            found.setdefault(node.name, Site(node, promise.offering[0], node.provider_id))
+    opening = {one.node for one in book.promises if one.step != NOMINATING or one.lifted}
+    kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in found}
+    for name, member in members(kept, policy).items() if kept else ():
+        if member.pool.min_gpus_per_pod:
+            found[name] = Site(kept[name], member.pool.name, kept[name].provider_id)
+    sites = (replace(one, kept=any(taint.key == KEPT_TAINT for taint in one.node.taints)) for one in found.values())
+    out = leaving | opening
+    return sorted(
+        (one for one in sites if one.node.name not in out and not one.node.unschedulable and not one.node.deleted),
+        key=lambda one: one.node.name,
+    )
+
+
+def next_look(windows: Mapping[str, Window], now: float) -> float | None:
+    """When something may be due by the passing of time alone."""
+    moments = [now + LOOK_SECONDS if one.opened else min((each.again for each in one.failed), default=None) for one in windows.values()]
+    return min((max(at, now + LOOK_SECONDS) for at in moments if at is not None), default=None)
+
+
+def recalled(windows: Mapping[str, Window], now: float) -> Mapping[str, Window]:
+    """``windows`` as they were read at ``now``: no moment is after that, and writes that were under way are made again at once."""
+
+    def in_doubt(one: Window) -> Window:
+        failed = tuple(replace(each, again=min(each.again, now + LONGEST_PAUSE)) for each in one.failed)
+        latest = now if one.seen else now - REPEAT_SECONDS
+        return replace(one, opened=min(one.opened, latest), seen=min(one.seen, now), closed=0.0, failed=failed)
+
+    return {name: in_doubt(one) for name, one in windows.items()}
+
+
+def reports(windows: Mapping[str, Window]) -> Iterator[str]:
+    """A sentence for each DaemonSet whose pods did not come to machines that are not open yet."""
+    nodes: dict[tuple[str, str], list[str]] = {}
+    for name, window in sorted(windows.items()):
+        for one in window.failed:
+            nodes.setdefault((one.daemon, one.why), []).append(name)
+    for (daemon, why), names in sorted(nodes.items()):
+        more = f" and {len(names) - 1} more" if len(names) > 1 else ""
+        yield (
+            f"DaemonSet {daemon} has no pod on node {names[0]}{more}, where it should run before the machine opens: {why}; tried again "
+            f"after 1 to 10 min; look at its Events: kubectl describe daemonset"
+        )
+
+
+def explained(window: Window, now: float) -> Iterator[str]:
+    """What people want to know of one node whose window opens, in sentences that go on from ``it``."""
+    if window.opened:
+        yield "it is cordoned for seconds by gpuscaler, so that DaemonSets which do not tolerate its taint get their pods there"
+    for one in window.failed:
+        again = f"in {(one.again - now) / 60:.0f} min" if one.again > now + 30.0 else "soon"
+        yield f"it has no pod of DaemonSet {one.daemon}, which was tried {one.times} times: {one.why}; it is tried again {again}"
+
+
+class _Look:
+    """One look at all machines that are closed."""
+
+    def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
+        self._cluster, self._policy, self._now = cluster, policy, now
+        self._pools = {pool.name: pool for pool in policy.pools}
+        daemons = [(one, one.template.tolerations) for one in daemon_sets(cluster) if one.template is not None]
+        #: DaemonSets that our taint keeps away, and those that the taint of kept machines does.
+        self._blocked = {
+            kept: {key_of(one): one for one, tolerations in daemons if untolerated((KEPT if kept else ARRIVING,), tolerations)}
+            for kept in (False, True)
+        }
+        self.acts: list[Act] = []
+        self.remarks: list[Remark] = []
+
+    def at(self, site: Site, before: Window | None) -> Window | None:
+        """What is remembered of a node; nothing where there is nothing to do."""
+        node = site.node
+        window = before if before is not None and before.uid == node.uid else Window(node.uid)
+        missing = self._missing(site)
+        # A clock that was put back must not keep a window open.
+        opened, seen, closed = (min(at, self._now) for at in (window.opened, window.seen, window.closed))
+        failed = tuple(one for one in window.failed if one.daemon in missing)
+        window = Window(node.uid, opened, seen, closed, failed)
+        due = sorted(missing.keys() - {one.daemon for one in failed if self._now < one.again})
+        if node.ajar:
+            after = self._ajar(site, window, missing, due)
+        elif is_closed(node) or self._steering(site) != OFF:
+            after = self._shut(site, window, due)
+        else:
+            return None
+        return None if after == Window(node.uid) else after
+
+    def _shut(self, site: Site, window: Window, due: list[str]) -> Window:
+        """Open the window of a node that lacks pods of DaemonSets; close one that no taint of ours closes."""
+        if window.opened and not window.seen and self._now < window.opened + REPEAT_SECONDS:
+            return window
+        window = Window(window.uid, closed=window.closed, failed=window.failed)
+        if due:
+            names = ", ".join(f"DaemonSet {name}" for name in due)
+            self.acts.append(Ajar(site.node.name, f"until it has pods of {names}", kept=site.kept))
+            return replace(window, opened=self._now, closed=0.0)
+        return replace(window, closed=0.0) if is_closed(site.node) else self._close(site, window)
+
+    def _ajar(self, site: Site, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
+        """Close the window once the pods of the node's DaemonSets have come, or after a while."""
+        window = replace(window, opened=window.opened or self._now, seen=window.seen or self._now)
+        if due and not window.closed and self._now < window.seen + OPEN_SECONDS:
+            return window
+        return self._close(site, window if window.closed else self._failed(site, window, missing))
+
+    def _close(self, site: Site, window: Window) -> Window:
+        if window.closed and self._now < window.closed + REPEAT_SECONDS:
+            return window
+        why = "it is kept for large pods" if site.kept else "it is not open yet, and opens for the pods that it was bought for"
+        self.acts.append(Close(site.node.name, why, kept=site.kept))
+        return replace(window, closed=self._now)
+
+    def _failed(self, site: Site, window: Window, missing: Mapping[str, str]) -> Window:
+        """Remember the DaemonSets in ``missing``, each with the reason. All others have come."""
+        known = {one.daemon: one for one in window.failed}
+        failed = []
+        for name, why in sorted(missing.items()):
+            before = known.get(name, Attempt(name, 0, 0.0, why))
+            if self._now < before.again:
+                failed.append(before)
+                continue
+            pause = min(FIRST_PAUSE * 2.0 ** min(before.times, 10), LONGEST_PAUSE)
+            failed.append(Attempt(name, before.times + 1, self._now + pause, why))
+            if not before.times:
+                text = f"DaemonSet {name} has no pod on node {site.node.name}, which was cordoned for it: {why}"
+                self.remarks.append(Remark(site.instance, site.node.name, f"{text}; tried again in {pause / 60:.0f} min"))
+        return replace(window, failed=tuple(failed))
+
+    def _missing(self, site: Site) -> dict[str, str]:
+        """The DaemonSets that should have a pod on a node and have none that is bound, each with the reason.
+
+        One whose pod is ending or has failed gets no other before that is gone.
+        """
+        node, blocked = site.node, self._blocked[site.kept]
+        if not blocked:
+            return {}
+        bare = replace(node, taints=tuple(taint for taint in node.taints if taint.key not in CLOSING_TAINTS))
+        here = {owner_of(pod) for pod in self._cluster.on_node.get(node.name, {}).values() if pod.owner.kind == "DaemonSet"}
+        waiting = {owner_of(pod): pod.key for pod in self._waiting.get(node.name, ())}
+        missing = sorted(name for name, one in blocked.items() if name not in here and runs_on(one, bare))
+        return {
+            name: f"the scheduler has not bound pod {waiting[name]}" if name in waiting else "the DaemonSet controller made none"
+            for name in missing
+        }
+
+    def _steering(self, site: Site) -> str:
+        return steering_of(self._pools.get(site.pool), self._policy, frozenset())
+
+    @cached_property
+    def _waiting(self) -> Mapping[str, list[Pod]]:
+        """Pods of DaemonSets without a node, by the node that they are meant for."""
+        found: dict[str, list[Pod]] = {}
+        for key, bucket in self._cluster.unbound.items():
+            if key.owner.kind == "DaemonSet" and not key.terminating:
+                for pod in bucket.pods.values():
+                    for name in meant_for(pod):
+                        found.setdefault(name, []).append(pod)
+        return found
+
+
+def key_of(daemon: Workload) -> str:
+    return f"{daemon.namespace}/{daemon.name}"
+
+
+def owner_of(pod: Pod) -> str:
+    return f"{pod.namespace}/{pod.owner.name}"
+
+
+def meant_for(pod: Pod) -> Iterator[str]:
+    """The node that the DaemonSet controller made ``pod`` for: it names it in the required affinity, by a field."""
+    for term in pod.spec.node_affinity.terms if pod.spec.node_affinity is not None else ():
+        for field in term.fields:
+            if (field.key, field.operator) == ("metadata.name", "In"):
+                yield from field.values

@@ -1,0 +1,10 @@
+"""Giving a machine back in steps: close it, look again, wait for what replaces it, evict its pods, end it by its id.
+
+Until the machine is being ended every step can be undone: the node is opened again and nothing is lost.
+"""
+
+from gpuscaler.lifecycle.termination.eviction_answers import Refusal, hear
+from gpuscaler.lifecycle.termination.starting import begin, give_up
+from gpuscaler.lifecycle.termination.steps import Departure, is_marked, take_leave
+
+__all__ = ["Departure", "Refusal", "begin", "give_up", "hear", "is_marked", "take_leave"]

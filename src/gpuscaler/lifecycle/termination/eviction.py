@@ -1,0 +1,163 @@
+"""Whom to evict now, and how: in order, one group after the other, no more often than the API server asks for, and before the machine goes.
+
+A machine that the cloud takes away at a known moment sets a deadline. What gives way to it, in this order: the time that pods have to save
+their work and to end; the order of the groups; and at the very last PodDisruptionBudgets.
+"""
+
+import math
+from collections.abc import Iterator, Set
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.actions import Act, Checkpoint, Delete, Evict
+from gpuscaler.lifecycle.termination.node_pods import Residents, is_daemon
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.state.entries import Eviction, Leaving
+
+#: An eviction that was refused, or of which nothing is seen, is tried again after this long, then after twice as long, and so on; kubectl
+#: tries every 5 s.
+FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
+#: By so much everything has ended before the machine goes.
+MARGIN_SECONDS = 5.0
+#: What a pod that saves its work first keeps of a short notice to end in.
+END_IN_SECONDS = 30.0
+#: So long before the machine goes nobody is protected any more, and so long before budgets give way. The shortest notice of AWS is 120 s.
+PROTECTED_SECONDS, LAST_SECONDS = 120.0, 15.0
+
+
+class Effort(Struct, frozen=True, gc=False):
+    """``evictions`` is how far they are after ``acts``; ``done`` says that nobody is waited for any more.
+
+    ``held`` says in words what holds them up, empty where nothing does. ``idle`` are pods of which nothing is to be seen but that they are
+    still there: they neither end nor save their work.
+    """
+
+    evictions: tuple[Eviction, ...]
+    acts: tuple[Act, ...]
+    done: bool
+    held: str
+    idle: tuple[Pod, ...]
+
+
+def evict(one: Leaving, found: Residents, now: float, awaited: Set[str] = frozenset()) -> Effort:
+    """The evictions of the removal ``one`` from here. ``awaited`` are pods that machines are on their way for."""
+    known = {(entry.pod, entry.uid): entry for entry in one.evictions}
+    entries: list[Eviction] = []
+    acts: list[Act] = []
+    held: list[str] = []
+    idle: list[Pod] = []
+    turn = True
+    for group in found.groups:
+        for pod in group:
+            before = known.get((pod.key, pod.uid)) or Eviction(pod.key, pod.uid)
+            after, act = before, None
+            if (spared := why_spared(one, pod, now, awaited)) is not None:
+                held.append(spared)
+            elif turn or is_late(one, pod, now):
+                after, act, waits = _one(one, pod, before, now)
+                held += waits
+            if act is not None:
+                acts.append(act)
+            if after != Eviction(pod.key, pod.uid):
+                entries.append(after)
+            if not pod.deleted and not is_daemon(pod) and not is_saving(one, pod, after, now):
+                idle.append(pod)
+        turn = turn and not any(_holds_up(pod, entries, now) for pod in group)
+    return Effort(tuple(entries), tuple(acts), turn, _said(held), tuple(idle))
+
+
+def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
+    """The next of one pod: how far its eviction is then, what is done, and what it waits for, in words."""
+    again = now >= entry.again
+    if pod.deleted:
+        # What ends too late for the machine is asked once more, with less time.
+        if one.ends and pod.deleted > one.ends - MARGIN_SECONDS + 1.0 and again:
+            return _tried(one, entry, now), _evict(one, pod, now), iter(())
+        return entry, None, iter(())
+    if is_saving(one, pod, entry, now):
+        entry = entry if entry.signalled else replace(entry, signalled=now)
+        if pod.checkpoint_requested >= math.floor(entry.signalled) or not again:
+            return entry, None, iter((f"pod {pod.key} saves its work",))
+        asked = Checkpoint(pod.key, pod.uid, one.node, entry.signalled, saves_until(one, pod, entry.signalled) - entry.signalled)
+        return replace(entry, again=now + FIRST_PAUSE), asked, iter((f"pod {pod.key} saves its work",))
+    waits = iter((f"pod {pod.key} cannot be evicted: {entry.why}",) if entry.why and not is_daemon(pod) else ())
+    if entry.budget and one.ends and now >= one.ends - LAST_SECONDS:
+        # Whatever pause the last refusal asked for: there is no time for it.
+        if again or entry.again > now + FIRST_PAUSE:
+            return _tried(one, entry, now), Delete(pod.key, pod.uid, one.node, grace_left(one, now)), waits
+    elif (again or not entry.tries) and not (is_daemon(pod) and entry.tries):
+        return _tried(one, entry, now), _evict(one, pod, now), waits
+    return entry, None, waits
+
+
+def _evict(one: Leaving, pod: Pod, now: float) -> Evict:
+    left = grace_left(one, now)
+    return Evict(pod.key, pod.uid, one.node, left if one.ends and left < pod.spec.grace_seconds else None)
+
+
+def _tried(one: Leaving, entry: Eviction, now: float) -> Eviction:
+    # Where the machine does not wait, the pauses do not grow.
+    pause = FIRST_PAUSE if one.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
+    return replace(entry, tries=entry.tries + 1, again=now + pause)
+
+
+def grace_left(one: Leaving, now: float) -> int:
+    """How many whole seconds a pod has to end before the machine goes; one at least, since 0 would not even tell it to."""
+    return max(1, int(one.ends - MARGIN_SECONDS - now))
+
+
+def is_late(one: Leaving, pod: Pod, now: float) -> bool:
+    """Whether ``pod`` would not have its time to end any more if it waited for its turn."""
+    return bool(one.ends) and now >= one.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
+
+
+def why_spared(one: Leaving, pod: Pod, now: float, awaited: Set[str]) -> str | None:
+    """Why ``pod`` is left alone as long as it still gets its time before the machine goes, where the cloud has said early when that is."""
+    options = pod.options
+    needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
+    if not one.ends or pod.deleted or now >= one.ends - max(PROTECTED_SECONDS, needs):
+        return None
+    if is_protected(pod, now):
+        return f"an annotation of pod {pod.key} protects it for as long as the machine lasts"
+    if (pod.owner.kind == "Job" or options.gang) and options.restart_cost is None:
+        return f"pod {pod.key} states no restart cost and runs for as long as the machine lasts"
+    return f"pod {pod.key} waits for the machine that comes in the place of this one" if pod.key in awaited else None
+
+
+def is_protected(pod: Pod, now: float) -> bool:
+    """Whether an annotation or label of ``pod`` asks that it be left alone; for a time, that is from its start on, if that is known."""
+    options, start = pod.options, pod.started or pod.created
+    for_now = options.do_not_disrupt is not False and (options.do_not_disrupt is True or not start or now < start + options.do_not_disrupt)
+    return options.do_not_drain or options.safe_to_evict is False or for_now
+
+
+def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
+    """Whether ``pod`` is given time to save its work before it is evicted."""
+    if pod.options.grace is None or pod.deleted or pod.phase == "Pending":
+        return False
+    if entry.signalled and pod.checkpointed >= math.floor(entry.signalled):
+        return False
+    return now < saves_until(one, pod, entry.signalled or now)
+
+
+def saves_until(one: Leaving, pod: Pod, since: float) -> float:
+    """Until when ``pod``, which was asked at ``since`` to save its work, is given time for that."""
+    until = since + (pod.options.grace or 0.0)
+    if not one.ends:
+        return until
+    return min(until, one.ends - MARGIN_SECONDS - min(pod.spec.grace_seconds, END_IN_SECONDS))
+
+
+def _holds_up(pod: Pod, entries: list[Eviction], now: float) -> bool:
+    """Whether the next group waits for ``pod``. A DaemonSet's that may not be evicted leaves with the machine."""
+    if not is_daemon(pod) or pod.deleted:
+        return True
+    entry = next((entry for entry in entries if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)
+    return entry is None or not (entry.why or now >= entry.again)
+
+
+def _said(held: list[str]) -> str:
+    if not held:
+        return ""
+    return held[0] if len(held) == 1 else f"{held[0]} (and {len(held) - 1} more)"

@@ -1,0 +1,59 @@
+"""Removals that begin: those that a plan decided, and those of machines that never opened."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuscaler.lifecycle.registration.steps import Overdue
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import ENDING, Leaving
+from gpuscaler.planning.state.ledger import Ledger
+
+
+def begin(
+    book: Ledger, cluster: Cluster, policy: Policy, removals: tuple[Removal, ...], *, names: Mapping[str, str], now: float
+) -> list[ledger.Event]:
+    """Removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
+    under_way = {one.node for one in book.leaving}
+    coming = {one.node for one in book.coming if one.node}
+    nodes = {one.node: cluster.nodes[one.node] for one in removals if one.node in cluster.nodes}
+    found = members(nodes, policy)
+    alike = Counter(node.provider_id for node in cluster.nodes.values()) if nodes else Counter()
+    steps: list[ledger.Event] = []
+    for removal in removals:
+        node = nodes.get(removal.node)
+        if node is None or node.name in under_way or node.name in coming or not node.provider_id or node.name not in found:
+            continue
+        if alike[node.provider_id] > 1:
+            # To end the machine of one node would end what runs on the other (I4).
+            continue
+        offering = found[node.name].offering
+        steps.append(
+            ledger.Left(
+                Leaving(
+                    node=node.name,
+                    instance=node.provider_id,
+                    offering=offering.key if offering is not None else (found[node.name].pool.name, "", "", ""),
+                    reason=removal.reason,
+                    at=now,
+                    since=now,
+                    pods=tuple(move.pod for move in removal.moves),
+                    to=tuple(move.to if move.to in cluster.nodes else "" for move in removal.moves),
+                    needs=tuple(names[needed] for needed in removal.needs if needed in names),
+                )
+            )
+        )
+    return steps
+
+
+def give_up(overdue: Overdue, now: float) -> ledger.Left:
+    """The removal of a machine that never opened: nothing runs there, so it is ended at once."""
+    one = overdue.machine
+    return ledger.Left(
+        Leaving(
+            node=one.node or one.instance, instance=one.instance, offering=one.key, reason=overdue.reason, at=now, since=now, step=ENDING
+        )
+    )

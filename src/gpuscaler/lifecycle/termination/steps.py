@@ -1,0 +1,366 @@
+"""The way of a removal, step by step. What is done next depends on what is seen and on the ledger alone: a restart goes on from there."""
+
+from collections.abc import Mapping, Set
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.actions import Act, Clear, End, Exclude, Extend, Mark, Unmark
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.termination.eviction import MARGIN_SECONDS, evict
+from gpuscaler.lifecycle.termination.last_checks import Objections
+from gpuscaler.lifecycle.termination.node_pods import Residents, residents
+from gpuscaler.lifecycle.termination.volumes import attachments, unused
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Delivery, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT
+from gpuscaler.planning.idle import STUCK_AFTER
+from gpuscaler.planning.membership import members
+from gpuscaler.planning.scale_down.blockers import unhealthy
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.sparing import GivenUp
+
+#: A write that has not shown after so long is made again. Evictions do not wait for one that concerns load balancers any longer.
+REPEAT_SECONDS = 5.0
+#: A node that cannot be emptied within this time, and what its pods take to save their work, is opened again; so is one that waits as long
+#: for what replaces it. Longer than it takes a machine to be given up that does not come. Cluster Autoscaler tries evictions for 2 minutes.
+DRAIN_SECONDS, WAIT_SECONDS = 600.0, 2400.0
+#: How long volumes may take to be detached. Kubernetes itself takes one away by force 6 minutes after its node is gone.
+DETACH_SECONDS = 120.0
+#: An empty node is looked at once more after so long before its machine is ended: the scheduler may have bound a pod just before it saw
+#: the taint. An end that has come to nothing is asked for again.
+SETTLE_SECONDS, END_SECONDS = 1.0, 60.0
+#: So long the cloud's controller has to delete the Node of a machine that is gone.
+CLEAR_SECONDS = 60.0
+
+
+class Departure(Struct, frozen=True, gc=False):
+    """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why.
+
+    ``given_up`` are those of them whose pods did not go in time: it would be no use to try again at once.
+    """
+
+    steps: tuple[ledger.Event, ...] = ()
+    acts: tuple[Act, ...] = ()
+    kept: tuple[tuple[str, str], ...] = ()
+    given_up: tuple[GivenUp, ...] = ()
+
+
+def take_leave(
+    book: Ledger,
+    cluster: Cluster,
+    inventory: Inventory | None,
+    policy: Policy,
+    *,
+    now: float,
+    unseen: Mapping[str, str] | None = None,
+    roll: Roll | None = None,
+    held: str = "",
+    unsafe: Mapping[Key, str] | None = None,
+) -> Departure:
+    """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words.
+
+    While a person holds removals, ``held`` says so: those that can still be undone are undone, but for machines that the cloud takes.
+    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
+    """
+    roll = roll or Roll.of(cluster, inventory)
+    door = _Door(book, cluster, policy, now, roll)
+    door.listed_at = 0.0 if inventory is None else inventory.at
+    door.unseen = unseen or {}
+    door.unsafe = unsafe or {}
+    door.deliveries = () if inventory is None else inventory.deliveries
+    door.held = held
+    halted = bool(book.leaving) and is_halted(book, roll, policy)
+    for one in book.leaving:
+        # What falls silent together with most others is no machine of its own that broke.
+        if (one.forced and not one.unready) or one.step in (ENDING, CLEARING, REOPENING) or not halted:
+            door.go_on(one)
+    door.clean_up()
+    return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept), tuple(door.given_up))
+
+
+def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
+    """Whether so many nodes are not Ready that nobody is evicted, either, until it is known what is the matter."""
+    promised = frozenset(one.node for one in book.coming if one.node)
+    return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
+
+
+class _Door:
+    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: Roll) -> None:
+        self.book = book
+        self.cluster = cluster
+        self.now = now
+        self.roll = roll
+        self.alive = None if roll.listed.instances is None else roll.listed.alive
+        self.listed_at = 0.0
+        self.objections = Objections(book, cluster, policy, now)
+        self.prices = {one.key: one.price for pool in policy.pools for one in pool.offerings} if book.leaving else {}
+        self.steps: list[ledger.Event] = []
+        self.acts: list[Act] = []
+        self.kept: list[tuple[str, str]] = []
+        self.given_up: list[GivenUp] = []
+        self.unseen: Mapping[str, str] = {}
+        self.deliveries: tuple[Delivery, ...] = ()
+        self.unsafe: Mapping[Key, str] = {}
+        self.held = ""
+
+    @cached_property
+    def awaited(self) -> frozenset[str]:
+        """The pods that machines on their way are for."""
+        return frozenset(pod for one in self.book.coming for pod in one.pods)
+
+    def awaited_for(self, one: Leaving, found: Residents) -> Set[str]:
+        """The pods of a node that machines on their way are for; a group that ends a machine most often launches another in its place."""
+        if not one.ends:
+            return frozenset()
+        return self.awaited | {pod.key for pod in found.missed} if one.held and one.offering[0] in self.delivered else self.awaited
+
+    @cached_property
+    def delivered(self) -> Set[str]:
+        """Pools whose groups launch machines by themselves now, or have launched some that are not open yet."""
+        unopened = {one.pool for one in self.roll.nodeless} | {one.key[0] for one in self.book.coming if not one.order}
+        return unopened | {one.pool for one in self.deliveries if one.missing and not one.failing}
+
+    @cached_property
+    def attached(self) -> Mapping[str, Set[str]]:
+        """The volumes of each node, looked up once for all that are being emptied."""
+        return attachments(self.cluster)
+
+    def go_on(self, one: Leaving) -> None:
+        node = self.cluster.nodes.get(one.node)
+        if node is not None and node.provider_id != one.instance:
+            # A new machine has taken the name.
+            node = None
+        if (
+            one.ends
+            and self.now > one.ends
+            and self.alive is not None
+            and one.instance not in self.alive
+            and one.step not in (ENDING, CLEARING)
+        ):
+            # It went as was announced.
+            self.go(one, ENDING)
+        elif one.step == ENDING:
+            self.end(one, node)
+        elif one.step == CLEARING:
+            self.clear(one, node)
+        elif node is None or node.deleted:
+            # Somebody else removed the Node; the machine behind it is ended all the same.
+            self.go(one, ENDING)
+        elif one.step == REOPENING:
+            self.reopen(one, node)
+        elif reason := self.why_given_up(one, node):
+            self.keep(one, node, reason)
+        elif one.step == MARKING:
+            self.mark(one, node)
+        elif not is_marked(node) and not one.forced:
+            self.keep(one, node, "somebody has taken our taint off it")
+        elif one.step == WAITING:
+            self.wait(one, node)
+        elif one.step == DRAINING:
+            self.drain(one, node)
+        else:
+            self.detach(one, node)
+
+    def why_given_up(self, one: Leaving, node: Node) -> str:
+        """Why a removal that could still be undone is, in words; empty where it goes on."""
+        if one.unready and node.ready:
+            return "it is Ready again"
+        return self.held if one.unready or not one.forced else ""
+
+    def go(self, one: Leaving, step: str) -> Leaving:
+        moved = self.moved(one, step)
+        self.steps.append(ledger.Left(moved))
+        return moved
+
+    def moved(self, one: Leaving, step: str) -> Leaving:
+        return replace(one, step=step, since=self.now, tried=0.0, detail="")
+
+    def note(self, one: Leaving) -> None:
+        """Write down what changed within a step."""
+        if one not in self.book.leaving:
+            self.steps.append(ledger.Left(one))
+
+    def mark(self, one: Leaving, node: Node) -> None:
+        if is_marked(node) or (one.forced and one.tried and self.now >= one.tried + REPEAT_SECONDS / 2):
+            # A machine that the cloud takes does not wait for an API server that is slow.
+            self.wait(self.go(one, WAITING), node)
+        elif self.now >= one.tried + REPEAT_SECONDS:
+            self.note(replace(one, tried=self.now))
+            self.acts.append(Mark(node.name, one.reason))
+
+    def wait(self, one: Leaving, node: Node) -> None:
+        """Look again, now that nobody else comes; then wait until what replaces the node is open."""
+        found = residents(self.cluster, node, self.now)
+        why = None if one.forced else self.objections.before(one, node, found)
+        if why is not None:
+            self.keep(one, node, why)
+        elif one.bereft or self.now >= one.since + WAIT_SECONDS:
+            self.keep(one, node, "what replaces it did not come")
+        elif not one.needs:
+            self.drain(self.go(one, DRAINING), node)
+
+    def drain(self, one: Leaving, node: Node) -> None:
+        """Evict who is left; a node that does not get empty stays."""
+        found = residents(self.cluster, node, self.now)
+        why = None if one.forced else self.objections.during(one, node, found)
+        if why is not None:
+            self.keep(one, node, why)
+            return
+        marked = is_marked(node)
+        if not marked or EXCLUDE_LABEL not in node.labels:
+            if self.now >= one.tried + REPEAT_SECONDS:
+                # A machine that is taken does not wait for its taint; but without it whoever is evicted may come back at once.
+                self.acts.append(Exclude(node.name, one.reason) if marked else Mark(node.name, one.reason))
+                one = replace(one, tried=self.now)
+            if not one.forced and self.now < one.since + REPEAT_SECONDS:
+                # Load balancers are told before anybody goes whom they still ask.
+                self.note(one)
+                return
+        if not (one.forced or node.ready):
+            self.hold(one, node, found, "it is not Ready, so what runs on it is not known")
+            return
+        one = self.extended(one)
+        effort = evict(one, found, self.now, self.awaited_for(one, found))
+        one = replace(one, evictions=effort.evictions)
+        if effort.done:
+            self.detach(self.go(one, DETACHING), node)
+        elif effort.idle and self.overdue(one, effort.idle):
+            first = f"pod {effort.idle[0].key} "
+            told = effort.held.startswith(first)
+            self.hold(one, node, found, effort.held if told else f"{first}is still there{': ' if effort.held else ''}{effort.held}")
+        else:
+            self.acts += effort.acts
+            refused = any(entry.why for entry in one.evictions)
+            self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
+
+    def extended(self, one: Leaving) -> Leaving:
+        """Have the cloud hold the machine until its pods are gone: they may end as late as the machine was to go."""
+        if not one.held or self.now < max(one.at, one.extended) + one.held / 2:
+            return one
+        self.acts.append(Extend(one.instance, one.node))
+        return replace(one, extended=self.now)
+
+    def cost(self, one: Leaving) -> str:
+        price = self.prices.get(one.offering)
+        return "" if price is None else f"; it costs ${price:.2f} an hour"
+
+    def overdue(self, one: Leaving, pods: tuple[Pod, ...]) -> bool:
+        return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
+
+    def hold(self, one: Leaving, node: Node, found: Residents, held: str) -> None:
+        """Nothing is done; a node that this is true of for too long is opened again."""
+        if self.overdue(one, ()):
+            why = f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
+            self.given_up.append(GivenUp(node.name, one.instance, one.offering, why, self.now))
+            self.keep(one, node, why)
+        else:
+            self.note(replace(one, detail=said(held, found)))
+
+    def detach(self, one: Leaving, node: Node) -> None:
+        """Wait until volumes are detached, for a while; until then the removal can be undone."""
+        found = residents(self.cluster, node, self.now)
+        if self.turned_back(one, node, found):
+            return
+        volumes = unused(self.cluster, node, self.attached.get(node.name, frozenset()))
+        until = min(one.since + DETACH_SECONDS, one.ends - MARGIN_SECONDS if one.ends else one.since + DETACH_SECONDS)
+        if volumes and self.now < until:
+            self.note(replace(one, detail=f"volume {volumes[0]} is still attached to it"))
+        else:
+            self.end(replace(self.go(one, ENDING), detail=said("", found)), node)
+
+    def turned_back(self, one: Leaving, node: Node, found: Residents) -> bool:
+        """Whether an empty node is none any more: who came meanwhile keeps it, who came back is evicted again."""
+        why = None if one.forced else self.objections.during(one, node, found)
+        if why is not None:
+            self.keep(one, node, why)
+        elif not evict(one, found, self.now).done:
+            self.go(one, DRAINING)
+        else:
+            return False
+        return True
+
+    def end(self, one: Leaving, node: Node | None) -> None:
+        """End the machine, and see that it is gone. Right before, the node is looked at for the last time."""
+        gone = self.alive is not None and one.instance not in self.alive and self.listed_at > max(one.since, one.tried)
+        if node is not None and not one.forced and one.node in self.unseen:
+            # As long as the watch has not shown them the node looks as idle as before, and is not closed again at once.
+            self.given_up.append(GivenUp(node.name, one.instance, one.offering, self.unseen[one.node], self.now))
+            self.keep(one, node, self.unseen[one.node])
+        elif one.tried and gone:
+            self.steps.append(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
+        elif not one.tried or self.now >= one.tried + END_SECONDS:
+            self.end_if_empty(one, node)
+
+    def end_if_empty(self, one: Leaving, node: Node | None) -> None:
+        """Ask for the end of a machine that nobody has come to: the first time, and again where it is still there long after.
+
+        A machine that never opened has come here at once, and nothing of it is looked at.
+        """
+        opened = one.since > one.at
+        if opened and not one.forced and one.offering in self.unsafe:
+            self.note(replace(one, detail=self.unsafe[one.offering]))
+            return
+        if opened and node is not None and not node.deleted and self.turned_back(one, node, residents(self.cluster, node, self.now)):
+            return
+        if node is None or one.forced or one.tried or not opened or self.now >= one.since + SETTLE_SECONDS:
+            self.ask_to_end(one, node)
+        else:
+            self.note(one)
+
+    def ask_to_end(self, one: Leaving, node: Node | None) -> None:
+        self.steps.append(ledger.Left(replace(one, tried=self.now)))
+        look = node is not None and not one.forced and one.since > one.at
+        self.acts.append(End(one.instance, one.node, one.reason, look))
+
+    def clear(self, one: Leaving, node: Node | None) -> None:
+        """Delete the Node of a machine that is gone, if nobody else has."""
+        if node is None:
+            self.steps.append(ledger.Finished(one.node))
+        elif self.alive is not None and one.instance in self.alive:
+            self.go(one, ENDING)
+        elif self.now >= max(one.since + CLEAR_SECONDS, one.tried + REPEAT_SECONDS) and not node.deleted:
+            self.note(replace(one, tried=self.now))
+            self.acts.append(Clear(node.name, node.uid, "its machine is gone"))
+
+    def keep(self, one: Leaving, node: Node, why: str) -> None:
+        self.kept.append((one.node, why))
+        self.reopen(self.go(one, REOPENING), node)
+
+    def reopen(self, one: Leaving, node: Node) -> None:
+        if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:
+            self.steps.append(ledger.Finished(one.node))
+        elif self.now >= one.tried + REPEAT_SECONDS:
+            self.steps.append(ledger.Left(replace(one, tried=self.now)))
+            self.acts.append(Unmark(node.name, "its removal was given up"))
+
+    def clean_up(self) -> None:
+        """Our own taints that no removal stands behind are left from a time that nobody remembers: they come off.
+
+        Those of machines that are not listed are not ours: another gpuscaler, which has other pools of this cluster, removes these.
+        """
+        under_way = {one.node for one in self.book.leaving}
+        for node in self.cluster.table.tainted(LEAVING_TAINT):
+            if node.name not in under_way and node.name not in self.roll.unlisted:
+                self.acts.append(Unmark(node.name, "no removal of it is under way"))
+
+
+def is_marked(node: Node) -> bool:
+    """Whether our leaving taint keeps pods away."""
+    return any(taint.key == LEAVING_TAINT for taint in node.taints)
+
+
+def said(held: str, found: Residents) -> str:
+    """What holds a step up, and who is not waited for any more."""
+    if not found.stuck:
+        return held
+    first, more = found.stuck[0], len(found.stuck) - 1
+    behind = f"pod {first.key}{f' and {more} more' if more else ''} should have ended {STUCK_AFTER:g} s ago and more"
+    return f"{held}{'; ' if held else ''}{behind}: its kubelet does not answer, or a finalizer holds it. It is not waited for"

@@ -1,0 +1,156 @@
+"""Noticing that a node does not take whom plans put there, and planning without it."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, TYPE, affinity, bought, node, offering, planned, pod, pods, pool, spec
+
+from gpuscaler.lifecycle.node_health.refusing_nodes import expected, face, refused, tried_in_vain
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.failover import avoiding
+from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.refusals import Cleared, Refusal, Refusals, Refused, Wait
+
+ONE = spec(gpus=1)
+GANG = {"gang": "g", "gang_size": 2}
+
+
+def avoids(*names: str, of: Any = ONE) -> State:
+    return State(refusing={of.digest: frozenset(names)})
+
+
+# Planning
+
+
+def test_a_pod_that_every_open_node_refuses_gets_a_machine_of_its_own() -> None:
+    items: list[Item] = [node("a"), node("b"), pod("p")]
+
+    assert bought(planned(items)) == {}
+    assert bought(planned(items, state=avoids("a", "b"))) == {"g.1": 1}
+
+
+def test_a_pod_that_one_node_refuses_goes_to_another() -> None:
+    made = planned([node("a"), node("b"), pod("p")], state=avoids("a"))
+
+    assert made.placements == (Placement("default/p", "b"),)
+
+
+def test_other_kinds_of_pods_go_to_the_node_as_before() -> None:
+    other = spec(gpus=1, cpu=2)
+    made = planned([node("a"), pod("p"), pod("q", other)], state=avoids("a"))
+
+    assert made.placements == (Placement("default/q", "a"),)
+    assert [machine.pods for machine in made.machines] == [("default/p",)]
+
+
+def test_what_the_pod_asks_of_nodes_by_itself_still_holds() -> None:
+    choosy = spec(gpus=1, node_affinity=affinity(TYPE, "g.2"))
+    pools = pool(offering("g.1", 1.0), offering("g.2", 3.0))
+    made = planned([node("a", offering("g.2")), pod("p", choosy)], pools, state=avoids("a", of=choosy))
+
+    assert bought(made) == {"g.2": 1}
+
+
+def test_a_gang_avoids_nodes_that_refuse_its_members() -> None:
+    items: list[Item] = [node("a"), node("b"), *pods("p", 2, options=GANG)]
+
+    assert bought(planned(items)) == {}
+    assert sum(bought(planned(items, state=avoids("a"))).values()) >= 1
+
+
+def test_without_refusals_plans_are_as_they_were() -> None:
+    items: list[Item] = [node("a"), *pods("p", 3)]
+
+    assert planned(items, state=State(refusing={})) == planned(items) == planned(items, state=avoids("a", of=spec(gpus=4)))
+
+
+def test_a_term_without_requirements_goes_on_to_match_no_node() -> None:
+    empty = spec(gpus=1, node_affinity=NodeSelector((NodeSelectorTerm(),)))
+    found = avoiding(empty, frozenset({"a"}))
+
+    assert found.node_affinity is not None
+    assert not found.node_affinity.matches({}, "b")
+
+
+def test_specifications_that_avoid_different_nodes_are_told_apart() -> None:
+    digests = {avoiding(ONE, frozenset(names)).digest for names in ("a", "b", "ab")} | {ONE.digest}
+
+    assert len(digests) == 4
+
+
+# Noticing
+
+WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
+
+
+def seen(*items: Item, known: Refusals = WAITS, tried: float = NOW - 1.0) -> list[Refused | Cleared]:
+    return refused(known, Cluster.of(items), attempts={"default/p": tried}, said={"default/p": "0/1 nodes are available"}, now=NOW)
+
+
+def test_a_minute_and_a_newer_attempt_later_the_node_has_refused_the_pod_in_the_schedulers_words() -> None:
+    (one,) = seen(node("a"), pod("p"))
+
+    assert one == Refused("default/p", ONE.digest, "a", face(node("a")), NOW, "0/1 nodes are available")
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (node("a"),),
+        (node("a"), pod("p", on="a")),
+        (node("a"), pod("p", phase="Failed")),
+        (node("a"), pod("p", deleted=NOW)),
+        (pod("p"),),
+        (node("a", ready=False), pod("p")),
+    ],
+    ids=["gone", "bound", "finished", "being deleted", "no such node", "node not ready"],
+)
+def test_who_waits_no_more_or_for_nothing_was_not_refused(items: tuple[Item, ...]) -> None:
+    assert seen(*items) == []
+
+
+def test_a_suspicion_that_no_plan_has_shared_is_no_refusal() -> None:
+    assert seen(node("a"), pod("p"), known=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
+
+
+@pytest.mark.parametrize(
+    ("since", "tried", "in_vain"),
+    [(59.0, 1.0, False), (60.0, 1.0, True), (300.0, 301.0, False), (330.0, 400.0, True), (330.0, None, True), (100.0, None, False)],
+)
+def test_an_attempt_counts_when_it_is_newer_and_is_taken_for_made_after_five_minutes(
+    since: float, tried: float | None, in_vain: bool
+) -> None:
+    attempts = {} if tried is None else {"p": NOW - tried}
+
+    assert tried_in_vain("p", NOW - since, attempts=attempts, now=NOW) is in_vain
+
+
+@pytest.mark.parametrize(
+    ("now", "cleared"),
+    [
+        (node("a"), False),
+        (node("a", taints=(Taint("gpuscaler.io/idle", effect="PreferNoSchedule"), Taint("gpuscaler.io/leaving"))), False),
+        (node("a", taints=(Taint("team", "ml"),)), True),
+        (node("a", labels={"repaired": "yes"}), True),
+        (node("a", allocatable={"cpu": 1}), True),
+        (node("a", unschedulable=True), True),
+        (None, True),
+    ],
+    ids=["same", "our own taints", "taint", "label", "allocatable", "cordon", "gone"],
+)
+def test_a_node_is_avoided_until_it_is_another_than_it_was(now: Node | None, cleared: bool) -> None:
+    known = Refusals(avoided=(Refusal("x", "a", face(node("a")), NOW + 60.0), Refusal("y", "a", face(node("a")), NOW + 60.0)))
+    found = seen(*([now] if now is not None else []), known=known)
+
+    assert found == ([Cleared("a")] if cleared else [])
+
+
+def test_only_nodes_that_exist_and_are_open_are_expected_to_take_pods() -> None:
+    cluster = Cluster.of([node("a"), node("b")])
+    placements = (Placement("p", "a"), Placement("q", "b"), Placement("r", "order-0"))
+
+    assert expected(cluster, placements, {"b"}, NOW).placements == (("p", "a"),)

@@ -1,0 +1,79 @@
+"""The taint of machines that are kept for large pods."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, node, offering, pod, pool, spec
+
+from gpuscaler.lifecycle.actions import Act, Close, Lift
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.node_marks.kept_taint import UNCORDONED, keep
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import AJAR, Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
+from gpuscaler.planning.keeping import is_closed, lifted
+from gpuscaler.planning.room import Room
+from gpuscaler.planning.state.entries import Leaving
+from gpuscaler.planning.state.ledger import Coming, Ledger, Promise
+
+KIND = offering("g.8", gpus=8)
+NOTHING = Ledger()
+KEEPING, OTHER = Policy((pool(KIND, min_gpus_per_pod=8),)), Policy((pool(KIND),))
+
+
+def machine(*taints: str, **more: Any) -> Node:
+    return node("a", KIND, **{"provider_id": "i-a", "taints": tuple(map(Taint, taints)), **more})
+
+
+def acts(one: Node, policy: Policy = KEEPING, book: Ledger = NOTHING, inventory: Inventory | None = None) -> list[Act]:
+    cluster = Cluster.of([one])
+    return list(keep(book, cluster, policy, Roll.of(cluster, inventory), inventory))
+
+
+def test_a_machine_that_has_come_gets_the_taint_of_kept_ones_in_place_of_the_other() -> None:
+    assert acts(machine(ARRIVING_TAINT)) == [Close("a", "it is kept for pods of at least 8 GPUs", kept=True)]
+    assert acts(machine(KEPT_TAINT)) == []
+    assert acts(machine()) == [], "a person has opened it"
+
+
+def test_a_taint_that_was_left_without_its_hard_effect_by_an_uncordon_is_made_whole_or_taken_off() -> None:
+    arriving, kept = (node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=AJAR),)) for key in (ARRIVING_TAINT, KEPT_TAINT))
+
+    assert acts(arriving, OTHER) == [Lift("a", UNCORDONED)]
+    assert acts(kept) == [Close("a", UNCORDONED, kept=True)]
+
+
+@pytest.mark.parametrize(
+    "book",
+    [
+        Ledger(coming=(Coming("o", "o", (KIND.key,), 1.0, 1.0, node="a"),)),
+        Ledger(promises=(Promise("a", KIND.key, (), NOW),)),
+        Ledger(leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),)),
+    ],
+)
+def test_what_is_under_way_is_left_as_it_is(book: Ledger) -> None:
+    assert acts(machine(ARRIVING_TAINT), book=book) == []
+    assert acts(machine(KEPT_TAINT), OTHER, book) == []
+
+
+def test_machines_of_a_pool_that_keeps_none_any_more_open() -> None:
+    assert acts(machine(KEPT_TAINT), OTHER) == [Lift("a", "its pool keeps no machines for large pods")]
+    assert acts(machine(ARRIVING_TAINT), OTHER) == [], "it opens by the ledger"
+    theirs = Inventory(NOW, (), let_go=("old",))
+    bought = replace(machine(KEPT_TAINT), bought=("old", "on-demand", "g.8", "z1"))
+    assert acts(bought, inventory=theirs)[:1] == [Lift("a", "pool old is ours no longer")]
+
+
+@pytest.mark.parametrize("key", [ARRIVING_TAINT, KEPT_TAINT])
+def test_neither_taint_is_an_obstacle_to_a_plan(key: str) -> None:
+    closed = machine(key)
+    large = pod("large", spec(gpus=8))
+
+    assert is_closed(closed)
+    cluster = Cluster.of([closed])
+    assert not Room.of(cluster).admitting(large.spec, large.labels, slice(0, 1))[0]
+    assert Room.of(cluster).admitting(lifted(large.spec), large.labels, slice(0, 1))[0]

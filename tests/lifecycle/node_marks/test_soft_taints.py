@@ -1,0 +1,107 @@
+"""Which machines bear soft taints."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle.node_marks.soft_taints import IDLE, LITTLE_USED, SOFT_TAINTS, discourage, shares_used, taints_due
+from gpuscaler.model.cluster import Cluster, Delta
+from gpuscaler.model.labels import NO_LABELS
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.taints import HARD_EFFECTS, Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
+
+SIZE = {"cpu": 8000, "memory": 2**35, "pods": 50, "nvidia.com/gpu": 4}
+POLICY = Policy((Pool("gpu", (Offering("gpu", "on-demand", "g4", "z1", 1.0, SIZE, {}),)),))
+KEYS = (LITTLE_USED.key, IDLE.key)
+
+
+def due(taken: dict[str, list[int]], whole: dict[str, list[int]]) -> list[int]:
+    shares = shares_used({name: np.array(one) for name, one in taken.items()}, {name: np.array(one) for name, one in whole.items()})
+    found: list[int] = taints_due(shares).tolist()
+    return found
+
+
+def test_idle_machines_bear_both_taints_and_machines_used_by_half_or_less_one() -> None:
+    assert due({"nvidia.com/gpu": [0, 1, 4, 5, 8]}, {"nvidia.com/gpu": [8] * 5}) == [2, 1, 1, 0, 0]
+
+
+def test_pods_without_gpus_do_not_make_a_gpu_machine_one_that_is_used() -> None:
+    assert due({"nvidia.com/gpu": [0, 0], "cpu": [7000, 7000]}, {"nvidia.com/gpu": [8, 0], "cpu": [8000, 8000]}) == [2, 0]
+
+
+def test_a_full_machine_whose_device_plugin_has_gone_is_not_little_used() -> None:
+    assert due({"nvidia.com/gpu": [8, 0], "cpu": [100, 100]}, {"nvidia.com/gpu": [0, 8], "cpu": [1000, 1000]}) == [0, 2]
+
+
+def test_parts_of_gpus_count_where_whole_ones_are_not_asked_for() -> None:
+    whole = {"nvidia.com/gpu": [2, 2], "gpuscaler.io/gpu-milli": [2000, 2000]}
+    assert due({"nvidia.com/gpu": [0, 0], "gpuscaler.io/gpu-milli": [1000, 1460]}, whole) == [1, 0]
+
+
+def test_what_is_used_most_decides_on_machines_without_devices() -> None:
+    whole = {"cpu": [8000, 8000], "memory": [100, 100]}
+    assert due({"cpu": [1000, 1000], "memory": [60, 40]}, whole) == [0, 1]
+
+
+def test_a_machine_that_tells_of_no_resource_counts_as_idle() -> None:
+    assert due({}, {"cpu": [0]}) == [2]
+
+
+def test_the_taints_keep_nobody_away() -> None:
+    assert not {taint.effect for taint in SOFT_TAINTS} & set(HARD_EFFECTS)
+    assert len({taint.key for taint in SOFT_TAINTS}) == len(SOFT_TAINTS)
+
+
+def cluster(used: int, *, taints: Sequence[Taint] = (), pool: str = "gpu") -> Cluster:
+    """One machine of 4 GPUs with ``used`` pods of one GPU."""
+    node = Node(name="n", labels={"gpuscaler.io/pool": pool}, allocatable=SIZE, taints=tuple(taints))
+    spec = PodSpec(digest="one", namespace="d", requests={"nvidia.com/gpu": 1})
+    pods = tuple(
+        Pod(namespace="d", name=f"p{number}", spec=spec, labels=NO_LABELS, uid=f"p{number}", node_name="n", phase="Running")
+        for number in range(used)
+    )
+    return Cluster().apply(Delta((node, *pods)))
+
+
+def marks(of: Cluster, policy: Policy = POLICY) -> list[tuple[str, ...]]:
+    return [act.taints for act in discourage(of, policy)]
+
+
+def test_a_machine_gets_the_taints_that_are_due_and_loses_those_that_are_not() -> None:
+    assert marks(cluster(0)) == [KEYS]
+    assert marks(cluster(2)) == [KEYS[:1]]
+    assert marks(cluster(2, taints=SOFT_TAINTS)) == [KEYS[:1]]
+    assert marks(cluster(3, taints=SOFT_TAINTS)) == [()]
+
+
+def test_a_machine_that_bears_the_second_taint_without_the_first_is_put_right() -> None:
+    assert marks(cluster(0, taints=SOFT_TAINTS[1:])) == [KEYS]
+    assert marks(cluster(2, taints=SOFT_TAINTS[1:])) == [KEYS[:1]]
+    assert marks(cluster(4, taints=SOFT_TAINTS[1:])) == [()]
+
+
+def test_a_cluster_without_machines_has_nothing_to_mark() -> None:
+    assert marks(Cluster()) == []
+
+
+def test_a_machine_that_bears_what_is_due_is_left_as_it_is() -> None:
+    assert marks(cluster(0, taints=SOFT_TAINTS)) == []
+    assert marks(cluster(4)) == []
+
+
+def test_machines_that_arrive_or_leave_or_are_nobodys_are_left_as_they_are() -> None:
+    assert marks(cluster(0, taints=(Taint(ARRIVING_TAINT),))) == []
+    assert marks(cluster(0, taints=(Taint(LEAVING_TAINT),))) == []
+    assert marks(cluster(0, pool="another")) == []
+
+
+def test_machines_that_are_kept_for_large_pods_are_left_as_they_are() -> None:
+    assert marks(cluster(0), Policy((replace(POLICY.pools[0], min_gpus_per_pod=2),))) == []
+
+
+def test_the_reason_tells_how_much_is_used() -> None:
+    assert [act.reason for act in discourage(cluster(1), POLICY)] == ["25% of it is used"]

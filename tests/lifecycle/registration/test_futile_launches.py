@@ -1,0 +1,77 @@
+"""What a group launches in place of machines that came to nothing is ended once it goes on, and not before."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, offering
+
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.registration.futile_launches import MOST_ENDED, WITHIN_SECONDS, Relaunching
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import TERMINATED, Instance, Inventory
+from gpuscaler.planning.state import breakers
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.events import Absent, Failed, Fruitless
+from gpuscaler.planning.state.ledger import Ledger
+
+KIND = offering("g.1")
+OTHER = offering("g.2")
+
+
+def instance(name: str, **more: Any) -> Instance:
+    return Instance(name, *KIND.key, **{"launched": NOW - 5.0, **more})
+
+
+def ended(count: int, **more: Any) -> tuple[Instance, ...]:
+    return tuple(instance(f"i-{number}", **{"state": TERMINATED, "launched": NOW - 60.0, **more}) for number in range(count))
+
+
+def failing(times: int = 2, key: Any = KIND.key) -> Breakers:
+    known = Breakers()
+    for _ in range(times):
+        known = breakers.step(known, Failed(key, NOW - 300.0, "it ended before it opened"))
+    return known
+
+
+def is_covered(over: tuple[Instance, ...], known: Breakers, *, book: Ledger | None = None) -> bool:
+    newest = instance("i-new")
+    roll = Roll.of(Cluster(), Inventory(NOW, (newest, *over)))
+    return Relaunching(book or Ledger(), roll, known, NOW).covers(newest)
+
+
+def test_the_machine_after_several_that_ended_by_themselves_is_one_too_many() -> None:
+    assert is_covered(ended(MOST_ENDED), failing())
+
+
+@pytest.mark.parametrize(
+    ("over", "known"),
+    [
+        (ended(MOST_ENDED - 1), failing()),
+        (ended(MOST_ENDED), Breakers()),
+        (ended(MOST_ENDED), failing(1)),
+        (ended(MOST_ENDED), failing(key=OTHER.key)),
+        (ended(MOST_ENDED, launched=NOW - WITHIN_SECONDS - 1.0), failing()),
+        (tuple(replace(one, pool="another") for one in ended(MOST_ENDED)), failing()),
+    ],
+    ids=["few ended", "nothing fails", "one failed", "another type fails", "long ago", "of another group"],
+)
+def test_others_are_waited_for(over: tuple[Instance, ...], known: Breakers) -> None:
+    assert not is_covered(over, known)
+
+
+def test_machines_that_we_ended_say_nothing() -> None:
+    over = ended(MOST_ENDED)
+
+    assert not is_covered(over, failing(), book=Ledger(past=frozenset(one.id for one in over)))
+
+
+@pytest.mark.parametrize("absent", [True, False])
+def test_whatever_shows_that_machines_do_not_come_up_counts(*, absent: bool) -> None:
+    known = Breakers()
+    for number in range(3):
+        at = NOW - 300.0 + number
+        what = Absent(KIND.key, at, at, "it never was a node") if absent else Fruitless(KIND.key, at, "its pods still wait")
+        known = breakers.step(known, what)
+
+    assert is_covered(ended(MOST_ENDED), known)

@@ -1,0 +1,94 @@
+"""What a group launches by itself is on its way, for as long as it may be believed (I12)."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, offering, pod, pool
+
+from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, state_of
+from gpuscaler.lifecycle.registration.group_launches import OWED_SECONDS, REPLACED_SECONDS
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Delivery, Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state.ledger import ACCEPTED, INTENDED, Coming, Ledger, Order, Withdrawal
+
+KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
+POLICY = Policy((pool(KIND, OTHER),))
+
+
+def looked(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple[Instance, ...] = ()) -> Look:
+    return look(memory, Cluster(), POLICY, Facts(inventory=Inventory(at, listed, deliveries)), at)
+
+
+def bought(seen: Look, *, at: float = NOW, pods: int = 1) -> int:
+    """How many machines a plan buys for so many pods."""
+    state = state_of(seen.memory, POLICY, at)
+    state = type(state)(**{name: getattr(state, name) for name in state.__struct_fields__} | {"upcoming": (*state.upcoming, *seen.owed)})
+    return len(plan(Cluster.of([pod(f"p-{number}") for number in range(pods)]), state, POLICY, at).machines)
+
+
+def ordered(state: str, **more: Any) -> Memory:
+    order = Order("a", "main", (KIND.key,), 1, NOW - 5.0, NOW - 5.0, state)
+    return Memory(ledger=Ledger((order,), (Coming("a-0", "a", (KIND.key,), 1.0, NOW - 5.0, **more),)))
+
+
+def test_what_a_group_lacks_of_its_desired_capacity_is_on_its_way() -> None:
+    seen = looked(Memory(), Delivery("main", missing=2))
+
+    assert (bought(seen, pods=2), bought(seen, pods=3)) == (0, 1)
+    assert seen.memory.ledger.owing == {"main": NOW}
+
+
+def test_a_machine_that_the_group_lists_counts_at_once() -> None:
+    seen = looked(Memory(), Delivery("main"), listed=(Instance("i-1", *KIND.key, launched=NOW - 1.0),))
+
+    assert bought(seen) == 0
+
+
+def test_a_group_that_cannot_launch_is_not_waited_for() -> None:
+    assert bought(looked(Memory(), Delivery("main", missing=1, failing="InsufficientInstanceCapacity"))) == 1
+
+
+def test_a_group_that_launches_nothing_for_minutes_is_not_waited_for_any_longer() -> None:
+    memory, counted = Memory(), []
+    for seconds in range(0, 241, 10):
+        seen = looked(memory, Delivery("main", missing=1), at=NOW + seconds)
+        memory = seen.memory
+        counted += [seconds] * (not bought(seen, at=NOW + seconds))
+
+    assert counted == list(range(0, int(OWED_SECONDS), 10))
+
+
+def test_what_it_has_launched_meanwhile_is_forgotten() -> None:
+    memory = looked(looked(Memory(), Delivery("main", missing=1)).memory, Delivery("main"), at=NOW + 60.0).memory
+
+    assert memory.ledger.owing == {}
+
+
+@pytest.mark.parametrize(
+    ("memory", "owed"),
+    [
+        (ordered(ACCEPTED), 0),
+        (ordered(ACCEPTED, instance="i-1", granted=NOW), 1),
+        (ordered(INTENDED), 1),
+        (Memory(ledger=Ledger(withdrawals=(Withdrawal("b", NOW, order=Order("b", "main", (KIND.key,), 1, NOW, NOW), missing=1),))), 0),
+    ],
+    ids=["raised for our order", "ours has come", "not answered", "being withdrawn"],
+)
+def test_what_our_own_orders_raised_a_group_by_is_counted_once(memory: Memory, owed: int) -> None:
+    assert len(looked(memory, Delivery("main", missing=1)).owed) == owed
+
+
+@pytest.mark.parametrize(("replaces", "machines"), [(True, 0), (False, 1)])
+def test_a_machine_whose_node_is_gone_is_about_to_be_replaced_where_groups_do_that(replaces: bool, machines: int) -> None:
+    old = (Instance("i-1", *KIND.key, launched=NOW - 5000.0),)
+    deliveries = [Delivery("main")] if replaces else []
+    first = looked(Memory(), *deliveries, listed=old)
+    late = looked(first.memory, *deliveries, at=NOW + REPLACED_SECONDS, listed=old)
+
+    assert (bought(first), bought(late, at=NOW + REPLACED_SECONDS)) == (machines, 1)
+
+
+def test_a_group_of_no_pool_of_ours_owes_nothing() -> None:
+    assert looked(Memory(), Delivery("theirs", missing=3)).owed == ()

@@ -1,0 +1,166 @@
+"""Which live nodes teach about the next machines of their kind, and when."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import GI, NOW, PRODUCT, node, offering, pool
+
+from gpuscaler.lifecycle.live_nodes import Teachers
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.registration.learning import ASKED, LABELS_SECONDS, SETTLED_SECONDS, observed
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.state.learned import Learned, corrected
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+KIND = offering("g.1", gpus=1, memory=32)
+POLICY = Policy((pool(KIND),))
+
+
+def live(name: str = "a", *, memory: int = 40, **more: Any) -> Node:
+    amounts = {**KIND.allocatable, "memory": memory * GI}
+    return node(name, KIND, **{"allocatable": amounts, "provider_id": f"i-{name}", **more})
+
+
+def taught(
+    *nodes: Node, book: Ledger | None = None, listed: bool = True, policy: Policy = POLICY, known: Learned | None = None
+) -> Offering:
+    """The offering as the nodes teach it."""
+    machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes if one.provider_id != "i-foreign")
+    roll = Roll.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
+    learned = observed(known or Learned(), book or Ledger(), policy, NOW, roll=roll, teachers=Teachers())
+    return corrected(policy, learned).pools[0].offerings[0]
+
+
+def memory(*nodes: Node, **more: Any) -> float:
+    return taught(*nodes, **more).allocatable["memory"] / GI
+
+
+def test_an_open_node_of_the_list_teaches() -> None:
+    assert memory(live()) == 40
+
+
+def test_where_no_cloud_lists_machines_labels_say_what_a_node_is() -> None:
+    assert memory(live(provider_id=""), listed=False) == 40
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"ready": False},
+        {"deleted": NOW},
+        {"created": NOW - SETTLED_SECONDS + 1.0},
+        {"provider_id": "i-foreign"},
+        {"taints": (Taint("gpuscaler.io/leaving"),)},
+        {"allocatable": {**KIND.allocatable, "memory": 40 * GI, "nvidia.com/gpu": 0}},
+    ],
+    ids=["not ready", "deleted", "new", "not ours", "leaving", "without its GPU"],
+)
+def test_a_node_that_is_not_finished_or_not_ours_teaches_nothing(odd: dict[str, Any]) -> None:
+    assert memory(live(**odd)) == 32
+
+
+@pytest.mark.parametrize(("since", "teaches"), [(LABELS_SECONDS - 1.0, False), (LABELS_SECONDS, True)])
+def test_a_machine_that_is_to_open_teaches_once_its_labels_should_be_there(since: float, teaches: bool) -> None:
+    coming = Coming("m", "o", (KIND.key,), 1.0, NOW - 300.0, node="a", ready=NOW - since)
+
+    assert (memory(live(created=NOW - 30.0), book=Ledger(coming=(coming,))) == 40) is teaches
+
+
+def test_of_many_nodes_the_newest_are_asked() -> None:
+    old = live("old", memory=33, created=NOW - 90_000.0)
+    young = [live(f"n{number}", created=NOW - 7000.0 + number) for number in range(ASKED)]
+
+    assert memory(old, *young) == 40
+    assert memory(old, *young[1:]) == 33
+
+
+def test_after_a_new_revision_only_machines_that_were_made_since_teach() -> None:
+    first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
+    roll = Roll.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
+    known = observed(Learned(), Ledger(), first, NOW - 3600.0, roll=roll, teachers=Teachers())
+    changed = observed(known, Ledger(), second, NOW - 1800.0, roll=roll, teachers=Teachers())
+
+    assert memory(live(), policy=first, known=known) == 40
+    assert memory(live(), policy=second, known=changed) == 32
+    assert memory(live(), live("b", memory=36, created=NOW - 900.0), policy=second, known=changed) == 36
+
+
+def test_a_taint_of_one_node_alone_may_be_a_persons_and_teaches_nothing() -> None:
+    taint = Taint("maintenance")
+
+    assert taught(live(taints=(taint,))).taints == ()
+    assert taught(live("a", taints=(taint,)), live("b", taints=(taint,))).taints == (taint,)
+
+
+def test_what_did_not_change_is_not_worked_out_again() -> None:
+    teachers, nodes = Teachers(), (live(),)
+    first = teachers.shown(("main", "g.1"), KIND, nodes)
+
+    assert teachers.shown(("main", "g.1"), KIND, nodes) is first
+    assert teachers.shown(("main", "g.1"), KIND, (live(labels={PRODUCT: "other"}),)) is not first
+
+
+def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
+    """The offering as its only node teaches it, an hour old, which was ``first`` seen so and has changed since."""
+    teachers, known = Teachers(), Learned()
+    for moment, change in enumerate([first, *(first | change for change in changes)]):
+        one = live(uid="u", created=NOW - 3600.0, **change)
+        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
+        known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+    return corrected(POLICY, known).pools[0].offerings[0]
+
+
+@pytest.mark.parametrize(
+    "labels", [{"team": "blue"}, {}, {"team": "red", "put-there": "by hand"}], ids=["written over", "taken off", "put on"]
+)
+def test_a_label_that_a_person_changes_on_a_finished_node_says_nothing_of_the_next(labels: dict[str, str]) -> None:
+    made = {**KIND.labels, "team": "red"}
+    learned = after({"labels": {**KIND.labels, **labels}}, first={"labels": made})
+
+    assert learned.labels.get("team") == "red"
+    assert "put-there" not in learned.labels
+
+
+def test_a_taint_that_people_put_on_all_finished_nodes_says_nothing_of_the_next() -> None:
+    teachers, known, taint = Teachers(), Learned(), Taint("example.com/repair", effect="NoSchedule")
+    for moment, taints in enumerate([(), (taint,)]):
+        nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
+        machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes)
+        roll = Roll.of(Cluster.of(nodes), Inventory(NOW, machines))
+        known = observed(known, Ledger(), POLICY, NOW + moment, roll=roll, teachers=teachers)
+
+    assert corrected(POLICY, known).pools[0].offerings[0].taints == KIND.taints
+
+
+def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
+    teachers, known = Teachers(), Learned()
+    for moment, labels in enumerate([{}, {"nvidia.com/mig.capable": "true"}]):
+        one = live(uid="u", created=NOW - 100.0, labels={**KIND.labels, **labels})
+        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *KIND.key),)))
+        known = observed(known, Ledger(), POLICY, NOW + 60.0 * moment, roll=roll, teachers=teachers)
+
+    assert corrected(POLICY, known).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
+
+
+def test_the_type_that_a_label_says_is_never_learned() -> None:
+    wrong = live(labels={**KIND.labels, "node.kubernetes.io/instance-type": "m5.large"})
+
+    assert taught(wrong).labels.get("node.kubernetes.io/instance-type") == KIND.labels.get("node.kubernetes.io/instance-type")
+
+
+def test_a_node_that_has_lost_a_gpu_says_nothing_of_the_next() -> None:
+    kind = offering("g.8", gpus=8, memory=32)
+    whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
+    broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})
+    policy, teachers, known = Policy((pool(kind),)), Teachers(), Learned()
+    for one in (whole, broken):
+        roll = Roll.of(Cluster.of([one]), Inventory(NOW, (Instance(one.provider_id, *kind.key),)))
+        known = observed(known, Ledger(), policy, NOW, roll=roll, teachers=teachers)
+        teachers = Teachers()
+
+    assert corrected(policy, known).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "8"

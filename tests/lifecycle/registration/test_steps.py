@@ -1,0 +1,276 @@
+"""Which machine of the ledger is which instance and node, which is ready, and which never came."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from tests.planning.building import GI, GPU, NOW, node, offering, pool
+
+from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, is_startup, missing
+from gpuscaler.lifecycle.registration.steps import Arrivals, Waits, arrivals
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger import ACCEPTED, DOUBTFUL, INTENDED, Coming, Ledger, Order
+
+KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
+POOL = pool(KIND, OTHER, startup_taints=(Taint("acme.io/booting"),))
+POLICY = Policy((POOL,))
+ARRIVING = Taint("gpuscaler.io/arriving")
+
+
+def coming(name: str = "a-0", **more: Any) -> Coming:
+    """A machine that was asked for two minutes ago."""
+    return Coming(**{"id": name, "order": "a", "offerings": (KIND.key,), "price": 1.0, "asked": NOW - 120.0, **more})
+
+
+def granted(name: str = "a-0", instance: str = "i-1", **more: Any) -> Coming:
+    return coming(name, **{"instance": instance, "offering": KIND.key, "granted": NOW - 100.0, **more})
+
+
+def order(state: str, *, at: float = NOW - 120.0, since: float = NOW - 110.0) -> Order:
+    return Order("a", "main", (KIND.key,), 1, at, since, state)
+
+
+def instance(name: str = "i-1", of: Any = KIND, **more: Any) -> Instance:
+    return Instance(name, *of.key, **{"launched": NOW - 100.0, **more})
+
+
+def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any) -> Node:
+    return node(name, KIND, provider_id=instance, **{"taints": (ARRIVING, *taints), "created": NOW - 10.0, **more})
+
+
+def look(book: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
+    inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
+    return arrivals(book, Cluster.of(items), inventory, POLICY, waits=Waits(**waits), now=NOW)
+
+
+def kinds(found: Arrivals) -> list[str]:
+    return [type(step).__name__ for step in found.steps]
+
+
+# Which is which
+
+
+def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(),))
+    found = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
+
+    assert found.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
+    assert found.fates == (events.Granted(KIND.key, NOW),)
+
+
+@pytest.mark.parametrize(
+    "stranger",
+    [
+        instance(token="b"),
+        instance(of=OTHER),
+        instance(launched=NOW - 120.0 - SKEW_SECONDS - 1.0),
+        instance(state=TERMINATED),
+    ],
+    ids=["another order's", "another offering", "older than the order", "ended"],
+)
+def test_what_cannot_be_it_is_not_taken_for_it(stranger: Instance) -> None:
+    assert look(Ledger((order(ACCEPTED),), (coming(),)), listed=[stranger]).steps == ()
+
+
+def test_where_the_cloud_keeps_no_tokens_the_oldest_unclaimed_machine_of_the_offering_is_taken() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(), granted("b-0", "i-taken", order="b")))
+    listed = [instance("i-young", launched=NOW - 50.0), instance("i-old", launched=NOW - 90.0), instance("i-taken", launched=NOW - 99.0)]
+
+    assert look(book, listed=listed, keeps_tokens=False).steps == (ledger.Found("a-0", "i-old", KIND.key, NOW, NOW - 90.0),)
+
+
+def test_a_machine_of_before_is_not_taken_for_a_new_one() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(),), past=frozenset({"i-1"}))
+
+    assert look(book, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
+
+
+def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
+    assert look(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
+
+
+def test_a_closed_node_that_nobody_claims_is_the_machine_even_where_no_list_can_be_had() -> None:
+    found = look(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
+
+    assert kinds(found) == ["Found", "Registered", "Ready"]
+
+
+# What is given up
+
+
+def test_the_rest_of_an_accepted_order_is_given_up_when_its_time_is_over() -> None:
+    early = look(Ledger((order(ACCEPTED, since=NOW - 899.0),), (coming(),)), listed=[])
+    late = look(Ledger((order(ACCEPTED, since=NOW - 900.0),), (coming(),)), listed=[])
+
+    assert early == Arrivals()
+    assert late.unfilled == ("a",)
+    assert late.steps == (ledger.Settled("a"),)
+    assert [type(fate) for fate in late.fates] == [events.Failed, events.Dropped]
+
+
+@pytest.mark.parametrize(
+    ("age", "lag", "given_up"),
+    [(0.0, 0.0, True), (0.0, 90.0, False), (85.0, 0.0, False)],
+    ids=["a list after it", "a list that may be older", "an old list"],
+)
+def test_a_doubtful_order_of_a_cloud_without_tokens_is_given_up_once_a_list_would_show_it(age: float, lag: float, given_up: bool) -> None:
+    found = look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
+
+    assert (found.unfilled == ("a",)) is given_up
+
+
+def test_a_doubtful_order_of_a_cloud_that_keeps_tokens_is_sent_again_and_not_given_up() -> None:
+    assert look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[]) == Arrivals()
+
+
+def test_a_machine_that_is_listed_no_more_has_died() -> None:
+    found = look(Ledger(coming=(granted(),)), listed=[])
+
+    assert found.steps == (ledger.Lost("a-0"),)
+    assert found.fates[-1] == events.Failed(KIND.key, NOW, "it ended before it opened")
+
+
+@pytest.mark.parametrize(
+    ("one", "counts"),
+    [({}, True), ({"node": "n"}, False), ({"offering": (KIND.pool, "spot", KIND.instance_type, KIND.zone)}, False), ({"order": ""}, False)],
+    ids=["on-demand", "it was a node", "spot", "nobody here asked for it"],
+)
+def test_a_machine_that_ends_before_it_is_a_node_is_a_try_of_its_pool_in_vain(one: dict[str, Any], counts: bool) -> None:
+    found = look(Ledger(coming=(granted(**one),)), listed=[])
+
+    assert [type(fate) for fate in found.fates] == ([events.Absent] if counts else []) + [events.Failed]
+
+
+@pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])
+def test_a_machine_that_cannot_be_on_the_list_yet_has_not_died(since: float, lag: float) -> None:
+    assert look(Ledger(coming=(granted(granted=NOW - since),)), listed=[], lag=lag) == Arrivals()
+
+
+def test_without_a_list_no_machine_has_died() -> None:
+    assert look(Ledger(coming=(granted(),)), listed=None) == Arrivals()
+
+
+# Registering and being ready
+
+
+def test_a_node_with_the_machines_provider_id_is_it_and_ready_when_it_shows_everything() -> None:
+    found = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
+
+    assert found.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
+    # The Node tells when it came, however late that was seen.
+    assert [(one.boot, one.plugin) for one in found.arrived] == [(90.0, 10.0)]
+
+
+def test_boot_and_device_plugin_are_timed_apart() -> None:
+    (arrived,) = look(Ledger(coming=(granted(node="n", registered=NOW - 30.0),)), machine(), listed=None).arrived
+
+    assert (arrived.offering, arrived.boot, arrived.plugin) == (KIND.key, 70.0, 30.0)
+
+
+def test_what_a_machine_took_counts_from_its_launch_where_its_name_was_learned_late() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(),))
+    (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
+
+    assert (arrived.boot, arrived.plugin) == (95.0, 5.0)
+
+
+def test_a_launch_that_the_clouds_clock_puts_before_the_order_counts_from_the_order() -> None:
+    book = Ledger((order(DOUBTFUL),), (coming(),))
+    (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
+
+    assert arrived.boot == 115.0
+
+
+def test_a_machine_that_became_ready_while_nobody_looked_teaches_nothing() -> None:
+    found = look(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
+
+    assert kinds(found) == ["Registered", "Ready"]
+    assert found.arrived == ()
+
+
+@pytest.mark.parametrize(
+    ("more", "lacks"),
+    [
+        ({"ready": False}, "it is not Ready"),
+        ({"allocatable": {"cpu": 8000, "memory": 32 * GI, "pods": 110}}, f"it shows no {GPU}: is its device plugin running?"),
+        ({"allocatable": {**KIND.allocatable, GPU: 0}}, f"it shows no {GPU}: is its device plugin running?"),
+        ({"taints": (ARRIVING, Taint("acme.io/booting"))}, "it has the taint acme.io/booting:NoSchedule"),
+        (
+            {"taints": (ARRIVING, Taint("startup-taint.cluster-autoscaler.kubernetes.io/x"))},
+            "it has the taint startup-taint.cluster-autoscaler.kubernetes.io/x:NoSchedule",
+        ),
+    ],
+)
+def test_a_node_that_is_not_finished_says_what_it_lacks(more: dict[str, Any], lacks: str) -> None:
+    found = machine(**more)
+
+    assert missing(found, KIND, POOL) == lacks
+    assert kinds(look(Ledger(coming=(granted(),)), found, listed=None)) == ["Registered"]
+
+
+@pytest.mark.parametrize("name", STARTUP_TAINTS)
+def test_every_known_taint_of_an_unfinished_node_is_waited_for(name: str) -> None:
+    taint = Taint(name + "x" if name.endswith("/") else name)
+
+    assert is_startup(taint, ())
+    assert not is_startup(msgspec.structs.replace(taint, effect="PreferNoSchedule"), ())
+
+
+@pytest.mark.parametrize("taint", [ARRIVING, Taint("nvidia.com/gpu"), Taint("acme.io/booting", effect="NoExecute"), Taint("team", "ml")])
+def test_taints_that_stay_are_not_waited_for(taint: Taint) -> None:
+    assert not is_startup(taint, POOL.startup_taints)
+
+
+def test_less_of_a_resource_than_was_promised_is_a_lesson_and_not_waited_for() -> None:
+    assert missing(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
+
+
+def test_a_machine_of_an_offering_that_is_gone_from_the_settings_is_ready_when_its_node_is() -> None:
+    assert missing(machine(), None, None) is None
+
+
+# Time
+
+
+@pytest.mark.parametrize(
+    ("one", "items", "reason"),
+    [
+        (granted(granted=NOW - 900.0), (), "machine i-1 did not become a node within 900 s (pace.register_timeout)"),
+        (
+            granted(granted=NOW - 2000.0, node="n", registered=NOW - 900.0),
+            (machine(ready=False),),
+            "node n was not ready within 900 s (pace.ready_timeout): it is not Ready",
+        ),
+        (
+            granted(granted=NOW - 2000.0, node="n", registered=NOW - 900.0),
+            (),
+            "node n was not ready within 900 s (pace.ready_timeout): its Node is gone",
+        ),
+    ],
+)
+def test_a_machine_whose_time_is_over_is_to_be_ended_for_a_reason(one: Coming, items: tuple[Node, ...], reason: str) -> None:
+    found = look(Ledger(coming=(one,)), *items, listed=[instance()])
+
+    assert [(entry.machine.instance, entry.reason) for entry in found.overdue] == [("i-1", reason)]
+    assert found.steps[-1] == ledger.Lost("a-0")
+    assert [type(fate) for fate in found.fates] == ([events.Failed] if one.node else [events.Absent, events.Failed])
+
+
+@pytest.mark.parametrize(
+    "one",
+    [
+        granted(granted=NOW - 899.0),
+        granted(granted=NOW - 2000.0, node="n", registered=NOW - 899.0),
+        granted(granted=NOW - 9000.0, node="n", registered=NOW - 8000.0, ready=NOW - 7000.0),
+        coming(asked=NOW - 9000.0),
+    ],
+    ids=["booting", "its GPUs are awaited", "ready and waiting for others", "without a name"],
+)
+def test_a_machine_whose_time_is_not_over_is_waited_for(one: Coming) -> None:
+    assert look(Ledger(coming=(one,)), machine(ready=False), listed=[instance()]).overdue == ()

@@ -1,0 +1,55 @@
+"""Machines that no offering describes stop buying in their pool: those of our orders while they are there, others while they arrive."""
+
+from msgspec.structs import replace
+from tests.planning.building import NOW, node, offering, planned, pod, pool
+
+from gpuscaler.lifecycle.reconcile import Facts, Memory, breakers_of, look, state_of
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import RUNNING, Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+POLICY = Policy((pool(offering()),))
+STRANGE = ("main", "on-demand", "g.9", "z1")
+ARRIVED = node("a", offering("g.9"), provider_id="i-1")
+
+
+def machine(order: str) -> Coming:
+    return Coming("m", order, (offering().key,), 1.0, NOW, offering=STRANGE, instance="i-1", granted=NOW)
+
+
+def seen(memory: Memory, cluster: Cluster, *listed: Instance) -> Memory:
+    return look(memory, cluster, POLICY, Facts(inventory=Inventory(NOW, listed)), NOW).memory
+
+
+def stops(memory: Memory) -> list[str]:
+    return [one.detail for one in breakers_of(memory, POLICY, NOW).open]
+
+
+def test_a_machine_of_our_order_stops_its_pool_until_it_is_gone() -> None:
+    there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
+    memory = seen(Memory(ledger=Ledger(coming=(machine("order"),))), Cluster.of([]), there)
+    (said,) = stops(memory)
+    assert said == "i-1 is g.9 on-demand z1, which the pool does not offer; it counts as the dearest that it may be"
+    assert state_of(memory, POLICY, NOW).blocked_offerings == {offering().key}
+
+    opened = replace(memory, ledger=Ledger())
+    assert stops(seen(opened, Cluster.of([ARRIVED]), there))
+    assert stops(seen(opened, Cluster.of([]))) == []
+
+
+def test_a_machine_that_others_started_stops_its_pool_only_while_it_arrives() -> None:
+    there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
+    memory = seen(Memory(ledger=Ledger(coming=(machine(""),))), Cluster.of([]), there)
+    assert stops(memory)
+
+    assert stops(seen(replace(memory, ledger=Ledger()), Cluster.of([ARRIVED]), there)) == []
+
+
+def test_a_pool_that_offers_the_machine_by_now_is_bought_in_again() -> None:
+    memory = Memory(unfamiliar={"i-1": STRANGE})
+    wide = Policy((pool(offering(), offering("g.9")),))
+    known = look(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory
+
+    assert known.unfamiliar == {}
+    assert planned([pod("p")], *wide.pools, state=state_of(known, wide, NOW)).machines

@@ -1,0 +1,189 @@
+"""Machines of ours that nobody knows are counted while they may come, and given up by their ids when they do not."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.lifecycle.actions import End
+from gpuscaler.lifecycle.interruptions import Remark
+from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.unregistered import LISTED_SECONDS
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Delta, Item
+from gpuscaler.model.instances import TERMINATED, Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Leaving, Ledger, Order, Withdrawal
+
+KIND = offering("g.1")
+POLICY = Policy((pool(KIND),))
+ARRIVING = Taint("gpuscaler.io/arriving")
+
+
+def instance(name: str = "i-1", **more: Any) -> Instance:
+    return Instance(name, *KIND.key, **{"launched": NOW - 5.0, **more})
+
+
+def looked(
+    memory: Memory, *items: Item, at: float, listed: tuple[Instance, ...] = (instance(),), aside: tuple[SetAside, ...] = (), **waits: Any
+) -> Look:
+    cluster = Cluster().apply(Delta(upserts=items), set_aside=aside)
+    facts = Facts(inventory=Inventory(at, listed), waits=Waits(**waits))
+    return look(memory, cluster, POLICY, facts, at)
+
+
+def noticed(*items: Item, **more: Any) -> Memory:
+    """What is remembered after a first look that shows a stranger."""
+    return looked(Memory(), *items, at=NOW, **more).memory
+
+
+def coming(memory: Memory) -> list[str]:
+    return [one.instance for one in memory.ledger.coming]
+
+
+def ended(seen: Look) -> list[tuple[str, str]]:
+    return [(act.instance, act.reason) for act in seen.acts if isinstance(act, End)]
+
+
+def test_a_young_machine_that_nobody_knows_counts_as_on_its_way_once_it_is_there_for_sure() -> None:
+    before = looked(noticed(), at=NOW + LISTED_SECONDS - 1.0).memory
+    after = looked(before, at=NOW + LISTED_SECONDS).memory
+
+    assert (coming(before), coming(after)) == ([], ["i-1"])
+    state = state_of(after, POLICY, NOW + LISTED_SECONDS)
+    wanted = Cluster.of([pod("p")])
+    assert plan(wanted, state, POLICY, NOW).machines == ()
+    assert len(plan(wanted, state_of(before, POLICY, NOW), POLICY, NOW).machines) == 1
+
+
+def test_it_becomes_a_node_like_any_other() -> None:
+    memory = looked(noticed(), at=NOW + 60.0).memory
+    arrived = node("n", KIND, provider_id="i-1", taints=(ARRIVING,), created=NOW + 70.0)
+    opening = looked(memory, arrived, at=NOW + 71.0)
+    opened = looked(opening.memory, node("n", KIND, provider_id="i-1", created=NOW + 70.0), at=NOW + 72.0)
+
+    assert [type(act).__name__ for act in opening.acts] == ["Lift"]
+    assert opened.memory.ledger.coming == ()
+
+
+@pytest.mark.parametrize("launched", [NOW - 5.0, NOW - 5000.0, 0.0], ids=["young", "old", "nobody knows when"])
+def test_one_that_does_not_become_a_node_is_ended_by_its_id_when_its_time_is_over(launched: float) -> None:
+    listed = (instance(launched=launched),)
+    memory, found = noticed(listed=listed), []
+    for seconds in range(10, 901, 10):
+        seen = looked(memory, at=NOW + seconds, listed=listed)
+        memory = seen.memory
+        found += [(seconds, *one) for one in ended(seen)]
+
+    assert found == [(900, "i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")]
+    # It may have been one before somebody deleted its Node: that says nothing of the next machine.
+    assert memory.breakers == Breakers()
+
+
+def test_an_old_one_is_no_room_for_pods_meanwhile() -> None:
+    listed = (instance(launched=NOW - 5000.0),)
+    memory = looked(noticed(listed=listed), at=NOW + 600.0, listed=listed).memory
+
+    assert state_of(memory, POLICY, NOW + 600.0).upcoming == ()
+
+
+@pytest.mark.parametrize(
+    ("listed", "items", "book"),
+    [
+        (instance(state=TERMINATED), (), Ledger()),
+        (msgspec.structs.replace(instance(), pool="another"), (), Ledger()),
+        (instance(), (node("n", KIND, provider_id="i-1"),), Ledger()),
+        (instance(), (node("n", KIND, created=NOW),), Ledger()),
+        (instance(), (), Ledger(leaving=(Leaving("n", "i-1", KIND.key, "idle", NOW, NOW),))),
+        (instance(), (), Ledger(coming=(Coming("a-0", "a", (KIND.key,), 1.0, NOW, instance="i-1", granted=NOW),))),
+        (instance(token="a"), (), Ledger((Order("a", "main", (KIND.key,), 1, NOW, NOW),), (Coming("a-0", "a", (KIND.key,), 1.0, NOW),))),
+        (
+            instance(),
+            (),
+            Ledger((Order("a", "main", (KIND.key,), 1, NOW + 60, NOW, ACCEPTED),), (Coming("a-0", "a", (KIND.key,), 1.0, NOW + 60),)),
+        ),
+    ],
+    ids=["ended", "of no pool", "a node", "perhaps a node", "leaving", "known", "ordered", "perhaps ordered"],
+)
+def test_what_is_or_may_be_known_is_no_stranger(listed: Instance, items: tuple[Item, ...], book: Ledger) -> None:
+    assert looked(Memory(ledger=book), *items, at=NOW, listed=(listed,)).memory.ledger.strangers == {}
+
+
+@pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
+def test_what_was_listed_before_an_order_is_none_of_its_machines(orders: tuple[float, ...], strangers: int) -> None:
+    """Nor is it bought again because an order of the same kind follows."""
+    ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
+    machines = tuple(Coming(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
+    book = replace(noticed().ledger, orders=ours, coming=machines)
+    seen = looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False)
+
+    assert len(seen.memory.ledger.strangers) == strangers
+    assert [one.id for one in seen.owed] == ["found-i-1"] * strangers
+
+
+def test_while_a_node_cannot_be_read_nobody_is_a_stranger() -> None:
+    aside = (SetAside("Node n", "allocatable: saw a list"),)
+
+    assert looked(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.strangers == {}
+    assert ended(looked(noticed(), at=NOW + 5000.0, aside=aside)) == []
+
+
+@pytest.mark.parametrize(("nodes", "given_up"), [(0, 0), (4, 0), (5, 4)])
+def test_where_most_nodes_are_gone_their_machines_are_left_alone(nodes: int, given_up: int) -> None:
+    listed = tuple(instance(f"i-{number}", launched=NOW - 5000.0) for number in range(4 + nodes))
+    items = [node(f"n-{number}", KIND, provider_id=f"i-{number}") for number in range(nodes)]
+    memory = looked(Memory(), *items, at=NOW, listed=listed).memory
+
+    assert len(ended(looked(memory, *items, at=NOW + 900.0, listed=listed))) == given_up
+
+
+def test_a_list_that_may_be_behind_takes_longer_to_convince() -> None:
+    early = looked(noticed(), at=NOW + 149.0, lag=90.0)
+    late = looked(noticed(), at=NOW + 150.0, lag=90.0)
+
+    assert (coming(early.memory), coming(late.memory)) == ([], ["i-1"])
+
+
+def test_one_that_is_gone_from_the_list_is_forgotten() -> None:
+    assert looked(noticed(), at=NOW + 30.0, listed=()).memory.ledger.strangers == {}
+
+
+def test_a_withdrawal_is_sent_ever_more_rarely_until_it_is_confirmed() -> None:
+    memory, sent = Memory(ledger=Ledger(withdrawals=(Withdrawal("a"),))), []
+    for seconds in range(0, 3000, 5):
+        seen = looked(memory, at=NOW + seconds, listed=())
+        memory = seen.memory
+        sent += [seconds] * len(seen.withdrawals)
+
+    assert sent == [0, 15, 45, 105, 225, 465, 945, 1545, 2145, 2745]
+
+
+def test_a_pool_that_is_paused_is_told_once() -> None:
+    memory, remarks = Memory(), list[Remark]()
+    for number in range(3):
+        at = NOW + 2000.0 * number
+        cluster, state = Cluster.of([pod("p")]), state_of(memory, POLICY, at)
+        memory, (order,) = ordered(memory, plan(cluster, state, POLICY, at), cluster, POLICY, state=state, now=at)
+        listed = (instance(f"i-{number}", launched=at, token=order.token),)
+        book = msgspec.structs.replace(
+            memory.ledger, orders=tuple(msgspec.structs.replace(one, state=ACCEPTED) for one in memory.ledger.orders)
+        )
+        memory = msgspec.structs.replace(memory, ledger=book)
+        for seconds in (1.0, 901.0, 902.0):
+            seen = looked(memory, pod("p"), at=at + seconds, listed=listed if seconds < 902.0 else ())
+            memory = seen.memory
+            remarks += seen.remarks
+
+    # That the pod was bought for in vain is another sentence.
+    (remark,) = (one for one in remarks if "never became nodes" in one.text)
+    assert remark.text.startswith("pool main: machines never became nodes, 3 times since ")
+    assert "asked again at 2023-11-1" in remark.text
+    assert remark.text.endswith("look at how its machines join the cluster: their image, network and permissions")
+    state = state_of(memory, POLICY, NOW + 5000.0)
+    assert plan(Cluster.of([pod("p")]), state, POLICY, NOW + 5000.0).machines == ()

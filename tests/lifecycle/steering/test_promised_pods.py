@@ -1,0 +1,66 @@
+"""Who has room on a node, and whose machine others came to first."""
+
+import pytest
+from tests.planning.building import NOW, node, offering, pod, pool, spec
+
+from gpuscaler.lifecycle.steering.promised_pods import crowded, has_room
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+KIND = offering(gpus=4)
+POLICY = Policy((pool(KIND),))
+GPU = "nvidia.com/gpu"
+A = node("a", KIND)
+LOW, HIGH = pod("low", spec(gpus=3)), pod("high", spec(gpus=2, priority=10))
+
+
+@pytest.mark.parametrize(("gpus", "room"), [(1, True), (2, False)])
+def test_there_is_room_for_what_the_bound_pods_leave(gpus: int, room: bool) -> None:
+    cluster = Cluster.of([A, pod("there", spec(gpus=3), on="a")])
+
+    assert has_room([pod("p", spec(gpus=gpus))], A, cluster) is room
+
+
+def test_a_pod_that_is_going_takes_no_room_and_several_share_it() -> None:
+    cluster = Cluster.of([A, pod("goes", spec(gpus=3), on="a", deleted=NOW)])
+
+    assert has_room([LOW], A, cluster)
+    assert not has_room([LOW, HIGH], A, cluster)
+
+
+def test_there_is_no_room_for_a_resource_that_a_node_does_not_show_and_for_more_pods_than_it_takes() -> None:
+    cluster = Cluster.of([A])
+    full = node("full", KIND, allocatable={**KIND.allocatable, "pods": 0})
+
+    assert not has_room([pod("p", spec(requests={"example.com/fpga": 1}))], A, cluster)
+    assert not has_room([pod("p", spec(gpus=1))], full, Cluster.of([full]))
+
+
+def coming(name: str = "n") -> Ledger:
+    return Ledger(coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, offering=KIND.key, instance="i-1", node=name, pods=("default/p",)),))
+
+
+@pytest.mark.parametrize(("theirs", "found"), [(2, set()), (3, {"o-0"})])
+def test_a_machine_is_crowded_when_others_left_no_room_for_its_pods(theirs: int, found: set[str]) -> None:
+    # Its GPUs do not show yet.
+    shown = {name: amount for name, amount in KIND.allocatable.items() if name != GPU}
+    here = node("n", KIND, allocatable=shown)
+    cluster = Cluster.of([here, pod("p", spec(gpus=2)), pod("t", spec(gpus=theirs), on="n")])
+
+    assert crowded(coming(), cluster, POLICY) == found
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        [node("n", KIND), pod("p", spec(gpus=4))],
+        [node("n", KIND), pod("p", spec(gpus=4), on="n"), pod("t", spec(gpus=4), on="n")],
+        [node("n", KIND), pod("t", spec(gpus=4), on="n")],
+        [pod("p", spec(gpus=4)), pod("t", spec(gpus=4), on="n")],
+    ],
+    ids=["nobody came", "they have come", "they are gone", "no node yet"],
+)
+def test_it_is_not_where_nobody_came_or_nobody_waits(items: list[Item]) -> None:
+    assert crowded(coming(), Cluster.of(items), POLICY) == set()
+    assert crowded(coming(""), Cluster.of(items), POLICY) == set()

@@ -1,0 +1,85 @@
+"""Pods that kubelets do not admit after they were bound."""
+
+import pytest
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.lifecycle.actions import Act, Bind, Close
+from gpuscaler.lifecycle.steering.binding import AGAIN_SECONDS, unbinding
+from gpuscaler.lifecycle.steering.rejected_pods import WATCHED_SECONDS, Admissions, Found, TurnedAway, observe, sent
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state.ledger import Ledger, Promise
+
+KIND = offering("g.4", gpus=4)
+POLICY = Policy((pool(KIND),))
+BOOK = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW),))
+
+
+def bound(*names: str, known: Admissions | None = None) -> Admissions:
+    acts: list[Act] = [
+        *(Bind(f"default/{name}", f"uid-{name}", "a") for name in names),
+        Bind("default/daemon", "d", "other"),
+        Close("a", "x"),
+    ]
+    return sent(known or Admissions(), acts, BOOK, NOW)
+
+
+def failed(name: str, reason: str = "OutOfnvidia.com/gpu") -> Pod:
+    return pod(name, uid=f"uid-{name}", on="a", phase="Failed", reason=reason)
+
+
+def look(known: Admissions, *pods: Pod, after: float = 1.0) -> Found:
+    return observe(known, Cluster.of([node("a", KIND), *pods]), NOW + after)
+
+
+@pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError"])
+def test_a_pod_that_the_kubelet_turns_away_is_told_once(reason: str) -> None:
+    found = look(bound("p"), failed("p", reason))
+
+    assert found.turned_away == (TurnedAway("default/p", "a", KIND.pool, reason, "uid-p"),)
+    assert found.refused == ()
+    assert look(found.admissions, failed("p", reason)).turned_away == ()
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        failed("p", "Evicted"),
+        failed("p", ""),
+        pod("p", uid="another", on="a", phase="Failed", reason="OutOfcpu"),
+        pod("p", uid="uid-p", on="b", phase="Failed", reason="OutOfcpu"),
+        pod("p", uid="uid-p", on="a", phase="Running"),
+    ],
+    ids=["evicted", "failed by itself", "another pod", "bound elsewhere", "running"],
+)
+def test_no_other_end_counts(other: Pod) -> None:
+    found = look(bound("p"), other)
+
+    assert (found.turned_away, found.admissions.bound) == ((), {})
+
+
+def test_what_the_kubelet_has_not_said_yet_is_awaited_and_not_for_ever() -> None:
+    known, pending = bound("p"), pod("p", uid="uid-p", on="a", phase="Pending")
+
+    assert look(known, pending).admissions == known
+    assert look(known, pending, after=WATCHED_SECONDS).admissions == Admissions()
+    assert look(known).admissions == Admissions()
+
+
+def test_two_in_a_row_put_the_pool_into_nominations_for_a_while() -> None:
+    one = look(bound("p"), failed("p"))
+    two = look(bound("q", known=one.admissions), failed("q"))
+    (refused,) = two.refused
+    pools = unbinding({}, two.refused, Ledger(), NOW)
+
+    assert (refused.pool, two.admissions.row) == (KIND.pool, {})
+    assert "turned away pod default/q (OutOfnvidia.com/gpu)" in pools[KIND.pool].why
+    assert pools[KIND.pool].until == NOW + AGAIN_SECONDS
+
+
+def test_one_that_is_admitted_between_them_ends_the_row() -> None:
+    one = look(bound("p"), failed("p"))
+    runs = look(bound("r", known=one.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
+
+    assert look(bound("q", known=runs.admissions), failed("q")).refused == ()

@@ -1,0 +1,544 @@
+"""How arriving machines open: who is bound or nominated, what is lifted, whose promise is kept or broken."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.planning.building import NOW, near, node, offering, pod, pool, spec
+
+from gpuscaler.lifecycle.actions import Bind, Close, Lift, Nominate
+from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
+from gpuscaler.lifecycle.steering.promised_pods import overtaken, pending_by_kind
+from gpuscaler.lifecycle.steering.steering import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
+from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import HOSTNAME
+from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.state import ledger, promises, refusals
+from gpuscaler.planning.state.entries import Leaving
+from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+
+KIND = offering("g.4", gpus=4)
+POLICY = Policy((pool(KIND),))
+NOMINATING_POLICY = Policy((pool(KIND),), steering=NOMINATE)
+KEEPING = Policy((pool(KIND, min_gpus_per_pod=2),))
+GPUS = {"nvidia.com/gpu": 4}
+ARRIVING = (Taint("gpuscaler.io/arriving"),)
+P, Q = "default/p", "default/q"
+
+
+def machine(name: str = "a", *pods: str, **more: Any) -> Coming:
+    """A machine of the ledger whose node of the same name is ready."""
+    fields: dict[str, Any] = {"offering": KIND.key, "instance": f"i-{name}", "granted": 2.0, "node": name, "registered": 3.0, "ready": 4.0}
+    return Coming(f"o-{name}", "o", (KIND.key,), 1.0, 1.0, pods=pods, **(fields | more))
+
+
+def closed(name: str = "a", **more: Any) -> Node:
+    return node(name, KIND, **{"taints": ARRIVING, "provider_id": f"i-{name}", **more})
+
+
+def waiting(name: str = "p", of: PodSpec | None = None, **more: Any) -> Pod:
+    return pod(name, of, **{"uid": f"uid-{name}", "unschedulable": True, **more})
+
+
+def turn(book: Ledger, *items: Item, policy: Policy = POLICY, tried: float | None = None, said: str = "") -> Steering:
+    attempts = {} if tried is None else {P: tried}
+    return steer(book, Cluster.of(items), policy, attempts=attempts, said={P: said}, now=NOW)
+
+
+def why(book: Ledger, *items: Item, policy: Policy = POLICY) -> str:
+    return still_closed(book, Cluster.of(items), policy, nominating=frozenset(), now=NOW).get("a", "")
+
+
+def bind(name: str, node: str = "a") -> Bind:
+    return Bind(f"default/{name}", f"uid-{name}", node, GPUS)
+
+
+def after(book: Ledger, found: Steering) -> Ledger:
+    return ledger.folded(book, found.steps)
+
+
+def promise(step: str = NOMINATING, **more: Any) -> Promise:
+    return Promise(**{"node": "a", "offering": KIND.key, "pods": (P,), "since": NOW - 1.0, "step": step, **more})
+
+
+# Binding
+
+
+def test_pods_of_a_ready_machine_are_bound_while_it_is_closed() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting())
+
+    assert found.acts == (bind("p"),)
+    (kept,) = after(book, found).promises
+    assert (kept.step, kept.pods, kept.sent, kept.nominated) == (NOMINATING, (P,), (P,), NOW)
+
+
+def test_all_machines_that_are_ready_have_their_pods_in_one_look() -> None:
+    book = Ledger(coming=tuple(machine(name, f"default/p{name}") for name in "abc"))
+    found = turn(book, *map(closed, "abc"), *(waiting(f"p{name}", spec(gpus=4)) for name in "abc"))
+
+    assert found.acts == tuple(bind(f"p{name}", name) for name in "abc")
+
+
+@pytest.mark.parametrize(("sent", "acts"), [(1.0, ()), (REPEAT_SECONDS, (bind("p"),))])
+def test_a_binding_that_does_not_show_is_sent_again(sent: float, acts: tuple[Bind, ...]) -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - sent),))
+
+    assert turn(book, closed(), waiting()).acts == acts
+    assert why(book, closed(), waiting()) == "the binding of pod default/p was sent and does not show yet"
+
+
+@pytest.mark.parametrize(("stood", "opens"), [(MARGIN_SECONDS / 2, False), (MARGIN_SECONDS, True)])
+def test_the_machine_opens_a_moment_after_its_bindings_show(stood: float, opens: bool) -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - stood),))
+    found = turn(book, closed(), waiting(on="a"))
+
+    assert found.acts == ((Lift("a", "it is ready, and its pods are bound"),) if opens else ())
+    assert bool(why(book, closed(), waiting(on="a"))) != opens
+
+
+def test_a_pod_that_is_seen_bound_is_a_promise_kept_before_the_machine_opens() -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - 1.0),))
+    found = turn(book, closed(), waiting(on="a"))
+
+    assert found.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
+    assert found.acts == ()
+    assert [(one.pods, one.stood) for one in after(book, found).promises] == [((), NOW)]
+
+
+def test_nothing_is_bound_to_a_machine_whose_device_plugin_restarts() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
+
+    assert turn(book, bare, waiting()).acts == ()
+    assert why(book, bare, waiting()) == "it shows no nvidia.com/gpu: is its device plugin running?"
+
+
+def test_who_has_lost_his_room_on_a_closed_machine_is_planned_anew_and_that_takes_no_new_ones() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(of=spec(gpus=2)), pod("thief", spec(gpus=3), on="a"))
+
+    assert (found.acts, found.stray) == ((), (P,))
+    (left,) = after(book, found).promises
+    assert (left.pods, left.called) == ((), NOW)
+    assert turn(after(book, found), closed()).acts == (Lift("a", "nobody waits for it"),)
+
+
+@pytest.mark.parametrize(("priority", "first"), [(0, "p"), (10, "urgent")])
+def test_a_waiting_pod_of_higher_priority_without_a_promise_comes_first(priority: int, first: str) -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(of=spec(gpus=4)), waiting("urgent", spec(gpus=4, priority=priority)))
+
+    assert found.acts == (bind(first),)
+
+
+def test_of_two_pods_of_one_machine_that_may_come_only_with_the_other_both_are_bound() -> None:
+    """What was bound in the same look counts: one pod lets the next one in."""
+    lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
+    beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
+    book = Ledger(coming=(machine("a", Q, P),))
+
+    assert turn(book, closed(), lead, beside).acts == (bind("p"), bind("q"))
+
+
+def test_a_pod_that_may_come_only_beside_another_keeps_its_promise_and_not_for_ever() -> None:
+    beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
+    book = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,)),))
+    late = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,), since=NOW - PATIENCE_SECONDS),))
+
+    assert turn(book, closed(), beside) == Steering()
+    assert (
+        why(book, closed(), beside)
+        == "pod default/q is not admitted yet: no pod that the pod affinity wants is in the same kubernetes.io/hostname (InterPodAffinity)"
+    )
+    assert turn(late, closed(), beside).stray == (Q,)
+
+
+def test_pods_of_a_machine_that_stops_to_be_ready_before_it_opens_are_planned_anew_after_a_while_and_it_opens() -> None:
+    ill = closed(ready=False)
+    book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,)),))
+    late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
+
+    assert turn(book, ill, waiting()) == Steering()
+    found = turn(late, ill, waiting())
+    assert found.stray == (P,)
+    assert turn(after(late, found), ill).acts == (Lift("a", "nobody waits for it"),)
+
+
+@pytest.mark.parametrize(
+    ("pool_", "spec_"),
+    [(pool(KIND, min_gpus_per_pod=4), spec(gpus=3, priority=10)), (pool(KIND), spec(gpus=4, priority=5))],
+    ids=["too small for a kept machine", "less important than one of those that wait"],
+)
+def test_what_does_not_come_before_all_that_wait_takes_no_place_of_theirs(pool_: Pool, spec_: PodSpec) -> None:
+    book = Ledger(coming=(machine("a", P, Q),))
+    first, last = waiting("p", spec(gpus=4, priority=7)), waiting("q", spec(gpus=0, cpu=1))
+    found = turn(book, closed(), first, last, waiting("stranger", spec_), policy=Policy((pool_,)))
+
+    assert found.acts == (bind("p"), bind("q"))
+
+
+def test_nothing_is_bound_to_a_machine_that_is_being_removed() -> None:
+    leaving = (Leaving("a", "i-a", KIND.key, "", NOW, NOW),)
+    book = Ledger(coming=(machine("a", P),), leaving=leaving)
+
+    assert turn(book, closed(), waiting()).acts == ()
+    assert turn(Ledger(coming=(machine("a", P),)), closed(taints=(*ARRIVING, Taint("gpuscaler.io/leaving"))), waiting()).acts == ()
+
+
+def test_a_taint_that_pods_do_not_tolerate_is_held_against_the_machine_after_a_while() -> None:
+    tainted = closed(taints=(*ARRIVING, Taint("agent")))
+    late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
+
+    assert "agent" in why(Ledger(coming=(machine("a", P),)), tainted, waiting())
+    (outcome,) = turn(late, tainted, waiting()).outcomes
+    assert isinstance(outcome, promises.Broken)
+    assert "agent" in outcome.why
+
+
+def test_a_gang_of_which_too_few_have_a_machine_is_not_bound() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 3}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
+
+    assert turn(book, *items).acts == ()
+    assert turn(book, *items, waiting("third", **gang)).acts == ()
+    assert turn(book, *items, node("c", KIND), pod("third", on="c", **gang)).acts == (bind("p"), bind("q", "b"))
+    failed = pod("third", on="c", phase="Failed", **gang)
+    assert turn(book, *items, node("c", KIND), failed).acts == (), "one of an earlier try"
+
+
+def test_members_of_a_gang_that_may_come_only_beside_another_of_it_are_bound_with_that() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    beside = waiting("p", spec(affinity=(near("zone", app="lead"),)), **gang)
+    zoned: dict[str, Any] = {"labels": {"zone": "z"}}
+
+    found = turn(book, closed(**zoned), closed("b", **zoned), beside, waiting("q", labels={"app": "lead"}, **gang))
+    assert found.acts == (bind("p"), bind("q", "b"))
+
+
+def test_a_machine_on_which_some_of_its_gang_runs_opens_although_more_of_it_is_pending() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 1}}
+    sent = promise(sent=(P,), nominated=NOW - 9.0, stood=NOW - 9.0)
+    book = Ledger(coming=(machine("a", P, gang="default/g"),), promises=(sent,))
+
+    assert turn(book, closed(), pod("p", on="a", **gang), waiting("q", **gang)).acts == (Lift("a", "it is ready, and its pods are bound"),)
+
+
+def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
+    """Open, it would have one of the gang run alone there."""
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
+    book = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
+    assert turn(book, closed(), waiting("q", **gang)).acts == ()
+    late = (promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0, since=NOW - PATIENCE_SECONDS),)
+    book = replace(book, promises=late)
+    found = turn(book, closed(), waiting("q", **gang))
+
+    assert (found.acts, after(book, found).promises) == ((), ())
+    assert turn(after(book, found), closed(), waiting("q", **gang)).acts == ()
+    assert why(after(book, found), closed(), waiting("q", **gang)) == "there is no room for the rest of gang default/g"
+
+
+@pytest.mark.parametrize(("ready", "acts"), [(0.0, ()), (4.0, (bind("p"), bind("q", "b")))])
+def test_a_gang_is_bound_when_all_its_machines_are_ready(ready: float, acts: tuple[Bind, ...]) -> None:
+    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=ready)))
+    gang: dict[str, Any] = {"options": {"gang": "g"}}
+    items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
+
+    assert turn(book, *items).acts == acts
+    assert ready or why(book, *items) == "other machines of gang default/g are not ready"
+
+
+def test_of_a_gang_nobody_is_bound_where_one_has_no_room() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g"}}
+    book = Ledger(coming=(machine("a", P), machine("b", Q)))
+    items = closed(), closed("b"), waiting("p", **gang), waiting("q", spec(gpus=4), **gang), pod("thief", spec(gpus=1), on="b")
+    found = turn(book, *items)
+
+    assert (found.acts, found.stray) == ((), (Q,))
+
+
+# Leaving pods to their scheduler
+
+
+def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_machine_opens() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(), policy=NOMINATING_POLICY)
+    named = after(book, found)
+
+    assert found.acts == (Nominate(P, "uid-p", "a"),)
+    assert turn(named, closed(), waiting(), policy=NOMINATING_POLICY).acts == ()
+    assert why(named, closed(), waiting(), policy=NOMINATING_POLICY) == "the nomination of pod default/p was written and does not show yet"
+    opened = turn(named, closed(), waiting(nominated_node="a"), policy=NOMINATING_POLICY)
+    assert opened.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
+    late = replace(
+        named, promises=tuple(replace(one, nominated=NOW - NOMINATED_SECONDS, stood=NOW - NOMINATED_SECONDS) for one in named.promises)
+    )
+    assert [type(act) for act in turn(late, closed(), waiting(), policy=NOMINATING_POLICY).acts] == [Lift]
+
+
+def test_a_machine_without_its_devices_stays_closed_for_pods_that_are_left_to_their_scheduler_too() -> None:
+    bare = closed(allocatable={**KIND.allocatable, "nvidia.com/gpu": 0})
+    book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), stood=NOW - 9.0),))
+
+    assert turn(book, bare, waiting(), policy=NOMINATING_POLICY).acts == ()
+    assert why(book, bare, waiting(), policy=NOMINATING_POLICY) == "it shows no nvidia.com/gpu: is its device plugin running?"
+
+
+def test_they_are_nominated_when_those_that_are_bound_have_shown() -> None:
+    left = waiting("q", options={"steering": NOMINATE})
+    book = Ledger(coming=(machine("a", P, Q),))
+    sent = after(book, (found := turn(book, closed(), waiting(), left)))
+    assert found.acts == (bind("p"),)
+    shown = after(sent, turn(sent, closed(), waiting(on="a"), left))
+    later = replace(shown, promises=tuple(replace(one, nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS) for one in shown.promises))
+
+    assert turn(shown, closed(), waiting(on="a"), left).acts == ()
+    assert turn(later, closed(), waiting(on="a"), left).acts == (Nominate(Q, "uid-q", "a"),)
+
+
+def test_where_steering_is_off_the_machine_opens_and_nobody_is_nominated() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(), waiting(), policy=Policy((pool(KIND),), steering=OFF))
+
+    assert found.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
+
+
+def test_machines_of_a_gang_that_its_scheduler_binds_whole_open_together() -> None:
+    gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": "coscheduling"}}
+    one = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
+    book = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(one, replace(one, node="b", pods=(Q,))))
+    p, q = waiting("p", nominated_node="a", **gang), waiting("q", **gang)
+
+    assert turn(book, closed(), closed("b"), p, q).acts == ()
+    assert why(book, closed(), closed("b"), p, q).startswith("it opens with those of gang default/g: the nomination of pod default/q")
+    found = turn(book, closed(), closed("b"), p, replace(q, nominated_node="b"))
+    assert [(type(act), act.node) for act in found.acts] == [(Lift, "a"), (Lift, "b")]
+
+
+@pytest.mark.parametrize("others", [(), (waiting(deleted=NOW),), (pod("p", on="b"),)], ids=["gone", "deleted", "elsewhere"])
+def test_a_machine_for_which_nobody_waits_any_more_opens_once_a_plan_could_have_had_others_for_it(others: tuple[Pod, ...]) -> None:
+    book = Ledger(coming=(machine("a", P),))
+    book = after(book, (found := turn(book, closed(), *others)))
+    assert found.acts == ()
+    later = replace(book, promises=tuple(replace(one, stood=NOW - UNWANTED_SECONDS) for one in book.promises))
+
+    assert turn(later, closed(), *others).acts == (Lift("a", "nobody waits for it"),)
+    assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (bind("q"),)
+
+
+def test_a_machine_that_is_not_ready_stays_closed() -> None:
+    assert turn(Ledger(coming=(machine("a", P, ready=0.0),)), closed(), waiting()) == Steering()
+
+
+def test_a_machine_without_our_taint_is_open_and_its_pods_are_nominated_once() -> None:
+    book = Ledger(coming=(machine("a", P),))
+    found = turn(book, closed(taints=()), waiting())
+    left = after(book, found)
+
+    assert (left.coming, found.acts) == ((), (Nominate(P, "uid-p", "a"),))
+    assert [(one.step, one.pods) for one in left.promises] == [(OPEN, (P,))]
+    assert turn(left, closed(taints=()), waiting()).acts == ()
+
+
+def test_when_the_taint_is_seen_gone_the_machine_is_a_node_like_others() -> None:
+    book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
+    left = after(book, turn(book, closed(taints=()), waiting(nominated_node="a")))
+
+    assert left.coming == ()
+    assert [(one.step, one.since) for one in left.promises] == [(OPEN, NOW)]
+
+
+def test_who_is_planned_onto_a_machine_while_it_is_closed_is_bound_to_it_and_who_is_planned_elsewhere_is_not() -> None:
+    book = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
+    moved = replace(book, coming=(machine("a", Q), machine("b", P, ready=0.0)))
+
+    assert turn(book, closed(), waiting("p"), waiting("q")).acts == (bind("p"), bind("q"))
+    assert turn(moved, closed(), waiting("p"), waiting("q")).acts == (bind("q"),)
+
+
+# Keeping promises
+
+
+def test_a_pod_that_is_bound_where_it_was_promised_is_a_promise_kept() -> None:
+    found = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="a"))
+
+    assert found.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
+    assert found.steps == (ledger.Redeemed("a"),)
+
+
+def test_a_pod_that_is_bound_elsewhere_is_a_stray() -> None:
+    found = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="b"))
+
+    assert (found.outcomes, found.stray) == ((), (P,))
+
+
+def test_a_nomination_is_not_written_again_on_an_open_machine() -> None:
+    assert turn(Ledger(promises=(promise(OPEN, nominated=NOW - 50.0),)), closed(taints=()), waiting()) == Steering()
+
+
+def test_who_has_lost_his_room_to_others_is_awaited_no_more_and_his_nomination_is_not_written_again() -> None:
+    book = Ledger(promises=(promise(OPEN, nominated=NOW - 1.0),))
+    thief = pod("thief", spec(gpus=4), on="a")
+    found = turn(book, closed(taints=()), waiting(), thief)
+
+    assert (found.acts, found.outcomes, found.stray) == ((), (), (P,))
+    assert after(book, found).promises == ()
+    # A nomination that stands is no proof of room: the scheduler has not tried yet.
+    assert turn(book, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
+
+
+def test_a_pod_that_is_promised_another_machine_by_now_is_not_awaited_on_the_first() -> None:
+    book = Ledger(promises=(promise(OPEN), promise(node="b")))
+    found = turn(book, closed(taints=()), closed("b"), waiting())
+
+    assert [one.node for one in after(book, found).promises] == ["b"]
+
+
+def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedulers_words() -> None:
+    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
+    found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, said="0/1 nodes: Insufficient cpu.")
+
+    (broken,) = found.outcomes
+    assert isinstance(broken, promises.Broken)
+    assert (broken.pod, broken.node, broken.why) == (P, "a", "0/1 nodes: Insufficient cpu.")
+    assert found.suspected == (refusals.Suspected(P, "a", NOW - 60.0),)
+    assert after(book, found).broken == ((P, "a"),)
+    # It would hold room for a pod that does not come.
+    assert found.acts == (Nominate(P, "uid-p", ""),)
+
+
+def test_who_may_come_only_beside_others_and_waits_in_vain_is_planned_anew_and_nothing_is_held_against_the_node() -> None:
+    book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
+    found = turn(book, closed(taints=()), waiting(of=spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),))), tried=NOW - 5.0)
+
+    assert (found.outcomes, found.suspected, found.stray) == ((), (), (P,))
+
+
+@pytest.mark.parametrize(("since", "tried"), [(59.0, 1.0), (100.0, 101.0), (100.0, None)])
+def test_before_that_the_promise_stands(since: float, tried: float | None) -> None:
+    book = Ledger(promises=(promise(OPEN, since=NOW - since, nominated=NOW - since),))
+    found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=None if tried is None else NOW - tried)
+
+    assert found == Steering()
+
+
+@pytest.mark.parametrize("items", [(), (closed(deleted=NOW),)], ids=["gone", "being deleted"])
+def test_a_node_that_goes_owes_nothing(items: tuple[Node, ...]) -> None:
+    assert turn(Ledger(promises=(promise(OPEN),)), *items, waiting()).steps == (ledger.Redeemed("a"),)
+
+
+def test_a_broken_promise_is_of_no_consequence_once_its_nomination_is_gone() -> None:
+    book = Ledger(broken=((P, "a"), (Q, "a")))
+    found = turn(book, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
+
+    assert found.steps == (ledger.Mended(P),)
+    assert found.acts == (Nominate(Q, "uid-q", ""),)
+
+
+# Machines kept for large pods, and machines of others
+
+
+def test_a_machine_kept_for_large_pods_is_closed_again_once_they_have_come() -> None:
+    book = Ledger(promises=(promise(OPEN, closes=True),))
+    found = turn(book, closed(taints=()), waiting(on="a"), policy=KEEPING)
+
+    assert [type(act) for act in found.acts] == [Close]
+    assert [one.step for one in after(book, found).promises] == [CLOSING]
+    assert turn(after(book, found), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
+
+
+def test_pods_planned_onto_a_closed_machine_of_such_a_pool_are_promised_it() -> None:
+    cluster = Cluster.of([closed("a"), closed("b")])
+    placements = (Placement(P, "a"), Placement(Q, "b"))
+    busy = Ledger(promises=(promise(OPEN, node="b"),))
+
+    assert promised_on(busy, cluster, POLICY, placements, NOW) == ()
+    (made,) = promised_on(busy, cluster, KEEPING, placements, NOW)
+    assert isinstance(made, ledger.Promised)
+    assert (made.promise.node, made.promise.pods, made.promise.closes) == ("a", (P,), True)
+
+
+def test_a_ready_machine_that_nobody_here_bought_is_opened_unless_its_pool_keeps_it() -> None:
+    assert turn(Ledger(), closed()).acts == (Lift("a", "it is ready, and no plan waits for it"),)
+    assert turn(Ledger(), closed(ready=False)).acts == ()
+    assert turn(Ledger(), closed(), policy=KEEPING).acts == ()
+
+
+def test_a_machine_of_the_ledger_is_nobody_elses_though_its_node_is_not_noted_yet() -> None:
+    coming = machine("a", P, node="", registered=0.0, ready=0.0)
+
+    assert turn(Ledger(coming=(coming,)), closed(), waiting()).acts == ()
+
+
+# The oldest of equal pods
+
+
+def test_the_oldest_of_equal_pods_takes_the_seat_and_the_younger_waits_for_the_other_machine() -> None:
+    book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
+    found = turn(book, closed("a"), closed("b"), waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0))
+
+    assert found.acts == (bind("q"),)
+    assert [one.pods for one in after(book, found).coming] == [(Q,), (P,)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"of": spec(gpus=2)},
+        {"labels": {"app": "x"}},
+        {"options": {"market": ("spot",)}},
+        {"options": {"gang": "g"}},
+        {"created": NOW - 5.0},
+        {"deleted": NOW},
+        {"phase": "Failed"},
+        {"on": "c"},
+        {"unschedulable": None},
+        {"nominated_node": "c"},
+    ],
+    ids=["size", "labels", "options", "gang", "younger", "deleted", "finished", "bound", "not tried yet", "nominated"],
+)
+def test_no_other_pod_takes_the_seat(other: dict[str, Any]) -> None:
+    pods = [waiting("p", created=NOW - 10.0), waiting("q", **{"created": NOW - 20.0, **other})]
+
+    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
+
+
+def test_a_pod_that_has_its_place_or_a_volume_of_its_own_changes_with_nobody() -> None:
+    pods = [waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0)]
+    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset({Q})) == ()
+
+    own = spec(gpus=1, volumes=(VolumeUse(claim="data", ephemeral=True),))
+    bound = [waiting("p", own, created=NOW - 10.0), waiting("q", own, created=NOW - 20.0)]
+    assert overtaken(bound[:1], pending_by_kind(Cluster.of(bound)), busy=frozenset()) == ()
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=12), st.integers(0, 12))
+def test_whoever_is_exchanged_is_younger_and_alike(ages: list[tuple[int, str]], many: int) -> None:
+    pods = [waiting(f"p{n}", labels={"app": app}, created=NOW - age) for n, (age, app) in enumerate(ages)]
+    by_key = {one.key: one for one in pods}
+    mine = pods[:many]
+    pairs = overtaken(mine, pending_by_kind(Cluster.of(pods)), busy=frozenset())
+
+    assert len({key for pair in pairs for key in pair}) == 2 * len(pairs)
+    assert all(old in {one.key for one in mine} and new not in {one.key for one in mine} for old, new in pairs)
+    assert all(by_key[old].labels == by_key[new].labels for old, new in pairs)
+    seated = ({one.key for one in mine} - {old for old, _ in pairs}) | {new for _, new in pairs}
+    for app in ("a", "b"):
+        same = [one for one in pods if one.labels == LabelSet({"app": app})]
+        youngest = max((one.created for one in same if one.key in seated), default=0.0)
+        assert all(one.created >= youngest for one in same if one.key not in seated)
+
+
+def test_of_one_age_nobody_changes() -> None:
+    pods = [waiting("q"), waiting("p")]
+
+    assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()

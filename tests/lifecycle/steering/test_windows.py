@@ -1,0 +1,351 @@
+"""Which machines open for a moment for pods of DaemonSets, when they are closed again, and what is reported."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import GPU, NOW, daemon, node, offering, pod, pool, room, spec
+from tests.shipped import SHIPPED, Shipped
+
+from gpuscaler.lifecycle.actions import Ajar, Close
+from gpuscaler.lifecycle.steering.windows import (
+    FIRST_PAUSE,
+    LONGEST_PAUSE,
+    OPEN_SECONDS,
+    REPEAT_SECONDS,
+    Attempt,
+    Window,
+    Windows,
+    as_closed,
+    explained,
+    next_look,
+    observe,
+    recalled,
+    reports,
+)
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, Pod, PodSpec
+from gpuscaler.model.pools import BIND, OFF, Policy
+from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
+from gpuscaler.model.taints import AJAR, Taint, Toleration
+from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT, UNSCHEDULABLE
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.state.entries import Leaving
+from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
+
+KIND = offering("g.4", gpus=4)
+POLICY = Policy((pool(KIND),), steering=BIND)
+CLOSED = (Taint(ARRIVING_TAINT),)
+#: What NVIDIA's device plugin tolerates as it is shipped, and asks for.
+AS_SHIPPED = spec(requests={}, tolerations=(Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule"),))
+PLUGIN = daemon("plugin", AS_SHIPPED)
+TOLERANT = daemon("proxy", spec(requests={}, tolerations=(Toleration("", "Exists"),)))
+
+
+def machine(**more: Any) -> Coming:
+    fields: dict[str, Any] = {"offering": KIND.key, "instance": "i-a", "granted": 2.0, "node": "a", "registered": NOW - 5.0}
+    return Coming("o-a", "o", (KIND.key,), 1.0, 1.0, pods=("default/p",), **(fields | more))
+
+
+def arriving(*, gpus: int = 0, taints: tuple[Taint, ...] = CLOSED, **more: Any) -> Node:
+    return node("a", KIND, **{"provider_id": "i-a", "uid": "u-a", "taints": taints, "allocatable": room(gpus=gpus), **more})
+
+
+def of(plugin: str = "plugin", *, on: str = "", name: str = "", like: PodSpec = AS_SHIPPED, **more: Any) -> Pod:
+    """A pod that the DaemonSet controller has made for node a."""
+    field = NodeSelector((NodeSelectorTerm(fields=(Requirement("metadata.name", "In", ("a",)),)),))
+    tied = replace(like, digest=f"{like.digest} {plugin} on a", node_affinity=field)
+    return pod(name or f"{plugin}-x", tied, on=on, uid=f"uid-{plugin}", owner=Owner("DaemonSet", plugin, "u"), **more)
+
+
+def ajar(**more: Any) -> Node:
+    """Node a while its window is open, as all but the controllers of Kubernetes see it."""
+    return arriving(ajar=True, **more)
+
+
+def look(
+    before: Window | None = None, *items: Item, policy: Policy = POLICY, book: Ledger | None = None, now: float = NOW, **more: Any
+) -> Windows:
+    known = {"a": before} if before is not None else {}
+    return observe(known, book or Ledger(coming=(machine(),)), Cluster.of(items), policy, now=now, **more)
+
+
+def opened(**more: Any) -> Window:
+    return Window("u-a", **{"opened": NOW - 2.0, "seen": NOW - 1.0, **more})
+
+
+def kinds(found: Windows) -> list[type]:
+    return [type(act) for act in found.acts]
+
+
+def test_a_machine_opens_for_a_daemon_set_that_does_not_tolerate_its_taint() -> None:
+    found = look(None, arriving(), PLUGIN, TOLERANT)
+
+    assert found.acts == (Ajar("a", "until it has pods of DaemonSet default/plugin"),)
+    assert found.windows == {"a": Window("u-a", opened=NOW)}
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (arriving(), TOLERANT),
+        (arriving(), daemon("other", spec(requests={}, node_selector=(("no", "such"),)))),
+        (arriving(taints=(*CLOSED, Taint("team", "a"))), PLUGIN),
+        (arriving(), PLUGIN, of(on="a")),
+        (arriving(unschedulable=True), PLUGIN),
+    ],
+)
+def test_a_window_opens_for_nothing_else(items: tuple[Item, ...]) -> None:
+    """Not where all tolerate the taint, or would not run there either way, or run already; and not where a person has cordoned the node."""
+    found = look(None, *items)
+
+    assert found == Windows({})
+
+
+def test_a_ready_machine_that_waits_for_the_rest_of_its_gang_gets_back_a_device_plugin_that_went() -> None:
+    ready = Ledger(coming=(machine(ready=NOW - 1.0),))
+    promised = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0),))
+
+    for book in (ready, promised):
+        assert kinds(look(None, arriving(), PLUGIN, book=book)) == [Ajar]
+        assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), book=book) == Windows({})
+
+
+def test_machines_that_leave_or_open_are_left_alone() -> None:
+    leaving = Ledger(coming=(machine(),), leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),))
+    lifted = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, lifted=NOW),))
+    opened_ = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, OPEN),))
+
+    for book in (leaving, lifted, opened_):
+        assert look(None, arriving(), PLUGIN, book=book) == Windows({})
+
+
+def test_a_window_is_closed_when_the_pod_is_bound() -> None:
+    for items in ((), (of(),)):
+        still = look(opened(), ajar(), PLUGIN, *items)
+        assert (still.acts, still.windows["a"]) == ((), opened())
+
+    found = look(opened(), ajar(), PLUGIN, of(on="a"))
+    assert kinds(found) == [Close]
+    assert found.windows["a"] == opened(closed=NOW)
+    assert found.remarks == ()
+
+
+def test_a_pod_that_is_ending_gets_no_other_before_it_is_gone() -> None:
+    assert look(None, arriving(), PLUGIN, of(on="a", deleted=NOW - 1.0)) == Windows({})
+
+
+def test_once_it_is_seen_closed_nothing_is_left_to_remember() -> None:
+    found = look(opened(closed=NOW - 1.0), arriving(), PLUGIN, of(on="a"))
+
+    assert found == Windows({})
+
+
+def test_a_close_that_does_not_show_is_sent_again() -> None:
+    fresh = look(opened(closed=NOW - 1.0), ajar(), PLUGIN, of(on="a"))
+    late = look(opened(closed=NOW - REPEAT_SECONDS), ajar(), PLUGIN, of(on="a"))
+
+    assert (fresh.acts, kinds(late)) == ((), [Close])
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [((), "the DaemonSet controller made none"), ((of(),), "the scheduler has not bound pod default/plugin-x")],
+)
+def test_after_ten_seconds_it_is_closed_and_the_daemon_set_is_named_and_tried_again_later(items: tuple[Item, ...], why: str) -> None:
+    over = opened(seen=NOW - OPEN_SECONDS)
+    found = look(over, ajar(), PLUGIN, *items)
+
+    assert kinds(found) == [Close]
+    (failed,) = found.windows["a"].failed
+    assert (failed.daemon, failed.times, failed.again) == ("default/plugin", 1, NOW + FIRST_PAUSE)
+    (remark,) = found.remarks
+    assert remark.text == f"DaemonSet default/plugin has no pod on node a, which was cordoned for it: {why}; tried again in 1 min"
+    (said,) = reports(found.windows)
+    assert said.startswith("DaemonSet default/plugin has no pod on node a, where it should run before the machine opens: ")
+
+    closed = look(found.windows["a"], arriving(), PLUGIN, *items)
+    assert (closed.acts, closed.windows["a"]) == ((), Window("u-a", failed=(failed,)))
+    assert kinds(look(closed.windows["a"], arriving(), PLUGIN, *items, now=NOW + FIRST_PAUSE)) == [Ajar]
+
+
+def test_pauses_double_up_to_ten_minutes_and_what_was_said_is_not_said_again() -> None:
+    window, times = opened(seen=NOW - OPEN_SECONDS), []
+    for _ in range(6):
+        found = look(replace(opened(seen=NOW - OPEN_SECONDS), failed=window.failed), ajar(), PLUGIN)
+        assert len(found.remarks) == (not window.failed)
+        window = replace(found.windows["a"], failed=tuple(replace(one, again=NOW) for one in found.windows["a"].failed))
+        times.append(found.windows["a"].failed[0].again - NOW)
+
+    assert times == [60.0, 120.0, 240.0, 480.0, LONGEST_PAUSE, LONGEST_PAUSE]
+    for_weeks = opened(seen=NOW - OPEN_SECONDS, failed=(Attempt("default/plugin", 5000, NOW, "it failed"),))
+    assert look(for_weeks, ajar(), PLUGIN).windows["a"].failed[0].again == NOW + LONGEST_PAUSE
+
+
+def test_a_daemon_set_that_is_tried_again_later_keeps_no_other_waiting() -> None:
+    failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
+    other = daemon("other", spec(requests={}))
+
+    found = look(Window("u-a", failed=failed), arriving(), PLUGIN, other)
+    assert found.acts == (Ajar("a", "until it has pods of DaemonSet default/other"),)
+    assert kinds(look(opened(failed=failed), ajar(), PLUGIN, other, of("other", on="a"))) == [Close]
+
+
+def test_a_node_that_registers_without_the_taint_gets_it_once_its_daemon_sets_have_come() -> None:
+    bare = arriving(taints=())
+    first = look(None, bare, PLUGIN)
+    assert (kinds(first), first.windows["a"]) == ([Ajar], Window("u-a", opened=NOW))
+    assert look(first.windows["a"], bare, PLUGIN, now=NOW + 1.0).acts == (), "it is on its way"
+    assert kinds(look(first.windows["a"], ajar(), PLUGIN, of(on="a"), now=NOW + 1.0)) == [Close]
+    for items in ((bare, TOLERANT), (bare, PLUGIN, of(on="a"))):
+        assert kinds(look(None, *items)) == [Close]
+    assert look(None, bare, PLUGIN, policy=replace(POLICY, steering=OFF)) == Windows({})
+
+
+def test_a_node_whose_window_is_open_counts_as_closed() -> None:
+    soft = (Taint(ARRIVING_TAINT, effect=AJAR), Taint("team"), Taint(UNSCHEDULABLE))
+    cluster = as_closed(Cluster.of([arriving(taints=soft, unschedulable=True)]))
+    found = cluster.nodes["a"]
+
+    assert (found.ajar, found.unschedulable, found.taints) == (True, False, (Taint(ARRIVING_TAINT), Taint("team")))
+    assert as_closed(cluster) is cluster
+
+
+@pytest.mark.parametrize(
+    "person",
+    [
+        arriving(unschedulable=True, taints=(*CLOSED, Taint(UNSCHEDULABLE))),
+        arriving(unschedulable=True, taints=(Taint(UNSCHEDULABLE),)),
+        arriving(taints=(Taint(ARRIVING_TAINT, effect=AJAR),)),
+    ],
+)
+def test_what_a_person_has_cordoned_or_uncordoned_counts_as_it_is(person: Node) -> None:
+    cluster = Cluster.of([person])
+
+    assert as_closed(cluster) is cluster
+
+
+def test_what_is_left_of_our_cordon_is_no_taint() -> None:
+    left = as_closed(Cluster.of([arriving(taints=(*CLOSED, Taint(UNSCHEDULABLE)))])).nodes["a"]
+
+    assert (left.taints, left.ajar) == (CLOSED, False)
+
+
+def test_a_window_that_does_not_show_is_opened_again_and_no_daemon_set_is_named() -> None:
+    window = Window("u-a", opened=NOW - REPEAT_SECONDS)
+    found = look(window, arriving(), PLUGIN)
+
+    assert (kinds(found), found.remarks, list(reports(found.windows))) == ([Ajar], (), [])
+    assert found.windows["a"] == Window("u-a", opened=NOW)
+    assert look(replace(window, opened=NOW - 1.0), arriving(), PLUGIN).acts == ()
+    shown = look(window, arriving(gpus=4), PLUGIN, of(on="a"))
+    assert shown == Windows({}), "what it was to open for is there"
+
+
+def test_a_clock_that_was_put_back_keeps_no_window_open() -> None:
+    ahead = opened(opened=NOW + 3600.0, seen=NOW + 3600.0)
+    found = look(ahead, ajar(), PLUGIN)
+
+    assert found.windows["a"].seen == NOW
+    assert kinds(look(found.windows["a"], ajar(), PLUGIN, now=NOW + OPEN_SECONDS)) == [Close]
+
+
+def test_another_node_of_the_name_begins_anew() -> None:
+    failed = (Attempt("default/plugin", 3, NOW + 500.0, "it failed"),)
+
+    assert kinds(look(Window("u-b", failed=failed), arriving(), PLUGIN)) == [Ajar]
+
+
+def test_the_next_look_is_soon_while_one_is_open_and_else_when_one_is_tried_again() -> None:
+    failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
+
+    assert next_look({}, NOW) is None
+    assert next_look({"a": Window("u-a", failed=failed)}, NOW) == NOW + 30.0
+    soon = next_look({"a": opened(), "b": Window("u-b", failed=failed)}, NOW)
+    assert soon is not None
+    assert soon < NOW + 1.0
+
+
+def test_after_a_restart_what_was_under_way_is_done_again_at_once() -> None:
+    failed = (Attempt("default/plugin", 1, NOW + 9000.0, "it failed"),)
+    ahead = recalled({"a": opened(opened=NOW + 900.0, closed=NOW, failed=failed)}, NOW)["a"]
+    assert (ahead.opened, ahead.seen, ahead.failed[0].again) == (NOW, NOW - 1.0, NOW + LONGEST_PAUSE)
+    assert kinds(look(ahead, ajar(), PLUGIN, of(on="a"))) == [Close]
+
+    opening = recalled({"a": Window("u-a", opened=NOW)}, NOW)["a"]
+    assert kinds(look(opening, arriving(), PLUGIN)) == [Ajar]
+
+
+@pytest.mark.parametrize("shipped", SHIPPED, ids=[one.name for one in SHIPPED])
+def test_a_machine_opens_for_those_that_are_shipped_without_a_toleration_of_everything(shipped: Shipped) -> None:
+    found = decode_object(shipped.manifest(), Interner())
+    assert isinstance(found, Workload)
+    labels = {
+        "kubernetes.io/os": "linux",
+        "beta.kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        "node.kubernetes.io/instance-type": "g5.48xlarge",
+    }
+    labels |= {"feature.node.kubernetes.io/pci-10de.present": "true", "cloud.google.com/gke-accelerator": "nvidia-l4"}
+    labels |= {f"nvidia.com/gpu.deploy.{part}": "true" for part in ("device-plugin", "mig-manager")}
+
+    assert kinds(look(None, arriving(labels=labels), found)) == ([Ajar] if shipped.waits else [])
+    if shipped.selector or shipped.terms:
+        assert kinds(look(None, arriving(labels={"kubernetes.io/os": "plan9"}), found)) == []
+
+
+KEEPING = Policy((pool(KIND, min_gpus_per_pod=4),), steering=BIND)
+KEPT = (Taint(KEPT_TAINT),)
+
+
+def kept(before: Window | None = None, *items: Item, book: Ledger | None = None, now: float = NOW) -> Windows:
+    return look(before, *items, policy=KEEPING, book=book or Ledger(), now=now)
+
+
+def test_a_kept_machine_opens_for_a_daemon_set_that_is_new_updated_or_restarted_whatever_it_shows() -> None:
+    machine_ = arriving(gpus=4, taints=KEPT)
+
+    assert kinds(kept(None, machine_, PLUGIN, of(on="a"))) == []
+    assert kinds(kept(None, machine_, PLUGIN)) == [Ajar]
+    assert kinds(kept(None, machine_, PLUGIN, of())) == [Ajar]
+    assert kinds(kept(None, machine_, TOLERANT)) == []
+
+
+def test_a_kept_machine_is_closed_again_with_its_own_taint() -> None:
+    found = kept(opened(), ajar(gpus=4, taints=KEPT), PLUGIN, of(on="a"))
+
+    assert found.acts == (Close("a", "it is kept for large pods", kept=True),)
+    assert kinds(kept(opened(seen=NOW - OPEN_SECONDS), ajar(gpus=4, taints=KEPT), PLUGIN)) == [Close]
+    assert kept(found.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == Windows({})
+
+
+def test_a_daemon_set_that_tolerates_machines_on_their_way_and_no_kept_ones_has_kept_ones_open() -> None:
+    half = daemon("plugin", spec(requests={}, tolerations=(Toleration(ARRIVING_TAINT, "Exists"),)))
+
+    assert kinds(look(None, arriving(), half)) == []
+    assert kinds(kept(None, arriving(gpus=4, taints=KEPT), half)) == [Ajar]
+
+
+def test_a_kept_machine_that_leaves_or_that_a_person_opened_is_left_alone() -> None:
+    leaving = Ledger(leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),))
+
+    assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=leaving) == Windows({})
+    assert kept(None, arriving(gpus=4, taints=()), PLUGIN) == Windows({})
+    assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=Ledger()) == Windows({}), "its pool keeps none"
+
+
+def test_people_are_told_why_a_machine_is_open_and_which_daemon_sets_it_lacks() -> None:
+    failed = (Attempt("default/plugin", 2, NOW + 110.0, "the DaemonSet controller made none"),)
+    lacking = "it has no pod of DaemonSet default/plugin, which was tried 2 times: the DaemonSet controller made none; it is tried again"
+
+    assert list(explained(Window("u-a", failed=failed), NOW)) == [f"{lacking} in 2 min"]
+    opens, soon = explained(opened(failed=failed), NOW + 100.0)
+    assert opens.startswith("it is cordoned for seconds by gpuscaler, so that DaemonSets which do not tolerate its taint")
+    assert soon == f"{lacking} soon"
+
+
+def test_nothing_is_done_where_nothing_arrives() -> None:
+    assert look(None, arriving(), PLUGIN, book=Ledger()) == Windows({})
+    assert GPU in KIND.allocatable

@@ -1,0 +1,51 @@
+"""Pods on a node that leaves."""
+
+from typing import Any
+
+from tests.planning.building import NOW, node, offering, pod, spec
+
+from gpuscaler.lifecycle.termination.eviction import Effort, evict
+from gpuscaler.lifecycle.termination.node_pods import residents
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.taints import Toleration
+from gpuscaler.planning.state.entries import DRAINING, Eviction, Leaving
+
+KIND = offering()
+DAEMON = Owner("DaemonSet", "d", "u")
+CRITICAL = 2_000_001_000
+TOLERATES = (Toleration("gpuscaler.io/leaving", "Exists"),)
+
+
+def resident(
+    name: str = "p",
+    *,
+    grace_seconds: int = 30,
+    priority: int = 0,
+    tolerations: tuple[Toleration, ...] = (),
+    daemon: bool = False,
+    **more: Any,
+) -> Pod:
+    of = spec(gpus=1, grace_seconds=grace_seconds, priority=priority, tolerations=tolerations)
+    own: dict[str, Any] = {"owner": DAEMON, **more} if daemon else more
+    return pod(name, of, on="n", uid=f"uid-{name}", **own)
+
+
+def draining(*evictions: Eviction, **more: Any) -> Leaving:
+    fields: dict[str, Any] = {"reason": "idle", "at": NOW - 20.0, "since": NOW - 9.0, "step": DRAINING, **more}
+    return Leaving("n", "i-1", KIND.key, evictions=evictions, **fields)
+
+
+def forced(left: float, *evictions: Eviction, **more: Any) -> Leaving:
+    """A machine that goes in ``left`` seconds."""
+    return draining(*evictions, forced=True, ends=NOW + left, **more)
+
+
+def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
+    """An eviction that is made again in so many seconds."""
+    return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
+
+
+def effort(one: Leaving, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> Effort:
+    cluster = Cluster.of((node("n", KIND), *pods))
+    return evict(one, residents(cluster, cluster.nodes["n"], now), now, awaited)

@@ -1,0 +1,36 @@
+"""What the cloud announces long before is not forgotten by the time."""
+
+from tests.planning.building import NOW, node, offering, pool
+
+from gpuscaler.lifecycle.interruptions import AHEAD_SECONDS
+from gpuscaler.lifecycle.reconcile import Facts, Memory, look
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+
+KIND = offering()
+POLICY = Policy((pool(KIND),))
+AT = NOW + 86_400.0
+
+
+def remembered(memory: Memory, now: float, *, listed: bool = True, **facts: object) -> Memory:
+    inventory = Inventory(now, (Instance("i-1", *KIND.key),) if listed else ())
+    cluster = Cluster.of((node("n", KIND, provider_id="i-1"),))
+    return look(memory, cluster, POLICY, Facts(inventory=inventory, **facts), now).memory  # type: ignore[arg-type]  # any facts
+
+
+def test_work_that_was_announced_once_empties_the_machine_when_its_hour_is_near_whoever_leads_then() -> None:
+    memory = remembered(Memory(), NOW, worked_on={"i-1": AT})
+    assert memory.ledger.leaving == ()
+
+    memory = remembered(memory, AT - AHEAD_SECONDS - 1.0)
+    assert memory.ledger.leaving == ()
+    (one,) = remembered(memory, AT - AHEAD_SECONDS).ledger.leaving
+    assert (one.node, one.forced, one.ends) == ("n", True, AT)
+
+
+def test_another_time_counts_and_a_machine_that_is_gone_is_forgotten() -> None:
+    memory = remembered(Memory(), NOW, worked_on={"i-1": AT})
+
+    assert remembered(memory, NOW + 1.0, worked_on={"i-1": AT + 9.0}).worked_on == {"i-1": AT + 9.0}
+    assert remembered(memory, NOW + 1.0, listed=False).worked_on == {}

@@ -1,0 +1,265 @@
+"""Whom to evict now, in which order, how often, and what gives way when the machine does not wait."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.lifecycle.termination.kit import CRITICAL, TOLERATES, asked, draining, effort, forced, resident
+from tests.planning.building import NOW
+
+from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict
+from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS, LONGEST_PAUSE, MARGIN_SECONDS, PROTECTED_SECONDS, Effort
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.planning.scale_down.disruption import CRITICAL as CRITICAL_FROM
+
+IN_ORDER = (
+    resident("web"),
+    resident("logs", daemon=True),
+    resident("dns", priority=CRITICAL_FROM),
+    resident("net", priority=CRITICAL, daemon=True),
+)
+
+
+def evicted(found: Effort) -> list[str]:
+    """The names of the pods that are evicted, in order."""
+    return [act.pod.removeprefix("default/") for act in found.acts if isinstance(act, Evict)]
+
+
+# Order
+
+
+def test_each_group_goes_when_the_one_before_it_is_gone() -> None:
+    for gone, pod in enumerate(IN_ORDER):
+        assert evicted(effort(draining(), *IN_ORDER[gone:])) == [pod.name]
+    assert effort(draining()).done
+
+
+def test_who_still_ends_holds_the_next_group_up() -> None:
+    found = effort(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
+
+    assert (evicted(found), found.done) == ([], False)
+
+
+def test_a_daemon_sets_pod_that_may_not_be_evicted_is_asked_once_and_leaves_with_the_machine() -> None:
+    daemon, refused = resident("logs", daemon=True), asked("logs", again=5.0, why="the budget", budget=True)
+
+    assert not effort(draining(asked("logs", again=5.0)), daemon).done
+    assert effort(draining(refused), daemon).done
+    assert effort(draining(refused), daemon).acts == ()
+    assert effort(draining(asked("logs", again=-1.0)), daemon).done
+
+
+def test_who_tolerates_that_the_machine_leaves_is_left_alone_and_so_are_static_and_finished_pods() -> None:
+    left_alone = (
+        resident("a", tolerations=TOLERATES),
+        resident("b", tolerations=TOLERATES, daemon=True),
+        resident("c", options={"mirror": True}),
+        resident("d", owner=Owner("Node", "n", "u")),
+        resident("e", phase="Succeeded"),
+    )
+
+    assert effort(draining(), *left_alone) == Effort((), (), True, "", ())
+
+
+def test_who_should_have_ended_half_a_minute_ago_is_not_waited_for() -> None:
+    assert effort(draining(), resident(deleted=NOW - 31.0)).done
+    assert not effort(draining(), resident(deleted=NOW - 29.0)).done
+
+
+def test_pods_of_one_group_go_together() -> None:
+    assert evicted(effort(draining(), resident("b"), resident("a"))) == ["a", "b"]
+
+
+# Refusals
+
+
+def test_an_eviction_is_made_by_uid_with_the_pods_own_time_and_again_after_ever_longer() -> None:
+    found = effort(draining(), resident())
+    assert found.acts == (Evict("default/p", "uid-p", "n"),)
+
+    pauses = []
+    one = draining()
+    now = NOW
+    for _ in range(6):
+        found = effort(one, resident(), now=now)
+        (entry,) = found.evictions
+        pauses.append(entry.again - now)
+        assert effort(draining(entry), resident(), now=entry.again - 0.1).acts == ()
+        one, now = draining(entry), entry.again
+    assert pauses == [5.0, 10.0, 20.0, 40.0, LONGEST_PAUSE, LONGEST_PAUSE]
+
+
+def test_who_is_refused_is_named_with_the_reason_and_how_many_more_there_are() -> None:
+    one = draining(asked("a", again=9.0, why="the budget web"), asked("b", again=9.0, why="the budget web"))
+
+    assert effort(one, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
+
+
+def test_a_new_pod_of_an_old_name_is_asked_anew() -> None:
+    found = effort(draining(asked(again=50.0)), resident(), resident("q"))
+    assert evicted(found) == ["q"]
+
+    fresh = Pod("default", "p", resident().spec, resident().labels, uid="another", node_name="n")
+    assert evicted(effort(draining(asked(again=50.0)), fresh)) == ["p"]
+
+
+def test_who_is_gone_is_forgotten() -> None:
+    assert effort(draining(asked("gone"), asked(again=9.0)), resident()).evictions == (asked(again=9.0),)
+
+
+# Saving work
+
+
+def saver(**more: object) -> Pod:
+    return resident(options={"grace": 300.0}, **more)  # type: ignore[arg-type]  # fields of any pod
+
+
+def test_a_pod_that_asks_for_time_is_told_first_and_evicted_when_it_has_answered() -> None:
+    found = effort(draining(), saver())
+    assert found.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
+    assert (found.held, found.idle) == ("pod default/p saves its work", ())
+
+    told = draining(*found.evictions)
+    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 60.0).acts == ()
+    answered = effort(told, saver(checkpoint_requested=NOW, checkpointed=NOW), now=NOW + 1.0)
+    assert answered.acts == (Evict("default/p", "uid-p", "n"),)
+
+
+def test_an_answer_to_an_earlier_request_does_not_count() -> None:
+    told = draining(asked(tries=0, signalled=NOW))
+
+    assert effort(told, saver(checkpoint_requested=NOW, checkpointed=NOW - 100.0)).acts == ()
+
+
+def test_a_request_that_is_not_seen_on_the_pod_is_written_again() -> None:
+    told = draining(asked(again=1.0, tries=0, signalled=NOW - 4.0))
+
+    assert effort(told, saver()).acts == ()
+    assert effort(told, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
+
+
+def test_who_does_not_answer_is_evicted_when_its_time_is_over() -> None:
+    told = draining(asked(tries=0, signalled=NOW))
+
+    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()
+    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 300.0).acts == (Evict("default/p", "uid-p", "n"),)
+
+
+# Machines that go at a known moment
+
+
+def test_grace_is_cut_to_what_is_left() -> None:
+    assert effort(forced(120.0), resident(grace_seconds=600)).acts == (Evict("default/p", "uid-p", "n", 115),)
+    assert effort(forced(120.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n"),)
+    assert effort(forced(-10.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n", 1),)
+
+
+def test_a_pod_that_ends_too_late_is_asked_to_hurry() -> None:
+    assert effort(forced(100.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", None),)
+    assert effort(forced(20.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", 15),)
+    assert effort(forced(100.0), resident(deleted=NOW + 50.0)).acts == ()
+    assert effort(draining(), resident(deleted=NOW + 500.0)).acts == ()
+
+
+def test_who_needs_its_time_does_not_wait_for_its_turn() -> None:
+    pods = resident("web"), resident("dns", priority=CRITICAL)
+
+    assert evicted(effort(forced(120.0), *pods)) == ["web"]
+    assert evicted(effort(forced(MARGIN_SECONDS + 30.0), *pods)) == ["web", "dns"]
+
+
+def test_time_to_save_work_is_cut_to_leave_time_to_end() -> None:
+    found = effort(forced(120.0), saver())
+    assert found.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 85.0),)
+
+    told = forced(120.0, *found.evictions)
+    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 84.0).acts == ()
+    assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 85.0).acts == (Evict("default/p", "uid-p", "n"),)
+    assert evicted(effort(forced(30.0), saver())) == ["p"]
+
+
+def test_budgets_give_way_at_the_very_last_and_to_nobody_else() -> None:
+    refused = asked(again=1.0, why="the budget", budget=True)
+
+    assert effort(forced(LAST_SECONDS + 1.0, refused), resident(), now=NOW + 0.5).acts == ()
+    assert isinstance(effort(forced(LAST_SECONDS + 2.0, refused), resident(), now=NOW + 1.0).acts[0], Evict)
+    last = effort(forced(LAST_SECONDS, refused), resident(), now=NOW + 1.0)
+    assert last.acts == (Delete("default/p", "uid-p", "n", 9),)
+    far = asked(again=40.0, why="the budget", budget=True)
+    assert effort(forced(LAST_SECONDS, far), resident()).acts == (Delete("default/p", "uid-p", "n", 10),)
+    assert effort(forced(LAST_SECONDS, *last.evictions), resident(), now=NOW + 2.0).acts == ()
+    another = asked(again=-1.0, why="the server is overloaded")
+    assert isinstance(effort(forced(LAST_SECONDS, another), resident()).acts[0], Evict)
+
+
+def test_a_budget_never_gives_way_where_the_machine_stays() -> None:
+    refused = asked(again=-1.0, tries=99, why="the budget", budget=True)
+
+    assert isinstance(effort(draining(refused), resident(), now=NOW + 1e6).acts[0], Evict)
+
+
+def test_where_the_machine_does_not_wait_pauses_do_not_grow() -> None:
+    (entry,) = effort(forced(100.0, asked(tries=5, again=-1.0)), resident()).evictions
+
+    assert entry.again == NOW + 5.0
+
+
+@pytest.mark.parametrize("more", [{"options": {"do_not_disrupt": True}}, {"owner": Owner("Job", "j", "u")}], ids=["annotated", "job"])
+def test_who_is_protected_is_left_alone_as_long_as_a_machine_lasts_that_is_announced_early(more: dict[str, object]) -> None:
+    pod = resident(**more)  # type: ignore[arg-type]  # fields of any pod
+
+    assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), pod)) == []
+    assert evicted(effort(forced(PROTECTED_SECONDS), pod)) == ["p"]
+    slow = resident(grace_seconds=600, **more)  # type: ignore[arg-type]  # fields of any pod
+    assert evicted(effort(forced(610.0), slow)) == []
+    assert evicted(effort(forced(605.0), slow)) == ["p"]
+
+
+def test_who_has_a_machine_on_its_way_waits_for_it_where_there_is_time() -> None:
+    awaited = frozenset({"default/p"})
+    waits = effort(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
+
+    assert (evicted(waits), waits.held) == ([], "pod default/p waits for the machine that comes in the place of this one")
+    assert evicted(effort(forced(PROTECTED_SECONDS), resident(), awaited=awaited)) == ["p"]
+    assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), resident())) == ["p"]
+    assert evicted(effort(draining(), resident(), awaited=awaited)) == ["p"]
+
+
+# Whatever is seen
+
+
+@st.composite
+def homes(draw: st.DrawFn) -> list[Pod]:
+    names = draw(st.lists(st.sampled_from("abcdef"), unique=True, max_size=4))
+    return [
+        resident(
+            name,
+            grace_seconds=draw(st.sampled_from((0, 30, 600))),
+            priority=draw(st.sampled_from((0, CRITICAL))),
+            daemon=draw(st.booleans()),
+            deleted=draw(st.sampled_from((0.0, 0.0, NOW + 20.0))),
+            options={"grace": draw(st.sampled_from((None, 60.0)))},
+            checkpointed=draw(st.sampled_from((0.0, NOW))),
+        )
+        for name in names
+    ]
+
+
+@given(homes(), st.sampled_from((None, 400.0, 100.0, 30.0, 10.0, -5.0)), st.booleans())
+def test_nobody_is_deleted_but_at_the_last_and_all_that_is_asked_ends_before_the_machine(
+    pods: list[Pod], left: float | None, blocked: bool
+) -> None:
+    entries = [asked(pod.name, again=-1.0, why="the budget", budget=blocked, signalled=NOW - 1.0) for pod in pods]
+    one = draining(*entries) if left is None else forced(left, *entries)
+    found = effort(one, *pods)
+
+    by_key = {pod.key: pod for pod in pods}
+    for act in found.acts:
+        if isinstance(act, Delete):
+            assert blocked
+            assert left is not None
+            assert left <= LAST_SECONDS
+        if isinstance(act, Evict) and left is not None:
+            grace = by_key[act.pod].spec.grace_seconds if act.grace is None else act.grace
+            assert grace <= max(1.0, left - MARGIN_SECONDS)
+    if found.done:
+        assert all(pod.owner.kind == "DaemonSet" for pod in pods)

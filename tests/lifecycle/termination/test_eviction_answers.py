@@ -1,0 +1,40 @@
+"""What evictions were refused by is remembered with the removal."""
+
+from tests.lifecycle.termination.kit import asked, draining
+from tests.planning.building import NOW
+
+from gpuscaler.lifecycle.termination import Refusal, hear
+from gpuscaler.lifecycle.termination.eviction_answers import MOST_WORDS
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import Eviction
+from gpuscaler.planning.state.ledger import Ledger
+
+REFUSAL = Refusal("n", "default/p", "uid-p", "the budget web", budget=True, retry_after=30.0)
+
+
+def heard(entry: Eviction, *refusals: Refusal) -> Eviction:
+    book = Ledger(leaving=(draining(entry),))
+    after = ledger.folded(book, hear(book, refusals, NOW))
+    return after.leaving[0].evictions[0]
+
+
+def test_a_refusal_says_who_why_and_when_to_ask_again() -> None:
+    assert heard(asked(again=5.0), REFUSAL) == asked(again=30.0, why="the budget web", budget=True)
+    assert heard(asked(again=50.0), REFUSAL).again == NOW + 50.0
+
+
+def test_what_refuses_last_counts() -> None:
+    assert heard(asked(why="the budget web", budget=True), Refusal("n", "default/p", "uid-p", "no answer")).budget is False
+
+
+def test_a_refusal_of_another_pod_or_of_no_removal_changes_nothing() -> None:
+    assert heard(asked(), Refusal("n", "default/p", "another", "why")) == asked()
+    assert hear(Ledger(leaving=(draining(asked()),)), [Refusal("m", "default/p", "uid-p", "why")], NOW) == []
+    assert hear(Ledger(), [REFUSAL], NOW) == []
+
+
+def test_long_words_are_cut_between_letters() -> None:
+    why = heard(asked(), Refusal("n", "default/p", "uid-p", "ä" * 500)).why
+
+    assert len(why.encode()) <= MOST_WORDS
+    assert set(why) == {"ä"}

@@ -1,0 +1,445 @@
+"""How a machine is given back, step by step, and how every step but the last can be undone."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tests.planning.building import NOW, node, offering, pod, pool, spec
+
+from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
+from gpuscaler.lifecycle.registration.steps import Overdue
+from gpuscaler.lifecycle.termination import Departure, begin, give_up, take_leave
+from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.instances import TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, VolumeUse
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.storage import PersistentVolumeClaim, VolumeAttachment
+from gpuscaler.model.taints import Taint, Toleration
+from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
+from gpuscaler.planning.plans import Move, Removal
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.entries import (
+    CLEARING,
+    DETACHING,
+    DRAINING,
+    ENDING,
+    MARKING,
+    REOPENING,
+    WAITING,
+    Coming,
+    Eviction,
+    Leaving,
+    Promise,
+)
+from gpuscaler.planning.state.ledger import Ledger
+
+KIND = offering()
+POLICY = Policy((pool(KIND),))
+LEAVING = (Taint("gpuscaler.io/leaving"),)
+P = "default/p"
+DAEMON = Owner("DaemonSet", "d", "u")
+STEPS = (MARKING, WAITING, DRAINING, DETACHING, ENDING, CLEARING, REOPENING)
+EXCLUDED = {EXCLUDE_LABEL: EXCLUDE_VALUE}
+
+
+def machine(*, marked: bool = True, told: bool | None = None, **more: Any) -> Node:
+    """The node, with our taint where it is ``marked``, and with our label where load balancers are ``told``, as they are by and by."""
+    labels = {**(EXCLUDED if (marked if told is None else told) else {}), **more.pop("labels", {})}
+    return node("n", KIND, labels=labels, **{"taints": LEAVING if marked else (), "provider_id": "i-1", "uid": "u", **more})
+
+
+def resident(name: str = "p", *, options: Mapping[str, Any] | None = None, **more: Any) -> Any:
+    """A pod that may be moved to save money though it is the last of its kind."""
+    return pod(name, on="n", uid=f"uid-{name}", options={"disruption": "allow", **(options or {})}, **more)
+
+
+def going(step: str = WAITING, **more: Any) -> Leaving:
+    fields: dict[str, Any] = {"reason": "idle", "at": NOW - 9.0, "since": NOW - 9.0, **more}
+    return Leaving("n", "i-1", KIND.key, step=step, **fields)
+
+
+def turn(
+    one: Leaving, *items: Item, book: Ledger | None = None, gone: bool = False, aside: tuple[SetAside, ...] = (), listed: bool = True
+) -> Departure:
+    there = Instance("i-1", *KIND.key, state=TERMINATED) if gone else Instance("i-1", *KIND.key)
+    inventory = Inventory(NOW, (there,)) if listed else None
+    known = book or Ledger(leaving=(one,))
+    return take_leave(known, Cluster.of(items, aside), inventory, POLICY, now=NOW)
+
+
+def noted(found: Departure) -> Leaving:
+    """The removal as it is written down last."""
+    return [one.leaving for one in found.steps if isinstance(one, ledger.Left)][-1]
+
+
+def step_of(found: Departure) -> str:
+    """Where the removal stands afterwards; empty when it is over, "as it was" when nothing was written down."""
+    left = [one.leaving.step for one in found.steps if isinstance(one, ledger.Left)]
+    over = any(isinstance(one, ledger.Finished) for one in found.steps)
+    return "" if over else left[-1] if left else "as it was"
+
+
+# The way of a removal
+
+
+def test_a_node_is_closed_first() -> None:
+    found = turn(going(MARKING), machine(marked=False))
+
+    assert found.acts == (Mark("n", "idle"),)
+    assert turn(going(MARKING, tried=NOW - 1.0), machine(marked=False)) == Departure()
+    assert turn(going(MARKING, tried=NOW - REPEAT_SECONDS), machine(marked=False)).acts == (Mark("n", "idle"),)
+
+
+def test_an_empty_closed_node_is_ended_after_a_last_look() -> None:
+    first = turn(going(MARKING, at=NOW - 99.0), machine())
+    assert (first.acts, step_of(first)) == ((), ENDING)
+
+    ending = going(ENDING, at=NOW - 99.0, since=NOW - 1.0)
+    assert turn(ending, machine()).acts == (End("i-1", "n", "idle", look=True),)
+    assert turn(going(ENDING, at=NOW - 99.0, since=NOW - 0.5), machine()).acts == ()
+
+
+@pytest.mark.parametrize("step", [DRAINING, DETACHING, ENDING])
+def test_who_comes_between_the_look_and_the_end_keeps_the_machine(step: str) -> None:
+    found = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
+
+    assert found.kept == (("n", "pod default/new came to it meanwhile"),)
+    assert found.acts == (Unmark("n", "its removal was given up"),)
+
+
+@pytest.mark.parametrize("step", [DETACHING, ENDING])
+def test_who_was_to_move_and_is_back_is_evicted_again(step: str) -> None:
+    found = turn(going(step, at=NOW - 99.0, pods=(P,)), machine(), resident())
+
+    assert (found.acts, found.kept, step_of(found)) == ((), (), DRAINING)
+
+
+def test_a_machine_whose_end_was_asked_for_is_not_looked_at_again() -> None:
+    assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == Departure()
+
+
+@pytest.mark.parametrize(("name", "step"), [("new", REOPENING), ("p", DRAINING)])
+def test_a_machine_that_is_still_there_long_after_its_end_was_asked_for_is_looked_at_before_that_is_asked_again(
+    name: str, step: str
+) -> None:
+    one = going(ENDING, at=NOW - 99.0, tried=NOW - END_SECONDS, pods=(P,))
+
+    assert step_of(turn(one, machine(), resident(name))) == step
+    assert turn(one, machine()).acts == (End("i-1", "n", "idle", look=True),)
+
+
+def test_load_balancers_are_told_before_anybody_goes_but_not_for_ever() -> None:
+    found = turn(going(pods=(P,)), machine(told=False), resident())
+    assert (found.acts, step_of(found)) == ((Exclude("n", "idle"),), DRAINING)
+
+    draining = going(DRAINING, pods=(P,), since=NOW - 1.0, tried=NOW - 1.0)
+    assert turn(draining, machine(told=False), resident()) == Departure()
+    late = turn(going(DRAINING, pods=(P,), since=NOW - REPEAT_SECONDS, tried=NOW - REPEAT_SECONDS), machine(told=False), resident())
+    assert late.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
+
+
+def test_a_machine_that_the_cloud_takes_does_not_wait_for_load_balancers() -> None:
+    found = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(told=False), resident())
+
+    assert found.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
+
+
+def test_nobody_is_evicted_before_what_replaces_the_node_is_open() -> None:
+    assert turn(going(pods=(P,), needs=("o-0",)), machine(), resident()) == Departure()
+
+
+# Volumes
+
+
+def attachment(volume: str) -> VolumeAttachment:
+    return VolumeAttachment(f"va-{volume}", "ebs.csi.aws.com", "n", volume, attached=True)
+
+
+def test_a_machine_is_not_ended_while_volumes_are_attached_but_waits_only_so_long() -> None:
+    detaching = going(DETACHING, since=NOW - 1.0)
+    found = turn(detaching, machine(), attachment("v"))
+    assert (found.acts, step_of(found)) == ((), DETACHING)
+    assert noted(found).detail == "volume v is still attached to it"
+
+    assert step_of(turn(detaching, machine())) == ENDING
+    assert step_of(turn(going(DETACHING, since=NOW - DETACH_SECONDS), machine(), attachment("v"))) == ENDING
+
+
+def test_a_volume_of_a_pod_that_stays_is_not_waited_for() -> None:
+    daemon = resident("d", of=spec(tolerations=(Toleration(operator="Exists"),), volumes=(VolumeUse(claim="c"),)), owner=DAEMON)
+    claim = PersistentVolumeClaim("default", "c", volume="v")
+
+    assert step_of(turn(going(DETACHING, since=NOW - 1.0), machine(), daemon, claim, attachment("v"))) == ENDING
+
+
+def test_volumes_of_a_machine_that_is_about_to_vanish_are_waited_for_only_until_then() -> None:
+    assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 60.0), machine(), attachment("v"))) == DETACHING
+    assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 4.0), machine(), attachment("v"))) == ENDING
+
+
+# The end
+
+
+def test_the_removal_is_over_when_machine_and_node_are_gone() -> None:
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), gone=True)) == ""
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), machine(), gone=True)) == CLEARING
+    assert turn(going(ENDING, tried=NOW - 1.0), gone=False) == Departure()
+    assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == Departure()
+
+
+def test_a_machine_that_is_not_listed_is_ended_all_the_same_since_lists_may_be_old() -> None:
+    assert turn(going(ENDING), gone=True).acts == (End("i-1", "n", "idle"),)
+
+
+def test_a_machine_that_does_not_end_is_ended_again() -> None:
+    assert turn(going(ENDING, tried=NOW - END_SECONDS), machine()).acts == (End("i-1", "n", "idle"),)
+
+
+def test_a_node_whose_machine_is_gone_is_deleted_where_nobody_else_does() -> None:
+    clearing = going(CLEARING, since=NOW - CLEAR_SECONDS)
+
+    assert turn(clearing, machine(), gone=True).acts == (Clear("n", "u", "its machine is gone"),)
+    assert turn(going(CLEARING), machine(), gone=True) == Departure()
+    assert step_of(turn(clearing, gone=True)) == ""
+    assert turn(clearing, machine(deleted=NOW - 1.0), gone=True) == Departure()
+
+
+def test_a_machine_that_is_listed_again_is_ended_again_and_its_node_is_not_deleted() -> None:
+    found = turn(going(CLEARING, since=NOW - CLEAR_SECONDS), machine())
+
+    assert (found.acts, step_of(found)) == ((), ENDING)
+
+
+def test_a_new_machine_that_took_the_name_of_the_old_one_is_left_alone() -> None:
+    fresh = machine(marked=False, provider_id="i-2")
+
+    assert step_of(turn(going(CLEARING), fresh, gone=True)) == ""
+    assert step_of(turn(going(ENDING, tried=NOW - 1.0), fresh, gone=True)) == ""
+    assert step_of(turn(going(DRAINING), fresh)) == ENDING
+
+
+def test_where_somebody_else_deleted_the_node_its_machine_is_ended_all_the_same() -> None:
+    for step in (MARKING, WAITING, DRAINING, DETACHING, REOPENING):
+        assert step_of(turn(going(step))) == ENDING
+
+
+# Why a node stays after all
+
+
+@pytest.mark.parametrize(
+    ("items", "why"),
+    [
+        ((machine(do_not_disrupt=True),), "an annotation of the node asks for it"),
+        ((machine(scale_down_disabled=True),), "an annotation of the node asks for it"),
+        ((machine(), resident("new")), "pod default/new came to it meanwhile"),
+        ((machine(), resident(options={"do_not_disrupt": True})), "pod default/p has the annotation karpenter.sh/do-not-disrupt: true"),
+    ],
+)
+def test_seen_again_a_node_may_have_a_reason_to_stay(items: tuple[Item, ...], why: str) -> None:
+    found = turn(going(pods=(P,)), *items)
+
+    assert found.kept == (("n", why),)
+    assert step_of(found) == REOPENING
+    assert found.acts == (Unmark("n", "its removal was given up"),)
+
+
+def test_a_node_that_a_pod_was_promised_stays() -> None:
+    promise = Promise("n", KIND.key, ("default/q",), NOW)
+    found = turn(going(), machine(), book=Ledger(leaving=(going(),), promises=(promise,)))
+
+    assert found.kept == (("n", "pod default/q is promised to it"),)
+
+
+@pytest.mark.parametrize("more", [{"bereft": True}, {"since": NOW - WAIT_SECONDS}], ids=["lost", "too late"])
+def test_where_the_replacement_does_not_come_the_node_is_opened_again_and_nobody_was_evicted(more: dict[str, Any]) -> None:
+    found = turn(going(pods=(P,), needs=("o-0",), **more), machine(), resident())
+
+    assert found.kept == (("n", "what replaces it did not come"),)
+    assert found.acts == (Unmark("n", "its removal was given up"),)
+
+
+def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why_and_what_it_costs() -> None:
+    refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows nobody to go", budget=True),)
+    found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
+
+    why = "pod default/p cannot be evicted: the budget web allows nobody to go; it costs $1.00 an hour"
+    assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
+    assert step_of(found) == REOPENING
+
+
+def test_a_node_with_a_pod_of_which_nothing_is_heard_stays_in_the_end_and_names_it_before_others() -> None:
+    evictions = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0), Eviction("default/q", "uid-q", tries=9, again=NOW + 9.0, why="a budget"))
+    one = going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P, "default/q"), evictions=evictions)
+    found = turn(one, machine(), resident(), resident("q"))
+
+    why = "pod default/p is still there: pod default/q cannot be evicted: a budget; it costs $1.00 an hour"
+    assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
+
+
+def test_time_to_save_their_work_is_not_held_against_pods() -> None:
+    late = going(DRAINING, since=NOW - DRAIN_SECONDS - 100.0, pods=(P,))
+    assert turn(late, machine(), resident(options={"grace": 101.0})).kept == ()
+    assert turn(late, machine(), resident(deleted=NOW + 60.0)).kept == ()
+    assert turn(late, machine(), resident()).kept != ()
+
+
+def test_a_node_that_is_not_ready_any_more_is_not_drained_further_and_opened_again_in_the_end() -> None:
+    sick = machine(ready=False)
+
+    assert turn(going(WAITING, pods=(P,)), sick, resident()).kept == (("n", "it is not Ready any more"),)
+    found = turn(going(DRAINING, pods=(P,)), sick, resident())
+    assert (found.acts, found.kept) == ((), ())
+    assert noted(found).detail == "it is not Ready, so what runs on it is not known"
+    assert step_of(turn(going(DRAINING, pods=(P,), since=NOW - DRAIN_SECONDS), sick, resident())) == REOPENING
+
+
+@pytest.mark.parametrize("where", ["n", None], ids=["there", "somewhere"])
+@pytest.mark.parametrize("step", [WAITING, DRAINING])
+def test_a_node_on_which_a_pod_may_run_that_cannot_be_read_is_not_ended(step: str, where: str | None) -> None:
+    found = turn(going(step), machine(), aside=(SetAside("Pod n/odd", "odd", where),))
+
+    assert [node for node, _ in found.kept] == ["n"]
+    assert "Pod n/odd" in found.kept[0][1]
+    assert turn(going(step), machine(), aside=(SetAside("Pod n/odd", "odd", "elsewhere"),)).kept == ()
+
+
+def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
+    assert turn(going(REOPENING, tried=NOW - REPEAT_SECONDS), machine()).acts == (Unmark("n", "its removal was given up"),)
+    assert turn(going(REOPENING, tried=NOW - 1.0), machine()) == Departure()
+    assert step_of(turn(going(REOPENING), machine(marked=False))) == ""
+
+
+def test_a_taint_that_no_removal_stands_behind_comes_off_and_a_persons_cordon_does_not() -> None:
+    assert turn(going(), machine(), book=Ledger()).acts == (Unmark("n", "no removal of it is under way"),)
+    assert turn(going(), machine(marked=False, unschedulable=True), book=Ledger()).acts == ()
+
+
+def test_a_taint_on_a_machine_that_is_not_listed_is_that_of_another_gpuscaler_and_stays() -> None:
+    assert turn(going(), machine(provider_id="i-other"), book=Ledger()).acts == ()
+
+
+@pytest.mark.parametrize("step", [WAITING, DRAINING])
+def test_a_node_from_which_somebody_took_our_taint_stays(step: str) -> None:
+    found = turn(going(step, pods=(P,)), machine(marked=False), resident())
+
+    assert found.kept == (("n", "somebody has taken our taint off it"),)
+    assert step_of(found) == ""
+    assert found.acts == ()
+
+
+# Machines that go whatever stands against it
+
+
+def test_a_machine_that_the_cloud_takes_is_emptied_whatever_protects_its_pods() -> None:
+    forced = {"forced": True, "pods": (P,), "ends": NOW + 60.0}
+    protected = resident(options={"do_not_disrupt": True}), resident("new")
+
+    assert len(turn(going(WAITING, **forced), machine(do_not_disrupt=True), *protected).acts) == 2
+    late = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, **forced), machine(), *protected)
+    assert (late.kept, len(late.acts)) == ((), 2)
+    assert turn(going(WAITING, **forced), machine(), aside=(SetAside("Pod n/odd", "odd"),)).kept == ()
+
+
+def test_a_machine_that_the_cloud_takes_does_not_wait_long_for_the_taint() -> None:
+    slow = going(MARKING, forced=True, ends=NOW + 60.0, pods=(P,), tried=NOW - 3.0)
+
+    assert Evict(P, "uid-p", "n") in turn(slow, machine(marked=False), resident()).acts
+    assert turn(going(MARKING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0), machine(marked=False), resident()) == Departure()
+
+
+def test_a_machine_that_went_as_was_announced_is_cleared_away() -> None:
+    assert step_of(turn(going(DRAINING, forced=True, ends=NOW - 1.0), machine(), resident(), gone=True)) == ENDING
+
+
+# Beginning
+
+
+def removal(**more: Any) -> Removal:
+    return Removal(**{"node": "n", "reason": "dear", "moves": (Move(P, "new-1"),), "needs": ("new-1", "new-2"), **more})
+
+
+def begun(*items: Item, book: Ledger | None = None) -> list[ledger.Event]:
+    return begin(book or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
+
+
+def test_a_plans_removal_is_written_down_with_the_ledgers_names() -> None:
+    (left,) = begun(machine(marked=False))
+
+    assert left == ledger.Left(Leaving("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
+
+
+@pytest.mark.parametrize(
+    ("items", "book"),
+    [
+        ((), Ledger()),
+        ((machine(provider_id=""),), Ledger()),
+        ((machine(labels={"gpuscaler.io/pool": "theirs"}),), Ledger()),
+        ((machine(),), Ledger(leaving=(going(DRAINING),))),
+        ((machine(),), Ledger(coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, node="n"),))),
+    ],
+    ids=["gone", "no machine is known", "not ours", "under way", "arriving"],
+)
+def test_what_cannot_be_removed_by_name_is_not_begun(items: tuple[Item, ...], book: Ledger) -> None:
+    assert begun(*items, book=book) == []
+
+
+def test_a_machine_that_never_came_is_ended_at_once() -> None:
+    late = Coming("o-0", "o", (KIND.key,), 1.0, NOW, instance="i-1")
+
+    assert give_up(Overdue(late, "too late"), NOW).leaving == Leaving("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
+
+
+# Whatever is seen
+
+
+@st.composite
+def sights(draw: st.DrawFn) -> tuple[Leaving, list[Item]]:
+    """A removal at any step, and what may be seen of its node and of what runs there."""
+    one = going(
+        draw(st.sampled_from(STEPS)),
+        needs=draw(st.sampled_from(((), ("o-0",)))),
+        pods=(P,),
+        since=NOW - draw(st.sampled_from((1.0, 700.0, 3000.0))),
+        tried=NOW - draw(st.sampled_from((1.0, 100.0))),
+    )
+    if draw(st.integers(0, 4)) == 0:
+        return one, []
+    pods = [
+        resident(name, deleted=NOW * draw(st.booleans()), options={"do_not_disrupt": draw(st.booleans())})
+        for name in draw(st.lists(st.sampled_from("pqr"), max_size=3, unique=True))
+    ]
+    return one, [machine(marked=draw(st.booleans())), *pods]
+
+
+@given(sights(), st.booleans())
+def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_open_node(
+    sight: tuple[Leaving, list[Item]], gone: bool
+) -> None:
+    one, items = sight
+    found = turn(one, *items, gone=gone)
+    acts = {type(act) for act in found.acts}
+
+    if len(items) > 1 and one.step != ENDING:
+        assert End not in acts
+    if Evict in acts:
+        assert isinstance(items[0], Node)
+        assert items[0].taints == LEAVING
+        assert one.step == DRAINING or not one.needs
+    if found.kept:
+        assert acts <= {Unmark}
+
+
+def test_a_machine_that_is_taken_and_whose_taint_was_never_written_gets_it_while_it_is_drained() -> None:
+    """Without it whoever is evicted may come back to the same machine, and be evicted again, on and on."""
+    one = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
+    acts = turn(one, machine(marked=False), resident()).acts
+
+    assert Mark("n", "idle") in acts
+    assert [type(act) for act in acts if not isinstance(act, Mark)] == [Evict]
+    again = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0)
+    assert not any(isinstance(act, Mark) for act in turn(again, machine(marked=False), resident()).acts)

@@ -1,0 +1,109 @@
+"""The hard stop: whatever a plan says, no more machines are on their way than what waits could need."""
+
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, bought, node, offering, planned, pod, pods, pool, spec
+
+from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.reconcile import Memory, ordered, state_of
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.state.breakers import Breakers, Target, step
+from gpuscaler.planning.state.events import Lacking
+from gpuscaler.planning.state.ledger import Coming, Ledger
+
+POOL = pool(offering())
+KEY = POOL.offerings[0].key
+EFA = "vpc.amazonaws.com/efa"
+
+
+def coming(number: int, *for_pods: str, **more: Any) -> Coming:
+    """A machine that was ordered for pods which a later plan has elsewhere."""
+    return Coming(f"m-{number}", f"order-{number}", (KEY,), 1.0, NOW, bought_for=tuple(f"default/{one}" for one in for_pods), **more)
+
+
+def stopped(made: Plan, cluster: Cluster, *machines: Coming, of: Pool = POOL, breakers: Breakers | None = None) -> Plan:
+    return bounded(made, cluster, Policy((of,)), book=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
+
+
+def test_a_plan_with_nothing_on_its_way_is_never_cut() -> None:
+    items = pods("p", 20)
+    made = planned(items)
+
+    assert stopped(made, Cluster.of(items)) == made
+
+
+def test_the_same_pod_is_not_bought_for_a_third_time_while_two_machines_are_on_their_way() -> None:
+    items = [pod("p")]
+    made, cluster = planned(items), Cluster.of(items)
+
+    assert stopped(made, cluster, coming(1, "p")) == made
+    cut = stopped(made, cluster, coming(1, "p"), coming(2, "p"))
+    assert (cut.machines, cut.purchases, cut.cost_per_hour) == ((), (), 0.0)
+    (one,) = cut.cut
+    assert (one.pool, one.machines) == ("main", 1)
+    assert (
+        "2 machines are on their way for demand and the plan buys 1 more, where at most 2 can be needed; 1 of them are not ordered"
+        in one.text
+    )
+    assert cut.warnings == (one.text,)
+    assert [(entry.pod, entry.reasons[0].detail) for entry in cut.unplaced] == [("default/p", one.text)]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"bought_for": ("default/gone",)},
+        {"bought_for": ("default/runs",)},
+        {"order": ""},
+        {"gang": "default/g"},
+    ],
+    ids=["its pod is gone", "its pod runs", "nobody here ordered it", "its gang is planned anew"],
+)
+def test_machines_that_nobody_buys_for_again_do_not_count(other: dict[str, Any]) -> None:
+    items: list[Item] = [node("a"), pod("runs", on="a"), *pods("p", 2)]
+    made, cluster = planned(items), Cluster.of(items)
+    machines = [replace(coming(number, "p-0"), **other) for number in range(9)]
+
+    assert len(made.machines) == 2
+    assert stopped(made, cluster, *machines) == made
+
+
+def test_the_minimum_and_spare_machines_are_bought_beside_and_no_more_than_once() -> None:
+    kept = pool(offering(), min=2, spare=replace(POOL.spare, machines=1))
+    items = [pod("p")]
+    made, cluster = planned(items, kept), Cluster.of(items)
+    spare = len(made.machines) - 1
+
+    assert spare >= 1
+    assert stopped(made, cluster, of=kept) == made
+    again = [coming(number, purpose="spare") for number in range(3)]
+    assert bought(stopped(made, cluster, *again, of=kept), "spare") == {}
+    assert bought(stopped(made, cluster, *again, of=kept)) == {"g.1": 1}
+
+
+def test_what_is_ordered_is_bounded_whatever_the_plan_says() -> None:
+    items = [pod("p")]
+    cluster, policy = Cluster.of(items), Policy((POOL,))
+    lie = Plan(machines=tuple(Machine(f"new-{n}", "main", "g.1", "on-demand", "z1", 1.0, pods=("default/p",)) for n in range(1, 9)))
+    memory = Memory()
+    for _ in range(5):
+        memory, _ = ordered(memory, lie, cluster, policy, state=state_of(memory, policy, NOW), now=NOW)
+
+    assert len(memory.ledger.coming) == 2
+    assert sum(order.count for order in memory.ledger.orders) == 2
+
+
+def test_one_machine_is_to_show_what_others_lacked_before_more_are_bought() -> None:
+    size: dict[str, Any] = {EFA: 1}
+    wide = pool(offering(**size))
+    items = [pod(f"p-{n}", spec(requests={"nvidia.com/gpu": 1, "cpu": 1000, EFA: 1})) for n in range(3)]
+    made, cluster = planned(items, wide), Cluster.of(items)
+    lacking = step(step(Breakers(), Lacking(KEY, NOW - 9000.0, EFA)), Lacking(KEY, NOW - 9000.0, EFA))
+
+    assert lacking.open[0].target == Target("main", "", ("g.1",))
+    assert len(made.machines) == 3
+    assert len(stopped(made, cluster, of=wide, breakers=lacking).machines) == 1

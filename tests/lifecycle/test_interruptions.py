@@ -1,0 +1,157 @@
+"""Machines that the cloud takes away."""
+
+from typing import Any
+
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.lifecycle.interruptions import (
+    AHEAD_SECONDS,
+    NOTICE_SECONDS,
+    Announced,
+    Remark,
+    Taken,
+    dead,
+    reclaimed,
+    remarks,
+    taken,
+    unexpected,
+)
+from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state.entries import CLEARING, ENDING, Coming, Eviction, Leaving
+from gpuscaler.planning.state.ledger import Ledger
+
+SPOT = offering(market="spot")
+POLICY = Policy((pool(SPOT),))
+NODE = node("n", SPOT, provider_id="i-1")
+INSTANCE = Instance("i-1", *SPOT.key)
+GOING = Announced({"i-1": NOW + 120.0})
+
+
+def leaving(**more: Any) -> Leaving:
+    return Leaving("n", "i-1", SPOT.key, "idle", NOW, NOW, **more)
+
+
+def test_a_machine_that_is_announced_to_go_leaves_with_all_its_pods_and_its_market_is_one_to_be_careful_with() -> None:
+    found = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announced({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW)
+
+    (left,) = found.steps
+    assert isinstance(left, ledger.Left)
+    assert (left.leaving.node, left.leaving.pods, left.leaving.forced, left.leaving.ends) == ("n", ("default/p",), True, NOW + 120.0)
+    assert found.fates == (events.Reclaimed(SPOT.key, NOW),)
+
+
+def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> None:
+    cluster = Cluster.of([NODE])
+
+    assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, GOING, NOW).steps) == 1
+    for begun in (leaving(forced=True), leaving(step=ENDING), leaving(step=CLEARING)):
+        assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Taken()
+
+
+def test_what_the_cloud_takes_that_is_no_spot_says_nothing_of_its_market() -> None:
+    kept = offering(market="on-demand")
+    found = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
+
+    assert (len(found.steps), found.fates) == (1, ())
+
+
+def test_what_pods_were_asked_before_the_cloud_took_their_machine_counts_on() -> None:
+    asked = (Eviction("default/p", "uid-p", signalled=NOW - 9.0),)
+    (left,) = taken(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps
+
+    assert isinstance(left, ledger.Left)
+    assert left.leaving.evictions == asked
+
+
+def test_a_machine_of_which_the_cloud_does_not_say_when_it_goes_has_the_shortest_notice_there_is() -> None:
+    (left,) = taken(Ledger(), Cluster.of([NODE]), POLICY, Announced({"i-1": 0.0}), NOW).steps
+
+    assert isinstance(left, ledger.Left)
+    assert left.leaving.ends == NOW + NOTICE_SECONDS
+
+
+def test_a_machine_that_is_worked_on_leaves_when_the_hour_is_near_and_says_nothing_of_its_market() -> None:
+    cluster, late = Cluster.of([NODE]), NOW + AHEAD_SECONDS
+    found = taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": late}), NOW)
+
+    (left,) = found.steps
+    assert isinstance(left, ledger.Left)
+    assert (left.leaving.reason, left.leaving.ends, found.fates) == ("the cloud is about to work on it", late, ())
+    for elsewhen in (0.0, late + 1.0, NOW - 1.0):
+        assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Taken()
+
+
+def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
+    book = Ledger(coming=(Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
+    found = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
+
+    assert found.steps[0] == ledger.Lost("o-0")
+    assert ledger.folded(book, found.steps).coming == ()
+
+
+def test_nodes_of_no_pool_of_ours_are_left_alone() -> None:
+    theirs = node("n", SPOT, provider_id="i-1", labels={"gpuscaler.io/pool": "theirs"})
+
+    assert taken(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == Taken()
+
+
+def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpectedly() -> None:
+    arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
+
+    assert unexpected(Ledger(), [INSTANCE]) == (INSTANCE,)
+    for book in (Ledger(leaving=(leaving(),)), Ledger(coming=(arriving,)), Ledger(past=frozenset({"i-1"}))):
+        assert unexpected(book, [INSTANCE]) == ()
+
+
+def test_spot_that_is_gone_was_reclaimed_and_anything_else_says_nothing_of_the_next() -> None:
+    dear = Instance("i-2", *offering().key)
+
+    assert reclaimed([INSTANCE, dear], NOW) == (events.Reclaimed(SPOT.key, NOW),)
+
+
+def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
+    """What becomes of the Node of a machine that nobody here ended."""
+    inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
+    cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
+    return dead(book or Ledger(), Roll.of(cluster, inventory), NOW)
+
+
+def test_of_a_machine_that_the_cloud_lists_as_terminated_the_node_is_left_to_be_cleared_away() -> None:
+    (left,) = buried()
+
+    assert isinstance(left, ledger.Left)
+    one = left.leaving
+    assert (one.node, one.instance, one.offering, one.step, one.since) == ("n", "i-1", SPOT.key, CLEARING, NOW)
+
+
+def test_a_machine_that_is_only_not_listed_any_more_may_have_lost_its_tag_and_keeps_its_node() -> None:
+    assert buried(listed=False) == ()
+    assert dead(Ledger(), Roll.of(Cluster.of([NODE]), None), NOW) == ()
+    assert buried(RUNNING) == buried(STOPPING) == ()
+
+
+def test_a_node_that_is_ready_or_shares_its_machine_or_is_known_to_go_is_not_cleared_away_twice() -> None:
+    silent = node("n", SPOT, provider_id="i-1", ready=False)
+    arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
+
+    assert buried(TERMINATED, NODE) == ()
+    assert buried(TERMINATED, silent, node("twin", SPOT, provider_id="i-1", ready=False)) == ()
+    assert buried(TERMINATED, node("n", SPOT, provider_id="i-1", ready=False, deleted=NOW)) == ()
+    assert buried(book=Ledger(leaving=(leaving(),))) == buried(book=Ledger(coming=(arriving,))) == ()
+
+
+def test_what_is_worth_telling_names_machine_and_node() -> None:
+    found = list(remarks(Roll.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
+
+    assert found == [
+        Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone, and no notice of it was seen; its node n is left to the cloud's controller"),
+        Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone, and no notice of it was seen"),
+        Remark("i-1", "n", "the cloud announces maintenance of machine i-1; nothing is done about it"),
+    ]
+    (told,) = remarks(Roll.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
+    assert told.text == "the cloud announces maintenance of machine i-1; it is emptied before"

@@ -1,0 +1,96 @@
+"""What is kept between looks is what would be found out again."""
+
+from random import Random
+
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, node, offering, pod
+
+from gpuscaler.lifecycle.machine_index import Roll, Rolls
+from gpuscaler.model.cluster import Cluster, Delta, Item
+from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.planning.idle import STUCK_AFTER, is_idle
+from gpuscaler.planning.membership import unlisted
+
+KIND = offering()
+
+
+def instance(name: str, state: str = RUNNING) -> Instance:
+    return Instance(name, *KIND.key, state=state)
+
+
+def somebody(dice: Random, number: int) -> Pod:
+    """A pod that may keep its node busy, for a time, or not at all."""
+    made = pod(f"p{number}", on=f"n{dice.randrange(6)}", owner=dice.choice((Owner(), Owner("DaemonSet", "agent"))))
+    return replace(made, phase=dice.choice(("Running", "Succeeded")), deleted=dice.choice((0.0, NOW + dice.randrange(300))))
+
+
+def change(dice: Random, cluster: Cluster) -> Delta:
+    gone: list[tuple[type, str]] = [(Pod, key) for key in dice.sample(sorted(cluster.pods), min(2, len(cluster.pods)))]
+    come: list[Item] = [somebody(dice, dice.randrange(12)) for _ in range(2)]
+    if dice.random() < 0.5:
+        name = dice.randrange(6)
+        come.append(node(f"n{name}", provider_id=dice.choice((f"i-{name}", "i-shared", "")), ready=dice.random() < 0.7))
+    if dice.random() < 0.2:
+        gone.append((Node, f"n{dice.randrange(6)}"))
+    return Delta(tuple(come), tuple(gone))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_whatever_changes_is_seen(seed: int) -> None:
+    dice, rolls, cluster = Random(seed), Rolls(), Cluster()
+    inventory: Inventory | None = None
+    for step in range(40):
+        now = NOW + 10.0 * step
+        if dice.random() < 0.8:
+            cluster = cluster.apply(change(dice, cluster))
+        if dice.random() < 0.3:
+            states = (RUNNING, STOPPING, TERMINATED)
+            inventory = Inventory(now, tuple(instance(f"i-{dice.randrange(8)}", dice.choice(states)) for _ in range(5)))
+        kept, anew = rolls.of(cluster, inventory), Roll.of(cluster, inventory)
+
+        assert kept.unlisted == anew.unlisted == unlisted(cluster.nodes, inventory)
+        assert (kept.nodeless, kept.unready, kept.unnamed) == (anew.nodeless, anew.unready, anew.unnamed)
+        assert (kept.by_machine, kept.listed.alive, kept.listed.over) == (anew.by_machine, anew.listed.alive, anew.listed.over)
+        assert rolls.idle(cluster, now) == {name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now)}
+
+
+def test_while_neither_nodes_nor_list_change_nothing_is_worked_out_again() -> None:
+    rolls, cluster, inventory = Rolls(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
+    first = rolls.of(cluster, inventory)
+
+    assert rolls.of(cluster.apply(Delta((pod("p", on="n"),))), replace(inventory, at=NOW + 9.0)) is first
+    assert rolls.of(cluster, Inventory(NOW, (instance("i-2"),))) is not first
+    assert rolls.of(cluster.apply(Delta((node("m"),))), inventory).listed is not first.listed
+
+
+def test_two_nodes_of_one_machine_are_both_found_under_it() -> None:
+    twins = [node(name, provider_id="i-1") for name in ("a", "b")]
+
+    assert Roll.of(Cluster.of(twins), None).by_machine == {"i-1": tuple(twins)}
+
+
+def test_a_pod_that_should_have_ended_keeps_its_node_busy_no_longer_than_it_is_waited_for() -> None:
+    rolls, cluster = Rolls(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
+
+    assert rolls.idle(cluster, NOW + STUCK_AFTER) == set()
+    assert rolls.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
+
+
+def test_an_answer_is_worked_out_again_only_when_what_it_is_about_is_another_object() -> None:
+    rolls, asked = Rolls(), []
+
+    def size(cluster: Cluster, roll: Roll) -> int:
+        asked.append(cluster)
+        return len(roll.nodes)
+
+    empty = Cluster()
+    with_node = empty.apply(Delta((node("n1"),)))
+    roll = rolls.of(empty, None)
+
+    assert [rolls.same(size, one, rolls.of(one, None)) for one in (empty, empty, with_node, with_node, empty)] == [0, 0, 1, 1, 0]
+    assert len(asked) == 3
+    assert rolls.same(size, empty, roll) == 0
+    assert len(asked) == 4

@@ -1,0 +1,56 @@
+"""No plan of a planner that counts is cut by the hard stop, over random clusters, policies and states, however orders are answered."""
+
+from random import Random
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.planning.building import NOW
+from tests.planning.drawing import cases
+from tests.planning.replaying import Case
+from tests.soaking import examples
+
+from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.reconcile import Memory, ordered
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.ledger import Answered, Coming, Ledger, Lost
+
+SEARCH = settings(
+    max_examples=examples(60), phases=(Phase.generate,), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)
+)
+
+
+def under_way(case: Case) -> Ledger:
+    """What is on its way in ``case``, as orders for the pods that wait for it."""
+    coming = (
+        Coming(one.id, "before", (key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods)
+        for one in case.state.upcoming
+        for key in [(one.pool, one.market, one.instance_type, one.zone)]
+    )
+    return Ledger(coming=tuple(coming))
+
+
+def answered(book: Ledger, dice: Random) -> Ledger:
+    """Some of what was ordered is granted, the rest is refused; now and then a machine is lost."""
+    for order in book.orders:
+        names = [one.id for one in book.coming if one.order == order.token]
+        granted = tuple((f"i-{name}", order.offerings[0]) for name in names if dice.random() < 0.6)
+        book = ledger.step(book, Answered(order.token, NOW, granted))
+    for one in book.coming:
+        if dice.random() < 0.1:
+            book = ledger.step(book, Lost(one.id))
+    return book
+
+
+@given(cases(), st.integers(0, 1_000_000))
+@SEARCH
+def test_a_plan_is_never_cut_where_what_is_coming_is_counted(case: Case, seed: int) -> None:
+    memory, state, dice = Memory(ledger=under_way(case)), case.state, Random(seed)
+    for _ in range(4):
+        made = plan(case.cluster, state, case.policy, NOW)
+        assert bounded(made, case.cluster, case.policy, book=memory.ledger, breakers=memory.breakers, now=NOW).cut == ()
+        memory, _ = ordered(memory, made, case.cluster, case.policy, state=state, now=NOW)
+        memory = replace(memory, ledger=answered(memory.ledger, dice))
+        leaving = frozenset(one.node for one in memory.ledger.leaving)
+        state = replace(state, upcoming=ledger.upcoming(memory.ledger), disrupting=case.state.disrupting | leaving)

@@ -1,0 +1,219 @@
+"""What is remembered, what a look at the world makes of it, and how a plan becomes orders and removals."""
+
+from typing import Any
+
+import msgspec
+from tests.planning.building import GI, NOW, bought, node, offering, planned, pod, pods, pool, spec
+
+from gpuscaler.lifecycle.actions import Bind, End, Lift
+from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import boots, breakers, events, learned, ledger, promises, refusals
+from gpuscaler.planning.state.clocks import IdleClocks
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order
+from gpuscaler.planning.state.refusals import Refusals, Wait
+
+KIND = offering("g.1", memory=32)
+LARGER = offering("g.2", 2.0, memory=64)
+POLICY = Policy((pool(KIND, LARGER, idle_after=0.0),))
+
+
+def decided(memory: Memory, *items: Item, policy: Policy = POLICY, now: float = NOW) -> tuple[Memory, tuple[Order, ...]]:
+    """What is remembered, and sent, after a plan for ``items``."""
+    cluster, state = Cluster.of(items), state_of(memory, policy, now)
+    return ordered(memory, plan(cluster, state, policy, now), cluster, policy, state=state, now=now)
+
+
+def arrived(**more: Any) -> Node:
+    """The node of the machine that was bought for pod p."""
+    return node("n", KIND, **{"provider_id": "i-1", "taints": (Taint("gpuscaler.io/arriving"),), "created": NOW, **more})
+
+
+def granted(memory: Memory, *, at: float = NOW) -> Memory:
+    """After the cloud has answered the first order."""
+    (order,) = memory.ledger.orders
+    return msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, at, (("i-1", KIND.key),))))
+
+
+def seen(memory: Memory, *items: Item, now: float = NOW + 60.0, **facts: Any) -> Look:
+    listed = Inventory(now, (Instance("i-1", *KIND.key, launched=NOW),))
+    return look(memory, Cluster.of(items), POLICY, Facts(**{"inventory": listed, **facts}), now)
+
+
+# From a plan to orders
+
+
+def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
+    memory, (order,) = decided(Memory(), *pods("p", 3))
+
+    assert (order.count, order.pool, order.offerings) == (3, "main", (KIND.key,))
+    assert {one.order for one in memory.ledger.coming} == {order.token}
+    assert sorted(pod for one in memory.ledger.coming for pod in one.pods) == ["default/p-0", "default/p-1", "default/p-2"]
+
+
+def test_what_is_coming_is_not_bought_again() -> None:
+    memory, _ = decided(Memory(), *pods("p", 3))
+
+    assert decided(memory, *pods("p", 3))[1] == ()
+    assert [order.count for order in decided(memory, *pods("p", 4), now=NOW + 1.0)[1]] == [1]
+
+
+def test_tokens_are_never_used_again() -> None:
+    tokens, memory = [], Memory()
+    for number in range(3):
+        memory, orders = decided(memory, *pods("p", number + 1))
+        tokens += [order.token for order in orders]
+        # Even where the serial number was lost, time goes on.
+        lost = decided(Memory(), *pods("p", 1), now=NOW + 1.0 + number)[1]
+        tokens += [order.token for order in lost]
+
+    assert len(tokens) == len(set(tokens)) == 6
+
+
+def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
+    policy = Policy((pool(offering("dear", 10.0, gpus=1), KIND, idle_after=0.0),), min_saving=0.0)
+    old = node("old", policy.pools[0].offerings[0], provider_id="i-old")
+    memory, orders = decided(Memory(), old, pod("p", on="old", options={"disruption": "allow"}), policy=policy)
+
+    (leaving,) = memory.ledger.leaving
+    assert leaving.pods == ("default/p",)
+    assert leaving.needs == tuple(one.id for one in memory.ledger.coming)
+    assert len(orders) == 1
+
+
+def test_who_is_expected_on_an_open_node_is_remembered() -> None:
+    memory, orders = decided(Memory(), node("n", KIND), pod("p"))
+
+    assert (orders, memory.refusals.waits) == ((), (Wait("default/p", "n", NOW),))
+
+
+# Looks
+
+
+def test_from_the_grant_to_an_open_node() -> None:
+    memory, _ = decided(Memory(), pod("p", uid="u", unschedulable=True))
+    memory = granted(memory)
+
+    ready = seen(memory, arrived(), pod("p", uid="u", unschedulable=True))
+    assert ready.acts == (Bind("default/p", "u", "n", {"nvidia.com/gpu": 1}),)
+    assert boots.forecast(ready.memory.boots, KIND.key).seen == 1
+    assert [one.pod for one in ready.memory.admissions.bound.values()] == ["default/p"]
+    settled = seen(ready.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 64.0)
+    assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 64.0),)
+    assert settled.acts == ()
+    opens = seen(settled.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 65.0)
+    assert [type(act) for act in opens.acts] == [Lift]
+    there = seen(opens.memory, arrived(taints=()), pod("p", on="n", uid="u"), now=NOW + 66.0)
+    assert (there.memory.ledger.coming, there.memory.ledger.promises) == ((), ())
+
+
+def test_a_node_that_has_less_than_its_template_corrects_it_for_the_next_plan() -> None:
+    hungry = spec(gpus=1, memory=30)
+    memory, _ = decided(Memory(), pod("p", hungry))
+    small = {**KIND.allocatable, "memory": 28 * GI}
+    found = seen(granted(memory), arrived(allocatable=small), pod("p", hungry)).memory
+
+    honest = learned.corrected(POLICY, found.learned)
+    assert bought(planned([pod("q", hungry)], *POLICY.pools)) == {"g.1": 1}
+    assert bought(planned([pod("q", hungry)], *honest.pools)) == {"g.2": 1}
+
+
+def test_without_fresh_facts_nothing_is_removed_and_no_idle_clock_runs() -> None:
+    leaving = Leaving("n", "i-1", KIND.key, "idle", NOW - 9.0, NOW - 2.0, step=ledger.ENDING)
+    memory = Memory(ledger=Ledger(leaving=(leaving,)))
+    items = (arrived(taints=(Taint("gpuscaler.io/leaving"),)), node("idle", KIND))
+
+    stale = seen(memory, *items, fresh=False)
+    assert not any(isinstance(act, End) for act in stale.acts)
+    assert stale.memory.clocks == IdleClocks()
+    fresh = seen(memory, *items)
+    assert any(isinstance(act, End) for act in fresh.acts)
+    assert "idle" in fresh.memory.clocks.since
+
+
+def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> None:
+    memory = granted(decided(Memory(), pod("p"))[0])
+    found = seen(memory, pod("p"), now=NOW + 900.0)
+
+    assert [(act.instance, act.reason) for act in found.acts if isinstance(act, End)] == [
+        ("i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")
+    ]
+    assert [one.cause for one in found.memory.breakers.open] == [events.ABSENT, events.FAILED]
+
+
+def test_an_order_whose_answer_was_lost_is_sent_again_where_the_cloud_keeps_tokens() -> None:
+    memory, (order,) = decided(Memory(), pod("p"))
+    doubtful = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Doubted(order.token, NOW)))
+
+    nothing = Inventory(NOW + 60.0, ())
+    again = seen(doubtful, pod("p"), inventory=nothing)
+    assert [one.token for one in again.doubtful] == [order.token]
+    # That it is sent is written down before, and it is not sent at every look.
+    assert again.memory != doubtful
+    assert seen(again.memory, pod("p"), inventory=nothing, now=NOW + 61.0).doubtful == ()
+    assert seen(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
+
+
+def test_a_pod_that_its_node_does_not_take_makes_its_class_avoid_the_node() -> None:
+    memory = Memory(refusals=Refusals((Wait("default/p", "n", NOW),)))
+    items = (node("n", KIND), pod("p"))
+    found = seen(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
+
+    assert [(one.node, one.detail) for one in found.refused] == [("n", "no")]
+    assert state_of(found.memory, POLICY, NOW + 60.0).refusing == {spec(gpus=1).digest: frozenset({"n"})}
+    assert sum(order.count for order in decided(found.memory, *items, now=NOW + 61.0)[1]) == 1
+
+
+def test_two_broken_promises_keep_an_offering_from_the_pods_that_it_did_not_take() -> None:
+    broken = [promises.Broken(KIND.key, spec(gpus=1).digest, NOW)] * 2
+    known = promises.Promises()
+    for one in broken:
+        known = promises.step(known, one)
+
+    _, (order,) = decided(Memory(promises=known), pod("p"))
+    assert order.offerings == (LARGER.key,)
+
+
+# The state of a moment
+
+
+def test_the_planner_is_told_what_is_under_way() -> None:
+    book = Ledger(
+        coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, pods=("default/p",), node="n"),),
+        leaving=(Leaving("m", "i-2", KIND.key, "idle", NOW, NOW),),
+        bought=((NOW - 61.0, 5), (NOW - 59.0, 2)),
+        broken=(("default/q", "n"),),
+    )
+    state = state_of(Memory(ledger=book, clocks=IdleClocks({"m": NOW - 30.0})), POLICY, NOW)
+
+    assert [(one.id, one.node, one.pods) for one in state.upcoming] == [("o-0", "n", ("default/p",))]
+    assert (state.disrupting, state.bought_last_minute, state.broken_promises) == (frozenset({"m"}), 2, frozenset({"default/q"}))
+    assert state.idle_seconds == {"m": 30.0}
+
+
+def test_everything_survives_being_written_down() -> None:
+    memory = granted(decided(Memory(), *pods("p", 2))[0])
+    refused = refusals.step(Refusals((Wait("p", "n", NOW),)), refusals.Refused("p", "class", "n", "face", NOW, "no"))
+    tripped = breakers.step(memory.breakers, events.Reclaimed(KIND.key, NOW))
+    memory = msgspec.structs.replace(memory, refusals=refused, breakers=tripped)
+
+    assert msgspec.json.decode(msgspec.json.encode(memory), type=Memory) == memory
+    # What an older version wrote down knows nothing of what came later.
+    assert msgspec.json.decode(b"{}", type=Memory) == Memory()
+
+
+def test_beside_the_machine_that_gets_an_orders_name_another_of_its_kind_counts_in_the_same_look() -> None:
+    """Where machines carry no tokens both may be the order's, until one is: the plan of that look must not buy another."""
+    memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
+    accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
+    listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))
+    found = look(accepted, Cluster.of((pod("p", unschedulable=True),)), POLICY, Facts(inventory=listed), NOW + 60.0)
+
+    assert [one.instance for one in found.memory.ledger.coming] == ["i-1"]
+    assert found.memory.ledger.strangers == {"i-2": NOW + 60.0}
+    assert [one.id for one in found.owed] == ["found-i-2"]

@@ -1,0 +1,86 @@
+"""Whom nobody evicts and what nobody ends, however far a removal has come."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.lifecycle import termination
+from gpuscaler.lifecycle.actions import Act, Evict, Unmark
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.planning.plans import Removal
+from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.ledger import DRAINING, Leaving, Ledger
+
+POLICY = Policy((pool(offering()),))
+MARKED = (Taint(LEAVING_TAINT, "", "NoSchedule"),)
+
+
+EXCLUDED = {"node.kubernetes.io/exclude-from-external-load-balancers": "gpuscaler-leaving"}
+
+
+def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[Act], tuple[tuple[str, str], ...]]:
+    """What is done about the node ``a``, which is being drained of the pod ``runs``, and which nodes are kept."""
+    cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, labels=EXCLUDED, **of_node), *items])
+    one = Leaving("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
+    found = termination.take_leave(Ledger(leaving=(one,)), cluster, None, POLICY, now=NOW)
+    return list(found.acts), found.kept
+
+
+def test_pods_of_a_node_that_leaves_are_evicted() -> None:
+    acts, kept = draining(pod("runs", on="a", uid="u", options={"disruption": "allow"}))
+    assert acts == [Evict("default/runs", "u", "a")]
+    assert not kept
+
+
+@pytest.mark.parametrize(
+    "options", [{"do_not_disrupt": True}, {"do_not_disrupt": 61.0}, {"safe_to_evict": False}, {"do_not_drain": True}], ids=str
+)
+def test_a_pod_that_somebody_protects_while_its_node_is_drained_is_not_evicted_and_the_node_is_opened(options: Mapping[str, Any]) -> None:
+    acts, kept = draining(pod("runs", on="a", options=options))
+    assert [type(act) for act in acts] == [Unmark]
+    assert kept == (("a", "an annotation of pod default/runs protects it"),)
+
+
+def test_a_pod_that_was_protected_for_a_time_is_not_any_more() -> None:
+    acts, kept = draining(pod("runs", on="a", options={"do_not_disrupt": 60.0, "disruption": "allow"}))
+    assert [type(act) for act in acts] == [Evict]
+    assert not kept
+
+
+def test_a_node_that_somebody_protects_while_it_is_drained_is_opened() -> None:
+    acts, kept = draining(pod("runs", on="a"), do_not_disrupt=True)
+    assert [type(act) for act in acts] == [Unmark]
+    assert kept == (("a", "an annotation of the node asks for it"),)
+
+
+def test_nothing_protects_pods_of_a_machine_that_the_cloud_takes_away() -> None:
+    acts, _ = draining(pod("runs", on="a", options={"do_not_disrupt": True}), forced=True)
+    assert [type(act) for act in acts] == [Evict]
+
+
+def test_while_most_nodes_are_not_ready_only_machines_that_the_cloud_takes_away_are_emptied() -> None:
+    sick = [node(f"sick-{number}", ready=False) for number in range(5)]
+    assert draining(pod("runs", on="a"), *sick) == ([], ())
+    acts, _ = draining(pod("runs", on="a"), *sick, forced=True)
+    assert [type(act) for act in acts] == [Evict]
+
+
+def begun(*items: Item) -> list[str]:
+    """Nodes whose removal begins when a plan removes ``a``."""
+    steps = termination.begin(Ledger(), Cluster.of(items), POLICY, (Removal("a", "idle"),), names={}, now=NOW)
+    return [step.leaving.node for step in steps if isinstance(step, ledger.Left)]
+
+
+def test_a_node_is_removed_only_where_it_names_a_machine_that_no_other_node_names() -> None:
+    assert begun(node("a", provider_id="i-1"), node("b", provider_id="i-2")) == ["a"]
+    assert begun(node("a"), node("b", provider_id="i-2")) == []
+    assert begun(node("a", provider_id="i-1"), node("b", provider_id="i-1")) == []
+
+
+def test_a_node_of_no_pool_is_not_removed() -> None:
+    assert begun(node("a", provider_id="i-1", labels={"gpuscaler.io/pool": "another"})) == []
