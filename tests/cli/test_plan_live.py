@@ -15,7 +15,7 @@ from gpuscaler.control.store import MemoryStore
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.client import Client
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.planning.state.ledger import Coming, Ledger
 
 TWO = """

@@ -30,7 +30,7 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.transport import Request
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.registration.unregistered import adopted_name
 from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS
 from gpuscaler.model.instances import ALIVE

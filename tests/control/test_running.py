@@ -29,7 +29,7 @@ from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Resource
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state import ledger
 from gpuscaler.settings.run_settings import RunSettings

@@ -12,7 +12,7 @@ from tests.control.world import ONE_GPU_MACHINES, World, world
 from gpuscaler.control.store import MOST_UNPACKED, MemoryStore, OvertakenError, UnreadableError
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 
 NAME, SPACE = "gpuscaler-state", "kube-system"
 SPOILT = b64encode(b"a person was here").decode()

@@ -152,7 +152,7 @@ MUTANTS = (
     ),
     Mutant(
         case=63,
-        path="lifecycle/reconcile.py",
+        path="lifecycle/orders.py",
         old="    closed |= device_plugins.coming_back(memory.away, now)\n",
         new="",
         removes="that the scheduler takes no node whose device plugin restarts is a refusal of the node",
@@ -390,7 +390,7 @@ MUTANTS = (
     ),
     Mutant(
         case=27,
-        path="lifecycle/reconcile.py",
+        path="lifecycle/orders.py",
         old="(*wanted(machine), *keys)",
         new="(*(wanted(machine) * (1 + len(groups))), *keys)",
         removes="each machine is an order of its own",
@@ -649,14 +649,14 @@ MUTANTS = (
     ),
     Mutant(
         case=38,
-        path="lifecycle/reconcile.py",
+        path="lifecycle/memory.py",
         old="bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),",
         new="bought_last_minute=0,",
         removes="what was bought in the last minute does not count",
     ),
     Mutant(
         case=39,
-        path="lifecycle/reconcile.py",
+        path="lifecycle/memory.py",
         old="        upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),\n",
         new="",
         removes="what is on its way is nobody's room",
@@ -677,7 +677,7 @@ MUTANTS = (
     ),
     Mutant(
         case=67,
-        path="lifecycle/reconcile.py",
+        path="lifecycle/memory.py",
         old="    return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)\n",
         new="    return with_stops(known, {}, now)\n",
         removes="more is bought in a pool whose machines are not understood",
@@ -803,7 +803,7 @@ MUTANTS = (
     ),
     Mutant(
         case=47,
-        path="lifecycle/reconcile.py",
+        path="lifecycle/memory.py",
         old="class Memory(Struct, frozen=True, gc=False):",
         new="class Memory(Struct, frozen=True, gc=False, forbid_unknown_fields=True):",
         removes="a memory with more in it than we know is refused",

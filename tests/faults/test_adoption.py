@@ -24,7 +24,7 @@ from gpuscaler.embedded import machines
 from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy

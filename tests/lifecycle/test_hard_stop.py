@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, bought, node, offering, planned, pod, pods, pool, spec
 
 from gpuscaler.lifecycle.hard_stop import bounded
-from gpuscaler.lifecycle.reconcile import Memory, ordered, state_of
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Plan

@@ -11,7 +11,8 @@ from tests.planning.replaying import Case
 from tests.soaking import examples
 
 from gpuscaler.lifecycle.hard_stop import bounded
-from gpuscaler.lifecycle.reconcile import Memory, ordered
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.ledger import Answered, Coming, Ledger, Lost

@@ -5,7 +5,8 @@ from random import Random
 import pytest
 from tests.planning.building import NOW, node, offering, pods, pool, spec
 
-from gpuscaler.lifecycle.reconcile import Memory, ordered, state_of
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Limits, Offering, Policy
 from gpuscaler.planning.planner import plan

@@ -6,7 +6,9 @@ import msgspec
 from tests.planning.building import GI, NOW, bought, node, offering, planned, pod, pods, pool, spec
 
 from gpuscaler.lifecycle.actions import Bind, End, Lift
-from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node

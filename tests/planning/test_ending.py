@@ -6,7 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, placed, planned, pod, pool, reasons, unplaced
 
-from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy

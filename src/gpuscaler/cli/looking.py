@@ -9,7 +9,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.snapshot import snapshot
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 
 

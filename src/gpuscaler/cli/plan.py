@@ -143,7 +143,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     import asyncio
 
     from gpuscaler.cli.looking import look
-    from gpuscaler.lifecycle.reconcile import state_of
+    from gpuscaler.lifecycle.memory import state_of
     from gpuscaler.lifecycle.registration.unshown_resources import withheld
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.state import learned

@@ -5,7 +5,8 @@ from typing import Protocol
 
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.cloud import Answered, Ended
-from gpuscaler.lifecycle.reconcile import Look, Memory
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Plan

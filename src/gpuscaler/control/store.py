@@ -13,7 +13,7 @@ import structlog
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 
 _LOG = structlog.get_logger(__name__)
 #: The key that holds the memory, and the version of its form: a program that meets a newer one than it knows leaves it alone.

@@ -1,68 +1,43 @@
-"""Everything that is remembered between plans, as one piece of plain data, and how a look at the world changes it.
+"""What a look at the cluster and at the cloud's list changes in the memory, and what is to be done now.
 
-:func:`look` folds what the watches and the cloud show and says what is to be done now; :func:`state_of` is what the planner takes;
-:func:`ordered` turns a plan into orders and removals. None of them does anything: intent is written down first, then acted on.
+:func:`look` does nothing by itself: what it says is written down first, then acted on.
 """
 
 import math
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Set
 from functools import reduce
-from typing import TypeVar
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
 from gpuscaler.lifecycle.actions import Act
-from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.machine_index import Roll, Rolls, Unpooled
-from gpuscaler.lifecycle.node_health import device_plugins, refusing_nodes, unready
-from gpuscaler.lifecycle.node_health.device_plugins import Away
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.node_health import refusing_nodes, unready
 from gpuscaler.lifecycle.node_marks.kept_taint import keep
 from gpuscaler.lifecycle.node_marks.pool_label import labels_due
 from gpuscaler.lifecycle.node_marks.soft_taints import discourage
-from gpuscaler.lifecycle.quarantine import Poison
 from gpuscaler.lifecycle.registration.group_launches import owed, owing
 from gpuscaler.lifecycle.registration.learning import observed
-from gpuscaler.lifecycle.registration.readiness import asked_for
 from gpuscaler.lifecycle.registration.steps import Arrivals, Waits, arrivals
-from gpuscaler.lifecycle.registration.undescribed import of_others, unfamiliar, with_stops
+from gpuscaler.lifecycle.registration.undescribed import unfamiliar
 from gpuscaler.lifecycle.registration.unregistered import adopted
-from gpuscaler.lifecycle.registration.unshown_resources import probes, unproven
 from gpuscaler.lifecycle.released_pools import LetGo, encourage, let_go
 from gpuscaler.lifecycle.steering import rejected_pods, steering, windows
-from gpuscaler.lifecycle.steering.binding import Refused, Unbinding, unbinding
+from gpuscaler.lifecycle.steering.binding import Refused, unbinding
 from gpuscaler.lifecycle.steering.promised_pods import crowded
-from gpuscaler.lifecycle.steering.rejected_pods import Admissions, TurnedAway
-from gpuscaler.lifecycle.steering.windows import Window
+from gpuscaler.lifecycle.steering.rejected_pods import TurnedAway
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.alternatives import alternatives
-from gpuscaler.planning.limits import slack
-from gpuscaler.planning.plans import Machine, Plan
-from gpuscaler.planning.state import State, Upcoming, boots, breakers, clocks, efforts, events, learned, ledger, promises, refusals, sparing
-from gpuscaler.planning.state.asking import with_breakers
-from gpuscaler.planning.state.boots import Boots
-from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.clocks import IdleClocks
-from gpuscaler.planning.state.efforts import Efforts
+from gpuscaler.planning.state import Upcoming, boots, breakers, clocks, efforts, events, learned, ledger, promises, refusals, sparing
 from gpuscaler.planning.state.entries import SKEW_SECONDS
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.guarding import Guarding
-from gpuscaler.planning.state.learned import Learned
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
-from gpuscaler.planning.state.promises import Promises
-from gpuscaler.planning.state.refusals import Refusals
+from gpuscaler.planning.state.ledger import Coming, Ledger, Order, Withdrawal
 from gpuscaler.planning.state.sparing import Sparing
 from gpuscaler.planning.state.telling import told
-from gpuscaler.planning.state.unready import Unready
-from gpuscaler.planning.templates import Overhead
-
-Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
 #: An order whose answer was lost is sent again this often, in seconds.
 RESEND_SECONDS = 5.0
@@ -74,40 +49,6 @@ LOOK: Mapping[str, str] = {
     events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
     events.LACKING: "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name",
 }
-
-
-class Memory(Struct, frozen=True, gc=False):
-    """What survives restarts.
-
-    ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
-    ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
-    ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
-    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
-    still wait. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has taken yet.
-    ``windows`` are closed nodes that let pods of DaemonSets come for a moment.
-    """
-
-    ledger: Ledger = Ledger()
-    breakers: Breakers = Breakers()
-    promises: Promises = Promises()
-    learned: Learned = Learned()
-    boots: Boots = Boots()
-    clocks: IdleClocks = IdleClocks()
-    refusals: Refusals = Refusals()
-    decisions: int = 0
-    decided: Mapping[str, str] = {}
-    spared: Sparing = Sparing()
-    worked_on: Mapping[str, float] = {}
-    ends: Mapping[str, float] = {}
-    unfamiliar: Mapping[str, Key] = {}
-    efforts: Efforts = Efforts()
-    poison: tuple[Poison, ...] = ()
-    unready: Unready = Unready()
-    guarding: Guarding = Guarding()
-    away: Mapping[str, Away] = {}
-    unbinding: Mapping[str, Unbinding] = {}
-    admissions: Admissions = Admissions()
-    windows: Mapping[str, Window] = {}
 
 
 class Facts(Struct, frozen=True, gc=False):
@@ -334,39 +275,6 @@ def _sent_again(book: Ledger, facts: Facts, now: float) -> tuple[Ledger, tuple[s
     return ledger.folded(book, (ledger.Doubted(one.token, now) for one in doubtful)), withdrawals, doubtful
 
 
-def recalled(memory: Memory, now: float) -> Memory:
-    """``memory`` as it was read at ``now``: what another's clock put into the future happened now, so that nothing waits for it.
-
-    Orders that were written down, and perhaps sent, are in doubt.
-    """
-    book = memory.ledger
-    book = replace(
-        book,
-        orders=tuple(_not_ahead(one, now) for one in book.orders),
-        coming=tuple(_not_ahead(one, now) for one in book.coming),
-        promises=tuple(_not_ahead(one, now) for one in book.promises),
-        leaving=tuple(_not_ahead(one, now) for one in book.leaving),
-        withdrawals=tuple(_not_ahead(one, now) for one in book.withdrawals),
-        strangers={name: min(since, now) for name, since in book.strangers.items()},
-        owing={name: min(since, now) for name, since in book.owing.items()},
-        bought=tuple((min(at, now), many) for at, many in book.bought),
-    )
-    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
-    idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
-    known = breakers.recalled(memory.breakers)
-    silent, away = unready.recalled(memory.unready, now), device_plugins.recalled(memory.away, now)
-    memory = replace(memory, guarding=scale_in_protection.recalled(memory.guarding, now))
-    memory = replace(memory, windows=windows.recalled(memory.windows, now))
-    return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
-
-
-def _not_ahead(one: Dated, now: float) -> Dated:
-    """``one`` without moments after ``now``; no other number of it is as large. When a machine goes is the cloud's to say."""
-    fields = {name: getattr(one, name) for name in one.__struct_fields__}
-    late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now and name != "ends"}
-    return replace(one, **late) if late else one
-
-
 def is_due(order: Order, now: float) -> bool:
     """Whether an order whose answer was lost is to be sent again."""
     return order.state == ledger.DOUBTFUL and now >= order.since + RESEND_SECONDS
@@ -428,134 +336,3 @@ def _lessons(known: learned.Learned, book: Ledger, found: Arrivals, cluster: Clu
         if one.id in ready and one.node in cluster.nodes:
             known = learned.step(known, learned.Seen(one.key, now, cluster.nodes[one.node].allocatable))
     return known
-
-
-def vanishing(memory: Memory) -> frozenset[str]:
-    """The nodes that leave because their machines are taken away."""
-    return frozenset(one.node for one in memory.ledger.leaving if one.forced)
-
-
-def state_of(memory: Memory, policy: Policy, now: float) -> State:
-    """What :class:`~gpuscaler.planning.planner.Planner` takes of ``memory`` at ``now``."""
-    book = memory.ledger
-    doubted = unproven(book, memory.breakers)
-    state = State(
-        upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),
-        idle_seconds=clocks.idle_seconds(memory.clocks, now),
-        paused_offerings=promises.paused(memory.promises, now),
-        refusing=refusals.refusing(memory.refusals, now),
-        bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
-        disrupting=frozenset(one.node for one in book.leaving),
-        spared=sparing.spared(memory.spared, now),
-        vanishing=vanishing(memory),
-        broken_promises=frozenset(pod for pod, _ in book.broken),
-        ending=unready.ending(memory.unready),
-        unbalancing=scale_in_protection.closed(memory.guarding, policy),
-    )
-    keys = [offering.key for pool in policy.pools for offering in pool.offerings]
-    return with_breakers(state, breakers_of(memory, policy, now), keys, now)
-
-
-def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
-    """All that stops buying at ``now``: what clouds refused, machines that nobody understands, and too many that came to nothing."""
-    known = efforts.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
-    return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
-
-
-def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
-    """``memory`` with the intent to carry ``plan`` out, and the orders to send once that is written down.
-
-    Whatever the plan says, no more machines are on their way than what waits could need.
-    """
-    book = memory.ledger
-    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
-    known = {one.id for one in book.coming}
-    meant: dict[str, list[str]] = defaultdict(list)
-    for placement in plan.placements:
-        if placement.node in known:
-            meant[placement.node].append(placement.pod)
-    book = ledger.step(book, ledger.Planned({machine: tuple(pods) for machine, pods in meant.items()}))
-    book = ledger.folded(book, steering.promised_on(book, cluster, policy, plan.placements, now))
-    intents, names = _intents(book, plan, cluster, policy, state=state, now=now)
-    book = ledger.folded(book, intents)
-    book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
-    orders = tuple(one.order for one in intents)
-    known_breakers = memory.breakers
-    for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
-        known_breakers = breakers.step(known_breakers, events.Asked(key, now))
-    for machine in plan.machines:
-        asked = asked_for(machine.pods, cluster)
-        if probes(memory.breakers, wanted(machine), asked, now):
-            known_breakers = breakers.step(known_breakers, events.Asked(wanted(machine)[0], now, asked))
-    closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
-    # The scheduler takes no node whose device plugin restarts; that is no refusal.
-    closed |= device_plugins.coming_back(memory.away, now)
-    expected = refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
-    return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
-
-
-def _intents(
-    book: Ledger, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float
-) -> tuple[list[ledger.Intended], Mapping[str, str]]:
-    """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
-    if not plan.machines:
-        return [], {}
-    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
-    overhead = Overhead(cluster)
-    groups: dict[tuple[str, tuple[Key, ...]], list[Machine]] = defaultdict(list)
-    left = slack(policy, offerings, state, cluster.nodes, map(wanted, plan.machines))
-    for machine in plan.machines:
-        others = alternatives(
-            machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, half_open=state.half_open_offerings
-        )
-        # Whatever is granted, the limits hold (I5).
-        admitted = left.admit(offerings[wanted(machine)[0]], [offerings[key] for key in others]) if others else []
-        keys = [one.key for one in admitted]
-        if machine.choices:
-            # The cloud chooses in a zone as it likes: all that it may choose is admitted, or the zone is not asked.
-            cut = {key[3] for key in others if key not in keys}
-            keys = [key for key in keys if key[3] not in cut]
-        groups[machine.pool, (*wanted(machine), *keys)].append(machine)
-    # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
-    tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
-    names = {
-        machine.id: f"{token}-{place}"
-        for token, machines in zip(tokens, groups.values(), strict=True)
-        for place, machine in enumerate(machines)
-    }
-    intents = [
-        ledger.Intended(
-            Order(token, pool, keys, len(machines), at=now, since=now),
-            tuple(
-                Coming(
-                    id=names[one.id],
-                    order=token,
-                    offerings=keys,
-                    price=one.price_per_hour,
-                    asked=now,
-                    meant=len(wanted(one)),
-                    purpose=one.purpose,
-                    pods=one.pods,
-                    gang=_gang_of(one.pods, cluster),
-                    bought_for=one.pods,
-                )
-                for one in machines
-            ),
-        )
-        for token, ((pool, keys), machines) in zip(tokens, groups.items(), strict=True)
-    ]
-    return intents, names
-
-
-def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
-    """The one gang that all of ``pods`` are members of; empty where there is none."""
-    known = (cluster.pods.get(key) for key in pods)
-    gangs = {pod.gang if pod is not None else "" for pod in known}
-    return gangs.pop() if len(gangs) == 1 else ""
-
-
-def wanted(machine: Machine) -> tuple[Key, ...]:
-    """What a machine of a plan may be: one offering, or all that the cloud chooses from, cheapest first."""
-    choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
-    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
-    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)

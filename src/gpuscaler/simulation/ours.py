@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from gpuscaler.clouds.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.clouds.markets import Key
 from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
-from gpuscaler.lifecycle.reconcile import wanted
+from gpuscaler.lifecycle.orders import wanted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover

@@ -5,7 +5,7 @@ from tests.planning.building import NOW, node, offering
 
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.service import set_to
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.planning.state.boots import Boots, Forecast, Kind

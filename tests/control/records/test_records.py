@@ -16,7 +16,8 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.records import Decision, Records, Sink
 from gpuscaler.kube.resources import PODS
-from gpuscaler.lifecycle.reconcile import Look, Memory
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.ledger import Leaving, Ledger
 

@@ -16,7 +16,8 @@ from gpuscaler.control.records.telling import of_look, of_outcome
 from gpuscaler.control.records.why import why_node
 from gpuscaler.kube.requests import RequestMetrics
 from gpuscaler.lifecycle.actions import Checkpoint, Evict
-from gpuscaler.lifecycle.reconcile import Look, Memory
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.entries import CLEARING, DRAINING, MARKING, Leaving

@@ -12,7 +12,7 @@ from gpuscaler.control.expander import Standing
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.reporting import body_of
 from gpuscaler.control.records.status import MOST, NAMED, Process, Status, status_of, summary
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet

@@ -13,7 +13,9 @@ from gpuscaler.control.records.logging import LogLines
 from gpuscaler.control.records.records import Records, Sink
 from gpuscaler.control.records.telling import of_look
 from gpuscaler.lifecycle.actions import Nominate
-from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy

@@ -10,7 +10,7 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.records import Records
 from gpuscaler.control.records.why import why_node, why_pod
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy

@@ -7,7 +7,7 @@ from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.embedded.demo.frames import Machine, Pending, pending_of, pools_of
 from gpuscaler.embedded.machines import name_of
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 from tests.planning.building import NOW, offering, pod, pool
 
-from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, state_of
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.lifecycle.registration.group_launches import OWED_SECONDS, REPLACED_SECONDS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Instance, Inventory

@@ -3,7 +3,8 @@
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, planned, pod, pool
 
-from gpuscaler.lifecycle.reconcile import Facts, Memory, breakers_of, look, state_of
+from gpuscaler.lifecycle.memory import Memory, breakers_of, state_of
+from gpuscaler.lifecycle.reconcile import Facts, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, Instance, Inventory
 from gpuscaler.model.pools import Policy

@@ -9,7 +9,9 @@ from tests.planning.building import NOW, node, offering, pod, pool
 
 from gpuscaler.lifecycle.actions import End
 from gpuscaler.lifecycle.interruptions import Remark
-from gpuscaler.lifecycle.reconcile import Facts, Look, Memory, look, ordered, state_of
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unregistered import LISTED_SECONDS
 from gpuscaler.model.aside import SetAside

@@ -3,7 +3,8 @@
 from tests.planning.building import NOW, node, offering, pool
 
 from gpuscaler.lifecycle.interruptions import AHEAD_SECONDS
-from gpuscaler.lifecycle.reconcile import Facts, Memory, look
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Facts, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy

@@ -12,7 +12,7 @@ import msgspec
 from tests.planning.filling import filled
 
 from gpuscaler.control.records.removals import STEPS
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 
 FOLDER = Path(__file__).parent
 WRITTEN = FOLDER / "memory-of-2026-11-22.json"

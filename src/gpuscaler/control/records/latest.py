@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from gpuscaler.control.expander import Standing
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.lifecycle.machine_index import Unpooled
-from gpuscaler.lifecycle.reconcile import Memory
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory

@@ -20,7 +20,8 @@ from gpuscaler.control.records.findings import is_let_go
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.lifecycle.actions import Delete, Evict
-from gpuscaler.lifecycle.reconcile import Look, Memory
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.owners import top_of
 from gpuscaler.model.pods import NO_OWNER, Pod

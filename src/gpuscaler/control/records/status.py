@@ -16,9 +16,9 @@ from gpuscaler.control.records.misplaced import misplaced
 from gpuscaler.control.records.removals import RemovalNow, removals_of
 from gpuscaler.control.records.words import counted, offering, spoken
 from gpuscaler.kube.events import shortened
+from gpuscaler.lifecycle.memory import breakers_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.node_health.unready import described
-from gpuscaler.lifecycle.reconcile import breakers_of
 from gpuscaler.lifecycle.registration.readiness import asked_for, lack
 from gpuscaler.lifecycle.scale_in_protection import described as uneven
 from gpuscaler.lifecycle.steering import steering, windows

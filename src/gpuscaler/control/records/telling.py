@@ -10,7 +10,8 @@ from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, soon, spoken
 from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict, Mark, OnPod
-from gpuscaler.lifecycle.reconcile import Look, Memory
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.lifecycle.termination.node_pods import is_daemon
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node

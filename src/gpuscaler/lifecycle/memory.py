@@ -1,0 +1,134 @@
+"""What is remembered between plans, as one piece of plain data, and what the planner takes of it."""
+
+from collections.abc import Mapping
+from typing import TypeVar
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle import scale_in_protection
+from gpuscaler.lifecycle.node_health import device_plugins, unready
+from gpuscaler.lifecycle.node_health.device_plugins import Away
+from gpuscaler.lifecycle.quarantine import Poison
+from gpuscaler.lifecycle.registration.undescribed import of_others, with_stops
+from gpuscaler.lifecycle.registration.unshown_resources import unproven
+from gpuscaler.lifecycle.steering import windows
+from gpuscaler.lifecycle.steering.binding import Unbinding
+from gpuscaler.lifecycle.steering.rejected_pods import Admissions
+from gpuscaler.lifecycle.steering.windows import Window
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state import State, breakers, clocks, efforts, ledger, promises, refusals, sparing
+from gpuscaler.planning.state.asking import with_breakers
+from gpuscaler.planning.state.boots import Boots
+from gpuscaler.planning.state.breakers import Breakers
+from gpuscaler.planning.state.clocks import IdleClocks
+from gpuscaler.planning.state.efforts import Efforts
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.guarding import Guarding
+from gpuscaler.planning.state.learned import Learned
+from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
+from gpuscaler.planning.state.promises import Promises
+from gpuscaler.planning.state.refusals import Refusals
+from gpuscaler.planning.state.sparing import Sparing
+from gpuscaler.planning.state.unready import Unready
+
+Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
+
+
+class Memory(Struct, frozen=True, gc=False):
+    """What survives restarts.
+
+    ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
+    ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
+    ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
+    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
+    still wait. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has taken yet.
+    ``windows`` are closed nodes that let pods of DaemonSets come for a moment.
+    """
+
+    ledger: Ledger = Ledger()
+    breakers: Breakers = Breakers()
+    promises: Promises = Promises()
+    learned: Learned = Learned()
+    boots: Boots = Boots()
+    clocks: IdleClocks = IdleClocks()
+    refusals: Refusals = Refusals()
+    decisions: int = 0
+    decided: Mapping[str, str] = {}
+    spared: Sparing = Sparing()
+    worked_on: Mapping[str, float] = {}
+    ends: Mapping[str, float] = {}
+    unfamiliar: Mapping[str, Key] = {}
+    efforts: Efforts = Efforts()
+    poison: tuple[Poison, ...] = ()
+    unready: Unready = Unready()
+    guarding: Guarding = Guarding()
+    away: Mapping[str, Away] = {}
+    unbinding: Mapping[str, Unbinding] = {}
+    admissions: Admissions = Admissions()
+    windows: Mapping[str, Window] = {}
+
+
+def vanishing(memory: Memory) -> frozenset[str]:
+    """The nodes that leave because their machines are taken away."""
+    return frozenset(one.node for one in memory.ledger.leaving if one.forced)
+
+
+def state_of(memory: Memory, policy: Policy, now: float) -> State:
+    """What :class:`~gpuscaler.planning.planner.Planner` takes of ``memory`` at ``now``."""
+    book = memory.ledger
+    doubted = unproven(book, memory.breakers)
+    state = State(
+        upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),
+        idle_seconds=clocks.idle_seconds(memory.clocks, now),
+        paused_offerings=promises.paused(memory.promises, now),
+        refusing=refusals.refusing(memory.refusals, now),
+        bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
+        disrupting=frozenset(one.node for one in book.leaving),
+        spared=sparing.spared(memory.spared, now),
+        vanishing=vanishing(memory),
+        broken_promises=frozenset(pod for pod, _ in book.broken),
+        ending=unready.ending(memory.unready),
+        unbalancing=scale_in_protection.closed(memory.guarding, policy),
+    )
+    keys = [offering.key for pool in policy.pools for offering in pool.offerings]
+    return with_breakers(state, breakers_of(memory, policy, now), keys, now)
+
+
+def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
+    """All that stops buying at ``now``: what clouds refused, machines that nobody understands, and too many that came to nothing."""
+    known = efforts.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
+    return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
+
+
+def recalled(memory: Memory, now: float) -> Memory:
+    """``memory`` as it was read at ``now``: what another's clock put into the future happened now, so that nothing waits for it.
+
+    Orders that were written down, and perhaps sent, are in doubt.
+    """
+    book = memory.ledger
+    book = replace(
+        book,
+        orders=tuple(_not_ahead(one, now) for one in book.orders),
+        coming=tuple(_not_ahead(one, now) for one in book.coming),
+        promises=tuple(_not_ahead(one, now) for one in book.promises),
+        leaving=tuple(_not_ahead(one, now) for one in book.leaving),
+        withdrawals=tuple(_not_ahead(one, now) for one in book.withdrawals),
+        strangers={name: min(since, now) for name, since in book.strangers.items()},
+        owing={name: min(since, now) for name, since in book.owing.items()},
+        bought=tuple((min(at, now), many) for at, many in book.bought),
+    )
+    book = ledger.folded(book, (ledger.Doubted(one.token, now) for one in book.orders if one.state != ledger.ACCEPTED))
+    idle = IdleClocks({name: min(since, now) for name, since in memory.clocks.since.items()})
+    known = breakers.recalled(memory.breakers)
+    silent, away = unready.recalled(memory.unready, now), device_plugins.recalled(memory.away, now)
+    memory = replace(memory, guarding=scale_in_protection.recalled(memory.guarding, now))
+    memory = replace(memory, windows=windows.recalled(memory.windows, now))
+    return replace(memory, ledger=book, clocks=idle, breakers=known, unready=silent, away=away)
+
+
+def _not_ahead(one: Dated, now: float) -> Dated:
+    """``one`` without moments after ``now``; no other number of it is as large. When a machine goes is the cloud's to say."""
+    fields = {name: getattr(one, name) for name in one.__struct_fields__}
+    late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now and name != "ends"}
+    return replace(one, **late) if late else one

@@ -1,0 +1,122 @@
+"""From a plan to orders and removals: intent, which is written down before anything is sent."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle import termination
+from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.node_health import device_plugins, refusing_nodes
+from gpuscaler.lifecycle.registration.readiness import asked_for
+from gpuscaler.lifecycle.registration.unshown_resources import probes
+from gpuscaler.lifecycle.steering import steering
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.limits import slack
+from gpuscaler.planning.plans import Machine, Plan
+from gpuscaler.planning.state import State, breakers, events, ledger, refusals
+from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import Coming, Ledger, Order
+from gpuscaler.planning.templates import Overhead
+
+
+def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
+    """``memory`` with the intent to carry ``plan`` out, and the orders to send once that is written down.
+
+    Whatever the plan says, no more machines are on their way than what waits could need.
+    """
+    book = memory.ledger
+    plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
+    known = {one.id for one in book.coming}
+    meant: dict[str, list[str]] = defaultdict(list)
+    for placement in plan.placements:
+        if placement.node in known:
+            meant[placement.node].append(placement.pod)
+    book = ledger.step(book, ledger.Planned({machine: tuple(pods) for machine, pods in meant.items()}))
+    book = ledger.folded(book, steering.promised_on(book, cluster, policy, plan.placements, now))
+    intents, names = _intents(book, plan, cluster, policy, state=state, now=now)
+    book = ledger.folded(book, intents)
+    book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
+    orders = tuple(one.order for one in intents)
+    known_breakers = memory.breakers
+    for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
+        known_breakers = breakers.step(known_breakers, events.Asked(key, now))
+    for machine in plan.machines:
+        asked = asked_for(machine.pods, cluster)
+        if probes(memory.breakers, wanted(machine), asked, now):
+            known_breakers = breakers.step(known_breakers, events.Asked(wanted(machine)[0], now, asked))
+    closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
+    # The scheduler takes no node whose device plugin restarts; that is no refusal.
+    closed |= device_plugins.coming_back(memory.away, now)
+    expected = refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
+    return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
+
+
+def _intents(
+    book: Ledger, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float
+) -> tuple[list[ledger.Intended], Mapping[str, str]]:
+    """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
+    if not plan.machines:
+        return [], {}
+    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+    overhead = Overhead(cluster)
+    groups: dict[tuple[str, tuple[Key, ...]], list[Machine]] = defaultdict(list)
+    left = slack(policy, offerings, state, cluster.nodes, map(wanted, plan.machines))
+    for machine in plan.machines:
+        others = alternatives(
+            machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, half_open=state.half_open_offerings
+        )
+        # Whatever is granted, the limits hold (I5).
+        admitted = left.admit(offerings[wanted(machine)[0]], [offerings[key] for key in others]) if others else []
+        keys = [one.key for one in admitted]
+        if machine.choices:
+            # The cloud chooses in a zone as it likes: all that it may choose is admitted, or the zone is not asked.
+            cut = {key[3] for key in others if key not in keys}
+            keys = [key for key in keys if key[3] not in cut]
+        groups[machine.pool, (*wanted(machine), *keys)].append(machine)
+    # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
+    tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
+    names = {
+        machine.id: f"{token}-{place}"
+        for token, machines in zip(tokens, groups.values(), strict=True)
+        for place, machine in enumerate(machines)
+    }
+    intents = [
+        ledger.Intended(
+            Order(token, pool, keys, len(machines), at=now, since=now),
+            tuple(
+                Coming(
+                    id=names[one.id],
+                    order=token,
+                    offerings=keys,
+                    price=one.price_per_hour,
+                    asked=now,
+                    meant=len(wanted(one)),
+                    purpose=one.purpose,
+                    pods=one.pods,
+                    gang=_gang_of(one.pods, cluster),
+                    bought_for=one.pods,
+                )
+                for one in machines
+            ),
+        )
+        for token, ((pool, keys), machines) in zip(tokens, groups.items(), strict=True)
+    ]
+    return intents, names
+
+
+def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
+    """The one gang that all of ``pods`` are members of; empty where there is none."""
+    known = (cluster.pods.get(key) for key in pods)
+    gangs = {pod.gang if pod is not None else "" for pod in known}
+    return gangs.pop() if len(gangs) == 1 else ""
+
+
+def wanted(machine: Machine) -> tuple[Key, ...]:
+    """What a machine of a plan may be: one offering, or all that the cloud chooses from, cheapest first."""
+    choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
+    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
+    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
