@@ -1083,7 +1083,7 @@ MUTANTS = (
     ),
     Mutant(
         case=94,
-        path="planning/rationing.py",
+        path="planning/demand/rationing.py",
         old="    if sum(item.units for item in items) <= total:\n",
         new="    if True:\n",
         removes="a namespace may have planned whatever it asks for",
@@ -1209,14 +1209,14 @@ MUTANTS = (
     ),
     Mutant(
         case=94,
-        path="planning/rationing.py",
+        path="planning/demand/rationing.py",
         old="    return item.units > SIMPLE, item.namespace, item.owner\n",
         new="    return True, item.namespace, item.owner\n",
         removes="simple pods have no share of a plan apart from those with many rules",
     ),
     Mutant(
         case=94,
-        path="planning/selector_index.py",
+        path="planning/demand/selector_index.py",
         old="        if best is None or (found, len(requirement.values)) < (least, len(best.values)):\n",
         new="        if best is None:\n",
         removes="a selector is found by whatever label it names first",

@@ -41,9 +41,9 @@ from gpuscaler.model.pools import bounded
 from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning import planner
+from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.rows import Rows
-from gpuscaler.planning.selector_index import SelectorIndex
 from gpuscaler.planning.state import State
 
 __all__ = ["shop"]

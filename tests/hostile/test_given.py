@@ -7,16 +7,16 @@ from pathlib import Path
 import msgspec
 import pytest
 from tests.hostile.workloads import HUGE, NOW, POOLS, Object, cluster_of, containers, gangs, node, ordinary, pod, policy
-from tests.planning.test_rationing import wants
+from tests.planning.demand.test_rationing import wants
 
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.demand.rationing import TOTAL, rationed, units
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.rationing import TOTAL, rationed, units
 from gpuscaler.planning.state import State
 
 FOLDER = Path(__file__).parents[3] / "shared" / "cases" / "hostile"

@@ -14,8 +14,8 @@ from msgspec.structs import replace as replace_struct
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import MARKETS, Policy, Pool
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from gpuscaler.planning.deadline import ON_DEMAND, PATIENCE, SPOT, Job, choose
-from gpuscaler.planning.demand import Demand, PodClass
+from gpuscaler.planning.demand.deadlines import ON_DEMAND, PATIENCE, SPOT, Job, choose
+from gpuscaler.planning.demand.pending import Demand, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Changed, Key

@@ -9,7 +9,7 @@ from gpuscaler.model.accelerators import DIVISIBLE, is_device
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, PRODUCT_LABELS, ZONE_LABELS
-from gpuscaler.planning.demand import Gang, PodClass
+from gpuscaler.planning.demand.pending import Gang, PodClass
 from gpuscaler.planning.desk import Desk, usable_templates
 from gpuscaler.planning.families import families
 from gpuscaler.planning.present import settle

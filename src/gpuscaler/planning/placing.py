@@ -11,9 +11,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.demand.pending import PodClass
+from gpuscaler.planning.demand.topology import Shape, without_hosts
 from gpuscaler.planning.room import Room
-from gpuscaler.planning.topology import Shape, without_hosts
 
 #: More copies than any class has.
 PLENTY = 2**40

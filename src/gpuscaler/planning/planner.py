@@ -8,10 +8,11 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, boundless_warning, unpriced
-from gpuscaler.planning.demand import Demand, PodClass, demand
+from gpuscaler.planning.demand.interrupted import evacuees, of_waiting, untried, with_evacuees
+from gpuscaler.planning.demand.pending import Demand, PodClass, demand
+from gpuscaler.planning.demand.rationing import Cut, rationed
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.ending import closing, told, without_closed
-from gpuscaler.planning.evacuating import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
@@ -21,7 +22,6 @@ from gpuscaler.planning.membership import Member
 from gpuscaler.planning.picture import Picture, Pictures, without
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
-from gpuscaler.planning.rationing import Cut, rationed
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up

@@ -10,7 +10,7 @@ from itertools import count
 import msgspec
 
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
-from gpuscaler.planning.demand import Gang, PodClass
+from gpuscaler.planning.demand.pending import Gang, PodClass
 from gpuscaler.planning.desk import Desk, Queue, Taken
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.scale_up import scale_up

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from gpuscaler.model.table import Mask
+from gpuscaler.planning.demand.topology import selects
 from gpuscaler.planning.desk import Desk, Queue, Stage, Taken, rank
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill, total
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.skew import overtaken, spreads
 from gpuscaler.planning.tastes import taste
-from gpuscaler.planning.topology import selects
 
 #: How often families that others upset are put behind them.
 TRIES = 4

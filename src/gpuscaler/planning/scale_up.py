@@ -6,7 +6,7 @@ from itertools import count
 
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.buying import CROWD, buy, choose, unmet, within_reach
-from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.desk import Desk, Queue
 from gpuscaler.planning.families import Family, assign, families, forget
 from gpuscaler.planning.lots import Lot

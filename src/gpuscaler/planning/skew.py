@@ -11,7 +11,7 @@ import numpy as np
 from gpuscaler.model.pods import SpreadConstraint
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.desk import Desk, Taken
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.room import Room

@@ -9,7 +9,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.taints import Toleration
-from gpuscaler.planning.demand import PodClass
+from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.mix import Pattern

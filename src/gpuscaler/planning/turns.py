@@ -6,11 +6,11 @@ from itertools import chain
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.well_known import HOSTNAME
+from gpuscaler.planning.demand.selector_index import LabelIndex
+from gpuscaler.planning.demand.topology import selects, spreads_over
 from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.families import Family
 from gpuscaler.planning.present import looks_at_others
-from gpuscaler.planning.selector_index import LabelIndex
-from gpuscaler.planning.topology import selects, spreads_over
 
 
 def waits_for_others(family: Family) -> bool:

@@ -13,8 +13,8 @@ from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, NodeTable
 from gpuscaler.model.workloads import Namespace
+from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.filters.tallies import Tallies
-from gpuscaler.planning.selector_index import SelectorIndex
 
 Namespaces = Mapping[str, Namespace]
 

@@ -10,7 +10,7 @@ from statistics import fmean
 import numpy as np
 from msgspec import Struct
 
-from gpuscaler.planning.deadline import ON_DEMAND, SPOT, WAIT, Job, choose, safe
+from gpuscaler.planning.demand.deadlines import ON_DEMAND, SPOT, WAIT, Job, choose, safe
 from gpuscaler.simulation.spot import Series, SpotError, SpotFile
 from gpuscaler.simulation.tables import Published, Row
 from gpuscaler.simulation.tables.hindsight import cheapest

@@ -11,8 +11,8 @@ from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.selectors import LabelSelector, NodeSelectorTerm
 from gpuscaler.model.workloads import PodGroup
+from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.plans import Ignored
-from gpuscaler.planning.selector_index import SelectorIndex
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Key
 

@@ -8,8 +8,8 @@ from tests.planning.building import NOW, ZONE, near, pod, pods, spec
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.demand import Demand, demand
-from gpuscaler.planning.rationing import CLASS, TOTAL, TURN_SECONDS, Cut, cost, levelled, rationed
+from gpuscaler.planning.demand.pending import Demand, demand
+from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, Cut, cost, levelled, rationed
 from gpuscaler.planning.state import State
 
 

@@ -15,7 +15,7 @@ from typing import TypeAlias, TypeVar
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodAffinityTerm, SpreadConstraint
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.demand import Demand, Gang, PodClass
+from gpuscaler.planning.demand.pending import Demand, Gang, PodClass
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Hashable)

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.demand import Demand, PodClass
+from gpuscaler.planning.demand.pending import Demand, PodClass
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 

@@ -6,8 +6,8 @@ import pytest
 from tests.hostile.workloads import HOST, NOW, POOLS, ZONE, cluster_of, ordinary, pod, policy
 
 from gpuscaler.model.selectors import LabelSelector, Requirement
+from gpuscaler.planning.demand.selector_index import LabelIndex, SelectorIndex
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.selector_index import LabelIndex, SelectorIndex
 from gpuscaler.planning.state import State
 
 REQUIREMENTS = (
