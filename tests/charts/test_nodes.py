@@ -14,7 +14,7 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.streaming import read_items
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.templates import runs_on
+from gpuscaler.planning.capacity.node_templates import runs_on
 
 pytestmark = pytest.mark.charts
 

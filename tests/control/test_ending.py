@@ -5,7 +5,7 @@ from tests.control.test_replacing import serve
 from tests.control.world import BEGAN, world
 
 from gpuscaler.model.pools import Offering
-from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WORTH_SECONDS
+from gpuscaler.planning.capacity.expiring import EMPTY_SECONDS, SAVE_SECONDS, WORTH_SECONDS
 
 POOLS = """
 region: us-east-1

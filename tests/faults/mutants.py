@@ -446,7 +446,7 @@ MUTANTS = (
     ),
     Mutant(
         case=80,
-        path="planning/alternatives.py",
+        path="planning/capacity/fallbacks.py",
         old="        return () if bound else other_zones(",
         new="        return () and other_zones(",
         removes="the sets of other zones are not asked for behind a zone that is dry",
@@ -551,7 +551,7 @@ MUTANTS = (
     ),
     Mutant(
         case=72,
-        path="planning/membership.py",
+        path="planning/capacity/pool_membership.py",
         old="            if name in unlisted:\n                continue\n",
         new="",
         removes="a node that the cloud does not list belongs to the pool that its labels name",
@@ -663,14 +663,14 @@ MUTANTS = (
     ),
     Mutant(
         case=67,
-        path="planning/upcoming.py",
+        path="planning/capacity/upcoming.py",
         old="    return found or [offering for key in keys[:1] if (offering := taken_for(key, offerings)) is not None]\n",
         new="    return found\n",
         removes="a machine of no offering is nobody's room",
     ),
     Mutant(
         case=67,
-        path="planning/limits.py",
+        path="planning/capacity/limits.py",
         old="            choices = may_be(keys_of(machine), offerings)\n",
         new="            choices = [offerings[key] for key in keys_of(machine) if key in offerings]\n",
         removes="a machine of no offering counts for nothing under limits",
@@ -866,7 +866,7 @@ MUTANTS = (
     ),
     Mutant(
         case=97,
-        path="planning/limits.py",
+        path="planning/capacity/limits.py",
         old="        0 if state.buying_held else None,\n",
         new="",
         removes="machines are bought although a person holds buying",
@@ -1125,7 +1125,7 @@ MUTANTS = (
     ),
     Mutant(
         case=61,
-        path="planning/alternatives.py",
+        path="planning/capacity/fallbacks.py",
         old='    return offering.product or offering.labels.get(GPU_PRODUCT, "")\n',
         new='    return offering.labels.get(GPU_PRODUCT, "")\n',
         removes="machines of another GPU model are asked for in place of one whose label does not tell it",
@@ -1237,7 +1237,7 @@ MUTANTS = (
     ),
     Mutant(
         case=12,
-        path="planning/templates.py",
+        path="planning/capacity/node_templates.py",
         old='awake.setdefault(offering.market if pool.divides else "", [])',
         new='awake.setdefault("", [])',
         removes="a group that divides machines between markets is asked on and on for what one of them has not",

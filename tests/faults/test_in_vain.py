@@ -6,7 +6,7 @@ from tests.faults.kit import all_bound, faulty, recorded, status
 from tests.faults.test_machines import die_young
 
 from gpuscaler.kube.resources import EVENTS
-from gpuscaler.planning import picture
+from gpuscaler.planning.capacity import existing
 
 MANY = """
 region: us-east-1
@@ -21,7 +21,7 @@ pools:
 async def test_f69_a_planner_that_does_not_count_what_is_coming_buys_one_machine_too_many_and_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(picture, "arriving", lambda *_: ({}, []))
+    monkeypatch.setattr(existing, "arriving", lambda *_: ({}, []))
     async with recorded() as (here, _):
         await here.submit("p")
         await here.submit("q")

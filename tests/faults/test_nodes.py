@@ -14,9 +14,9 @@ from tests.planning.building import offering, pods, spec, spread
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.planning.alternatives import alternatives
+from gpuscaler.planning.capacity.fallbacks import alternatives
+from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.templates import Overhead
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 

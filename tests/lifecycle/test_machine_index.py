@@ -11,8 +11,8 @@ from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod
-from gpuscaler.planning.idle import STUCK_AFTER, is_idle
-from gpuscaler.planning.membership import unlisted
+from gpuscaler.planning.capacity.idle import STUCK_AFTER, is_idle
+from gpuscaler.planning.capacity.pool_membership import unlisted
 
 KIND = offering()
 

@@ -121,7 +121,7 @@ def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
     from msgspec.structs import replace
 
     from gpuscaler.cli.account import belonging
-    from gpuscaler.planning.membership import unlisted
+    from gpuscaler.planning.capacity.pool_membership import unlisted
 
     cluster = belonging(known.cluster, account.inventory)
     theirs = unlisted(cluster.nodes, account.inventory) if ours else frozenset()
@@ -131,8 +131,8 @@ def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
 def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
     """What files say; they tell nothing of what a controller remembers."""
     from gpuscaler.lifecycle.steering.windows import as_closed
+    from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import State
-    from gpuscaler.planning.storage_places import with_storage_places
 
     cluster = as_closed(load_cluster(files, max_grace=policy.max_grace))
     return Known(cluster, with_storage_places(policy, cluster), State())
@@ -146,8 +146,8 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     from gpuscaler.lifecycle.memory import state_of
     from gpuscaler.lifecycle.registration.unshown_resources import withheld
     from gpuscaler.lifecycle.steering.windows import as_closed
+    from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import learned
-    from gpuscaler.planning.storage_places import with_storage_places
 
     access = find(kubeconfig, context)
     with told(access):

@@ -44,10 +44,10 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
+from gpuscaler.planning.capacity.storage_labels import with_storage_places
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger, promises
 from gpuscaler.planning.state.ledger import named
-from gpuscaler.planning.storage_places import with_storage_places
 from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]

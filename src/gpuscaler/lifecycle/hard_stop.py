@@ -23,7 +23,7 @@ from gpuscaler.lifecycle.registration.readiness import asked_for
 from gpuscaler.lifecycle.registration.unshown_resources import probes
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.plans import Cut, Machine, Plan, Reason, Unplaced
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.events import Key

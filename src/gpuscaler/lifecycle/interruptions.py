@@ -10,8 +10,8 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.expiring import EMPTY_SECONDS, SAVE_SECONDS, WHY
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.entries import CLEARING, ENDING, Leaving
 from gpuscaler.planning.state.ledger import Ledger

@@ -17,7 +17,7 @@ from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inv
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.idle import busy_until
+from gpuscaler.planning.capacity.idle import busy_until
 
 T = TypeVar("T")
 

@@ -14,13 +14,13 @@ from gpuscaler.lifecycle.registration.unshown_resources import probes
 from gpuscaler.lifecycle.steering import steering
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.alternatives import alternatives
-from gpuscaler.planning.limits import slack
+from gpuscaler.planning.capacity.fallbacks import alternatives
+from gpuscaler.planning.capacity.limits import slack
+from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.state import State, breakers, events, ledger, refusals
 from gpuscaler.planning.state.events import Key
 from gpuscaler.planning.state.ledger import Coming, Ledger, Order
-from gpuscaler.planning.templates import Overhead
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:

@@ -16,7 +16,7 @@ from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.idle import is_idle
+from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.state.entries import REOPENING, Coming
 from gpuscaler.planning.state.events import Key

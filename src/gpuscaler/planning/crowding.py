@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.capacity.limits import Remaining
+from gpuscaler.planning.capacity.node_templates import Kind, Templates
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, host_rules
-from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.lots import Lot, distinct, request_of
 from gpuscaler.planning.mix import Pattern, Solution
-from gpuscaler.planning.templates import Kind, Templates
 
 #: Kinds this much dearer per pod than the cheapest still count as equally cheap; the largest of them is opened.
 TIE = 1.02

@@ -12,16 +12,16 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.capacity.limits import Remaining
+from gpuscaler.planning.capacity.node_templates import Kind, Templates, admits_arch
+from gpuscaler.planning.capacity.upcoming import undecided_node
 from gpuscaler.planning.demand.pending import PodClass, asks_for_device
 from gpuscaler.planning.demand.topology import Shape
 from gpuscaler.planning.effort import Effort
 from gpuscaler.planning.keeping import least_gpus
-from gpuscaler.planning.limits import Remaining
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Kind, Templates, admits_arch
-from gpuscaler.planning.upcoming import undecided_node
 
 
 @dataclass

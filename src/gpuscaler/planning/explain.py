@@ -9,6 +9,7 @@ from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Pool, is_scattered
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import ARCH
+from gpuscaler.planning.capacity.node_templates import admits_arch
 from gpuscaler.planning.demand.deadlines import SPOT
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import without_hosts
@@ -16,7 +17,6 @@ from gpuscaler.planning.desk import Desk, of_market, open_to
 from gpuscaler.planning.failover import HURRY
 from gpuscaler.planning.keeping import FOR_GPUS, MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
-from gpuscaler.planning.templates import admits_arch
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.
 WORDS: Mapping[str, str] = {

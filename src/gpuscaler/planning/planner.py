@@ -8,18 +8,20 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, boundless_warning, unpriced
+from gpuscaler.planning.capacity.existing import Picture, Pictures, without
+from gpuscaler.planning.capacity.expiring import closing, told, without_closed
+from gpuscaler.planning.capacity.limits import remaining
+from gpuscaler.planning.capacity.node_templates import Templates
+from gpuscaler.planning.capacity.pool_membership import Member
+from gpuscaler.planning.capacity.upcoming import choices_of
 from gpuscaler.planning.demand.interrupted import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, demand
 from gpuscaler.planning.demand.rationing import Cut, rationed
 from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
-from gpuscaler.planning.ending import closing, told, without_closed
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.gangs import Refused, settle_gang
-from gpuscaler.planning.limits import remaining
-from gpuscaler.planning.membership import Member
-from gpuscaler.planning.picture import Picture, Pictures, without
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
 from gpuscaler.planning.room import Room, Rows
@@ -29,8 +31,6 @@ from gpuscaler.planning.skew import upset
 from gpuscaler.planning.spare import spare_machines
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
-from gpuscaler.planning.templates import Templates
-from gpuscaler.planning.upcoming import choices_of
 from gpuscaler.planning.writing import Draft, purchases, without_removals, write
 from gpuscaler.planning.zone_balance import balanced
 

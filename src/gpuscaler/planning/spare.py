@@ -5,10 +5,10 @@ from collections.abc import Mapping
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pools import Pool
+from gpuscaler.planning.capacity.existing import Picture
+from gpuscaler.planning.capacity.limits import Fleet
+from gpuscaler.planning.capacity.node_templates import Kind
 from gpuscaler.planning.desk import Bought, Desk
-from gpuscaler.planning.limits import Fleet
-from gpuscaler.planning.picture import Picture
-from gpuscaler.planning.templates import Kind
 
 
 def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[Bought]:

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.planning.alternatives import holds, is_bound, total
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.fallbacks import holds, is_bound, total
+from gpuscaler.planning.capacity.node_templates import Overhead
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Overhead
 
 
 def balanced(

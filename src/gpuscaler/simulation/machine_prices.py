@@ -7,7 +7,7 @@ from gpuscaler.catalogue.zones import region_of
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, REGION_LABELS, ZONE_LABELS
-from gpuscaler.planning.membership import market_of, members
+from gpuscaler.planning.capacity.pool_membership import market_of, members
 
 
 class Offer(NamedTuple):

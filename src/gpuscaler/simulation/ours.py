@@ -14,13 +14,13 @@ from gpuscaler.lifecycle.orders import wanted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning import failover
-from gpuscaler.planning.alternatives import Known, alternatives
+from gpuscaler.planning.capacity.fallbacks import Known, alternatives
+from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.state import State, events
 from gpuscaler.planning.state.asking import Openness, next_change, openness, with_openness
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
-from gpuscaler.planning.templates import Overhead
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.

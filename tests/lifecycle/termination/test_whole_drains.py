@@ -20,7 +20,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
-from gpuscaler.planning.idle import STUCK_AFTER
+from gpuscaler.planning.capacity.idle import STUCK_AFTER
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import DRAINING, Leaving
 from gpuscaler.planning.state.ledger import Ledger

@@ -10,12 +10,12 @@ from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.well_known import POOL_LABEL
-from gpuscaler.planning.limits import fleets, remaining, worth
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.limits import fleets, remaining, worth
+from gpuscaler.planning.capacity.node_templates import Templates
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Templates
 
 NOW = 1_700_000_000.0
 GI = 2**30

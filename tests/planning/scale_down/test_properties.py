@@ -16,7 +16,7 @@ from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, Spread
 from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import PodDisruptionBudget
-from gpuscaler.planning.idle import leaves_with_machine
+from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down

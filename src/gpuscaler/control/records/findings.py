@@ -11,7 +11,7 @@ from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.ledger import Ledger
 

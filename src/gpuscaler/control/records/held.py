@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import counted, money, spoken
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import BlockedNode
 from gpuscaler.planning.scale_down.deciding import NOT_NOW
 

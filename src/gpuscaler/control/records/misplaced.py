@@ -6,7 +6,7 @@ from gpuscaler.control.records.findings import nodes
 from gpuscaler.model.accelerators import gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.templates import daemon_sets, runs_on
+from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
 
 #: What selects exporters: the labels that the chart gives them, under any name.
 _EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}

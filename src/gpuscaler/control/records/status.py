@@ -26,9 +26,9 @@ from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
 from gpuscaler.model.pools import Offering, Policy, unpriced
-from gpuscaler.planning.alike import may_be, offered, taken_for
-from gpuscaler.planning.limits import worth
-from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.capacity.limits import worth
+from gpuscaler.planning.capacity.pool_membership import Member, members
+from gpuscaler.planning.capacity.similar_offerings import may_be, offered, taken_for
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.events import Key

@@ -15,8 +15,8 @@ from gpuscaler.lifecycle.node_health.unready import described
 from gpuscaler.lifecycle.steering.windows import explained
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.idle import leaves_with_machine
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.idle import leaves_with_machine
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.deciding import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state.clocks import idle_seconds

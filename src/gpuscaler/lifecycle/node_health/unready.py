@@ -20,7 +20,7 @@ from gpuscaler.model.instances import STOPPING, TERMINATED
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ZONE_LABELS
-from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.scale_down.blockers import is_arriving
 from gpuscaler.planning.state import Ending, ledger
 from gpuscaler.planning.state.entries import CLEARING, Leaving

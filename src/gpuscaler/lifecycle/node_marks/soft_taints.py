@@ -18,7 +18,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Array, Floats
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import CLOSING_TAINTS, LEAVING_TAINT
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.pool_membership import members
 
 SOFT = "PreferNoSchedule"
 #: A machine bears as many of these as :func:`taints_due` says, the first of them first.

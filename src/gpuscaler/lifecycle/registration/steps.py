@@ -16,9 +16,9 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.alike import offered, taken_for
-from gpuscaler.planning.idle import leaves_with_machine
-from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.capacity.idle import leaves_with_machine
+from gpuscaler.planning.capacity.pool_membership import Member, members
+from gpuscaler.planning.capacity.similar_offerings import offered, taken_for
 from gpuscaler.planning.state import events, ledger
 from gpuscaler.planning.state.boots import Arrived
 from gpuscaler.planning.state.breakers import Breakers, is_open

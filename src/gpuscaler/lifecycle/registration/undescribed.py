@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.alike import offered
+from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.events import UNFAMILIAR, Key
 from gpuscaler.planning.state.ledger import Ledger

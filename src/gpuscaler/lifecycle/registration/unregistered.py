@@ -16,7 +16,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.entries import SKEW_SECONDS

@@ -12,7 +12,7 @@ from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open, withholds
 from gpuscaler.planning.state.events import LACKING, Key
 from gpuscaler.planning.state.ledger import Ledger

@@ -25,10 +25,10 @@ from gpuscaler.model.pools import OFF, Policy
 from gpuscaler.model.taints import AJAR, Taint, untolerated
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAINT, UNSCHEDULABLE
 from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.keeping import is_closed
-from gpuscaler.planning.membership import members
 from gpuscaler.planning.state.ledger import NOMINATING, Ledger
-from gpuscaler.planning.templates import daemon_sets, runs_on
 
 #: A window is open for so long at most, from when that shows.
 OPEN_SECONDS = 10.0

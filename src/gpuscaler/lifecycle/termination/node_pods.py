@@ -7,7 +7,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Taint, untolerated
 from gpuscaler.model.well_known import LEAVING_TAINT
-from gpuscaler.planning.idle import STUCK_AFTER
+from gpuscaler.planning.capacity.idle import STUCK_AFTER
 from gpuscaler.planning.scale_down.disruption import CRITICAL
 
 LEAVING = Taint(LEAVING_TAINT)

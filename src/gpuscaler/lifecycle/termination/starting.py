@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from gpuscaler.lifecycle.registration.steps import Overdue
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.plans import Removal
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import ENDING, Leaving

@@ -18,8 +18,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT
-from gpuscaler.planning.idle import STUCK_AFTER
-from gpuscaler.planning.membership import members
+from gpuscaler.planning.capacity.idle import STUCK_AFTER
+from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.blockers import unhealthy
 from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving

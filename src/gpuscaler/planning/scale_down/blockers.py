@@ -10,7 +10,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.model.workloads import PodDisruptionBudget
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.scale_down.running import Load, Residents, RunningClass, first_key
 from gpuscaler.planning.scale_down.situation import Situation
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array
+from gpuscaler.planning.capacity.node_templates import Kind, Templates
 from gpuscaler.planning.mix import Solution
 from gpuscaler.planning.plans import Choice, Machine, Move
 from gpuscaler.planning.scale_down.fleet import Fleet
 from gpuscaler.planning.scale_down.menu import Goods
 from gpuscaler.planning.scale_down.packing import Packed
 from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.templates import Kind, Templates
 
 
 @dataclass(frozen=True)

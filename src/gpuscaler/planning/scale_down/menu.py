@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array
+from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.scale_down.fleet import Fleet
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.templates import Templates
 
 
 class Menu:

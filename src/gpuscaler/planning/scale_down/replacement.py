@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array
+from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.scale_down.company import APART
@@ -23,7 +24,6 @@ from gpuscaler.planning.scale_down.packing import pack
 from gpuscaler.planning.scale_down.returning import Returns
 from gpuscaler.planning.scale_down.survey import Candidate
 from gpuscaler.planning.scale_down.valuing import NOTHING, net_saving, pays, restart_loss
-from gpuscaler.planning.templates import Templates
 
 #: Old and new machines are both paid for while the new ones boot and pods move, in seconds; counted as a cost of the new ones.
 OVERLAP = 300.0

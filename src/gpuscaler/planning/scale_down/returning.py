@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 from gpuscaler.model.pools import Offering
-from gpuscaler.planning.idle import is_idle
+from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.homes import market

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.node_templates import Templates
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.mix.problem import Limits
 from gpuscaler.planning.plans import BlockedNode, Machine, Removal
 from gpuscaler.planning.room import Room
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Templates
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import NodeTable
 from gpuscaler.model.workloads import PodDisruptionBudget
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.scale_down.blockers import (
     NEEDED,
     Blocker,

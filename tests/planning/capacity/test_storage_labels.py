@@ -5,7 +5,7 @@ from tests.planning.building import HOST, ZONE, node, offering, planned, pod, po
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.storage import CSINode
-from gpuscaler.planning.storage_places import with_storage_places
+from gpuscaler.planning.capacity.storage_labels import with_storage_places
 
 KEY = "topology.shop.example/zone"
 POOL = pool(offering(zone="z1"), offering(zone="z2"))

@@ -9,10 +9,10 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.model.requests import FULL
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.alike import taken_for
+from gpuscaler.planning.capacity.node_templates import Overhead, smallest, template_node
+from gpuscaler.planning.capacity.similar_offerings import taken_for
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Overhead, smallest, template_node
 
 #: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]

@@ -12,9 +12,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.well_known import GPU_PRODUCT
+from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Overhead
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 

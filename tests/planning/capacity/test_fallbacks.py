@@ -7,10 +7,10 @@ from tests.planning.building import affinity, daemon, node, offering, pods, pool
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.planning.alternatives import Known, alternatives
+from gpuscaler.planning.capacity.fallbacks import Known, alternatives
+from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Choice, Machine
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Overhead
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
 TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")

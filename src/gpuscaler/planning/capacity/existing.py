@@ -11,13 +11,13 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.table import Mask, NodeTable
+from gpuscaler.planning.capacity.limits import Fleet, Worth, fleets, worth
+from gpuscaler.planning.capacity.node_templates import Templates
+from gpuscaler.planning.capacity.pool_membership import Member, Membership
+from gpuscaler.planning.capacity.upcoming import Promised, arriving
 from gpuscaler.planning.keeping import least_gpus
-from gpuscaler.planning.limits import Fleet, Worth, fleets, worth
-from gpuscaler.planning.membership import Member, Membership
 from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.state import State
-from gpuscaler.planning.templates import Templates
-from gpuscaler.planning.upcoming import Promised, arriving
 
 
 class Belonging(NamedTuple):

@@ -10,12 +10,12 @@ from tests.planning.building import ZONE, bought, near, node, offering, planned,
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Limits, Policy, Spare
-from gpuscaler.planning.alike import offered
-from gpuscaler.planning.limits import Fleet, Remaining, fleets, worth
-from gpuscaler.planning.membership import Member
+from gpuscaler.planning.capacity.limits import Fleet, Remaining, fleets, worth
+from gpuscaler.planning.capacity.node_templates import Templates
+from gpuscaler.planning.capacity.pool_membership import Member
+from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Templates
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 PAIR = Limits(machines=2)

@@ -11,7 +11,7 @@ from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.ending import EMPTY_SECONDS, SAVE_SECONDS, WHY, WORTH_SECONDS
+from gpuscaler.planning.capacity.expiring import EMPTY_SECONDS, SAVE_SECONDS, WHY, WORTH_SECONDS
 
 ENDS = NOW + 86_400.0
 BLOCK = replace(offering("p5", 0.0, market="reserved", count=4), ends=ENDS)

@@ -12,12 +12,12 @@ from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.alike import may_be
-from gpuscaler.planning.membership import Member, members
+from gpuscaler.planning.capacity.node_templates import Kind, Templates
+from gpuscaler.planning.capacity.pool_membership import Member, members
+from gpuscaler.planning.capacity.similar_offerings import may_be
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State, Upcoming
 from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.templates import Kind, Templates
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 import pytest
 
 from gpuscaler.model.nodes import Node
-from gpuscaler.planning.membership import market_of, members
+from gpuscaler.planning.capacity.pool_membership import market_of, members
 from gpuscaler.settings import parse_policy
 
 TWINS = """
