@@ -7,7 +7,7 @@ import time
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from gpuscaler.planning.filters import ORDER
+from gpuscaler.planning.feasibility import ORDER
 
 from .asking import Oracle
 from .building import BuildError, oracle

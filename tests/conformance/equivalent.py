@@ -75,15 +75,15 @@ EQUIVALENT: Mapping[Key, str] = {
         ANY,
     ): "decoding leaves out the resources that the scheduler does not count; this is for specifications made elsewhere",
     (
-        "room.Room._follow",
+        "snapshot.Room._follow",
         ANY,
         "self._devices and (amount := spec.requests.get(GPU_MILLI))",
     ): "no case has devices shared by the thousandth",
     ("nodes.NodeMasks._field", "one more", "0"): "the API server knows no field but the name, and a requirement of it has one value",
     ("nodes.NodeMasks._field", "flip", "requirement.values[0] == ''"): "the API server knows no field but the name",
-    ("room.Room._follow", "flip", "count > 0"): "no case has devices shared by the thousandth",
-    ("room.Room._follow", "one more", "0"): "no case has devices shared by the thousandth",
-    ("room.Room._follow", "never", "if self._devices and (amount := spec.requests.get(GPU_MILLI)):"): (
+    ("snapshot.Room._follow", "flip", "count > 0"): "no case has devices shared by the thousandth",
+    ("snapshot.Room._follow", "one more", "0"): "no case has devices shared by the thousandth",
+    ("snapshot.Room._follow", "never", "if self._devices and (amount := spec.requests.get(GPU_MILLI)):"): (
         "no case has devices shared by the thousandth"
     ),
     ("selectors.integer", "drop the first condition", "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19"): (
@@ -92,7 +92,7 @@ EQUIVALENT: Mapping[Key, str] = {
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
     ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "there is nothing between the two when they are equal",
     ("resources.Ledger._own", "always", "if resource not in self._owned:"): "one copy more",
-    ("room.Room._spread", "not", "False"): "whether the pod itself is being deleted is not asked",
+    ("snapshot.Room._spread", "not", "False"): "whether the pod itself is being deleted is not asked",
     ("reach.Reach._capacity", "drop the first condition", "not claim.request or driver is None or (not driver.storage_capacity)"): (
         "the API server refuses claims that request nothing"
     ),
@@ -168,9 +168,9 @@ EQUIVALENT: Mapping[Key, str] = {
         "bool(volume.driver) and volume.driver not in KINDS and (volume.driver not in UNCOUNTED) and (volume.driver not in UNTRANSLATED)",
     ): "no node has a limit for a driver of that name",
     ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
-    ("room.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
+    ("snapshot.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
     (
-        "rows.Rows.verdict",
+        "static.Rows.verdict",
         "drop the first condition",
         "self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))",
     ): "only saves work",
@@ -202,12 +202,12 @@ EQUIVALENT: Mapping[Key, str] = {
         "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
     ): "a number of so many digits is out of range anyway",
     ("taints.Toleration", "another text", "'Equal'"): "decoding always names an operator",
-    ("rows.together", "not", "False"): "arrays that nobody changes need no guard against it",
-    ("rows.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
+    ("static.together", "not", "False"): "arrays that nobody changes need no guard against it",
+    ("static.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
     ("interpod.InterPod._empty", "not", "False"): "no case has a machine that is still to be chosen",
-    ("room._Fixed.verdict", "never", "if not spec.volumes:"): "volumes have nothing to say about a pod that has none",
+    ("snapshot._Fixed.verdict", "never", "if not spec.volumes:"): "volumes have nothing to say about a pod that has none",
     **{
-        ("room.Room._others_pass", kind, source): "a part admits every row to pods that have nothing to do with it"
+        ("snapshot.Room._others_pass", kind, source): "a part admits every row to pods that have nothing to do with it"
         for kind, source in (
             ("always", "if spec.host_ports:"),
             ("always", "if spec.volumes:"),
@@ -215,14 +215,14 @@ EQUIVALENT: Mapping[Key, str] = {
             ("drop the first condition", "between.asks and 'InterPodAffinity' not in known"),
         )
     },
-    ("room.Room.place_all", "always", "if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:"): (
+    ("snapshot.Room.place_all", "always", "if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:"): (
         "a part does nothing for pods that have nothing to do with it"
     ),
-    ("room.Room.place_all", "drop the first condition", "self._devices or spec.volumes or spec.host_ports or spec.anti_affinity"): (
+    ("snapshot.Room.place_all", "drop the first condition", "self._devices or spec.volumes or spec.host_ports or spec.anti_affinity"): (
         "no case has devices shared by the thousandth"
     ),
     **{
-        ("rows.Rows._look", kind, source): "no case has pools, which alone say how many GPUs a pod must ask for"
+        ("static.Rows._look", kind, source): "no case has pools, which alone say how many GPUs a pod must ask for"
         for kind, source in (
             ("flip", "self.least_gpus > 0"),
             ("flip", "self.least_gpus <= gpus_in(spec.requests)"),
@@ -232,17 +232,17 @@ EQUIVALENT: Mapping[Key, str] = {
         )
     },
     (
-        "room._requested",
+        "snapshot._requested",
         "never",
         "if table is cluster.table or table.names[:len(cluster.table)] == cluster.table.names:",
     ): "the general way finds the same",
     (
-        "room._requested",
+        "snapshot._requested",
         "drop the first condition",
         "table is cluster.table or table.names[:len(cluster.table)] == cluster.table.names",
     ): "the table itself has its own names",
     (
-        "room._requested",
+        "snapshot._requested",
         "drop the last condition",
         "table is cluster.table or table.names[:len(cluster.table)] == cluster.table.names",
     ): "the general way finds the same",

@@ -22,11 +22,11 @@ from .replacing import Replacing
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
-#: What is mutated: everything that decides whether a node passes, but for devices shared by the thousandth, which Kubernetes has not.
+#: Not mutated: devices that are shared by the thousandth, and pools for large pods, which Kubernetes does not have.
+NOT_MUTATED = ("__init__", "devices", "min_gpus")
+#: What is mutated: everything else that decides whether a node passes.
 TARGETS = (
-    *sorted(path for path in (SOURCES / "gpuscaler/planning/filters").glob("*.py") if path.stem not in ("__init__", "devices")),
-    SOURCES / "gpuscaler/planning/room.py",
-    SOURCES / "gpuscaler/planning/rows.py",
+    *sorted(path for path in (SOURCES / "gpuscaler/planning/feasibility").rglob("*.py") if path.stem not in NOT_MUTATED),
     SOURCES / "gpuscaler/model/selectors.py",
     SOURCES / "gpuscaler/model/taints.py",
 )

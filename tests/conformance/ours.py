@@ -1,4 +1,4 @@
-"""Our side of the comparison: the same case, decoded and judged by :class:`gpuscaler.planning.room.Room`."""
+"""Our side of the comparison: the same case, decoded and judged by :class:`gpuscaler.planning.feasibility.snapshot.Room`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -11,7 +11,7 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import Mask, NodeTable
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 
 from .asking import Json
 

@@ -845,7 +845,7 @@ MUTANTS = (
     ),
     Mutant(
         case=91,
-        path="planning/rows.py",
+        path="planning/feasibility/static.py",
         old="packed((*self.parts, *more.parts), merged)",
         new="(self, more)",
         removes="rows that are joined one after the other are nested in each other",

@@ -42,8 +42,8 @@ from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning import planner
 from gpuscaler.planning.demand.selector_index import SelectorIndex
+from gpuscaler.planning.feasibility.static import Rows
 from gpuscaler.planning.planner import Planner, plan
-from gpuscaler.planning.rows import Rows
 from gpuscaler.planning.state import State
 
 __all__ = ["shop"]

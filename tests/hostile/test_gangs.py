@@ -8,8 +8,8 @@ from tests.planning.building import node as built
 from tests.planning.building import offering, spec
 
 from gpuscaler.model.table import NodeTable
+from gpuscaler.planning.feasibility.static import Rows
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.rows import Rows
 from gpuscaler.planning.state import State
 
 

@@ -11,9 +11,9 @@ from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Machine, Plan
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.state import State, Upcoming
 
 #: How many random orders are tried before a plan counts as one that cannot be carried out.

@@ -12,8 +12,8 @@ from gpuscaler.model.pods import NO_OPTIONS
 from gpuscaler.model.table import Array
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import shape
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.placing import PLENTY, Ground, fill
-from gpuscaler.planning.room import Room
 
 ONE = spec(cpu=1, memory=0.001)
 MACHINE = offering(gpus=0, cpu=8, pods=20)

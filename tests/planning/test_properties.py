@@ -18,9 +18,9 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Machine, Plan
-from gpuscaler.planning.room import Room
 
 #: One fixed draw, so that a run fails by what changed and not by chance; a longer search by hand is `derandomize=False` and more examples.
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.filters.resources import PODS, wanted
+from gpuscaler.planning.feasibility.resources import PODS, wanted
 
 
 class Refusal(NamedTuple):

@@ -18,9 +18,9 @@ from gpuscaler.planning.capacity.upcoming import undecided_node
 from gpuscaler.planning.demand.pending import PodClass, asks_for_device
 from gpuscaler.planning.demand.topology import Shape
 from gpuscaler.planning.effort import Effort
-from gpuscaler.planning.keeping import least_gpus
+from gpuscaler.planning.feasibility.min_gpus import least_gpus
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Problem, Solution
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.state.events import Key
 
 

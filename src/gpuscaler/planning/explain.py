@@ -15,7 +15,7 @@ from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import without_hosts
 from gpuscaler.planning.desk import Desk, of_market, open_to
 from gpuscaler.planning.failover import HURRY
-from gpuscaler.planning.keeping import FOR_GPUS, MIN_GPUS, explain_min_gpus
+from gpuscaler.planning.feasibility.min_gpus import FOR_GPUS, MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.

@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, without_hosts
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 
 #: More copies than any class has.
 PLENTY = 2**40

@@ -21,10 +21,10 @@ from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
 from gpuscaler.planning.explain import reasons
 from gpuscaler.planning.failover import in_their_markets
 from gpuscaler.planning.families import admitted_by_others, doubtful
+from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.planning.preferences import place_classes, place_gang
-from gpuscaler.planning.room import Room, Rows
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
 from gpuscaler.planning.scale_up import scale_up
 from gpuscaler.planning.skew import upset

@@ -13,8 +13,8 @@ from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.topology import selects
 from gpuscaler.planning.desk import Desk, Queue, Stage, Taken, rank
 from gpuscaler.planning.families import Family
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.placing import PLENTY, Ground, Share, fill, total
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.skew import overtaken, spreads
 from gpuscaler.planning.tastes import taste
 

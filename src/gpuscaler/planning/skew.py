@@ -14,7 +14,7 @@ from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.desk import Desk, Taken
 from gpuscaler.planning.families import Family
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 
 
 def hard_spread(one: PodClass) -> tuple[SpreadConstraint, ...]:

@@ -15,8 +15,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import AJAR, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
-from gpuscaler.planning.keeping import is_closed, lifted
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.min_gpus import is_closed, lifted
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.state.entries import Leaving
 from gpuscaler.planning.state.ledger import Coming, Ledger, Promise
 

@@ -13,7 +13,7 @@ from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.capacity.limits import fleets, remaining, worth
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.state import State
 

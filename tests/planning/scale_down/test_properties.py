@@ -17,8 +17,8 @@ from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.capacity.idle import leaves_with_machine
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.state import State
 

@@ -21,9 +21,9 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import BIND, NOMINATE, Policy, Pool
 from gpuscaler.model.well_known import LEAVING_TAINT
-from gpuscaler.planning.filters.claims import ClaimReader
-from gpuscaler.planning.keeping import lifted
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.min_gpus import lifted
+from gpuscaler.planning.feasibility.snapshot import Room
+from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
 from gpuscaler.planning.state.ledger import Ledger, Promise
 
 #: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.

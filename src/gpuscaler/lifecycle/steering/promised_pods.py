@@ -10,7 +10,7 @@ from gpuscaler.model.live_templates import spoken
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.filters.resources import PODS, wanted
+from gpuscaler.planning.feasibility.resources import PODS, wanted
 from gpuscaler.planning.state.ledger import Ledger
 
 

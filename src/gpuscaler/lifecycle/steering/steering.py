@@ -22,8 +22,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import OFF, Policy
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.filters.nodes import admits, explain_selector
-from gpuscaler.planning.keeping import is_closed
+from gpuscaler.planning.feasibility.min_gpus import is_closed
+from gpuscaler.planning.feasibility.nodes import admits, explain_selector
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import ledger, promises, refusals
 from gpuscaler.planning.state.events import Key

@@ -27,7 +27,7 @@ from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, KEPT_TAIN
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.keeping import is_closed
+from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.state.ledger import NOMINATING, Ledger
 
 #: A window is open for so long at most, from when that shows.

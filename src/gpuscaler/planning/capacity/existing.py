@@ -15,8 +15,8 @@ from gpuscaler.planning.capacity.limits import Fleet, Worth, fleets, worth
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member, Membership
 from gpuscaler.planning.capacity.upcoming import Promised, arriving
-from gpuscaler.planning.keeping import least_gpus
-from gpuscaler.planning.room import Room, Rows
+from gpuscaler.planning.feasibility.min_gpus import least_gpus
+from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.state import State
 
 

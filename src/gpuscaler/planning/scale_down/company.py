@@ -10,8 +10,8 @@ import numpy as np
 from msgspec import structs
 
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.filters.spread import hard
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.pods.spread import hard
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.manners import Manner
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.survey import Candidate

@@ -7,7 +7,7 @@ import numpy as np
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.running import RunningClass, first_key

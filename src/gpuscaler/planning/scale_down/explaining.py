@@ -3,7 +3,7 @@
 import numpy as np
 
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.filters.resources import PODS
+from gpuscaler.planning.feasibility.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.company import APART
 from gpuscaler.planning.scale_down.emptying import Emptied, stuck

@@ -7,8 +7,8 @@ import numpy as np
 
 from gpuscaler.model.requests import FULL
 from gpuscaler.model.table import Array, Floats, Mask
-from gpuscaler.planning.filters.resources import PODS, wanted
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.resources import PODS, wanted
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.company import Company
 from gpuscaler.planning.scale_down.homes import Homes
 from gpuscaler.planning.scale_down.packing import Sizes

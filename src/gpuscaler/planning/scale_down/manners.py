@@ -13,8 +13,8 @@ from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.cluster import Cluster, PeerKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.filters.peers import Query
-from gpuscaler.planning.filters.spread import hard
+from gpuscaler.planning.feasibility.pods.peers import Query
+from gpuscaler.planning.feasibility.pods.spread import hard
 from gpuscaler.planning.scale_down.running import RunningClass
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.idle import is_idle, leaves_with_machine
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.situation import Situation
 from gpuscaler.planning.scale_down.worlds import without_pods

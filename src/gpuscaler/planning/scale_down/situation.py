@@ -8,9 +8,9 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix.problem import Limits
 from gpuscaler.planning.plans import BlockedNode, Machine, Removal
-from gpuscaler.planning.room import Room
 from gpuscaler.planning.state import State
 
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Set
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.pools import Pool
 from gpuscaler.planning.capacity.idle import is_idle
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving
 from gpuscaler.planning.scale_down.situation import Situation
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Iterator, Set
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.planning.capacity.idle import leaves_with_machine
-from gpuscaler.planning.filters.peers import PeerIndex
-from gpuscaler.planning.room import Room, Verdict
+from gpuscaler.planning.feasibility.pods.peers import PeerIndex
+from gpuscaler.planning.feasibility.snapshot import Room, Verdict
 from gpuscaler.planning.scale_down.manners import rules_of
 from gpuscaler.planning.scale_down.running import RunningClass
 from gpuscaler.planning.scale_down.situation import Situation

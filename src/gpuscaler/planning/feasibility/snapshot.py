@@ -16,17 +16,17 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, Mask, NodeTable
-from gpuscaler.planning.filters import ORDER, Passes
-from gpuscaler.planning.filters.devices import Devices
-from gpuscaler.planning.filters.effects import Bound, Effects
-from gpuscaler.planning.filters.interpod import InterPod
-from gpuscaler.planning.filters.nodes import explain_selector, explain_taint
-from gpuscaler.planning.filters.peers import PeerIndex, Peers, Query
-from gpuscaler.planning.filters.resources import UNBOUNDED, Ledger, wanted
-from gpuscaler.planning.filters.spread import Spread, SpreadCounts, hard
-from gpuscaler.planning.filters.tallies import Tallies
-from gpuscaler.planning.keeping import MIN_GPUS, explain_min_gpus, lifted
-from gpuscaler.planning.rows import Rows, Static, together, unreadable
+from gpuscaler.planning.feasibility import ORDER, Passes
+from gpuscaler.planning.feasibility.devices import Devices
+from gpuscaler.planning.feasibility.effects import Bound, Effects
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, explain_min_gpus, lifted
+from gpuscaler.planning.feasibility.nodes import explain_selector, explain_taint
+from gpuscaler.planning.feasibility.pods.interpod import InterPod
+from gpuscaler.planning.feasibility.pods.peers import PeerIndex, Peers, Query
+from gpuscaler.planning.feasibility.pods.spread import Spread, SpreadCounts, hard
+from gpuscaler.planning.feasibility.resources import UNBOUNDED, Ledger, wanted
+from gpuscaler.planning.feasibility.static import Rows, Static, together, unreadable
+from gpuscaler.planning.feasibility.tallies import Tallies
 
 __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "Rows", "SpreadCounts", "Verdict"]
 

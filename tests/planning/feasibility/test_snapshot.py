@@ -1,7 +1,7 @@
 """The room as a whole: capacity, placing, copies, appended rows and reasons."""
 
 import numpy as np
-from tests.planning.filters.kit import node, pod, room, rows, selector, spec, why
+from tests.planning.feasibility.kit import node, pod, room, rows, selector, spec, why
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS, LabelSet

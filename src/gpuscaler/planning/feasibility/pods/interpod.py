@@ -7,8 +7,8 @@ import numpy as np
 from gpuscaler.model.cluster import PeerKey
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
 from gpuscaler.model.table import Array, Mask, NodeTable
-from gpuscaler.planning.filters.peers import Namespaces, Peers, Query, labels_of, readable
-from gpuscaler.planning.filters.tallies import Tallies
+from gpuscaler.planning.feasibility.pods.peers import Namespaces, Peers, Query, labels_of, readable
+from gpuscaler.planning.feasibility.tallies import Tallies
 
 
 class Repulsion:

@@ -1,7 +1,7 @@
 """kube-scheduler's filters over a whole node table at once.
 
 Each module is one plug-in (or the shared part of several) of kube-scheduler 1.35 with its feature gates at their defaults: same
-names, same corners. A filter returns a mask of the rows that pass. :mod:`gpuscaler.planning.room` puts them together.
+names, same corners. A filter returns a mask of the rows that pass. :mod:`gpuscaler.planning.feasibility.snapshot` puts them together.
 """
 
 from gpuscaler.model.table import Mask

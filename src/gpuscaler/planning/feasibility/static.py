@@ -9,11 +9,11 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask, NodeTable, packed
 from gpuscaler.model.table import merged as tables_merged
-from gpuscaler.planning.filters import Passes
-from gpuscaler.planning.filters.nodes import NodeMasks
-from gpuscaler.planning.filters.peers import readable
-from gpuscaler.planning.filters.spread import SpreadMasks, hard
-from gpuscaler.planning.keeping import MIN_GPUS, followed_by, lifted
+from gpuscaler.planning.feasibility import Passes
+from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, followed_by, lifted
+from gpuscaler.planning.feasibility.nodes import NodeMasks
+from gpuscaler.planning.feasibility.pods.peers import readable
+from gpuscaler.planning.feasibility.pods.spread import SpreadMasks, hard
 
 Static = tuple[Mask, Passes]
 
@@ -21,7 +21,8 @@ Static = tuple[Mask, Passes]
 class Rows:
     """A node table with what the filters find in it whatever runs there: for rooms over the same rows, also one after the other.
 
-    ``least_gpus`` is what pods must ask for at least by row (see :mod:`gpuscaler.planning.keeping`), None where there is no such rule.
+    ``least_gpus`` is what pods must ask for at least by row (see :mod:`gpuscaler.planning.feasibility.min_gpus`), None where there is no
+    such rule.
     """
 
     def __init__(self, table: NodeTable, least_gpus: Array | None = None) -> None:

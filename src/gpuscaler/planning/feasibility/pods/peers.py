@@ -14,7 +14,7 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, NodeTable
 from gpuscaler.model.workloads import Namespace
 from gpuscaler.planning.demand.selector_index import SelectorIndex
-from gpuscaler.planning.filters.tallies import Tallies
+from gpuscaler.planning.feasibility.tallies import Tallies
 
 Namespaces = Mapping[str, Namespace]
 

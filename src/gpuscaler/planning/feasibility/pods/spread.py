@@ -12,10 +12,10 @@ from gpuscaler.model.cluster import PeerKey
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Codes, Mask
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.filters.nodes import NodeMasks
-from gpuscaler.planning.filters.peers import Peers, Query
-from gpuscaler.planning.filters.resources import UNBOUNDED
-from gpuscaler.planning.filters.tallies import sums_by_domain
+from gpuscaler.planning.feasibility.nodes import NodeMasks
+from gpuscaler.planning.feasibility.pods.peers import Peers, Query
+from gpuscaler.planning.feasibility.resources import UNBOUNDED
+from gpuscaler.planning.feasibility.tallies import sums_by_domain
 
 
 class SpreadCounts(NamedTuple):

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.planning.filters.kit import affinity, node, pod, room, rows, selector, spec, term, why
+from tests.planning.feasibility.kit import affinity, node, pod, room, rows, selector, spec, term, why
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import NO_LABELS
@@ -19,7 +19,7 @@ from gpuscaler.model.storage import (
     VolumeAttachment,
 )
 from gpuscaler.model.table import NodeTable
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 
 ZONE, OLD_ZONE, EBS_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
 NODES = (node("a1", also={ZONE: "a", EBS_ZONE: "a"}), node("b1", also={ZONE: "b"}), node("bare"))

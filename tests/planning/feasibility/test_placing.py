@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planning.filters.kit import HOST, near, selector, spec
+from tests.planning.feasibility.kit import HOST, near, selector, spec
 from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster, Item
@@ -17,7 +17,7 @@ from gpuscaler.model.storage import CSINode, PersistentVolume, PersistentVolumeC
 from gpuscaler.model.table import NodeTable
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import Namespace
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 
 STORAGE: tuple[Item, ...] = (
     Namespace("default", {"team": "ml"}),

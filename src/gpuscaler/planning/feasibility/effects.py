@@ -9,11 +9,11 @@ from typing import Protocol, TypeVar
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array
-from gpuscaler.planning.filters.interpod import Repulsion
-from gpuscaler.planning.filters.nodes import NodeMasks
-from gpuscaler.planning.filters.peers import by_row
-from gpuscaler.planning.filters.ports import PortUse
-from gpuscaler.planning.filters.volumes import VolumeFacts, Volumes
+from gpuscaler.planning.feasibility.nodes import NodeMasks
+from gpuscaler.planning.feasibility.pods.interpod import Repulsion
+from gpuscaler.planning.feasibility.pods.peers import by_row
+from gpuscaler.planning.feasibility.ports import PortUse
+from gpuscaler.planning.feasibility.volumes.plugins import VolumeFacts, Volumes
 
 
 class _Part(Protocol):

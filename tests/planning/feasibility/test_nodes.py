@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.planning.filters.kit import affinity, node, room, rows, spec, term, why
+from tests.planning.feasibility.kit import affinity, node, room, rows, spec, term, why
 
 from gpuscaler.model.selectors import NodeSelector
 from gpuscaler.model.taints import Taint, Toleration

@@ -8,7 +8,7 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodSpec
 from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorTerm, Requirement
-from gpuscaler.planning.room import Room
+from gpuscaler.planning.feasibility.snapshot import Room
 
 ROOMY = {"cpu": 64_000, "memory": 2**40, "pods": 110}
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, Mask, NodeTable
-from gpuscaler.planning.filters.tallies import Tallies
+from gpuscaler.planning.feasibility.tallies import Tallies
 
 WILDCARD = "0.0.0.0"
 

@@ -7,11 +7,11 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.table import Array, Mask, NodeTable
-from gpuscaler.planning.filters.claims import Claims
-from gpuscaler.planning.filters.holdings import Holdings
-from gpuscaler.planning.filters.migration import PORTWORX, Attachment, is_csi
-from gpuscaler.planning.filters.resources import UNBOUNDED
-from gpuscaler.planning.filters.tallies import Tallies
+from gpuscaler.planning.feasibility.holdings import Holdings
+from gpuscaler.planning.feasibility.resources import UNBOUNDED
+from gpuscaler.planning.feasibility.tallies import Tallies
+from gpuscaler.planning.feasibility.volumes.claims import Claims
+from gpuscaler.planning.feasibility.volumes.migration import PORTWORX, Attachment, is_csi
 
 #: Held by pods with the claim of another pod, or a disk that cannot be read: the scheduler cannot count the volumes of such a node.
 _UNCOUNTABLE = "uncountable"

@@ -1,7 +1,7 @@
 """NodeResourcesFit, and GPUs shared by the thousandth."""
 
 import pytest
-from tests.planning.filters.kit import node, pod, room, rows, spec, why
+from tests.planning.feasibility.kit import node, pod, room, rows, spec, why
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS

@@ -1,7 +1,7 @@
 """NodePorts."""
 
 import pytest
-from tests.planning.filters.kit import node, pod, room, rows, spec, why
+from tests.planning.feasibility.kit import node, pod, room, rows, spec, why
 
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import HostPort

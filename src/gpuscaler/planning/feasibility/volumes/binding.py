@@ -11,8 +11,8 @@ import numpy as np
 
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.filters.claims import Claims
-from gpuscaler.planning.filters.reach import Reach
+from gpuscaler.planning.feasibility.volumes.claims import Claims
+from gpuscaler.planning.feasibility.volumes.reach import Reach
 
 
 class _Settled(NamedTuple):

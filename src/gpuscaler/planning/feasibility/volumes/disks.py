@@ -6,8 +6,8 @@ import numpy as np
 
 from gpuscaler.model.pods import PodSpec, VolumeUse
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.filters.claims import Claims, claim_uses
-from gpuscaler.planning.filters.holdings import Holdings
+from gpuscaler.planning.feasibility.holdings import Holdings
+from gpuscaler.planning.feasibility.volumes.claims import Claims, claim_uses
 
 _CONFLICTING = ("gcePersistentDisk", "awsElasticBlockStore", "iscsi", "rbd")
 _Disk = tuple[str, str]

@@ -6,10 +6,10 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.selectors import NodeSelector
 from gpuscaler.model.storage import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.filters.attaching import AttachLimits
-from gpuscaler.planning.filters.claims import NO_PROVISIONER, Claims
-from gpuscaler.planning.filters.migration import KINDS, OLD_REGION, OLD_ZONE, REGION, ZONE, translated, volume_attachment
-from gpuscaler.planning.filters.nodes import NodeMasks
+from gpuscaler.planning.feasibility.nodes import NodeMasks
+from gpuscaler.planning.feasibility.volumes.attaching import AttachLimits
+from gpuscaler.planning.feasibility.volumes.claims import NO_PROVISIONER, Claims
+from gpuscaler.planning.feasibility.volumes.migration import KINDS, OLD_REGION, OLD_ZONE, REGION, ZONE, translated, volume_attachment
 
 
 class Reach:

@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.table import Array, NodeTable
-from gpuscaler.planning.filters import Passes
-from gpuscaler.planning.filters.attaching import Attached, AttachLimits
-from gpuscaler.planning.filters.binding import Binding
-from gpuscaler.planning.filters.claims import ClaimReader
-from gpuscaler.planning.filters.disks import Disks, alone
-from gpuscaler.planning.filters.nodes import NodeMasks
-from gpuscaler.planning.filters.reach import Reach
+from gpuscaler.planning.feasibility import Passes
+from gpuscaler.planning.feasibility.nodes import NodeMasks
+from gpuscaler.planning.feasibility.volumes.attaching import Attached, AttachLimits
+from gpuscaler.planning.feasibility.volumes.binding import Binding
+from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
+from gpuscaler.planning.feasibility.volumes.disks import Disks, alone
+from gpuscaler.planning.feasibility.volumes.reach import Reach
 
 
 class VolumeFacts:

@@ -2,7 +2,7 @@
 
 import msgspec
 import pytest
-from tests.planning.filters.kit import HOST, near, node, pod, room, rows, selector, spec, why
+from tests.planning.feasibility.kit import HOST, near, node, pod, room, rows, selector, spec, why
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node

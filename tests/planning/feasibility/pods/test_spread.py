@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from tests.planning.filters.kit import HOST, node, pod, room, rows, selector, spec, why
+from tests.planning.feasibility.kit import HOST, node, pod, room, rows, selector, spec, why
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, SpreadConstraint

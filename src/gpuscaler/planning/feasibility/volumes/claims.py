@@ -6,7 +6,7 @@ from typing import NamedTuple
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec, VolumeUse
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim
-from gpuscaler.planning.filters.migration import (
+from gpuscaler.planning.feasibility.volumes.migration import (
     KINDS,
     OLD_REGION,
     OLD_ZONE,

@@ -1,0 +1,1 @@
+"""The four filters that look at volumes: restrictions, limits, binding and zones."""
