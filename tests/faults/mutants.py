@@ -1090,7 +1090,7 @@ MUTANTS = (
     ),
     Mutant(
         case=94,
-        path="planning/buying.py",
+        path="planning/scale_up/draft/buying.py",
         old="        if len(ports) > PORTS:\n            return True\n",
         new="",
         removes="hundreds of host ports are hundreds of resources to the optimiser",
@@ -1118,7 +1118,7 @@ MUTANTS = (
     ),
     Mutant(
         case=61,
-        path="planning/gangs.py",
+        path="planning/scale_up/gangs.py",
         old=" or offering.product)\n",
         new=")\n",
         removes="the GPU model of a type is known by labels alone",
@@ -1146,7 +1146,7 @@ MUTANTS = (
     ),
     Mutant(
         case=96,
-        path="planning/desk.py",
+        path="planning/scale_up/draft/draft.py",
         old="    return ~closed\n",
         new="    return np.ones(len(templates.nodes), dtype=np.bool_)\n",
         removes="machines with GPUs are bought for pods that ask for none",

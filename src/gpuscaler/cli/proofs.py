@@ -8,7 +8,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from gpuscaler.planning.desk import Solved
+    from gpuscaler.planning.scale_up.draft.draft import Solved
 
 
 def write_proof(path: str, solved: "Solved | None") -> None:
@@ -24,8 +24,8 @@ def write_proof(path: str, solved: "Solved | None") -> None:
 @click.argument("file", type=click.Path(path_type=Path))
 def check_proof(file: Path) -> None:
     """Check the proof in FILE, made by plan --proof: exit 0 when the bound holds, 1 when it does not, 2 when FILE is no proof."""
-    from gpuscaler.planning.desk import Solved
     from gpuscaler.planning.mix.certificate import certify
+    from gpuscaler.planning.scale_up.draft.draft import Solved
 
     try:
         solved = msgspec.json.decode(file.read_bytes(), type=Solved | None)

@@ -43,12 +43,12 @@ from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import failover
 from gpuscaler.planning.capacity.storage_labels import with_storage_places
 from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.result import without_removals
+from gpuscaler.planning.scale_up import markets
 from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger, promises
 from gpuscaler.planning.state.ledger import named
-from gpuscaler.planning.writing import without_removals
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
 
@@ -153,7 +153,7 @@ class Controller:
         """From the next plan on, ``policy`` holds; what waited for another configuration is tried again."""
         if policy != self._policy:
             known, trusted = self.memory.breakers, self.memory.promises
-            for change in failover.changed(self._policy, policy, self._now()):
+            for change in markets.changed(self._policy, policy, self._now()):
                 known, trusted = breakers.step(known, change), promises.mended(trusted, change.pool)
             self._policy, self.memory = policy, replace(self.memory, breakers=known, promises=trusted)
             self._alarm.plan_by(self._time())
@@ -545,7 +545,7 @@ class Controller:
     def _markets_change(self, cluster: Cluster, now: float) -> float | None:
         """When waiting pods may buy in other markets by the passing of time alone."""
         timed = (key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
-        return failover.next_change((pod for one in cluster.unbound.values() for pod in one.pods.values()), now) if any(timed) else None
+        return markets.next_change((pod for one in cluster.unbound.values() for pod in one.pods.values()), now) if any(timed) else None
 
     def _await(self) -> None:
         """Remember whose changes matter at once, and look again soon while writes are to be seen."""

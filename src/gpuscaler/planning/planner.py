@@ -17,22 +17,22 @@ from gpuscaler.planning.capacity.upcoming import choices_of
 from gpuscaler.planning.demand.interrupted import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, demand
 from gpuscaler.planning.demand.rationing import Cut, rationed
-from gpuscaler.planning.desk import Desk, Queue, Solved, Stage, Taken
-from gpuscaler.planning.explain import reasons
-from gpuscaler.planning.failover import in_their_markets
-from gpuscaler.planning.families import admitted_by_others, doubtful
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
-from gpuscaler.planning.gangs import Refused, settle_gang
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
-from gpuscaler.planning.preferences import place_classes, place_gang
+from gpuscaler.planning.result import Draft, purchases, without_removals, write
 from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
-from gpuscaler.planning.scale_up import scale_up
-from gpuscaler.planning.skew import upset
-from gpuscaler.planning.spare import spare_machines
+from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Solved, Stage, Taken
+from gpuscaler.planning.scale_up.gangs import Refused, settle_gang
+from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, doubtful
+from gpuscaler.planning.scale_up.groups.spread_check import upset
+from gpuscaler.planning.scale_up.headroom import spare_machines
+from gpuscaler.planning.scale_up.markets import in_their_markets
+from gpuscaler.planning.scale_up.preferences import place_classes, place_gang
+from gpuscaler.planning.scale_up.rounds import scale_up
+from gpuscaler.planning.scale_up.unplaced import reasons
+from gpuscaler.planning.scale_up.zone_balance import balanced
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.telling import trouble
-from gpuscaler.planning.writing import Draft, purchases, without_removals, write
-from gpuscaler.planning.zone_balance import balanced
 
 #: How often all is decided anew because what was decided later shuts out pods that spread.
 TRIES = 4

@@ -13,11 +13,11 @@ from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
 from gpuscaler.lifecycle.orders import wanted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning import failover
 from gpuscaler.planning.capacity.fallbacks import Known, alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
+from gpuscaler.planning.scale_up import markets
 from gpuscaler.planning.state import State, events
 from gpuscaler.planning.state.asking import Openness, next_change, openness, with_openness
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
@@ -250,7 +250,7 @@ class Gpuscaler:
 def markets_change(cluster: Cluster, now: float) -> float | None:
     """When waiting pods may buy in other markets by the passing of time alone."""
     buckets = [bucket for key, bucket in cluster.unbound.items() if key.options.spot_wait is not None or key.options.deadline is not None]
-    return failover.next_change((pod for bucket in buckets for pod in bucket.pods.values()), now)
+    return markets.next_change((pod for bucket in buckets for pod in bucket.pods.values()), now)
 
 
 def purchases_of(plan: Plan, number: int, others: Callable[[Machine], tuple[Key, ...]]) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:

@@ -28,8 +28,8 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
+from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
 from gpuscaler.planning.state import State
-from gpuscaler.planning.writing import REMOVALS_WITHHELD, without_removals
 
 #: The head of inputs that a later version might write.
 NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})

@@ -10,8 +10,8 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.failover import avoiding
 from gpuscaler.planning.plans import Placement
+from gpuscaler.planning.scale_up.markets import avoiding
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.refusals import Cleared, Refusal, Refusals, Refused, Wait
 

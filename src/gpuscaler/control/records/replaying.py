@@ -9,7 +9,7 @@ from msgspec import Struct
 from gpuscaler.control.records.records import Decision
 from gpuscaler.planning.planner import plan as planned
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.writing import REMOVALS_WITHHELD, without_removals
+from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
 
 #: So many entries of a field are told before the rest is counted.
 TOLD = 5

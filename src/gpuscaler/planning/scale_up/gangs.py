@@ -10,12 +10,12 @@ from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, PRODUCT_LABELS, ZONE_LABELS
 from gpuscaler.planning.demand.pending import Gang, PodClass
-from gpuscaler.planning.desk import Desk, usable_templates
-from gpuscaler.planning.families import families
-from gpuscaler.planning.present import settle
-from gpuscaler.planning.scale_up import scale_up
-from gpuscaler.planning.skew import spreads
-from gpuscaler.planning.tastes import wished
+from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
+from gpuscaler.planning.scale_up.draft.scoring import wished
+from gpuscaler.planning.scale_up.groups.existing_first import settle
+from gpuscaler.planning.scale_up.groups.groups import families
+from gpuscaler.planning.scale_up.groups.spread_check import spreads
+from gpuscaler.planning.scale_up.rounds import scale_up
 
 #: How many domains that can hold a gang are priced before the cheapest of them is taken.
 DOMAINS_PRICED = 4

@@ -10,13 +10,13 @@ import msgspec
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.pools import BY_SIZE
-from gpuscaler.planning.buying import bound
 from gpuscaler.planning.capacity.node_templates import Kind
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import selects, shape
-from gpuscaler.planning.desk import Bought, Desk, Solved
 from gpuscaler.planning.plans import BlockedNode, Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
 from gpuscaler.planning.scale_down import Down
+from gpuscaler.planning.scale_up.draft.buying import bound
+from gpuscaler.planning.scale_up.draft.draft import Bought, Desk, Solved
 
 #: The blocker of nodes that would go but for a hold.
 HOLD = "hold"

@@ -12,9 +12,9 @@ from gpuscaler.model.pods import SpreadConstraint
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
-from gpuscaler.planning.desk import Desk, Taken
-from gpuscaler.planning.families import Family
 from gpuscaler.planning.feasibility.snapshot import Room
+from gpuscaler.planning.scale_up.draft.draft import Desk, Taken
+from gpuscaler.planning.scale_up.groups.groups import Family
 
 
 def hard_spread(one: PodClass) -> tuple[SpreadConstraint, ...]:

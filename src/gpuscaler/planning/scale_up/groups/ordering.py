@@ -8,9 +8,9 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.selector_index import LabelIndex
 from gpuscaler.planning.demand.topology import selects, spreads_over
-from gpuscaler.planning.desk import Desk
-from gpuscaler.planning.families import Family
-from gpuscaler.planning.present import looks_at_others
+from gpuscaler.planning.scale_up.draft.draft import Desk
+from gpuscaler.planning.scale_up.groups.existing_first import looks_at_others
+from gpuscaler.planning.scale_up.groups.groups import Family
 
 
 def waits_for_others(family: Family) -> bool:

@@ -19,8 +19,8 @@ from gpuscaler.planning.capacity.limits import Remaining
 from gpuscaler.planning.capacity.node_templates import Kind, Templates
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, host_rules
-from gpuscaler.planning.lots import Lot, distinct, request_of
 from gpuscaler.planning.mix import Pattern, Solution
+from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
 
 #: Kinds this much dearer per pod than the cheapest still count as equally cheap; the largest of them is opened.
 TIE = 1.02

@@ -8,8 +8,8 @@ from tests.planning.building import NOW, node, offering, placed, planned, pod, p
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Limits, Policy, Pool
-from gpuscaler.planning.failover import CHANGEOVER_SECONDS, changed, next_change
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.scale_up.markets import CHANGEOVER_SECONDS, changed, next_change
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Changed
 

@@ -16,7 +16,7 @@ from gpuscaler.model.pools import MARKETS, Policy, Pool
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.planning.demand.deadlines import ON_DEMAND, PATIENCE, SPOT, Job, choose
 from gpuscaler.planning.demand.pending import Demand, PodClass
-from gpuscaler.planning.desk import Desk, usable_templates
+from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.events import Changed, Key
 

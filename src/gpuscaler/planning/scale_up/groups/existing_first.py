@@ -11,12 +11,12 @@ import numpy as np
 
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.topology import selects
-from gpuscaler.planning.desk import Desk, Queue, Stage, Taken, rank
-from gpuscaler.planning.families import Family
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.placing import PLENTY, Ground, Share, fill, total
-from gpuscaler.planning.skew import overtaken, spreads
-from gpuscaler.planning.tastes import taste
+from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Stage, Taken, rank
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fill, total
+from gpuscaler.planning.scale_up.draft.scoring import taste
+from gpuscaler.planning.scale_up.groups.groups import Family
+from gpuscaler.planning.scale_up.groups.spread_check import overtaken, spreads
 
 #: How often families that others upset are put behind them.
 TRIES = 4

@@ -5,14 +5,14 @@ from dataclasses import dataclass, fields, replace
 from itertools import count
 
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.buying import CROWD, buy, choose, unmet, within_reach
 from gpuscaler.planning.demand.pending import PodClass
-from gpuscaler.planning.desk import Desk, Queue
-from gpuscaler.planning.families import Family, assign, families, forget
-from gpuscaler.planning.lots import Lot
-from gpuscaler.planning.present import settle
-from gpuscaler.planning.skew import overtaken, rows_of, spreads
-from gpuscaler.planning.turns import leaders, notice_each_other, pinned, side_by_side, sought, waits_for_others
+from gpuscaler.planning.scale_up.draft.buying import CROWD, buy, choose, unmet, within_reach
+from gpuscaler.planning.scale_up.draft.draft import Desk, Queue
+from gpuscaler.planning.scale_up.draft.purchase_items import Lot
+from gpuscaler.planning.scale_up.groups.existing_first import settle
+from gpuscaler.planning.scale_up.groups.groups import Family, assign, families, forget
+from gpuscaler.planning.scale_up.groups.ordering import leaders, notice_each_other, pinned, side_by_side, sought, waits_for_others
+from gpuscaler.planning.scale_up.groups.spread_check import overtaken, rows_of, spreads
 
 #: How often a round is decided anew because limits left some domain short, before families are left out of it.
 TRIES = 8

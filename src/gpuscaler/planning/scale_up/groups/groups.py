@@ -10,14 +10,14 @@ import numpy as np
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec, SpreadConstraint
 from gpuscaler.model.table import Array, Codes, Mask
-from gpuscaler.planning.buying import starts_alone, wide_keys
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, by_itself, shape, without_hosts
-from gpuscaler.planning.desk import Desk, Queue, Taken, rank, wanted_templates
-from gpuscaler.planning.effort import PLACING, ROW
-from gpuscaler.planning.lots import Lot
-from gpuscaler.planning.placing import PLENTY, Ground, Share, fill
-from gpuscaler.planning.tastes import taste, wished
+from gpuscaler.planning.scale_up.draft.buying import starts_alone, wide_keys
+from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Taken, rank, wanted_templates
+from gpuscaler.planning.scale_up.draft.effort import PLACING, ROW
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fill
+from gpuscaler.planning.scale_up.draft.purchase_items import Lot
+from gpuscaler.planning.scale_up.draft.scoring import taste, wished
 
 #: Domains this much dearer than the cheapest still count as equally cheap.
 TIE = 1.02

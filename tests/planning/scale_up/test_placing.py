@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import shape
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.placing import PLENTY, Ground, fill
+from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, fill
 
 ONE = spec(cpu=1, memory=0.001)
 MACHINE = offering(gpus=0, cpu=8, pods=20)

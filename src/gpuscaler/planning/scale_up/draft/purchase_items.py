@@ -7,7 +7,7 @@ import numpy as np
 
 from gpuscaler.model.requests import LARGEST
 from gpuscaler.model.table import Mask
-from gpuscaler.planning.desk import Queue
+from gpuscaler.planning.scale_up.draft.draft import Queue
 
 
 @dataclass(frozen=True)

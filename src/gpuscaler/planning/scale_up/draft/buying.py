@@ -8,14 +8,14 @@ import numpy as np
 from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.crowding import pack
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import host_rules, selects
-from gpuscaler.planning.desk import Bought, Content, Desk, Queue, Solved
-from gpuscaler.planning.lots import Lot, distinct, request_of
 from gpuscaler.planning.mix import Item, Problem, Solution, resource_bound, solve
 from gpuscaler.planning.mix import Kind as MixKind
-from gpuscaler.planning.tastes import Favourites
+from gpuscaler.planning.scale_up.draft.draft import Bought, Content, Desk, Queue, Solved
+from gpuscaler.planning.scale_up.draft.first_fit import pack
+from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
+from gpuscaler.planning.scale_up.draft.scoring import Favourites
 
 #: More lots than this, with rules between pods on one machine, are packed by first-fit instead of optimised.
 CROWD = 400

@@ -13,10 +13,10 @@ from gpuscaler.planning.capacity.node_templates import admits_arch
 from gpuscaler.planning.demand.deadlines import SPOT
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import without_hosts
-from gpuscaler.planning.desk import Desk, of_market, open_to
-from gpuscaler.planning.failover import HURRY
 from gpuscaler.planning.feasibility.min_gpus import FOR_GPUS, MIN_GPUS, explain_min_gpus
 from gpuscaler.planning.plans import EXCLUSIONS, Reason
+from gpuscaler.planning.scale_up.draft.draft import Desk, of_market, open_to
+from gpuscaler.planning.scale_up.markets import HURRY
 
 #: The word of :data:`~gpuscaler.planning.plans.EXCLUSIONS` for each filter of kube-scheduler.
 WORDS: Mapping[str, str] = {

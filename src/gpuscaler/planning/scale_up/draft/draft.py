@@ -17,10 +17,10 @@ from gpuscaler.planning.capacity.node_templates import Kind, Templates, admits_a
 from gpuscaler.planning.capacity.upcoming import undecided_node
 from gpuscaler.planning.demand.pending import PodClass, asks_for_device
 from gpuscaler.planning.demand.topology import Shape
-from gpuscaler.planning.effort import Effort
 from gpuscaler.planning.feasibility.min_gpus import least_gpus
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Problem, Solution
+from gpuscaler.planning.scale_up.draft.effort import Effort
 from gpuscaler.planning.state.events import Key
 
 

@@ -10,10 +10,10 @@ from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.taints import Toleration
 from gpuscaler.planning.demand.pending import PodClass
-from gpuscaler.planning.desk import Desk
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.lots import Lot
 from gpuscaler.planning.mix import Pattern
+from gpuscaler.planning.scale_up.draft.draft import Desk
+from gpuscaler.planning.scale_up.draft.purchase_items import Lot
 
 #: A pod more in a domain counts as much as this weight of a preferred affinity, for spread with ScheduleAnyway.
 CROWDING = 1

@@ -8,7 +8,7 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.planning.capacity.existing import Picture
 from gpuscaler.planning.capacity.limits import Fleet
 from gpuscaler.planning.capacity.node_templates import Kind
-from gpuscaler.planning.desk import Bought, Desk
+from gpuscaler.planning.scale_up.draft.draft import Bought, Desk
 
 
 def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[Bought]:

@@ -11,9 +11,9 @@ import msgspec
 
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
 from gpuscaler.planning.demand.pending import Gang, PodClass
-from gpuscaler.planning.desk import Desk, Queue, Taken
-from gpuscaler.planning.gangs import Refused, settle_gang
-from gpuscaler.planning.scale_up import scale_up
+from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Taken
+from gpuscaler.planning.scale_up.gangs import Refused, settle_gang
+from gpuscaler.planning.scale_up.rounds import scale_up
 
 #: A preferred spread has no weight; it counts as heavier than any preferred affinity, and is given up last.
 SPREAD_WEIGHT = 101
@@ -54,7 +54,7 @@ def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
 
 
 def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
-    """As :func:`~gpuscaler.planning.scale_up.scale_up`, with preferences respected; higher priorities are done before lower ones."""
+    """As :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are done before lower ones."""
     queues: list[Queue] = []
     for priority in sorted({one.spec.priority for one in classes}, reverse=True):
         waiting = [one for one in classes if one.spec.priority == priority]
@@ -72,7 +72,7 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
 
 
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
-    """As :func:`~gpuscaler.planning.gangs.settle_gang`, with preferences respected: all of its members give up alike."""
+    """As :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all of its members give up alike."""
     for given_up in count():
         pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in gang.classes]
         placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))

@@ -1,0 +1,1 @@
+"""A plan that is being made: its rows, what was placed on them, and what it buys."""
