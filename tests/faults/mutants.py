@@ -474,7 +474,7 @@ MUTANTS = (
     ),
     Mutant(
         case=83,
-        path="planning/scale_down/valuing.py",
+        path="planning/scale_down/savings.py",
         old="    if candidate.member.offering.price_from == BY_SIZE:\n",
         new="    if candidate.member.offering.price_from == 'nowhere':\n",
         removes="pods are moved to save what nobody knows",
@@ -1104,7 +1104,7 @@ MUTANTS = (
     ),
     Mutant(
         case=95,
-        path="planning/scale_down/valuing.py",
+        path="planning/scale_down/savings.py",
         old=" + waiting_loss(candidate)\n",
         new="\n",
         removes="waiting for pods to save their work costs nothing",

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from tests.planning.mix.checking import fits, small_problem
 
+from gpuscaler.planning.mix.columns.pricing import search
+from gpuscaler.planning.mix.columns.relax import sharpen, worths
 from gpuscaler.planning.mix.instance import Instance, build
-from gpuscaler.planning.mix.pricing import search
-from gpuscaler.planning.mix.relax import sharpen, worths
 from gpuscaler.planning.mix.work import Meter
 
 

@@ -10,7 +10,7 @@ from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import counted, money, spoken
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import BlockedNode
-from gpuscaler.planning.scale_down.deciding import NOT_NOW
+from gpuscaler.planning.scale_down.decide import NOT_NOW
 
 #: What holds machines that need not be there for lack of room elsewhere, by the blocker's word: somebody has said so, or can change it.
 HOLDERS: Mapping[str, str] = {

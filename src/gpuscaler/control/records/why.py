@@ -17,7 +17,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.scale_down.deciding import NOT_NOW
+from gpuscaler.planning.scale_down.decide import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state.clocks import idle_seconds
 from gpuscaler.planning.state.ledger import NOMINATING, Coming

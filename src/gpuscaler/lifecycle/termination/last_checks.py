@@ -7,7 +7,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.blockers import Protection, unread
 from gpuscaler.planning.scale_down.disruption import Disruption
-from gpuscaler.planning.scale_down.running import Grouping
+from gpuscaler.planning.scale_down.pod_classes import Grouping
 from gpuscaler.planning.state.entries import Leaving
 from gpuscaler.planning.state.ledger import Ledger
 

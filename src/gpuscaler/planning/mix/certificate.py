@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import highspy
 import numpy as np
 
+from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, silent
 from gpuscaler.planning.mix.instance import DEVICE, Floats
-from gpuscaler.planning.mix.lp import INFINITY, Columns, load, silent
 from gpuscaler.planning.mix.problem import Duals, Kind, Problem, Solution
 
 #: What rounding may add to the worth of a machine, relative to its cost.

@@ -4,15 +4,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import Prices, resource_prices
-from gpuscaler.planning.mix.dive import Programme, dive
-from gpuscaler.planning.mix.generate import Generated, generate, pool
-from gpuscaler.planning.mix.greedy import constructions
+from gpuscaler.planning.mix.columns.bounds import Prices, resource_prices
+from gpuscaler.planning.mix.columns.dive import Programme, dive
+from gpuscaler.planning.mix.columns.generate import Generated, generate, pool
+from gpuscaler.planning.mix.columns.master import Master
+from gpuscaler.planning.mix.constructions.greedy import constructions
+from gpuscaler.planning.mix.constructions.proportional import crowded, many, poured
 from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance
-from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
-from gpuscaler.planning.mix.pour import crowded, many, poured
 from gpuscaler.planning.mix.work import Meter
 
 #: A mix this close to its bound, relative, is called optimal.

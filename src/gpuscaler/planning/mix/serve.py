@@ -8,14 +8,14 @@ import dataclasses
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import resource_prices
-from gpuscaler.planning.mix.generate import generate, pool
-from gpuscaler.planning.mix.greedy import constructions, top_up
+from gpuscaler.planning.mix.columns.bounds import resource_prices
+from gpuscaler.planning.mix.columns.generate import generate, pool
+from gpuscaler.planning.mix.columns.master import Master
+from gpuscaler.planning.mix.constructions.greedy import constructions, top_up
+from gpuscaler.planning.mix.constructions.proportional import crowded, many, poured
 from gpuscaler.planning.mix.improve import right_size
 from gpuscaler.planning.mix.instance import Instance, Mask, residual
-from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
-from gpuscaler.planning.mix.pour import crowded, many, poured
 from gpuscaler.planning.mix.work import Meter
 
 #: Leaving one pod out costs as much as this many of the dearest machines.

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import Prices, resource_prices
+from gpuscaler.planning.mix.columns.bounds import Prices, resource_prices
 from gpuscaler.planning.mix.expand import patterns
 from gpuscaler.planning.mix.instance import Instance, build, residual
 from gpuscaler.planning.mix.optimise import Result, optimise

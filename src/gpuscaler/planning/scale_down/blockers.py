@@ -11,8 +11,8 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.scale_down.running import Load, Residents, RunningClass, first_key
-from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.pod_classes import Load, Residents, RunningClass, first_key
 
 SYSTEM_NAMESPACE = "kube-system"
 

@@ -7,9 +7,9 @@ from functools import cached_property
 from gpuscaler.model.pools import Budget, Pool
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.planning.scale_down.blockers import Blocker, Protection
+from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.disruption import SOLE_REPLICA, Disruption, Group
-from gpuscaler.planning.scale_down.running import Grouping
-from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.pod_classes import Grouping
 
 IDLE, CONSOLIDATION = "idle", "consolidation"
 #: Karpenter's names of the same reasons.

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.lp import INFINITY, run, silent
+from gpuscaler.planning.mix.columns.lp import INFINITY, run, silent
 from gpuscaler.simulation.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
 
 #: Parts of a device that the packing of one device tells apart: hundredths.

@@ -3,10 +3,10 @@
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import BY_SIZE, Policy
 from gpuscaler.planning.scale_down.blockers import Blocker
-from gpuscaler.planning.scale_down.clocks import spoken
-from gpuscaler.planning.scale_down.running import RunningClass, first_key
-from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.idle_timeout import spoken
+from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key
 
 #: What a disruption costs once must be earned back within this many seconds.
 HORIZON = 3600.0

@@ -7,7 +7,7 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving
-from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.contract import Situation
 
 
 def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:

@@ -14,16 +14,16 @@ from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.mix import Item, Limits, Problem, Solution, Together, solve
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.scale_down.company import APART
-from gpuscaler.planning.scale_down.consolidation import Deletion
-from gpuscaler.planning.scale_down.deal import Deal, bought_by, deal_of, left_by_item
-from gpuscaler.planning.scale_down.emptying import Emptied
-from gpuscaler.planning.scale_down.fleet import Fleet
-from gpuscaler.planning.scale_down.menu import Goods, Menu, goods_of
-from gpuscaler.planning.scale_down.packing import pack
-from gpuscaler.planning.scale_down.returning import Returns
-from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.scale_down.valuing import NOTHING, net_saving, pays, restart_loss
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.consolidation.back_to_spot import Returns
+from gpuscaler.planning.scale_down.consolidation.delete import Deletion
+from gpuscaler.planning.scale_down.consolidation.replacement_choices import Goods, Menu, goods_of
+from gpuscaler.planning.scale_down.consolidation.replacement_mix import Deal, bought_by, deal_of, left_by_item
+from gpuscaler.planning.scale_down.moves.bulk import Emptied
+from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
+from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.packing import pack
+from gpuscaler.planning.scale_down.savings import NOTHING, net_saving, pays, restart_loss
 
 #: Old and new machines are both paid for while the new ones boot and pods move, in seconds; counted as a cost of the new ones.
 OVERLAP = 300.0

@@ -3,8 +3,8 @@
 from functools import lru_cache
 
 from gpuscaler.planning.scale_down.blockers import Blocker
-from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.contract import Situation
 
 
 def clock_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.scale_down.fleet import Fleet, load_of
-from gpuscaler.planning.scale_down.packing import Packed, pack
+from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet, load_of
+from gpuscaler.planning.scale_down.moves.packing import Packed, pack
 
 #: Rounds in which machines come back by what is missing in total; then by what is missing of each size, which always ends.
 OPTIMISTIC = 4

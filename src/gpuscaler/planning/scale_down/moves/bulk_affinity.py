@@ -12,10 +12,10 @@ from msgspec import structs
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility.pods.spread import hard
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_down.manners import Manner
-from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.scale_down.worlds import Worlds
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
+from gpuscaler.planning.scale_down.moves.rules import Manner
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 #: Names the resource of which every machine has one for each group of siblings that keep apart.
 APART = "apart:"

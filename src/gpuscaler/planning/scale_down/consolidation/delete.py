@@ -12,18 +12,18 @@ import numpy as np
 from gpuscaler.planning.plans import Move
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
-from gpuscaler.planning.scale_down.company import Company
-from gpuscaler.planning.scale_down.emptying import Emptied, empty_together, stuck
-from gpuscaler.planning.scale_down.exact import Mover, Step, looks_within, still_holds
-from gpuscaler.planning.scale_down.fleet import Fleet, fleet_of, leaving_order
-from gpuscaler.planning.scale_down.homes import Homes
-from gpuscaler.planning.scale_down.ledger import Ledger
-from gpuscaler.planning.scale_down.manners import Manner
-from gpuscaler.planning.scale_down.packing import pack
-from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.scale_down.worlds import Worlds
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.decided import Ledger
+from gpuscaler.planning.scale_down.moves.bulk import Emptied, empty_together, stuck
+from gpuscaler.planning.scale_down.moves.bulk_affinity import Company
+from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet, fleet_of, leaving_order
+from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.moves.exact import Mover, Step, looks_within, still_holds
+from gpuscaler.planning.scale_down.moves.packing import pack
+from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
+from gpuscaler.planning.scale_down.moves.rules import Manner
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 #: Candidates that are tried one by one after all have been tried together.
 SINGLE_TRIES = 40

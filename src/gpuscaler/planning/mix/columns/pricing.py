@@ -1,8 +1,8 @@
 """Finding the pods worth most on one machine: a search over all kinds at once, item by item, as wide as its budget.
 
 A state is a kind and the copies chosen of the items so far. With resource prices m, a full machine can be worth g(m) at most (see
-:mod:`~gpuscaler.planning.mix.relax`), and every choice that departs from that optimum loses a known amount: a copy of an item that is
-not worth its resources, or one not taken of an item that is. States that have lost more than the distance from g to the target cannot
+:mod:`~gpuscaler.planning.mix.columns.relax`), and every choice that departs from that optimum loses a known amount: a copy of an item that
+is not worth its resources, or one not taken of an item that is. States that have lost more than the distance from g to the target cannot
 reach it and are cut; when there are still too many, the least promising are dropped and remembered in the upper bound. With nothing
 dropped, the search is exact.
 """
@@ -12,9 +12,9 @@ from itertools import pairwise
 
 import numpy as np
 
+from gpuscaler.planning.mix.columns.relax import sharpen
 from gpuscaler.planning.mix.fill import fill
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
-from gpuscaler.planning.mix.relax import sharpen
 from gpuscaler.planning.mix.work import Meter
 
 #: Patterns that a search hands back of each kind at least, and of all kinds together at most where that is more.

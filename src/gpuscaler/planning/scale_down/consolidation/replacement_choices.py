@@ -7,10 +7,10 @@ import numpy as np
 
 from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Templates
-from gpuscaler.planning.scale_down.fleet import Fleet
-from gpuscaler.planning.scale_down.homes import Homes
-from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 class Menu:

@@ -3,8 +3,8 @@
 import highspy
 import numpy as np
 
+from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, Optimum, load, run, silent
 from gpuscaler.planning.mix.instance import Floats, Instance, Ints
-from gpuscaler.planning.mix.lp import INFINITY, Columns, Optimum, load, run, silent
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 

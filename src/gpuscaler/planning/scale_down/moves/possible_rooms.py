@@ -13,9 +13,9 @@ from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.feasibility.pods.peers import PeerIndex
 from gpuscaler.planning.feasibility.snapshot import Room, Verdict
-from gpuscaler.planning.scale_down.manners import rules_of
-from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.moves.rules import rules_of
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 class Worlds:

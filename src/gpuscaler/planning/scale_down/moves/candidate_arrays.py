@@ -9,11 +9,11 @@ from gpuscaler.model.requests import FULL
 from gpuscaler.model.table import Array, Floats, Mask
 from gpuscaler.planning.feasibility.resources import PODS, wanted
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_down.company import Company
-from gpuscaler.planning.scale_down.homes import Homes
-from gpuscaler.planning.scale_down.packing import Sizes
-from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.moves.bulk_affinity import Company
+from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.moves.packing import Sizes
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ import numpy as np
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
-from gpuscaler.planning.scale_down.company import APART
-from gpuscaler.planning.scale_down.emptying import Emptied, stuck
-from gpuscaler.planning.scale_down.fleet import Fleet
-from gpuscaler.planning.scale_down.running import first_key
+from gpuscaler.planning.scale_down.moves.bulk import Emptied, stuck
+from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
+from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.pod_classes import first_key
 
 
 def in_use(fleet: Fleet, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:

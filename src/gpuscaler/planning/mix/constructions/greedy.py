@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import Prices
+from gpuscaler.planning.mix.columns.bounds import Prices
 from gpuscaler.planning.mix.fill import fill, grow
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, Mask
 from gpuscaler.planning.mix.mixture import Mixture, rank

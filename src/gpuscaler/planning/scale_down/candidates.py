@@ -23,8 +23,8 @@ from gpuscaler.planning.scale_down.blockers import (
     unhealthy,
     unread,
 )
-from gpuscaler.planning.scale_down.running import Classes, Grouping, Load, Residents, RunningClass
-from gpuscaler.planning.scale_down.situation import Situation
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.pod_classes import Classes, Grouping, Load, Residents, RunningClass
 
 
 class Candidate(Struct, frozen=True, eq=False):

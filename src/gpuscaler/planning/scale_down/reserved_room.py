@@ -15,8 +15,8 @@ from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.idle import is_idle, leaves_with_machine
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import is_arriving, promised_nodes
-from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.scale_down.worlds import without_pods
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.moves.possible_rooms import without_pods
 
 
 def reserved(situation: Situation, leaving: Set[str]) -> Situation:

@@ -15,7 +15,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.feasibility.pods.peers import Query
 from gpuscaler.planning.feasibility.pods.spread import hard
-from gpuscaler.planning.scale_down.running import RunningClass
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 class Watch(NamedTuple):

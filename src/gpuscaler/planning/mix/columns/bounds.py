@@ -4,8 +4,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, run, silent
 from gpuscaler.planning.mix.instance import Floats, Instance, Ints, undominated
-from gpuscaler.planning.mix.lp import INFINITY, Columns, load, run, silent
 
 #: Kinds that cost nothing are compared as if they cost this much.
 _FREE = 1e-9

@@ -6,9 +6,9 @@ resource while another is left. Equal shares keep all machines balanced the way 
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import Relaxed, guide
+from gpuscaler.planning.mix.columns.bounds import Relaxed, guide
+from gpuscaler.planning.mix.constructions.greedy import affordable, fitting_times, spare_amounts
 from gpuscaler.planning.mix.fill import fill, fits
-from gpuscaler.planning.mix.greedy import affordable, fitting_times, spare_amounts
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, residual
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter

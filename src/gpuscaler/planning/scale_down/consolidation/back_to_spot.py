@@ -11,10 +11,10 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.scale_down.blockers import Blocker
-from gpuscaler.planning.scale_down.homes import market
-from gpuscaler.planning.scale_down.running import RunningClass
-from gpuscaler.planning.scale_down.situation import Situation
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.contract import Situation
+from gpuscaler.planning.scale_down.moves.destinations import market
+from gpuscaler.planning.scale_down.pod_classes import RunningClass
 from gpuscaler.planning.state.telling import clock, trouble
 
 SPOT = "spot"

@@ -9,10 +9,10 @@ from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Kind, Templates
 from gpuscaler.planning.mix import Solution
 from gpuscaler.planning.plans import Choice, Machine, Move
-from gpuscaler.planning.scale_down.fleet import Fleet
-from gpuscaler.planning.scale_down.menu import Goods
-from gpuscaler.planning.scale_down.packing import Packed
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.consolidation.replacement_choices import Goods
+from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.packing import Packed
 
 
 @dataclass(frozen=True)

@@ -6,23 +6,23 @@ from msgspec.structs import replace
 
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
-from gpuscaler.planning.scale_down.clocks import clock_blocker, idle_reason
-from gpuscaler.planning.scale_down.company import displaced, localised, seats_of
-from gpuscaler.planning.scale_down.consolidation import Deletion, delete
+from gpuscaler.planning.scale_down.candidates import Candidate, Memory, Survey, survey
+from gpuscaler.planning.scale_down.consolidation.back_to_spot import Returns
+from gpuscaler.planning.scale_down.consolidation.delete import Deletion, delete
+from gpuscaler.planning.scale_down.consolidation.no_room import in_use
+from gpuscaler.planning.scale_down.consolidation.replace import replace_machines
+from gpuscaler.planning.scale_down.contract import Down, Situation
+from gpuscaler.planning.scale_down.decided import Ledger
 from gpuscaler.planning.scale_down.disruption import Disruption
-from gpuscaler.planning.scale_down.explaining import in_use
-from gpuscaler.planning.scale_down.homes import Homes
-from gpuscaler.planning.scale_down.ledger import Ledger
-from gpuscaler.planning.scale_down.manners import Watchers, manners
-from gpuscaler.planning.scale_down.replacement import replace_machines
-from gpuscaler.planning.scale_down.reserving import reserved
-from gpuscaler.planning.scale_down.returning import Returns
-from gpuscaler.planning.scale_down.running import RunningClass, first_key, pods_of
-from gpuscaler.planning.scale_down.situation import Down, Situation
-from gpuscaler.planning.scale_down.spare import held
-from gpuscaler.planning.scale_down.survey import Candidate, Memory, Survey, survey
-from gpuscaler.planning.scale_down.valuing import value_blocker
-from gpuscaler.planning.scale_down.worlds import Worlds
+from gpuscaler.planning.scale_down.headroom import held
+from gpuscaler.planning.scale_down.idle_timeout import clock_blocker, idle_reason
+from gpuscaler.planning.scale_down.moves.bulk_affinity import displaced, localised, seats_of
+from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
+from gpuscaler.planning.scale_down.moves.rules import Watchers, manners
+from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key, pods_of
+from gpuscaler.planning.scale_down.reserved_room import reserved
+from gpuscaler.planning.scale_down.savings import value_blocker
 
 
 def scale_down(situation: Situation, memory: Memory | None = None) -> Down:

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from gpuscaler.planning.plans import BlockedNode, Machine, Move, Removal
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import Allowances
-from gpuscaler.planning.scale_down.situation import Down
-from gpuscaler.planning.scale_down.survey import Candidate
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.contract import Down
 
 
 @dataclass

@@ -9,10 +9,10 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.blockers import Blocker
-from gpuscaler.planning.scale_down.homes import Homes
-from gpuscaler.planning.scale_down.running import RunningClass, first_key
-from gpuscaler.planning.scale_down.survey import Candidate
-from gpuscaler.planning.scale_down.worlds import Worlds
+from gpuscaler.planning.scale_down.candidates import Candidate
+from gpuscaler.planning.scale_down.moves.destinations import Homes
+from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
+from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key
 
 #: Rows that filters may look at for each unit of the policy's work budget.
 ROWS_PER_WORK = 2

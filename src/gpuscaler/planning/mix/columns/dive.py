@@ -4,11 +4,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import Prices
-from gpuscaler.planning.mix.generate import generate, singles
+from gpuscaler.planning.mix.columns.bounds import Prices
+from gpuscaler.planning.mix.columns.generate import generate, singles
+from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.improve import cheapest
 from gpuscaler.planning.mix.instance import Floats, Instance, Ints, residual
-from gpuscaler.planning.mix.master import Master
 from gpuscaler.planning.mix.mixture import Mixture, trim
 from gpuscaler.planning.mix.work import Meter
 

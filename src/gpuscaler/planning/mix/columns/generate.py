@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.bounds import Prices, safe
+from gpuscaler.planning.mix.columns.bounds import Prices, safe
+from gpuscaler.planning.mix.columns.master import Master
+from gpuscaler.planning.mix.columns.pricing import Found, search
 from gpuscaler.planning.mix.instance import Floats, Instance, Ints, Mask
-from gpuscaler.planning.mix.master import Master
-from gpuscaler.planning.mix.pricing import Found, search
 from gpuscaler.planning.mix.work import Meter
 
 #: States a search may hold, narrow first: the next width is tried when a search finds nothing and proves nothing.

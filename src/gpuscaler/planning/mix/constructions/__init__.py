@@ -1,0 +1,1 @@
+"""Mixes that are built directly, without the linear program."""
