@@ -16,7 +16,7 @@ from gpuscaler.embedded.failures import Failure
 from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.client import Client
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 TWO = """
 region: us-east-1

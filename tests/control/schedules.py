@@ -37,8 +37,8 @@ from gpuscaler.model.instances import ALIVE
 from gpuscaler.model.pools import BIND, NOMINATE
 from gpuscaler.model.taints import AJAR
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, LEAVING_TAINT
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import CLEARING, Leaving
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
 from gpuscaler.settings.pools_file import parse_policy
 
 T = TypeVar("T")

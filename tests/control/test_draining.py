@@ -17,7 +17,7 @@ from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLU
 from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL
-from gpuscaler.planning.state.entries import DRAINING, Leaving
+from gpuscaler.planning.state.ledger.entries import DRAINING, Leaving
 
 TWO_TYPES = BOTH.replace("[g4dn.xlarge]", "[g4dn.xlarge, g5.xlarge]").replace("[spot, on-demand]", "[on-demand]")
 NEEDED = "The disruption budget web needs 1 healthy pods and has 1 currently"

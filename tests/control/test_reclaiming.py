@@ -17,7 +17,7 @@ from gpuscaler.clouds.simulated_provider import instance_of, provider_id
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model import instances
 from gpuscaler.model.instances import Inventory
-from gpuscaler.planning.state import events
+from gpuscaler.planning.state import offering_events
 from gpuscaler.settings.pools_file import parse_policy
 
 SPOT = """
@@ -69,7 +69,7 @@ def without_controller(here: World, *, terminated: bool) -> None:
 
 def reclaims(here: World) -> int:
     assert here.controller is not None
-    return sum(one.strikes for one in here.controller.memory.breakers.open if one.cause == events.RECLAIMED)
+    return sum(one.strikes for one in here.controller.memory.breakers.open if one.cause == offering_events.RECLAIMED)
 
 
 async def test_pods_are_evicted_from_a_machine_before_the_cloud_takes_it_whatever_protects_them() -> None:

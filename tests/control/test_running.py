@@ -31,7 +31,7 @@ from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, LEASES, NODES, PODS, Resource
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.state import ledger
+from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.settings.run_settings import RunSettings
 
 BEGAN = 1_800_000_000.0

@@ -36,7 +36,8 @@ from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Cut, Plan
-from gpuscaler.planning.state import State, ledger
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.settings.pools_file import parse_policy
 
 #: Times that make a run short; everything that is tested is about order, not about length.

@@ -17,7 +17,7 @@ from gpuscaler.control.running import Made, Place
 from gpuscaler.embedded import providers
 from gpuscaler.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from gpuscaler.lifecycle.termination.steps import DETACH_SECONDS
-from gpuscaler.planning.state.entries import DETACHING
+from gpuscaler.planning.state.ledger.entries import DETACHING
 from gpuscaler.settings.run_settings import RunSettings
 
 pytestmark = pytest.mark.e2e

@@ -124,14 +124,14 @@ MUTANTS = (
     ),
     Mutant(
         case=88,
-        path="planning/state/learned.py",
+        path="planning/state/learned_templates.py",
         old="    if known is not None and known.revision != event.revision:\n",
         new="    if known is not None and known.revision != event.revision and not known.revision:\n",
         removes="what machines of an older launch template lacked is held against those of a newer one",
     ),
     Mutant(
         case=89,
-        path="planning/state/learned.py",
+        path="planning/state/learned_templates.py",
         old="    if lesson.both_ways:\n",
         new="    if lesson.both_ways and not lesson.allocatable:\n",
         removes="templates learn less than they promise, and never more",
@@ -286,14 +286,14 @@ MUTANTS = (
     Mutant(
         case=14,
         path="planning/state/breakers.py",
-        old='        case events.QUOTA:\n            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))\n',
+        old='        case offering_events.QUOTA:\n            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))\n',
         new="",
         removes="a quota is taken for a trouble of one offering",
     ),
     Mutant(
         case=15,
         path="planning/state/breakers.py",
-        old="        case events.PRICE:\n            return Target(pool, market)\n",
+        old="        case offering_events.PRICE:\n            return Target(pool, market)\n",
         new="",
         removes="a price that is too low is taken for a trouble of one offering",
     ),
@@ -307,7 +307,7 @@ MUTANTS = (
     Mutant(
         case=17,
         path="lifecycle/registration/steps.py",
-        old='                self.fates.append(events.Failed(one.key, self.now, f"it ended before it opened{why}"))\n',
+        old='                self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))\n',
         new="",
         removes="a machine that dies before it opens says nothing of its offering",
     ),
@@ -327,7 +327,7 @@ MUTANTS = (
     ),
     Mutant(
         case=20,
-        path="planning/state/learned.py",
+        path="planning/state/learned_templates.py",
         old="amount if name in ACCELERATORS else min(",
         new="min(",
         removes="the devices that one node lacks are not expected of the next",
@@ -370,7 +370,7 @@ MUTANTS = (
     Mutant(
         case=25,
         path="lifecycle/interruptions.py",
-        old="    return tuple(events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)\n",
+        old="    return tuple(offering_events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)\n",
         new="    return ()\n",
         removes="a machine that vanishes says nothing of its market",
     ),
@@ -615,7 +615,7 @@ MUTANTS = (
     Mutant(
         case=35,
         path="planning/state/breakers.py",
-        old="        case events.CONFIGURATION | events.UNAUTHORISED:\n            return Target(pool)\n",
+        old="        case offering_events.CONFIGURATION | offering_events.UNAUTHORISED:\n            return Target(pool)\n",
         new="",
         removes="a pool that is gone is taken for a trouble of one offering",
     ),
@@ -719,14 +719,14 @@ MUTANTS = (
     ),
     Mutant(
         case=70,
-        path="planning/state/efforts.py",
+        path="planning/state/futile_purchases.py",
         old="    if times >= IN_A_ROW:\n",
         new="    if times >= 1_000_000:\n",
         removes="the same is bought for the same pods however often it was in vain",
     ),
     Mutant(
         case=70,
-        path="planning/state/efforts.py",
+        path="planning/state/futile_purchases.py",
         old="if sum(at > now - HOUR for at in moments) >= most}",
         new="if sum(at > now - HOUR for at in moments) >= 1_000_000}",
         removes="machines that come to nothing are bought as often as there are offerings",
@@ -783,7 +783,7 @@ MUTANTS = (
     Mutant(
         case=44,
         path="planning/state/breakers.py",
-        old="        case events.CONFIGURATION | events.UNAUTHORISED:\n            return Target(pool)\n",
+        old="        case offering_events.CONFIGURATION | offering_events.UNAUTHORISED:\n            return Target(pool)\n",
         new="",
         removes="a missing permission is taken for a trouble of one offering",
     ),
@@ -1258,7 +1258,7 @@ MUTANTS = (
     ),
     Mutant(
         case=68,
-        path="planning/state/learned.py",
+        path="planning/state/learned_templates.py",
         old="    offering = with_devices(with_labels(offering, lesson.shown), lesson.shown.devices)\n",
         new="    offering = with_labels(offering, lesson.shown)\n",
         removes="nobody learns how machines divide their GPUs",

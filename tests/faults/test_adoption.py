@@ -26,7 +26,7 @@ from gpuscaler.embedded.faults import Fault
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
-from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Order
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy
 
 MINIMUM = f"{IDLE}    min: 1\n"

@@ -9,9 +9,9 @@ from tests.control.aws_stage import Stage, aws_stage
 from gpuscaler.clouds.aws import causes
 from gpuscaler.embedded.aws.hardware import Trouble
 from gpuscaler.kube.resources import EVENTS
-from gpuscaler.planning.state.asking import openness
 from gpuscaler.planning.state.breakers import Breakers, step
-from gpuscaler.planning.state.events import Asked, Event, Granted, Refused
+from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused
+from gpuscaler.planning.state.openness import openness
 
 HOUR, DAY = 3600.0, 86_400.0
 #: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, that it knows by how they begin.

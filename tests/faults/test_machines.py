@@ -11,7 +11,7 @@ from gpuscaler.clouds.delays import Delay, Delays, Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.well_known import LEAVING_TAINT
-from gpuscaler.planning.state import learned
+from gpuscaler.planning.state import learned_templates
 from gpuscaler.settings.pools_file import parse_policy
 
 EIGHT = """
@@ -122,10 +122,10 @@ async def test_f20_a_node_that_loses_one_of_its_gpus_is_planned_with_those_it_ha
 def test_f20_one_broken_machine_is_no_reason_to_expect_less_of_the_next() -> None:
     policy = parse_policy(EIGHT)
     (metal,) = [one for one in policy.pools[0].offerings if one.instance_type == "g4dn.metal"]
-    seen = learned.Seen(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
+    seen = learned_templates.Seen(metal.key, 0.0, {**metal.allocatable, GPU: 7, "memory": metal.allocatable["memory"] - 1})
     (offering,) = [
         one
-        for one in learned.corrected(policy, learned.step(learned.Learned(), seen)).pools[0].offerings
+        for one in learned_templates.corrected(policy, learned_templates.step(learned_templates.Learned(), seen)).pools[0].offerings
         if one.instance_type == "g4dn.metal"
     ]
 

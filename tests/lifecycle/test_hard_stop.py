@@ -13,8 +13,8 @@ from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.state.breakers import Breakers, Target, step
-from gpuscaler.planning.state.events import Lacking
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.offering_events import Lacking
 
 POOL = pool(offering())
 KEY = POOL.offerings[0].key

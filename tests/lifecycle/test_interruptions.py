@@ -21,9 +21,10 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.entries import CLEARING, ENDING, Coming, Eviction, Leaving
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Coming, Eviction, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 SPOT = offering(market="spot")
 POLICY = Policy((pool(SPOT),))
@@ -42,7 +43,7 @@ def test_a_machine_that_is_announced_to_go_leaves_with_all_its_pods_and_its_mark
     (left,) = found.steps
     assert isinstance(left, ledger.Left)
     assert (left.leaving.node, left.leaving.pods, left.leaving.forced, left.leaving.ends) == ("n", ("default/p",), True, NOW + 120.0)
-    assert found.fates == (events.Reclaimed(SPOT.key, NOW),)
+    assert found.fates == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
 def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> None:
@@ -111,7 +112,7 @@ def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpe
 def test_spot_that_is_gone_was_reclaimed_and_anything_else_says_nothing_of_the_next() -> None:
     dear = Instance("i-2", *offering().key)
 
-    assert reclaimed([INSTANCE, dear], NOW) == (events.Reclaimed(SPOT.key, NOW),)
+    assert reclaimed([INSTANCE, dear], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
 def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:

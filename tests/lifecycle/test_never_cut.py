@@ -14,8 +14,8 @@ from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.ledger import Answered, Coming, Ledger, Lost
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import Answered, Coming, Ledger, Lost
 
 SEARCH = settings(
     max_examples=examples(60), phases=(Phase.generate,), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck)

@@ -10,8 +10,8 @@ from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Limits, Offering, Policy
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.offering_events import Key
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4)
 TWIN = offering("g.1", 1.2, market="spot", gpus=1, cpu=4, zone="z2")

@@ -15,10 +15,11 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state import boots, breakers, events, learned, ledger, promises, refusals
-from gpuscaler.planning.state.clocks import IdleClocks
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order
-from gpuscaler.planning.state.refusals import Refusals, Wait
+from gpuscaler.planning.state import boot_times, breakers, learned_templates, node_refusals, offering_events, promises
+from gpuscaler.planning.state.idle_clocks import IdleClocks
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Order
+from gpuscaler.planning.state.node_refusals import Refusals, Wait
 
 KIND = offering("g.1", memory=32)
 LARGER = offering("g.2", 2.0, memory=64)
@@ -103,7 +104,7 @@ def test_from_the_grant_to_an_open_node() -> None:
 
     ready = seen(memory, arrived(), pod("p", uid="u", unschedulable=True))
     assert ready.acts == (Bind("default/p", "u", "n", {"nvidia.com/gpu": 1}),)
-    assert boots.forecast(ready.memory.boots, KIND.key).seen == 1
+    assert boot_times.forecast(ready.memory.boots, KIND.key).seen == 1
     assert [one.pod for one in ready.memory.admissions.bound.values()] == ["default/p"]
     settled = seen(ready.memory, arrived(), pod("p", on="n", uid="u"), now=NOW + 64.0)
     assert settled.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW + 64.0),)
@@ -120,7 +121,7 @@ def test_a_node_that_has_less_than_its_template_corrects_it_for_the_next_plan() 
     small = {**KIND.allocatable, "memory": 28 * GI}
     found = seen(granted(memory), arrived(allocatable=small), pod("p", hungry)).memory
 
-    honest = learned.corrected(POLICY, found.learned)
+    honest = learned_templates.corrected(POLICY, found.learned)
     assert bought(planned([pod("q", hungry)], *POLICY.pools)) == {"g.1": 1}
     assert bought(planned([pod("q", hungry)], *honest.pools)) == {"g.2": 1}
 
@@ -145,7 +146,7 @@ def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> Non
     assert [(act.instance, act.reason) for act in found.acts if isinstance(act, End)] == [
         ("i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")
     ]
-    assert [one.cause for one in found.memory.breakers.open] == [events.ABSENT, events.FAILED]
+    assert [one.cause for one in found.memory.breakers.open] == [offering_events.ABSENT, offering_events.FAILED]
 
 
 def test_an_order_whose_answer_was_lost_is_sent_again_where_the_cloud_keeps_tokens() -> None:
@@ -200,8 +201,8 @@ def test_the_planner_is_told_what_is_under_way() -> None:
 
 def test_everything_survives_being_written_down() -> None:
     memory = granted(decided(Memory(), *pods("p", 2))[0])
-    refused = refusals.step(Refusals((Wait("p", "n", NOW),)), refusals.Refused("p", "class", "n", "face", NOW, "no"))
-    tripped = breakers.step(memory.breakers, events.Reclaimed(KIND.key, NOW))
+    refused = node_refusals.step(Refusals((Wait("p", "n", NOW),)), node_refusals.Refused("p", "class", "n", "face", NOW, "no"))
+    tripped = breakers.step(memory.breakers, offering_events.Reclaimed(KIND.key, NOW))
     memory = msgspec.structs.replace(memory, refusals=refused, breakers=tripped)
 
     assert msgspec.json.decode(msgspec.json.encode(memory), type=Memory) == memory

@@ -13,8 +13,8 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.plans import Removal
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.ledger import DRAINING, Leaving, Ledger
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import DRAINING, Leaving, Ledger
 
 POLICY = Policy((pool(offering()),))
 MARKED = (Taint(LEAVING_TAINT, "", "NoSchedule"),)

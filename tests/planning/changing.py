@@ -15,7 +15,7 @@ from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, Workload
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 T = TypeVar("T")
 TEAM = Taint("team", "ml")

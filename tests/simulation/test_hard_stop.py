@@ -15,7 +15,7 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.traces import Job
 

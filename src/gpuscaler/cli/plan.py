@@ -147,7 +147,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     from gpuscaler.lifecycle.registration.unshown_resources import withheld
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
-    from gpuscaler.planning.state import learned
+    from gpuscaler.planning.state import learned_templates
 
     access = find(kubeconfig, context)
     with told(access):
@@ -155,7 +155,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
     for note in seen.notes:
         click.echo(f"note: {note}", err=True)
     cluster = as_closed(seen.cluster)
-    policy, unshown = withheld(learned.corrected(policy, seen.memory.learned), seen.memory.breakers, cluster, now)
+    policy, unshown = withheld(learned_templates.corrected(policy, seen.memory.learned), seen.memory.breakers, cluster, now)
     unordered = with_storage_places(policy, cluster)
     policy = seen.expander.policy(unordered)
     there = (seen.expander.standing.text,) if policy != unordered else ()

@@ -29,7 +29,8 @@ from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.actions import Protect
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
-from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.ledger import ledger
 
 _LOG = structlog.get_logger(__name__)
 #: Errors that say that another process leads, or that the API server cannot be used.
@@ -56,7 +57,7 @@ class Answered(Struct, frozen=True, gc=False):
 
     order: ledger.Order
     steps: tuple[ledger.Event, ...]
-    fates: tuple[events.Event, ...]
+    fates: tuple[offering_events.Event, ...]
     detail: str = ""
 
 
@@ -421,11 +422,11 @@ def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
     """What an answer means to the ledger and to breakers."""
     granted = tuple((one.id, one.key) for one in bought.instances)
     short = order.count - len(granted) - bought.pending
-    fates: list[events.Event] = [events.Granted(key, now) for key in dict.fromkeys(key for _, key in granted)]
+    fates: list[offering_events.Event] = [offering_events.Granted(key, now) for key in dict.fromkeys(key for _, key in granted)]
     for one in bought.refusals:
-        fates.append(events.Asked(one.offering, now))
+        fates.append(offering_events.Asked(one.offering, now))
         fates.append(
-            events.Refused(
+            offering_events.Refused(
                 one.offering,
                 now,
                 one.cause,

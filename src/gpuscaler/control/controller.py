@@ -47,8 +47,9 @@ from gpuscaler.planning.capacity.storage_labels import with_storage_places
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.result import without_removals
 from gpuscaler.planning.scale_up import markets
-from gpuscaler.planning.state import State, asking, breakers, events, learned, ledger, promises
-from gpuscaler.planning.state.ledger import named
+from gpuscaler.planning.state import State, breakers, learned_templates, offering_events, openness, promises
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import named
 
 __all__ = ["FRESH_PICTURE", "Controller", "Pace"]
 
@@ -138,7 +139,7 @@ class Controller:
         self._nodes: Mapping[str, Node] = {}
         #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
         self._weighed_at, self._weighed = -CONSOLIDATION, -1
-        self._unsettled: frozenset[events.Key] = frozenset()
+        self._unsettled: frozenset[offering_events.Key] = frozenset()
 
     @property
     def trouble(self) -> str:
@@ -287,9 +288,9 @@ class Controller:
         self._unheard = None
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _nothing)
-        changed = any(isinstance(fate, events.Failed | events.Lacking | events.Reclaimed) for fate in seen.arrivals.fates) or bool(
-            seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away
-        )
+        changed = any(
+            isinstance(fate, offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed) for fate in seen.arrivals.fates
+        ) or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
         # Whose machine others came to first is planned for anew, before it opens.
         changed = changed or bool(seen.crowded - self._crowded)
         self._crowded = seen.crowded
@@ -329,7 +330,7 @@ class Controller:
             known = self.memory.breakers
             for fate in answer.fates:
                 known = breakers.step(known, fate)
-                refused = refused or isinstance(fate, events.Refused)
+                refused = refused or isinstance(fate, offering_events.Refused)
             self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, answer.steps), breakers=known)
             self._recorder.answered(answer, now)
         for one in ended:
@@ -462,7 +463,7 @@ class Controller:
     async def _plan(self, cluster: Cluster, seen: Look) -> None:
         """Make a plan of what was ``seen``, write its intent down, and send its orders."""
         now = self._now()
-        policy, unshown = withheld(learned.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
+        policy, unshown = withheld(learned_templates.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
         policy = with_storage_places(policy, cluster)
         if policy != self._planner.policy:
             self._planner, self._weighed = Planner(policy), -1
@@ -506,7 +507,7 @@ class Controller:
             self._alarm.plan_by(self._time())
             return
         self._recorder.planned(plan, cluster, state, policy, now)
-        changes = (asking.next_change(breakers_of(self.memory, policy, now), now), self._markets_change(cluster, now))
+        changes = (openness.next_change(breakers_of(self.memory, policy, now), now), self._markets_change(cluster, now))
         for change in changes:
             if change is not None:
                 self._alarm.plan_by(self._time() + max(0.0, change - now))

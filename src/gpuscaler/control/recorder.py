@@ -10,7 +10,8 @@ from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state import State, ledger
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.ledger import ledger
 
 
 class Recorder(Protocol):

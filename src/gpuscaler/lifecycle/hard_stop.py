@@ -21,15 +21,15 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.registration.readiness import asked_for
 from gpuscaler.lifecycle.registration.unshown_resources import probes
+from gpuscaler.lifecycle.scale_in_protection import Guarding
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.plans import Cut, Machine, Plan, Reason, Unplaced
 from gpuscaler.planning.result import purchases
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.guarding import Guarding
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.offering_events import Key
 
 DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
 #: So many machines beyond one a pod may be on their way.

@@ -12,9 +12,10 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.expiring import EMPTY_SECONDS, SAVE_SECONDS, WHY
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.entries import CLEARING, ENDING, Leaving
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 SPOT = "spot"
 #: A machine that is taken away at a moment that is not said lasts this long: the shortest notice that a cloud gives.
@@ -36,7 +37,7 @@ class Taken(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``fates`` are for breakers."""
 
     steps: tuple[ledger.Event, ...] = ()
-    fates: tuple[events.Event, ...] = ()
+    fates: tuple[offering_events.Event, ...] = ()
 
 
 class Announced(Struct, frozen=True, gc=False):
@@ -74,7 +75,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         if instance not in early or is_due(over[instance], cluster.on_node.get(node.name, {}).values(), now)
     }
     steps: list[ledger.Event] = list(_explained(book, roll))
-    fates: list[events.Event] = []
+    fates: list[offering_events.Event] = []
     for name, member in members(nodes, policy).items() if nodes else ():
         instance = nodes[name].provider_id
         coming = next((one for one in book.coming if one.instance == instance), None)
@@ -92,7 +93,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         steps.append(ledger.Left(one))
         # What a group ends of its own accord says nothing of the spot market.
         if instance in announced.going and instance not in ended and offering[1] == SPOT:
-            fates.append(events.Reclaimed(offering, now))
+            fates.append(offering_events.Reclaimed(offering, now))
     return Taken(tuple(steps), tuple(fates))
 
 
@@ -137,9 +138,9 @@ def unexpected(book: Ledger, vanished: Iterable[Instance], roll: Roll | None = N
     return tuple(one for one in vanished if one.id not in known)
 
 
-def reclaimed(gone: Iterable[Instance], now: float) -> tuple[events.Event, ...]:
+def reclaimed(gone: Iterable[Instance], now: float) -> tuple[offering_events.Event, ...]:
     """What it means to breakers that open machines are gone: spot is taken back in waves; of others one says nothing of the next."""
-    return tuple(events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)
+    return tuple(offering_events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)
 
 
 def remarks(

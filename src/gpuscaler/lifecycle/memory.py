@@ -9,28 +9,29 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.node_health import device_plugins, unready
 from gpuscaler.lifecycle.node_health.device_plugins import Away
+from gpuscaler.lifecycle.node_health.unready import Unready
 from gpuscaler.lifecycle.quarantine import Poison
 from gpuscaler.lifecycle.registration.undescribed import of_others, with_stops
 from gpuscaler.lifecycle.registration.unshown_resources import unproven
+from gpuscaler.lifecycle.scale_in_protection import Guarding
 from gpuscaler.lifecycle.steering import windows
 from gpuscaler.lifecycle.steering.binding import Unbinding
 from gpuscaler.lifecycle.steering.rejected_pods import Admissions
 from gpuscaler.lifecycle.steering.windows import Window
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state import State, breakers, clocks, efforts, ledger, promises, refusals, sparing
-from gpuscaler.planning.state.asking import with_breakers
-from gpuscaler.planning.state.boots import Boots
+from gpuscaler.planning.state import State, breakers, failed_removals, futile_purchases, idle_clocks, node_refusals, promises
+from gpuscaler.planning.state.boot_times import Boots
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.clocks import IdleClocks
-from gpuscaler.planning.state.efforts import Efforts
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.guarding import Guarding
-from gpuscaler.planning.state.learned import Learned
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
+from gpuscaler.planning.state.failed_removals import Sparing
+from gpuscaler.planning.state.futile_purchases import Efforts
+from gpuscaler.planning.state.idle_clocks import IdleClocks
+from gpuscaler.planning.state.learned_templates import Learned
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
+from gpuscaler.planning.state.node_refusals import Refusals
+from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.planning.state.openness import with_breakers
 from gpuscaler.planning.state.promises import Promises
-from gpuscaler.planning.state.refusals import Refusals
-from gpuscaler.planning.state.sparing import Sparing
-from gpuscaler.planning.state.unready import Unready
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
@@ -80,12 +81,12 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
     doubted = unproven(book, memory.breakers)
     state = State(
         upcoming=tuple(replace(one, unproven=True) if one.id in doubted else one for one in ledger.upcoming(book)),
-        idle_seconds=clocks.idle_seconds(memory.clocks, now),
+        idle_seconds=idle_clocks.idle_seconds(memory.clocks, now),
         paused_offerings=promises.paused(memory.promises, now),
-        refusing=refusals.refusing(memory.refusals, now),
+        refusing=node_refusals.refusing(memory.refusals, now),
         bought_last_minute=sum(many for at, many in book.bought if at > now - 60.0),
         disrupting=frozenset(one.node for one in book.leaving),
-        spared=sparing.spared(memory.spared, now),
+        spared=failed_removals.spared(memory.spared, now),
         vanishing=vanishing(memory),
         broken_promises=frozenset(pod for pod, _ in book.broken),
         ending=unready.ending(memory.unready),
@@ -97,7 +98,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
     """All that stops buying at ``now``: what clouds refused, machines that nobody understands, and too many that came to nothing."""
-    known = efforts.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
+    known = futile_purchases.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
     return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
 
 

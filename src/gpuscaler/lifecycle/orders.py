@@ -18,9 +18,10 @@ from gpuscaler.planning.capacity.fallbacks import alternatives
 from gpuscaler.planning.capacity.limits import slack
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine, Plan
-from gpuscaler.planning.state import State, breakers, events, ledger, refusals
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.ledger import Coming, Ledger, Order
+from gpuscaler.planning.state import State, breakers, node_refusals, offering_events
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Order
+from gpuscaler.planning.state.offering_events import Key
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
@@ -43,15 +44,15 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     orders = tuple(one.order for one in intents)
     known_breakers = memory.breakers
     for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
-        known_breakers = breakers.step(known_breakers, events.Asked(key, now))
+        known_breakers = breakers.step(known_breakers, offering_events.Asked(key, now))
     for machine in plan.machines:
         asked = asked_for(machine.pods, cluster)
         if probes(memory.breakers, wanted(machine), asked, now):
-            known_breakers = breakers.step(known_breakers, events.Asked(wanted(machine)[0], now, asked))
+            known_breakers = breakers.step(known_breakers, offering_events.Asked(wanted(machine)[0], now, asked))
     closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
     # The scheduler takes no node whose device plugin restarts; that is no refusal.
     closed |= device_plugins.coming_back(memory.away, now)
-    expected = refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
+    expected = node_refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
     return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 
 

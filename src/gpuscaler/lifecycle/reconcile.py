@@ -33,11 +33,23 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state import Upcoming, boots, breakers, clocks, efforts, events, learned, ledger, promises, refusals, sparing
-from gpuscaler.planning.state.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger import Coming, Ledger, Order, Withdrawal
-from gpuscaler.planning.state.sparing import Sparing
-from gpuscaler.planning.state.telling import told
+from gpuscaler.planning.state import (
+    Upcoming,
+    boot_times,
+    breakers,
+    failed_removals,
+    futile_purchases,
+    idle_clocks,
+    learned_templates,
+    node_refusals,
+    offering_events,
+    promises,
+)
+from gpuscaler.planning.state.breaker_messages import told
+from gpuscaler.planning.state.failed_removals import Sparing
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Order, Withdrawal
 
 #: An order whose answer was lost is sent again this often, in seconds.
 RESEND_SECONDS = 5.0
@@ -45,9 +57,11 @@ RESEND_SECONDS = 5.0
 WITHDRAW_SECONDS, WITHDRAW_MOST = 15.0, 600.0
 #: Where people look for what keeps machines from coming up.
 LOOK: Mapping[str, str] = {
-    events.FRUITLESS: "see why its pods do not come to its nodes: gpuscaler why pod, and the scheduler's Events on them",
-    events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
-    events.LACKING: "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name",
+    offering_events.FRUITLESS: "see why its pods do not come to its nodes: gpuscaler why pod, and the scheduler's Events on them",
+    offering_events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
+    offering_events.LACKING: (
+        "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name"
+    ),
 }
 
 
@@ -99,7 +113,7 @@ class Look(Struct, frozen=True, gc=False):
     unfit: tuple[steering.Unfit, ...] = ()
     turned_away: tuple[TurnedAway, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
-    refused: tuple[refusals.Refused, ...] = ()
+    refused: tuple[node_refusals.Refused, ...] = ()
     doubtful: tuple[Order, ...] = ()
     withdrawals: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
@@ -187,7 +201,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     )
     book = ledger.folded(book, wheel.steps)
     refused = refusing_nodes.refused(memory.refusals, cluster, attempts=facts.attempts, said=facts.said, now=now)
-    avoided = reduce(refusals.step, (*refused, *wheel.suspected), memory.refusals)
+    avoided = reduce(node_refusals.step, (*refused, *wheel.suspected), memory.refusals)
     acts: tuple[Act, ...] = (
         *guarded.acts,
         *window.acts,
@@ -214,13 +228,15 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         acts, kept = (*acts, *departure.acts), departure.kept
         memory = replace(
             memory,
-            clocks=clocks.step(memory.clocks, clocks.Observed(rolls.idle(cluster, now), now)),
+            clocks=idle_clocks.step(memory.clocks, idle_clocks.Observed(rolls.idle(cluster, now), now)),
             spared=_spared(memory.spared, departure, roll, now),
         )
     book, withdrawals, doubtful = _sent_again(book, facts, now)
     there = roll.listed.alive.keys() | roll.by_machine.keys()
     ended = {one.id for one in roll.listed.ended}
-    tried, verdicts = efforts.judged(memory.efforts, efforts.left(found_coming, book, there, now, ended=ended), cluster.pods, now)
+    tried, verdicts = futile_purchases.judged(
+        memory.efforts, futile_purchases.left(found_coming, book, there, now, ended=ended), cluster.pods, now
+    )
     memory = replace(memory, efforts=tried, breakers=_folded(memory.breakers, verdicts))
     return Look(
         memory=replace(
@@ -239,7 +255,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         unfit=wheel.unfit,
         turned_away=admitted.turned_away,
         kept=kept,
-        refused=tuple(one for one in refused if isinstance(one, refusals.Refused)),
+        refused=tuple(one for one in refused if isinstance(one, node_refusals.Refused)),
         doubtful=doubtful,
         withdrawals=withdrawals,
         remarks=(
@@ -293,7 +309,7 @@ def paused(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -
             yield Remark("", "", f"{told(one, now)}; {LOOK[one.cause]}")
 
 
-def _folded(known: breakers.Breakers, fates: Iterable[events.Event]) -> breakers.Breakers:
+def _folded(known: breakers.Breakers, fates: Iterable[offering_events.Event]) -> breakers.Breakers:
     for fate in fates:
         known = breakers.step(known, fate)
     return known
@@ -319,20 +335,20 @@ def _worked_on(known: Mapping[str, float], facts: Facts, roll: Roll) -> Mapping[
 
 def _spared(known: Sparing, departure: termination.Departure, roll: Roll, now: float) -> Sparing:
     for one in departure.given_up:
-        known = sparing.step(known, one)
-    return sparing.remaining(known, roll.by_machine, now) if known.nodes else known
+        known = failed_removals.step(known, one)
+    return failed_removals.remaining(known, roll.by_machine, now) if known.nodes else known
 
 
-def _seen(known: boots.Boots, arrived: Iterable[boots.Arrived]) -> boots.Boots:
+def _seen(known: boot_times.Boots, arrived: Iterable[boot_times.Arrived]) -> boot_times.Boots:
     for one in arrived:
-        known = boots.step(known, one)
+        known = boot_times.step(known, one)
     return known
 
 
-def _lessons(known: learned.Learned, book: Ledger, found: Arrivals, cluster: Cluster, now: float) -> learned.Learned:
+def _lessons(known: learned_templates.Learned, book: Ledger, found: Arrivals, cluster: Cluster, now: float) -> learned_templates.Learned:
     """What the nodes that became ready offer in truth."""
     ready = {step.machine for step in found.steps if isinstance(step, ledger.Ready)}
     for one in book.coming:
         if one.id in ready and one.node in cluster.nodes:
-            known = learned.step(known, learned.Seen(one.key, now, cluster.nodes[one.node].allocatable))
+            known = learned_templates.step(known, learned_templates.Seen(one.key, now, cluster.nodes[one.node].allocatable))
     return known

@@ -14,7 +14,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import OWN_PREFIX
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 _SOFT = frozenset(taint.key for taint in SOFT_TAINTS)
 

@@ -18,10 +18,9 @@ from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Cut, Plan
-from gpuscaler.planning.state.entries import REOPENING, Coming
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.guarding import Guarding
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.entries import REOPENING, Coming
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import Key
 
 #: By so many machines more than another a zone has too many: then the group balances.
 UNEVEN = 2
@@ -37,6 +36,25 @@ BEATEN = 2
 ADVICE = (
     "make one group per zone, have the group protect new instances from scale-in, or suspend AZRebalance where it is no managed node group"
 )
+
+
+class Guarding(Struct, frozen=True, gc=False):
+    """``machines`` are those that gpuscaler has protected, by id, with their pools; ``asked`` is when the cloud was last asked, by id.
+
+    ``refused`` says of pools why their machines cannot be protected, and ``since`` when that was answered. ``crowded`` are, for each pool
+    that balances its zones, the zones that have at least two machines more than another, ``fuller`` those that have at least one more.
+    ``beaten`` are machines that their group ended in a crowded zone before they were protected, by id: their pools, and when that was.
+    ``levels`` are, for each pool whose machines cannot be protected, how many its zones have.
+    """
+
+    machines: Mapping[str, str] = {}
+    asked: Mapping[str, float] = {}
+    refused: Mapping[str, str] = {}
+    since: Mapping[str, float] = {}
+    crowded: Mapping[str, tuple[str, ...]] = {}
+    fuller: Mapping[str, tuple[str, ...]] = {}
+    beaten: Mapping[str, tuple[str, float]] = {}
+    levels: Mapping[str, Mapping[str, int]] = {}
 
 
 class Answered(Struct, frozen=True, gc=False):

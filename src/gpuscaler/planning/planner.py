@@ -32,7 +32,7 @@ from gpuscaler.planning.scale_up.rounds import scale_up
 from gpuscaler.planning.scale_up.unplaced import reasons
 from gpuscaler.planning.scale_up.zone_balance import balanced
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.telling import trouble
+from gpuscaler.planning.state.breaker_messages import trouble
 
 #: How often all is decided anew because what was decided later shuts out pods that spread.
 TRIES = 4

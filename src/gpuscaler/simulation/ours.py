@@ -18,9 +18,9 @@ from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.scale_up import markets
-from gpuscaler.planning.state import State, events
-from gpuscaler.planning.state.asking import Openness, next_change, openness, with_openness
+from gpuscaler.planning.state import State, offering_events
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
+from gpuscaler.planning.state.openness import Openness, next_change, openness, with_openness
 from gpuscaler.simulation.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
@@ -36,7 +36,7 @@ CONSOLIDATION, UNCHANGED = 600.0, 3600.0
 #: A machine that has not registered this long after it was bought is given back.
 REGISTRATION_LIMIT = 900.0
 #: What the cloud's refusals mean to breakers; a pool at its maximum is nothing that a breaker knows.
-CAUSES = {NO_CAPACITY: events.CAPACITY, UNKNOWN_OFFERING: events.CONFIGURATION}
+CAUSES = {NO_CAPACITY: offering_events.CAPACITY, UNKNOWN_OFFERING: offering_events.CONFIGURATION}
 
 
 class Gpuscaler:
@@ -102,15 +102,15 @@ class Gpuscaler:
                 self._plan_by(now)
         self._came(moment, view)
         for notice in moment.notices:
-            self._fold(events.Reclaimed(notice.machine.offering.key, now))
+            self._fold(offering_events.Reclaimed(notice.machine.offering.key, now))
             self._reclaimed[notice.machine.id] = notice.gone_at
             self._drain_at = now
         for lost in moment.lost:
             self._reclaimed.pop(lost.machine.id, None)
             if lost.why == RECLAIMED:
-                self._fold(events.Reclaimed(lost.machine.offering.key, now))
+                self._fold(offering_events.Reclaimed(lost.machine.offering.key, now))
             elif lost.why == FAILED and lost.machine.registered_at > now:
-                self._fold(events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
+                self._fold(offering_events.Failed(lost.machine.offering.key, now, "it ended before it became a node"))
         freed = moment.finished or moment.opened or moment.evicted or moment.given_back or moment.lost
         self._changed |= bool(freed or moment.arrived)
         if moment.broken or ((freed or moment.arrived) and view.promising):
@@ -121,10 +121,10 @@ class Gpuscaler:
 
     def _came(self, moment: Moment, view: View) -> None:
         for name in moment.registered:
-            self._fold(events.Registered(view.offering_of(name).key, moment.now))
+            self._fold(offering_events.Registered(view.offering_of(name).key, moment.now))
         for name in moment.opened:
             offering = view.offering_of(name)
-            self._fold(events.Ready(offering.key, moment.now, frozenset(offering.allocatable)))
+            self._fold(offering_events.Ready(offering.key, moment.now, frozenset(offering.allocatable)))
 
     def decide(self, view: View, now: float) -> Decisions:
         if self._drain_at is not None:
@@ -149,7 +149,7 @@ class Gpuscaler:
         )
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
         for key in sorted({key for one in plan.machines for key in wanted(one)} & half_open):
-            self._fold(events.Asked(key, now))
+            self._fold(offering_events.Asked(key, now))
         self._acting = Decisions(
             purchases=purchases,
             placements=plan.placements,
@@ -178,7 +178,7 @@ class Gpuscaler:
         self._drain_at = None
         return Decisions(removals=going)
 
-    def _fold(self, event: events.Event) -> None:
+    def _fold(self, event: offering_events.Event) -> None:
         after = step(self._breakers, event)
         if after != self._breakers:
             self._breakers, self._openness_until = after, -1.0
@@ -197,13 +197,13 @@ class Gpuscaler:
         """Fold what the cloud granted and refused."""
         granted = dict.fromkeys(machine.offering.key for machine in answer.machines)
         for key in granted:
-            self._fold(events.Granted(key, now))
+            self._fold(offering_events.Granted(key, now))
         for machine in answer.machines:
             heapq.heappush(self._late, (now + REGISTRATION_LIMIT, machine.id))
         for one in answer.refusals:
-            self._fold(events.Asked(one.offering, now))
-            cause, filled = CAUSES.get(one.kind, events.UNKNOWN), not answer.missing
-            self._fold(events.Refused(one.offering, now, cause, one.detail, filled=filled, partial=one.offering in granted))
+            self._fold(offering_events.Asked(one.offering, now))
+            cause, filled = CAUSES.get(one.kind, offering_events.UNKNOWN), not answer.missing
+            self._fold(offering_events.Refused(one.offering, now, cause, one.detail, filled=filled, partial=one.offering in granted))
 
     def _watch_idle(self, name: str, view: View) -> None:
         since, pool = view.idle_since(name), view.offering_of(name).pool
@@ -218,8 +218,8 @@ class Gpuscaler:
             _, name = heapq.heappop(self._late)
             if view.missing(name):
                 key = view.offering_of(name).key
-                self._fold(events.Failed(key, now, "it never became a node"))
-                self._fold(events.Absent(key, now - REGISTRATION_LIMIT, now, "it never became a node"))
+                self._fold(offering_events.Failed(key, now, "it never became a node"))
+                self._fold(offering_events.Absent(key, now - REGISTRATION_LIMIT, now, "it never became a node"))
                 found.append(Removal(name, f"did not register within {REGISTRATION_LIMIT:g} s"))
         return found
 

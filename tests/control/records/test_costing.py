@@ -4,7 +4,7 @@ from tests.planning.building import offering, planned, pod, pool
 
 from gpuscaler.control.records import costing
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.entries import Coming
+from gpuscaler.planning.state.ledger.entries import Coming
 
 SMALL, LARGE = offering("g.1", 0.19, market="spot"), offering("g.48", 4.72, market="spot", gpus=8)
 POLICY = Policy((pool(SMALL, LARGE, chooser="cloud"),))

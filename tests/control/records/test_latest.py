@@ -8,7 +8,7 @@ from gpuscaler.control.records.service import set_to
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
-from gpuscaler.planning.state.boots import Boots, Forecast, Kind
+from gpuscaler.planning.state.boot_times import Boots, Forecast, Kind
 from gpuscaler.settings import parse_settings
 
 KIND, OTHER = offering("g.1"), offering("g.2")

@@ -19,7 +19,7 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state.ledger import Leaving, Ledger
+from gpuscaler.planning.state.ledger.ledger import Leaving, Ledger
 
 IDLE_SOON = """
 region: us-east-1

@@ -20,9 +20,9 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.entries import CLEARING, DRAINING, MARKING, Leaving
-from gpuscaler.planning.state.ledger import Ledger
-from gpuscaler.planning.state.sparing import Spared, Sparing
+from gpuscaler.planning.state.failed_removals import Spared, Sparing
+from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, MARKING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 G1, G8 = offering("g.1", 1.0), offering("g.8", 6.5, gpus=8)
 POLICY = Policy((pool(G1, G8),))

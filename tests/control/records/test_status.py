@@ -22,7 +22,7 @@ from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger
 
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
 G8 = offering("g.8", 6.5, gpus=8, cpu=32)

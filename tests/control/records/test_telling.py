@@ -21,7 +21,8 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state import events, ledger
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.promises import Broken
 
 KIND = offering("g.1", memory=32)
@@ -125,7 +126,9 @@ def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -
     assert told[0].text.endswith("is lost: it ended before it opened")
 
 
-def answer_of(*, asked: int, granted: int = 0, pending: int = 0, refused: tuple[events.Refused, ...] = ()) -> list[tuple[str, str, str]]:
+def answer_of(
+    *, asked: int, granted: int = 0, pending: int = 0, refused: tuple[offering_events.Refused, ...] = ()
+) -> list[tuple[str, str, str]]:
     """What is told of one answer to an order of ``asked`` machines."""
     kept = Kept()
     order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
@@ -135,7 +138,7 @@ def answer_of(*, asked: int, granted: int = 0, pending: int = 0, refused: tuple[
 
 
 def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
-    (kind, text, cause), *rest = answer_of(asked=10, granted=3, refused=(events.Refused(KIND.key, NOW, detail="none left"),))
+    (kind, text, cause), *rest = answer_of(asked=10, granted=3, refused=(offering_events.Refused(KIND.key, NOW, detail="none left"),))
     where = f"g.1 on-demand in {KIND.zone}"
 
     assert (kind, cause) == (kinds.ANSWERED, "capacity")
@@ -157,7 +160,7 @@ def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
     order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
     life.records.sent(order, machines, Memory(), NOW)
     for step in (ledger.Answered("t", NOW, (("i-1", KIND.key),), 2), ledger.Answered("t", NOW + 5, (("i-2", KIND.key),))):
-        fates = () if step.pending else (events.Refused(KIND.key, NOW),)
+        fates = () if step.pending else (offering_events.Refused(KIND.key, NOW),)
         life.records.answered(Answered(order, (step,), fates), NOW)
 
     assert [one.text.partition(", ready")[0] for one in life.kept.told if one.kind == kinds.ANSWERED] == [

@@ -18,10 +18,10 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan as make_plan
 from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.boots import Boots, Kind
-from gpuscaler.planning.state.clocks import IdleClocks
-from gpuscaler.planning.state.entries import Eviction
-from gpuscaler.planning.state.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.boot_times import Boots, Kind
+from gpuscaler.planning.state.idle_clocks import IdleClocks
+from gpuscaler.planning.state.ledger.entries import Eviction
+from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
 
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
 POLICY = Policy((pool(G1),))

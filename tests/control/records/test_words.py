@@ -3,7 +3,7 @@
 import pytest
 
 from gpuscaler.control.records.words import expected, money, offering, some, spoken
-from gpuscaler.planning.state.boots import Forecast
+from gpuscaler.planning.state.boot_times import Forecast
 
 
 @pytest.mark.parametrize(

@@ -12,9 +12,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.plans import Placement, Plan, Reason, Unplaced
-from gpuscaler.planning.state import events
+from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.breakers import step
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Promise
 
 FOUR = offering("g.4", 4.0, gpus=4, pool="main")
 CPU = offering("c.1", 0.5, gpus=0, pool="other")
@@ -76,7 +76,9 @@ def test_machines_that_are_only_ordered_are_seen_without_a_name() -> None:
 
 
 def test_offerings_that_refused_are_counted_while_they_are_not_asked() -> None:
-    breakers = step(step(Memory().breakers, events.Asked(FOUR.key, NOW)), events.Refused(FOUR.key, NOW, "capacity", "nothing left"))
+    breakers = step(
+        step(Memory().breakers, offering_events.Asked(FOUR.key, NOW)), offering_events.Refused(FOUR.key, NOW, "capacity", "nothing left")
+    )
 
     main, other = pools_of(Cluster(), latest(breakers=breakers), cloud(), NOW)
 

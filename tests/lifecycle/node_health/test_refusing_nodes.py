@@ -13,7 +13,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.scale_up.markets import avoiding
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.refusals import Cleared, Refusal, Refusals, Refused, Wait
+from gpuscaler.planning.state.node_refusals import Cleared, Refusal, Refusals, Refused, Wait
 
 ONE = spec(gpus=1)
 GANG = {"gang": "g", "gang_size": 2}

@@ -17,8 +17,8 @@ from gpuscaler.model.taints import AJAR, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.feasibility.min_gpus import is_closed, lifted
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.state.entries import Leaving
-from gpuscaler.planning.state.ledger import Coming, Ledger, Promise
+from gpuscaler.planning.state.ledger.entries import Leaving
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Promise
 
 KIND = offering("g.8", gpus=8)
 NOTHING = Ledger()

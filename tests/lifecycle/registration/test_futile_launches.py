@@ -12,8 +12,8 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.planning.state import breakers
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.events import Absent, Failed, Fruitless
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import Absent, Failed, Fruitless
 
 KIND = offering("g.1")
 OTHER = offering("g.2")

@@ -12,7 +12,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
-from gpuscaler.planning.state.ledger import ACCEPTED, INTENDED, Coming, Ledger, Order, Withdrawal
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, INTENDED, Coming, Ledger, Order, Withdrawal
 
 KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
 POLICY = Policy((pool(KIND, OTHER),))

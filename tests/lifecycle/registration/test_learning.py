@@ -14,8 +14,8 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.state.learned import Learned, corrected
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.learned_templates import Learned, corrected
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 KIND = offering("g.1", gpus=1, memory=32)
 POLICY = Policy((pool(KIND),))

@@ -13,9 +13,10 @@ from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
-from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger import ACCEPTED, DOUBTFUL, INTENDED, Coming, Ledger, Order
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, DOUBTFUL, INTENDED, Coming, Ledger, Order
 
 KIND, OTHER = offering("g.1"), offering("g.2", 2.0)
 POOL = pool(KIND, OTHER, startup_taints=(Taint("acme.io/booting"),))
@@ -61,7 +62,7 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     found = look(book, listed=[instance("i-other", token="b"), instance("i-1", token="a")])
 
     assert found.steps == (ledger.Found("a-0", "i-1", KIND.key, NOW, NOW - 100.0),)
-    assert found.fates == (events.Granted(KIND.key, NOW),)
+    assert found.fates == (offering_events.Granted(KIND.key, NOW),)
 
 
 @pytest.mark.parametrize(
@@ -111,7 +112,7 @@ def test_the_rest_of_an_accepted_order_is_given_up_when_its_time_is_over() -> No
     assert early == Arrivals()
     assert late.unfilled == ("a",)
     assert late.steps == (ledger.Settled("a"),)
-    assert [type(fate) for fate in late.fates] == [events.Failed, events.Dropped]
+    assert [type(fate) for fate in late.fates] == [offering_events.Failed, offering_events.Dropped]
 
 
 @pytest.mark.parametrize(
@@ -133,7 +134,7 @@ def test_a_machine_that_is_listed_no_more_has_died() -> None:
     found = look(Ledger(coming=(granted(),)), listed=[])
 
     assert found.steps == (ledger.Lost("a-0"),)
-    assert found.fates[-1] == events.Failed(KIND.key, NOW, "it ended before it opened")
+    assert found.fates[-1] == offering_events.Failed(KIND.key, NOW, "it ended before it opened")
 
 
 @pytest.mark.parametrize(
@@ -144,7 +145,7 @@ def test_a_machine_that_is_listed_no_more_has_died() -> None:
 def test_a_machine_that_ends_before_it_is_a_node_is_a_try_of_its_pool_in_vain(one: dict[str, Any], counts: bool) -> None:
     found = look(Ledger(coming=(granted(**one),)), listed=[])
 
-    assert [type(fate) for fate in found.fates] == ([events.Absent] if counts else []) + [events.Failed]
+    assert [type(fate) for fate in found.fates] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
 
 
 @pytest.mark.parametrize(("since", "lag"), [(20.0, 0.0), (100.0, 90.0)], ids=["just granted", "the list lags"])
@@ -259,7 +260,9 @@ def test_a_machine_whose_time_is_over_is_to_be_ended_for_a_reason(one: Coming, i
 
     assert [(entry.machine.instance, entry.reason) for entry in found.overdue] == [("i-1", reason)]
     assert found.steps[-1] == ledger.Lost("a-0")
-    assert [type(fate) for fate in found.fates] == ([events.Failed] if one.node else [events.Absent, events.Failed])
+    assert [type(fate) for fate in found.fates] == (
+        [offering_events.Failed] if one.node else [offering_events.Absent, offering_events.Failed]
+    )
 
 
 @pytest.mark.parametrize(

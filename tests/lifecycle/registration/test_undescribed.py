@@ -8,7 +8,7 @@ from gpuscaler.lifecycle.reconcile import Facts, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, Instance, Inventory
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 POLICY = Policy((pool(offering()),))
 STRANGE = ("main", "on-demand", "g.9", "z1")

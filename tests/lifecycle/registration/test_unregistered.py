@@ -21,7 +21,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Leaving, Ledger, Order, Withdrawal
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Leaving, Ledger, Order, Withdrawal
 
 KIND = offering("g.1")
 POLICY = Policy((pool(KIND),))

@@ -6,7 +6,7 @@ from tests.planning.building import NOW, node, offering, pod, pool, spec
 from gpuscaler.lifecycle.steering.promised_pods import crowded, has_room
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 KIND = offering(gpus=4)
 POLICY = Policy((pool(KIND),))

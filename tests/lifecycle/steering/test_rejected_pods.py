@@ -9,7 +9,7 @@ from gpuscaler.lifecycle.steering.rejected_pods import WATCHED_SECONDS, Admissio
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.state.ledger import Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import Ledger, Promise
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))

@@ -20,9 +20,10 @@ from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.plans import Placement
-from gpuscaler.planning.state import ledger, promises, refusals
-from gpuscaler.planning.state.entries import Leaving
-from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state import node_refusals, promises
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import Leaving
+from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),))
@@ -410,7 +411,7 @@ def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedul
     (broken,) = found.outcomes
     assert isinstance(broken, promises.Broken)
     assert (broken.pod, broken.node, broken.why) == (P, "a", "0/1 nodes: Insufficient cpu.")
-    assert found.suspected == (refusals.Suspected(P, "a", NOW - 60.0),)
+    assert found.suspected == (node_refusals.Suspected(P, "a", NOW - 60.0),)
     assert after(book, found).broken == ((P, "a"),)
     # It would hold room for a pod that does not come.
     assert found.acts == (Nominate(P, "uid-p", ""),)

@@ -32,8 +32,8 @@ from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requiremen
 from gpuscaler.model.taints import AJAR, Taint, Toleration
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT, UNSCHEDULABLE
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.state.entries import Leaving
-from gpuscaler.planning.state.ledger import OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state.ledger.entries import Leaving
+from gpuscaler.planning.state.ledger.ledger import OPEN, Coming, Ledger, Promise
 
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),), steering=BIND)

@@ -9,7 +9,7 @@ from gpuscaler.lifecycle.termination.node_pods import residents
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.taints import Toleration
-from gpuscaler.planning.state.entries import DRAINING, Eviction, Leaving
+from gpuscaler.planning.state.ledger.entries import DRAINING, Eviction, Leaving
 
 KIND = offering()
 DAEMON = Owner("DaemonSet", "d", "u")

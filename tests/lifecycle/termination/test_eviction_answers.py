@@ -5,9 +5,9 @@ from tests.planning.building import NOW
 
 from gpuscaler.lifecycle.termination import Refusal, hear
 from gpuscaler.lifecycle.termination.eviction_answers import MOST_WORDS
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import Eviction
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import Eviction
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 REFUSAL = Refusal("n", "default/p", "uid-p", "the budget web", budget=True, retry_after=30.0)
 

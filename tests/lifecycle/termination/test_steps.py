@@ -22,8 +22,8 @@ from gpuscaler.model.storage import PersistentVolumeClaim, VolumeAttachment
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.plans import Move, Removal
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import (
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import (
     CLEARING,
     DETACHING,
     DRAINING,
@@ -36,7 +36,7 @@ from gpuscaler.planning.state.entries import (
     Leaving,
     Promise,
 )
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 KIND = offering()
 POLICY = Policy((pool(KIND),))

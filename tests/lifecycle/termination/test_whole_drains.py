@@ -21,9 +21,9 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.capacity.idle import STUCK_AFTER
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import DRAINING, Leaving
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import DRAINING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 POLICY = Policy((Pool("main", (KIND,)),))
 

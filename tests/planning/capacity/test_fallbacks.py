@@ -10,7 +10,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.planning.capacity.fallbacks import Known, alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Choice, Machine
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
 TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")

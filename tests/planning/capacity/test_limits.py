@@ -15,7 +15,7 @@ from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 PAIR = Limits(machines=2)

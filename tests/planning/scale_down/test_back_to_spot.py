@@ -16,9 +16,9 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.scale_down import Down, scale_down
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.asking import with_breakers
 from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS, Breakers, step
-from gpuscaler.planning.state.events import Granted, Reclaimed, Refused
+from gpuscaler.planning.state.offering_events import Granted, Reclaimed, Refused
+from gpuscaler.planning.state.openness import with_breakers
 
 ROOM = {"cpu": 8_000, "memory": 60 * GI, "pods": 50, "nvidia.com/gpu": 1}
 DEAR = offering("g.1", 4.0, allocatable=ROOM)

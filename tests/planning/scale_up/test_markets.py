@@ -11,7 +11,7 @@ from gpuscaler.model.pools import Limits, Policy, Pool
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.scale_up.markets import CHANGEOVER_SECONDS, changed, next_change
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.events import Changed
+from gpuscaler.planning.state.offering_events import Changed
 
 SPOT, ON_DEMAND = offering(price=0.3, market="spot"), offering(price=1.0)
 BOTH = pool(SPOT, ON_DEMAND)

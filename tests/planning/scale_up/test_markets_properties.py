@@ -12,7 +12,7 @@ from tests.planning.replaying import Case, assert_comes_true, offerings_of
 from tests.soaking import examples
 
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: One fixed draw, so that a run fails by what changed and not by chance.
 SEARCH = settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))

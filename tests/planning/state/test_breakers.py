@@ -7,9 +7,9 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuscaler.planning.state.asking import Openness, next_change, openness
+from gpuscaler.planning.state.breaker_messages import explained
 from gpuscaler.planning.state.breakers import Breakers, recalled, step
-from gpuscaler.planning.state.events import (
+from gpuscaler.planning.state.offering_events import (
     CAPACITY,
     CONFIGURATION,
     PRICE,
@@ -27,7 +27,7 @@ from gpuscaler.planning.state.events import (
     Refused,
     Registered,
 )
-from gpuscaler.planning.state.telling import explained
+from gpuscaler.planning.state.openness import Openness, next_change, openness
 
 A, B = ("gpus", "spot", "g5.xlarge", "us-east-1a"), ("gpus", "spot", "g5.xlarge", "us-east-1b")
 OTHER_TYPE, OTHER_POOL = ("gpus", "spot", "g6.xlarge", "us-east-1a"), ("more", "spot", "g5.xlarge", "us-east-1a")

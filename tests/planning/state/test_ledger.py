@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.building import offering
 
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.ledger import (
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import (
     ACCEPTED,
     DOUBTFUL,
     INTENDED,

@@ -7,9 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.soaking import examples
 
-from gpuscaler.planning.state.asking import next_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
-from gpuscaler.planning.state.events import (
+from gpuscaler.planning.state.offering_events import (
     CAPACITY,
     CONFIGURATION,
     FAILED,
@@ -29,6 +28,7 @@ from gpuscaler.planning.state.events import (
     Refused,
     Registered,
 )
+from gpuscaler.planning.state.openness import next_change, openness
 
 KEYS = [(pool, market, kind, zone) for pool in "ab" for market in ("spot", "on-demand") for kind in ("g", "h") for zone in ("1", "2", "")]
 CAUSES = (CAPACITY,) * 4 + (QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN)

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from gpuscaler.control.records.words import hourly
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.state.entries import Coming
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger.entries import Coming
+from gpuscaler.planning.state.offering_events import Key
 
 
 def price_of(policy: Policy | None, key: Key) -> float | None:

@@ -13,7 +13,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: A node that is closed for longer than a machine takes to open is reported, in seconds.
 CLOSED_SECONDS = 900.0

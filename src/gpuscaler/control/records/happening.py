@@ -6,7 +6,7 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from gpuscaler.model.pods import NO_OWNER, Owner
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: Kinds of happenings, in the order in which a machine's life meets them.
 PLANNED, UNPLACED = "planned", "unplaced"

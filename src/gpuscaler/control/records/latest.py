@@ -13,8 +13,8 @@ from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import BlockedNode, Plan
-from gpuscaler.planning.state.boots import Arrived, Boots, Forecast, forecast, step
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.boot_times import Arrived, Boots, Forecast, forecast, step
+from gpuscaler.planning.state.offering_events import Key
 
 #: A machine that became a node so long after its launch, in seconds, had been stopped meanwhile, or its Node was deleted.
 STOPPED_SECONDS = 1800.0

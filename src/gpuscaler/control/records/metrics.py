@@ -19,8 +19,8 @@ from gpuscaler.kube.requests import BUCKETS, RequestMetrics
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.holds import ACTIVITIES
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state import events
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.offering_events import Key
 from gpuscaler.planning.state.promises import Kept
 
 OFFERING = ("pool", "market", "instance_type")
@@ -89,7 +89,7 @@ class Metrics(Sink):
 
     def looked(self, seen: Look, /) -> None:
         for fate in seen.arrivals.fates:
-            if isinstance(fate, events.Lacking):
+            if isinstance(fate, offering_events.Lacking):
                 pool, _, instance_type, _ = fate.offering
                 self._lacking.labels(pool, instance_type, fate.resource).inc()
         self._stray.inc(len(seen.stray))

@@ -27,8 +27,9 @@ from gpuscaler.model.owners import top_of
 from gpuscaler.model.pods import NO_OWNER, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Plan, Reason
-from gpuscaler.planning.state import State, ledger
-from gpuscaler.planning.state.boots import Forecast
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.boot_times import Forecast
+from gpuscaler.planning.state.ledger import ledger
 
 _LOG = structlog.get_logger(__name__)
 #: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.

@@ -9,7 +9,7 @@ from gpuscaler.control.records.words import counted, money, spoken
 from gpuscaler.kube.events import shortened
 from gpuscaler.lifecycle.termination.eviction import is_saving, saves_until
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 
 #: Steps of a removal, in words.
 STEPS: Mapping[str, str] = {

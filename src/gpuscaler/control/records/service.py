@@ -26,7 +26,7 @@ from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.model.holds import Holds
-from gpuscaler.planning.state.boots import Forecast
+from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.serving import exposition
 from gpuscaler.serving.health import Health, tell
 from gpuscaler.settings.run_settings import PagesSettings, RunSettings

@@ -30,10 +30,10 @@ from gpuscaler.planning.capacity.limits import worth
 from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import may_be, offered, taken_for
 from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.ledger import Coming, Ledger
-from gpuscaler.planning.state.telling import told
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.offering_events import Key
 
 #: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
 MOST, NAMED, SENTENCE = 40, 5, 400

@@ -19,12 +19,13 @@ from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.plans import Cut, Plan, Reason
-from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.boots import Forecast
-from gpuscaler.planning.state.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.boot_times import Forecast
+from gpuscaler.planning.state.breaker_messages import WORDS
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
+from gpuscaler.planning.state.offering_events import Key
 from gpuscaler.planning.state.promises import Broken
-from gpuscaler.planning.state.telling import WORDS
 
 #: What to expect of the next machine of an offering.
 Outlook = Callable[[Key], Forecast]
@@ -89,12 +90,12 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, ou
                 text = f"the answer to the order of {offering(wanted)} was lost: {answer.detail}"
                 yield Happening(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
     for fate in answer.fates:
-        if isinstance(fate, events.Refused):
+        if isinstance(fate, offering_events.Refused):
             waiting = () if fate.filled else pods
             yield Happening(now, kinds.REFUSED, of_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
 
 
-def of_refusal(fate: events.Refused) -> str:
+def of_refusal(fate: offering_events.Refused) -> str:
     """That an offering was refused, and why, as the cloud says it."""
     said = f" ({fate.detail})" if fate.detail else ""
     return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
@@ -103,7 +104,7 @@ def of_refusal(fate: events.Refused) -> str:
 def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> Happening | None:
     """All that an answer grants and refuses of the ``asked`` machines, counted in one line; None where it says neither."""
     step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
-    refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, events.Refused)))
+    refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
     if step is None or not (step.granted or refusals):
         return None
     parts = []
@@ -116,7 +117,7 @@ def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook:
     short = asked - len(step.granted) - step.pending
     parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
     text = f"{len(step.granted)} of {counted(asked, 'machine')} granted: {'; '.join(parts)}"
-    cause = next((fate.cause for fate in answer.fates if isinstance(fate, events.Refused)), "") if short > 0 else ""
+    cause = next((fate.cause for fate in answer.fates if isinstance(fate, offering_events.Refused)), "") if short > 0 else ""
     return Happening(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
 
 

@@ -19,8 +19,8 @@ from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.decide import NOT_NOW
 from gpuscaler.planning.scale_down.disruption import Disruption
-from gpuscaler.planning.state.clocks import idle_seconds
-from gpuscaler.planning.state.ledger import NOMINATING, Coming
+from gpuscaler.planning.state.idle_clocks import idle_seconds
+from gpuscaler.planning.state.ledger.ledger import NOMINATING, Coming
 
 
 class Answer(Struct, frozen=True):

@@ -1,7 +1,7 @@
 """Durations, offerings and forecasts the way a person says them."""
 
-from gpuscaler.planning.state.boots import Forecast
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.boot_times import Forecast
+from gpuscaler.planning.state.offering_events import Key
 
 
 def spoken(seconds: float) -> str:

@@ -17,8 +17,8 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.planning.plans import Reason
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.boots import forecast
+from gpuscaler.planning.state.boot_times import forecast
+from gpuscaler.planning.state.ledger import ledger
 
 
 class Machine(Struct, frozen=True, gc=False):

@@ -7,8 +7,8 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import OWN_PREFIX
 from gpuscaler.planning.plans import Placement
-from gpuscaler.planning.state import refusals
-from gpuscaler.planning.state.refusals import PATIENCE_SECONDS, Refusals
+from gpuscaler.planning.state import node_refusals
+from gpuscaler.planning.state.node_refusals import PATIENCE_SECONDS, Refusals
 
 #: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
 ATTEMPT_SECONDS = 330.0
@@ -25,27 +25,29 @@ def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now:
     return attempts.get(pod, 0.0) > since or now >= since + ATTEMPT_SECONDS
 
 
-def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> refusals.Planned:
+def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> node_refusals.Planned:
     """Whom a plan expects the scheduler to bind by itself: pods on nodes that exist and are not ``closed``."""
-    return refusals.Planned(tuple((one.pod, one.node) for one in placements if one.node in cluster.nodes and one.node not in closed), now)
+    return node_refusals.Planned(
+        tuple((one.pod, one.node) for one in placements if one.node in cluster.nodes and one.node not in closed), now
+    )
 
 
 def refused(
     known: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
-) -> list[refusals.Refused | refusals.Cleared]:
+) -> list[node_refusals.Refused | node_refusals.Cleared]:
     """Who was refused by the node that plans put it on, and which nodes have changed since they refused somebody.
 
     ``said`` are the scheduler's words about its last attempt, by pod.
     """
-    found: list[refusals.Refused | refusals.Cleared] = []
+    found: list[node_refusals.Refused | node_refusals.Cleared] = []
     for one in known.waits:
         pod, node = cluster.pods.get(one.pod), cluster.nodes.get(one.node)
         if one.suspected or pod is None or pod.node_name or pod.finished or pod.deleted or node is None or not node.ready:
             continue
         if tried_in_vain(one.pod, one.since, attempts=attempts, now=now):
-            found.append(refusals.Refused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))
+            found.append(node_refusals.Refused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))
     changed = (one.node for one in known.avoided if (node := cluster.nodes.get(one.node)) is None or face(node) != one.face)
-    return found + [refusals.Cleared(node) for node in dict.fromkeys(changed)]
+    return found + [node_refusals.Cleared(node) for node in dict.fromkeys(changed)]
 
 
 def face(node: Node) -> str:

@@ -22,10 +22,11 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ZONE_LABELS
 from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.scale_down.blockers import is_arriving
-from gpuscaler.planning.state import Ending, ledger
-from gpuscaler.planning.state.entries import CLEARING, Leaving
-from gpuscaler.planning.state.ledger import Ledger
-from gpuscaler.planning.state.unready import Fading, Silence, Unready
+from gpuscaler.planning.state import Ending
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import Key
 
 #: A node that has not been Ready for so long is reported, and none is ended that this program has not seen so for as long: clocks differ.
 REPORT_SECONDS = 300.0
@@ -37,6 +38,41 @@ REPAIR_SECONDS = 3600.0
 DRAIN_SECONDS = 120.0
 #: Of a zone with fewer nodes than this nothing can be said.
 ZONE_NODES = 3
+
+
+class Silence(Struct, frozen=True, gc=False):
+    """A node of a pool of ours has not been Ready since ``since``; this program has seen it so since ``seen``, by its own clock.
+
+    ``reported`` says that people have been informed. ``held`` is why its machine is not ended although its time has come, in words.
+    """
+
+    node: str
+    instance: str
+    offering: Key
+    since: float
+    seen: float
+    reported: bool = False
+    held: str = ""
+
+
+class Fading(Struct, frozen=True, gc=False):
+    """A machine that is ended since its node was not Ready. ``stopping`` says that its cloud has accepted that, and still lists it."""
+
+    node: str
+    instance: str
+    offering: Key
+    stopping: bool = False
+
+
+class Unready(Struct, frozen=True, gc=False):
+    """``nodes`` are those that are not Ready, ``fading`` machines whose removal has begun for that reason.
+
+    ``begun`` is when such a removal last began in each pool, in seconds since the epoch.
+    """
+
+    nodes: tuple[Silence, ...] = ()
+    fading: tuple[Fading, ...] = ()
+    begun: Mapping[str, float] = {}
 
 
 class Found(Struct, frozen=True, gc=False):

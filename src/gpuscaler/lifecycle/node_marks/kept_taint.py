@@ -14,7 +14,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: Why a taint is changed that has lost its hard effect, on a node that is not cordoned.
 UNCORDONED = "it was uncordoned while only pods of DaemonSets were to come"

@@ -11,8 +11,8 @@ from collections import Counter
 from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.model.instances import Instance
 from gpuscaler.planning.state.breakers import Breakers, counts, paused_pools
-from gpuscaler.planning.state.events import ABSENT, FAILED, FRUITLESS
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import ABSENT, FAILED, FRUITLESS
 
 #: So many machines of a pool, within so many seconds, that ended without our doing: whatever replaces them ends as they did.
 MOST_ENDED, WITHIN_SECONDS = 4, 1800.0

@@ -19,8 +19,9 @@ from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unregistered import adopted_name, is_young
 from gpuscaler.model.instances import Delivery, Inventory
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.planning.state import Upcoming, ledger
-from gpuscaler.planning.state.ledger import ACCEPTED, Ledger
+from gpuscaler.planning.state import Upcoming
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Ledger
 
 #: So long a group is trusted to launch what it lacks, in seconds. Auto Scaling tries within a minute, and tries again every minute.
 OWED_SECONDS = 120.0

@@ -1,4 +1,4 @@
-"""What live nodes teach about the next machines of their kind (see :mod:`gpuscaler.planning.state.learned`)."""
+"""What live nodes teach about the next machines of their kind (see :mod:`gpuscaler.planning.state.learned_templates`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,8 +7,8 @@ from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.model.live_templates import Shown, is_broken, is_complete
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.state import learned
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state import learned_templates
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: So old a node has the labels that discovery and people give it, in seconds; a machine that is ready and closed has them after so long.
 SETTLED_SECONDS, LABELS_SECONDS = 60.0, 20.0
@@ -16,7 +16,9 @@ SETTLED_SECONDS, LABELS_SECONDS = 60.0, 20.0
 ASKED = 20
 
 
-def observed(known: learned.Learned, book: Ledger, policy: Policy, now: float, *, roll: Roll, teachers: Teachers) -> learned.Learned:
+def observed(
+    known: learned_templates.Learned, book: Ledger, policy: Policy, now: float, *, roll: Roll, teachers: Teachers
+) -> learned_templates.Learned:
     """``known`` with what the live nodes of ``policy``'s pools show; ``policy`` says what tags and rules promise."""
     there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive, now)
     arriving = {one.node: one.ready for one in book.coming if one.node}
@@ -28,7 +30,7 @@ def observed(known: learned.Learned, book: Ledger, policy: Policy, now: float, *
         since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
         nodes = settled(there.get(kind, ()), offering, arriving, since=since, now=now)
         shown = teachers.shown(kind, offering, nodes) if nodes else None
-        known = learned.step(known, learned.Observed(*kind, now, revision, trusted(shown, nodes)))
+        known = learned_templates.step(known, learned_templates.Observed(*kind, now, revision, trusted(shown, nodes)))
     return known
 
 

@@ -19,11 +19,12 @@ from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import offered, taken_for
-from gpuscaler.planning.state import events, ledger
-from gpuscaler.planning.state.boots import Arrived
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.boot_times import Arrived
 from gpuscaler.planning.state.breakers import Breakers, is_open
-from gpuscaler.planning.state.entries import SKEW_SECONDS
-from gpuscaler.planning.state.ledger import ACCEPTED, Coming, Ledger, Order
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Ledger, Order
 
 SPOT = "spot"
 NO_BREAKERS = Breakers()
@@ -62,7 +63,7 @@ class Arrivals(Struct, frozen=True, gc=False):
     """
 
     steps: tuple[ledger.Event, ...] = ()
-    fates: tuple[events.Event, ...] = ()
+    fates: tuple[offering_events.Event, ...] = ()
     arrived: tuple[Arrived, ...] = ()
     overdue: tuple[Overdue, ...] = ()
     unfilled: tuple[str, ...] = ()
@@ -115,7 +116,7 @@ class _Look:
         self.waits = waits
         self.now = now
         self.steps: list[ledger.Event] = []
-        self.fates: list[events.Event] = []
+        self.fates: list[offering_events.Event] = []
         self.arrived: list[Arrived] = []
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
@@ -138,7 +139,7 @@ class _Look:
             found = next((candidate for candidate in free if self._is_of(candidate, one, orders[one.order])), None)
             if found is not None:
                 free.remove(found)
-                self.fates.append(events.Granted(found.key, self.now))
+                self.fates.append(offering_events.Granted(found.key, self.now))
                 self.fold(ledger.Found(one.id, found.id, found.key, self.now, found.launched))
         for token, order in orders.items():
             self._settle(token, order, inventory)
@@ -175,10 +176,10 @@ class _Look:
         if order.state == ACCEPTED:
             if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
                 return
-            self.fates += [events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
+            self.fates += [offering_events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
         elif self.waits.keeps_tokens or inventory is None or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
             return
-        self.fates += [events.Dropped(key, self.now) for key in order.offerings]
+        self.fates += [offering_events.Dropped(key, self.now) for key in order.offerings]
         self.unfilled.append(token)
         self.fold(ledger.Settled(token))
 
@@ -186,7 +187,7 @@ class _Look:
         """What its group gave up while it started was a try in vain, whoever asked for it: the group tries again by itself."""
         for one in self.roll.listed.given_up:
             if one.pool in self.pools:
-                self.fates.append(events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
+                self.fates.append(offering_events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
 
     def miss(self, inventory: Inventory) -> None:
         """Machines that the cloud no longer lists have died, unless their node says that they live."""
@@ -204,8 +205,8 @@ class _Look:
                 why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
                 if one.order and not one.node and one.key[1] != SPOT and not (ended is not None and ended.doubt):
                     # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
-                    self.fates.append(events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
-                self.fates.append(events.Failed(one.key, self.now, f"it ended before it opened{why}"))
+                    self.fates.append(offering_events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
+                self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))
                 self.fold(ledger.Lost(one.id))
 
     def register(self) -> None:
@@ -223,11 +224,11 @@ class _Look:
                 registered = self.now
                 self.fold(ledger.Registered(one.id, node.name, self.now))
                 if not self.doubt(one):
-                    self.fates.append(events.Registered(one.key, self.now))
+                    self.fates.append(offering_events.Registered(one.key, self.now))
             if self.lacking(one, node) is None:
                 self.fold(ledger.Ready(one.id, self.now))
                 shows = frozenset(name for name, amount in node.allocatable.items() if amount)
-                self.fates.append(events.Ready(one.key, self.now, shows))
+                self.fates.append(offering_events.Ready(one.key, self.now, shows))
                 self._learn(one, node, registered)
 
     def doubt(self, one: Coming) -> str:
@@ -290,7 +291,7 @@ class _Look:
             self.overdue.append(Overdue(one, reason))
             if one.order:
                 # What nobody here asked for may have been a node for long, until somebody deleted that.
-                self.fates += [] if one.node else [events.Absent(one.key, one.asked, self.now, reason)]
+                self.fates += [] if one.node else [offering_events.Absent(one.key, one.asked, self.now, reason)]
                 self.fates.append(fate(one, self.now, reason, lacks if one.node else None))
             elif one.node and lacks is not None and lacks.resource:
                 # Whoever asked for it, it tells of the next ones.
@@ -340,11 +341,11 @@ def is_half(one: Coming, cluster: Cluster) -> bool:
     return any(pod.namespace == namespace and key.unschedulable and not key.terminating for key, pod in demand)
 
 
-def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> events.Event:
+def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
     """What the end of a machine that was not ready in time says of its offering."""
     if lacks is not None and lacks.resource:
-        return events.Lacking(one.key, now, lacks.resource, reason)
-    return events.Failed(one.key, now, reason)
+        return offering_events.Lacking(one.key, now, lacks.resource, reason)
+    return offering_events.Failed(one.key, now, reason)
 
 
 def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: Roll) -> Iterator[tuple[Node, Member]]:

@@ -13,8 +13,8 @@ from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
-from gpuscaler.planning.state.events import UNFAMILIAR, Key
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import UNFAMILIAR, Key
 
 #: So many machines are named in one sentence.
 NAMED = 3

@@ -17,11 +17,11 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
-from gpuscaler.planning.state import ledger
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.entries import SKEW_SECONDS
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.offering_events import Key
 
 #: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
 LISTED_SECONDS = 60.0

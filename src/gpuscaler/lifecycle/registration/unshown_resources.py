@@ -14,8 +14,8 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open, withholds
-from gpuscaler.planning.state.events import LACKING, Key
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import LACKING, Key
 
 #: A node that is open and so old has shown what it has, in seconds: as long as a new one is waited for.
 SHOWN_SECONDS = 900.0

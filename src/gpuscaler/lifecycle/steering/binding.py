@@ -24,7 +24,7 @@ from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.feasibility.min_gpus import lifted
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
-from gpuscaler.planning.state.ledger import Ledger, Promise
+from gpuscaler.planning.state.ledger.ledger import Ledger, Promise
 
 #: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.
 REPEAT_SECONDS = 5.0

@@ -11,7 +11,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod, PodOptions
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.feasibility.resources import PODS, wanted
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:

@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpuscaler.lifecycle.actions import Act, Bind
 from gpuscaler.lifecycle.steering.binding import Refused
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: What kubelets say of pods that they do not admit (``pkg/kubelet/lifecycle/predicate.go``, the topology and device managers), or how
 #: that begins: ``OutOfcpu``, ``OutOfnvidia.com/gpu``.

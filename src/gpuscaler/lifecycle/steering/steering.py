@@ -25,9 +25,10 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.feasibility.nodes import admits, explain_selector
 from gpuscaler.planning.plans import Placement
-from gpuscaler.planning.state import ledger, promises, refusals
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state import node_refusals, promises
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
+from gpuscaler.planning.state.offering_events import Key
 
 #: Writes that have not shown after so long are made again.
 REPEAT_SECONDS = 5.0
@@ -50,7 +51,7 @@ class Steering(Struct, frozen=True, gc=False):
 
     steps: tuple[ledger.Event, ...] = ()
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
-    suspected: tuple[refusals.Suspected, ...] = ()
+    suspected: tuple[node_refusals.Suspected, ...] = ()
     acts: tuple[Act, ...] = ()
     stray: tuple[str, ...] = ()
     unfit: tuple[Unfit, ...] = ()
@@ -121,7 +122,7 @@ class _Wheel:
         self.said: Mapping[str, str] = {}
         self.steps: list[ledger.Event] = []
         self.outcomes: list[promises.Kept | promises.Broken] = []
-        self.suspected: list[refusals.Suspected] = []
+        self.suspected: list[node_refusals.Suspected] = []
         self.acts: list[Act] = []
         self.stray: list[str] = []
         self.unfit: list[Unfit] = []
@@ -313,7 +314,7 @@ class _Wheel:
                 self.lose(promise, node, pod)  # others came first
             elif in_vain:
                 self.fold(ledger.Broken(pod.key, node.name))
-                self.suspected.append(refusals.Suspected(pod.key, node.name, promise.since))
+                self.suspected.append(node_refusals.Suspected(pod.key, node.name, promise.since))
                 self.outcomes.append(self.broken(promise.offering, pod, node, self.said.get(pod.key, "")))
             else:
                 left.append(pod)

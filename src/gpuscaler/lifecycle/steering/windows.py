@@ -28,7 +28,7 @@ from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
-from gpuscaler.planning.state.ledger import NOMINATING, Ledger
+from gpuscaler.planning.state.ledger.ledger import NOMINATING, Ledger
 
 #: A window is open for so long at most, from when that shows.
 OPEN_SECONDS = 10.0

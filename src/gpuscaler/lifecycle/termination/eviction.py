@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Delete, Evict
 from gpuscaler.lifecycle.termination.node_pods import Residents, is_daemon
 from gpuscaler.model.pods import Pod
-from gpuscaler.planning.state.entries import Eviction, Leaving
+from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
 
 #: An eviction that was refused, or of which nothing is seen, is tried again after this long, then after twice as long, and so on; kubectl
 #: tries every 5 s.

@@ -6,9 +6,9 @@ from itertools import groupby
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import Eviction, Leaving
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 #: Bytes of a refusal that are kept: the ledger has to fit into a ConfigMap.
 MOST_WORDS = 240

@@ -8,8 +8,8 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.scale_down.blockers import Protection, unread
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.pod_classes import Grouping
-from gpuscaler.planning.state.entries import Leaving
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger.entries import Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 class Objections:

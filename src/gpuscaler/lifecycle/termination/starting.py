@@ -8,9 +8,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.plans import Removal
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import ENDING, Leaving
-from gpuscaler.planning.state.ledger import Ledger
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import ENDING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 def begin(

@@ -21,11 +21,11 @@ from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAI
 from gpuscaler.planning.capacity.idle import STUCK_AFTER
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.blockers import unhealthy
-from gpuscaler.planning.state import ledger
-from gpuscaler.planning.state.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.ledger import Ledger
-from gpuscaler.planning.state.sparing import GivenUp
+from gpuscaler.planning.state.failed_removals import GivenUp
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
+from gpuscaler.planning.state.offering_events import Key
 
 #: A write that has not shown after so long is made again. Evictions do not wait for one that concerns load balancers any longer.
 REPEAT_SECONDS = 5.0

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: A machine is emptied from so long before its end, in seconds: longer than it takes another to boot in its place. Where its pods save
 #: their work first it begins earlier by the time that they ask for, up to the second.

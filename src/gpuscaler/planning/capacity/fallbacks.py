@@ -14,7 +14,7 @@ from gpuscaler.model.pools import Offering
 from gpuscaler.model.well_known import GPU_PRODUCT
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 SPOT, ON_DEMAND = "spot", "on-demand"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 
 from gpuscaler.model.pools import Offering, Policy
 
-#: As :data:`gpuscaler.planning.state.events.Key`, which is defined further up.
+#: As :data:`gpuscaler.planning.state.offering_events.Key`, which is defined further up.
 Key = tuple[str, str, str, str]
 
 

@@ -12,7 +12,7 @@ from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import Overhead, smallest, template_node
 from gpuscaler.planning.capacity.similar_offerings import taken_for
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]

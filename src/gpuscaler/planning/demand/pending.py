@@ -14,7 +14,7 @@ from gpuscaler.model.workloads import PodGroup
 from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.plans import Ignored
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 
 @dataclass(frozen=True)

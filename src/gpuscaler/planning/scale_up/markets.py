@@ -18,7 +18,7 @@ from gpuscaler.planning.demand.deadlines import ON_DEMAND, PATIENCE, SPOT, Job, 
 from gpuscaler.planning.demand.pending import Demand, PodClass
 from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.events import Changed, Key
+from gpuscaler.planning.state.offering_events import Changed, Key
 
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
 #: which another is asked for.

@@ -1,6 +1,6 @@
 """What is remembered between plans, as plain data folded from events; a caller without memory passes ``State()``.
 
-What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`; :mod:`~gpuscaler.planning.state.asking` says what that means
+What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`; :mod:`~gpuscaler.planning.state.openness` says what that means
 for :class:`State` at a moment.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 
 class Upcoming(Struct, frozen=True, gc=False):

@@ -16,8 +16,8 @@ from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.zones import region_in
-from gpuscaler.planning.state import events
-from gpuscaler.planning.state.events import (
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.offering_events import (
     ABSENT,
     CAPACITY,
     CONFIGURATION,
@@ -181,7 +181,7 @@ class Breakers(Struct, frozen=True, gc=False):
 def step(breakers: Breakers, event: Event) -> Breakers:
     """The breakers after ``event``. Events may come late: one that is older than what it would undo changes nothing for the worse."""
     match event:
-        case Refused(partial=True, cause=events.CAPACITY):
+        case Refused(partial=True, cause=offering_events.CAPACITY):
             # Who has just given a machine is asked once more for the rest; only nothing at all is a strike.
             return hunted(breakers, event)
         case Refused():
@@ -238,16 +238,16 @@ def target_of(event: Refused) -> Target:
     """The offerings that a refusal speaks of."""
     pool, market, instance_type, zone = event.offering
     match event.cause:
-        case events.CAPACITY:
+        case offering_events.CAPACITY:
             everywhere = Target("", market, event.bucket or (instance_type,), region=region_in(zone))
             return everywhere if event.every_zone else replace(everywhere, zone=zone, region="")
-        case events.QUOTA:
+        case offering_events.QUOTA:
             return Target("", market, event.bucket or (instance_type,), region=region_in(zone))
-        case events.PRICE:
+        case offering_events.PRICE:
             return Target(pool, market)
-        case events.CONFIGURATION | events.UNAUTHORISED:
+        case offering_events.CONFIGURATION | offering_events.UNAUTHORISED:
             return Target(pool)
-        case events.THROTTLED:
+        case offering_events.THROTTLED:
             return Target(region=region_in(zone))
         case _:
             return Target(pool, market, (instance_type,), zone)

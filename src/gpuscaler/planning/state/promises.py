@@ -10,7 +10,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: So many broken promises in a row pause a pair.
 BROKEN = 2

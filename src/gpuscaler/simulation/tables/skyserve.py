@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscaler.clouds.markets import Steps
-from gpuscaler.planning.state.asking import next_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
-from gpuscaler.planning.state.events import Asked, Granted, Key, Reclaimed, Refused
+from gpuscaler.planning.state.offering_events import Asked, Granted, Key, Reclaimed, Refused
+from gpuscaler.planning.state.openness import next_change, openness
 from gpuscaler.simulation.spot import Series, SpotError, SpotFile
 from gpuscaler.simulation.tables import Published, Row
 

@@ -15,7 +15,7 @@ from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.moves.destinations import market
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
-from gpuscaler.planning.state.telling import clock, trouble
+from gpuscaler.planning.state.breaker_messages import clock, trouble
 
 SPOT = "spot"
 

@@ -21,7 +21,7 @@ from gpuscaler.planning.feasibility.min_gpus import least_gpus
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.scale_up.draft.effort import Effort
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 
 @dataclass

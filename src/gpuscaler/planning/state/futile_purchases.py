@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
-from gpuscaler.planning.state.events import FRUITLESS, Event, Fruitless, Key, Served
-from gpuscaler.planning.state.ledger import Coming, Ledger
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.offering_events import FRUITLESS, Event, Fruitless, Key, Served
 
 #: So many fruitless machines in a row for the same pods close what they were bought as.
 IN_A_ROW = 3

@@ -2,7 +2,7 @@
 
 from functools import reduce
 
-from gpuscaler.planning.state.refusals import (
+from gpuscaler.planning.state.node_refusals import (
     AVOIDED_SECONDS,
     MOST,
     Cleared,

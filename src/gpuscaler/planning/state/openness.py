@@ -21,7 +21,7 @@ from gpuscaler.planning.state.breakers import (
     is_open,
     withholds,
 )
-from gpuscaler.planning.state.events import THROTTLED, Key
+from gpuscaler.planning.state.offering_events import THROTTLED, Key
 
 #: The least time from a pod's arrival to the answer to the first request for it.
 ANSWER_SECONDS = 1.0

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: What is known of an order: written down and perhaps sent, sent and its answer lost, answered.
 INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: So long a node is left alone the first time, and at most, in seconds. Cluster Autoscaler looks again after 5 minutes.
 FIRST_SECONDS, MOST_SECONDS = 600.0, 4 * 3600.0

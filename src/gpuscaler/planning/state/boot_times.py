@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: Only the newest machines of a kind speak for the next: images and clouds change.
 REMEMBERED = 32

@@ -7,9 +7,9 @@ from tests.planning.building import offering, pod
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.efforts import SETTLE_SECONDS, Effort, Efforts, judged, left, with_hourly
-from gpuscaler.planning.state.events import Event, Fruitless, Served
-from gpuscaler.planning.state.ledger import Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.futile_purchases import SETTLE_SECONDS, Effort, Efforts, judged, left, with_hourly
+from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Promise
+from gpuscaler.planning.state.offering_events import Event, Fruitless, Served
 
 KEY, SPOT = offering().key, offering(market="spot").key
 

@@ -1,11 +1,11 @@
-"""What happens to the ledger: each of these, folded in by :func:`gpuscaler.planning.state.ledger.step`, changes what is under way."""
+"""Events of the ledger: each, folded in by :func:`~gpuscaler.planning.state.ledger.ledger.step`, changes what is under way."""
 
 from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.entries import Coming, Leaving, Order, Promise
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.ledger.entries import Coming, Leaving, Order, Promise
+from gpuscaler.planning.state.offering_events import Key
 
 
 class Intended(Struct, frozen=True, gc=False, tag=True):

@@ -2,7 +2,7 @@
 
 from tests.planning.building import NOW
 
-from gpuscaler.planning.state.sparing import FIRST_SECONDS, MOST_SECONDS, GivenUp, Sparing, remaining, spared, step
+from gpuscaler.planning.state.failed_removals import FIRST_SECONDS, MOST_SECONDS, GivenUp, Sparing, remaining, spared, step
 
 WHY = "it could not be emptied within 600 s: the budget web"
 

@@ -6,7 +6,7 @@ import msgspec
 from tests.planning.building import NOW, node, offering, planned, pool
 
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.clocks import IdleClocks, Observed, idle_seconds, step
+from gpuscaler.planning.state.idle_clocks import IdleClocks, Observed, idle_seconds, step
 
 
 def after(*looks: tuple[float, str]) -> IdleClocks:

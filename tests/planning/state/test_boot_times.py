@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.building import offering
 
-from gpuscaler.planning.state.boots import LATE_SECONDS, REMEMBERED, TYPICAL_SECONDS, Arrived, Boots, Forecast, forecast, step
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.boot_times import LATE_SECONDS, REMEMBERED, TYPICAL_SECONDS, Arrived, Boots, Forecast, forecast, step
+from gpuscaler.planning.state.offering_events import Key
 
 KEY = offering("g.1", zone="z1").key
 ELSEWHERE = offering("g.1", zone="z2", market="spot").key

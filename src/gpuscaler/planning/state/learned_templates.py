@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.live_templates import Shown, with_devices, with_labels, with_resources
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: Labels and taints that no node has confirmed for so long are forgotten; that nodes do is written down so often, in seconds.
 FORGET_SECONDS, CONFIRM_SECONDS = 86_400.0, 3600.0

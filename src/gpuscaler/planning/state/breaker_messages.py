@@ -4,27 +4,27 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from gpuscaler.planning.state import events
+from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open, withholds
-from gpuscaler.planning.state.events import Key
+from gpuscaler.planning.state.offering_events import Key
 
 #: Further away than this, a time of day alone says too little, in seconds.
 FAR_SECONDS = 43_200.0
 
 WORDS: Mapping[str, str] = {
-    events.CAPACITY: "no capacity",
-    events.QUOTA: "quota used up",
-    events.PRICE: "price refused",
-    events.CONFIGURATION: "configuration refused",
-    events.UNAUTHORISED: "not permitted",
-    events.THROTTLED: "too many requests",
-    events.UNKNOWN: "refused",
-    events.FAILED: "machines did not come up",
-    events.FRUITLESS: "machines were bought in vain",
-    events.LACKING: "machines never showed what they are sold with",
-    events.ABSENT: "machines never became nodes",
-    events.RECLAIMED: "reclaimed by the cloud",
-    events.UNFAMILIAR: "a machine that is not understood",
+    offering_events.CAPACITY: "no capacity",
+    offering_events.QUOTA: "quota used up",
+    offering_events.PRICE: "price refused",
+    offering_events.CONFIGURATION: "configuration refused",
+    offering_events.UNAUTHORISED: "not permitted",
+    offering_events.THROTTLED: "too many requests",
+    offering_events.UNKNOWN: "refused",
+    offering_events.FAILED: "machines did not come up",
+    offering_events.FRUITLESS: "machines were bought in vain",
+    offering_events.LACKING: "machines never showed what they are sold with",
+    offering_events.ABSENT: "machines never became nodes",
+    offering_events.RECLAIMED: "reclaimed by the cloud",
+    offering_events.UNFAMILIAR: "a machine that is not understood",
 }
 
 
@@ -41,7 +41,7 @@ def trouble(breakers: Breakers, key: Key, now: float) -> str:
 
 def told(one: Breaker, now: float) -> str:
     """Such as "spot g5.xlarge us-east-1a: no capacity, 3 times since 10:02:11 UTC; asked again at 10:14:20 UTC"."""
-    if one.cause == events.UNFAMILIAR:
+    if one.cause == offering_events.UNFAMILIAR:
         return f"{one.target.words}: nothing is bought until this is understood: {one.detail}"
     times = "" if one.strikes == 1 else f", {one.strikes} times"
     said = f" ({one.detail})" if one.detail else ""
@@ -52,7 +52,7 @@ def told(one: Breaker, now: float) -> str:
         again = f"{probe} at {clock(one.probe)} as a probe, not answered yet"
     elif is_open(one, now):
         again = f"asked again at {clock(one.until, now)}"
-        if one.cause in (events.CONFIGURATION, events.PRICE):
+        if one.cause in (offering_events.CONFIGURATION, offering_events.PRICE):
             again += " with one machine, or as soon as the settings or the pool change"
     else:
         again = f"may be {probe} as a probe"

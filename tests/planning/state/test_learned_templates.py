@@ -17,7 +17,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.learned import FORGET_SECONDS, Learned, Observed, Seen, corrected, step
+from gpuscaler.planning.state.learned_templates import FORGET_SECONDS, Learned, Observed, Seen, corrected, step
 
 SMALL, BIG = offering("small", 1.0, memory=32), offering("big", 3.0, memory=128)
 POLICY = Policy((pool(SMALL, BIG),))

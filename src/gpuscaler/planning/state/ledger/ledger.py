@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.planning.state import Upcoming
-from gpuscaler.planning.state.entries import (
+from gpuscaler.planning.state.ledger.entries import (
     ACCEPTED,
     CLOSING,
     DOUBTFUL,
@@ -30,8 +30,7 @@ from gpuscaler.planning.state.entries import (
     Promise,
     Withdrawal,
 )
-from gpuscaler.planning.state.events import Key
-from gpuscaler.planning.state.steps import (
+from gpuscaler.planning.state.ledger.events import (
     Adopted,
     Answered,
     Broken,
@@ -58,6 +57,7 @@ from gpuscaler.planning.state.steps import (
     Withdrawing,
     Withdrawn,
 )
+from gpuscaler.planning.state.offering_events import Key
 
 __all__ = [
     "ACCEPTED",
