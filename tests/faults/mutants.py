@@ -286,7 +286,10 @@ MUTANTS = (
     Mutant(
         case=14,
         path="planning/state/breakers.py",
-        old='        case offering_events.QUOTA:\n            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))\n',
+        old=(
+            "        case offering_events.QUOTA:\n"
+            '            return Target("", market, event.bucket or (instance_type,), region=region_in(zone))\n'
+        ),
         new="",
         removes="a quota is taken for a trouble of one offering",
     ),
@@ -1118,7 +1121,7 @@ MUTANTS = (
     ),
     Mutant(
         case=61,
-        path="planning/scale_up/gangs.py",
+        path="planning/capacity/gpu_products.py",
         old=" or offering.product)\n",
         new=")\n",
         removes="the GPU model of a type is known by labels alone",
@@ -1216,7 +1219,7 @@ MUTANTS = (
     ),
     Mutant(
         case=94,
-        path="planning/demand/selector_index.py",
+        path="model/selector_index.py",
         old="        if best is None or (found, len(requirement.values)) < (least, len(best.values)):\n",
         new="        if best is None:\n",
         removes="a selector is found by whatever label it names first",

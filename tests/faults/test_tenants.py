@@ -38,10 +38,10 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.lifecycle import reconcile
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import bounded
+from gpuscaler.model.selector_index import SelectorIndex
 from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.table import NodeTable
 from gpuscaler.planning import planner
-from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.feasibility.static import Rows
 from gpuscaler.planning.planner import Planner, plan
 from gpuscaler.planning.state import State

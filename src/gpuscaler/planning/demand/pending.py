@@ -9,9 +9,9 @@ from gpuscaler.model.cluster import Bucket, ClassKey, Cluster
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
+from gpuscaler.model.selector_index import SelectorIndex
 from gpuscaler.model.selectors import LabelSelector, NodeSelectorTerm
 from gpuscaler.model.workloads import PodGroup
-from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.plans import Ignored
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.offering_events import Key

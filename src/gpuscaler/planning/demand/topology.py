@@ -7,9 +7,9 @@ import msgspec
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.model.selector_index import LabelIndex
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass, covers
-from gpuscaler.planning.demand.selector_index import LabelIndex
 from gpuscaler.planning.mix.problem import Together
 
 

@@ -12,8 +12,8 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
 from gpuscaler.model.well_known import ARCH, ZONE_LABELS
+from gpuscaler.planning.capacity.gpu_products import own_product
 from gpuscaler.planning.capacity.idle import leaves_with_machine
-from gpuscaler.planning.scale_up.gangs import own_product
 
 
 @dataclass(frozen=True)

@@ -1,14 +1,14 @@
 """Gangs: placed whole or not at all, by default in one zone on one GPU product."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from gpuscaler.model.accelerators import DIVISIBLE, is_device
-from gpuscaler.model.nodes import Node, first_label
+from gpuscaler.model.nodes import first_label
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, PRODUCT_LABELS, ZONE_LABELS
+from gpuscaler.planning.capacity.gpu_products import product, products_of_types
 from gpuscaler.planning.demand.pending import Gang, PodClass
 from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
 from gpuscaler.planning.scale_up.draft.scoring import wished
@@ -138,7 +138,7 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
     _, samples, group = np.unique(looks, axis=1, return_index=True, return_inverse=True)
     codes: dict[tuple[str, str], list[int]] = {}
     others: dict[str, list[int]] = {}
-    products = products_of_types(desk) if wanted else {}
+    products = products_of_types(desk.templates) if wanted else {}
     for number, sample in enumerate(samples.tolist()):
         node, rows = table.nodes[sample], np.flatnonzero(group.reshape(-1) == number).tolist()
         zone = first_label(node, ZONE_LABELS)
@@ -150,30 +150,6 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
         elif rows:
             codes.setdefault((zone, product(node, products) if wanted else ""), []).extend(rows)
     return codes, others
-
-
-def product(node: Node, products: Mapping[str, str]) -> str:
-    """The GPU product of a node with accelerators; where nothing tells it, one instance type is one product."""
-    instance_type = first_label(node, INSTANCE_TYPE_LABELS)
-    return products.get(instance_type) or first_label(node, PRODUCT_LABELS) or instance_type
-
-
-def own_product(node: Node) -> str:
-    """The GPU product of a node by itself; where no label tells it, one instance type is one product. "" without accelerators."""
-    if found := first_label(node, PRODUCT_LABELS):
-        return found
-    return first_label(node, INSTANCE_TYPE_LABELS) if any(map(is_device, node.allocatable)) else ""
-
-
-def products_of_types(desk: Desk) -> dict[str, str]:
-    """The GPU product of each instance type, as far as templates tell one.
-
-    What labels a node's product is installed in some clusters and not in others, and names it in its own way.
-    """
-    found: dict[str, set[str]] = {}
-    for node, offering in zip(desk.templates.nodes, desk.templates.offerings, strict=True):
-        found.setdefault(first_label(node, INSTANCE_TYPE_LABELS), set()).add(first_label(node, PRODUCT_LABELS) or offering.product)
-    return {instance_type: one for instance_type, names in found.items() if len(names) == 1 for one in names if one}
 
 
 def room_exists(desk: Desk, one: PodClass, mask: Mask) -> bool:

@@ -10,10 +10,10 @@ import numpy as np
 
 from gpuscaler.model.cluster import Cluster, PeerKey
 from gpuscaler.model.pods import PodAffinityTerm
+from gpuscaler.model.selector_index import SelectorIndex
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, NodeTable
 from gpuscaler.model.workloads import Namespace
-from gpuscaler.planning.demand.selector_index import SelectorIndex
 from gpuscaler.planning.feasibility.tallies import Tallies
 
 Namespaces = Mapping[str, Namespace]

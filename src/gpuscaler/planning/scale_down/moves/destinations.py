@@ -8,12 +8,12 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import ARCH, ZONE_LABELS
+from gpuscaler.planning.capacity.gpu_products import own_product
 from gpuscaler.planning.capacity.node_templates import Templates, admits_arch
 from gpuscaler.planning.capacity.pool_membership import Member, market_of
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.pod_classes import Origin, RunningClass, is_bare
-from gpuscaler.planning.scale_up.gangs import own_product
 
 
 class Homes:

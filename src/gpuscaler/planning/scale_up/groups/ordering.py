@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
 from gpuscaler.model.pods import PodAffinityTerm
+from gpuscaler.model.selector_index import LabelIndex
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.well_known import HOSTNAME
-from gpuscaler.planning.demand.selector_index import LabelIndex
 from gpuscaler.planning.demand.topology import selects, spreads_over
 from gpuscaler.planning.scale_up.draft.draft import Desk
 from gpuscaler.planning.scale_up.groups.existing_first import looks_at_others

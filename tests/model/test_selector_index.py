@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 from tests.hostile.workloads import HOST, NOW, POOLS, ZONE, cluster_of, ordinary, pod, policy
 
+from gpuscaler.model.selector_index import LabelIndex, SelectorIndex
 from gpuscaler.model.selectors import LabelSelector, Requirement
-from gpuscaler.planning.demand.selector_index import LabelIndex, SelectorIndex
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
