@@ -28,8 +28,8 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.lifecycle.interruptions import Remark
-from gpuscaler.lifecycle.machine_index import Unpooled
 from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Hold

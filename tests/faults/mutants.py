@@ -1464,7 +1464,7 @@ MUTANTS = (
     ),
     Mutant(
         case=112,
-        path="lifecycle/live_nodes.py",
+        path="lifecycle/observed/live_nodes.py",
         old="node if known is None or now < node.created + FINISHED_SECONDS else known",
         new="node",
         removes="what a person changes on one node is expected of the next",

@@ -28,9 +28,9 @@ from gpuscaler.kube.turns import breathe
 from gpuscaler.lifecycle import quarantine
 from gpuscaler.lifecycle.actions import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
 from gpuscaler.lifecycle.hard_stop import bounded
-from gpuscaler.lifecycle.machine_index import Rolls
 from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of, vanishing
 from gpuscaler.lifecycle.node_health import device_plugins
+from gpuscaler.lifecycle.observed.machine_index import Rolls
 from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.lifecycle.registration.steps import Waits

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.machine_index import Listed, Roll
+from gpuscaler.lifecycle.observed.machine_index import Listed, Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
 from gpuscaler.model.pods import Pod

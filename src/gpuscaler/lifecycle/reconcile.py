@@ -13,12 +13,13 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
 from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
-from gpuscaler.lifecycle.machine_index import Roll, Rolls, Unpooled
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.node_health import refusing_nodes, unready
 from gpuscaler.lifecycle.node_marks.kept_taint import keep
 from gpuscaler.lifecycle.node_marks.pool_label import labels_due
 from gpuscaler.lifecycle.node_marks.soft_taints import discourage
+from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls, Unpooled
+from gpuscaler.lifecycle.observed.promised_pods import crowded
 from gpuscaler.lifecycle.registration.group_launches import owed, owing
 from gpuscaler.lifecycle.registration.learning import observed
 from gpuscaler.lifecycle.registration.steps import Arrivals, Waits, arrivals
@@ -27,7 +28,6 @@ from gpuscaler.lifecycle.registration.unregistered import adopted
 from gpuscaler.lifecycle.released_pools import LetGo, encourage, let_go
 from gpuscaler.lifecycle.steering import rejected_pods, steering, windows
 from gpuscaler.lifecycle.steering.binding import Refused, unbinding
-from gpuscaler.lifecycle.steering.promised_pods import crowded
 from gpuscaler.lifecycle.steering.rejected_pods import TurnedAway
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import BUYING, REMOVING, Holds

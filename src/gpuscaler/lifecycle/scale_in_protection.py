@@ -12,7 +12,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Protect
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
 from gpuscaler.model.pools import Policy, Pool

@@ -7,8 +7,8 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift
-from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.lifecycle.node_marks.kept_taint import UNCORDONED, keep
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node

@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, offering
 
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.futile_launches import MOST_ENDED, WITHIN_SECONDS, Relaunching
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory

@@ -6,8 +6,8 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import GI, NOW, PRODUCT, node, offering, pool
 
-from gpuscaler.lifecycle.live_nodes import Teachers
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.live_nodes import Teachers
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.learning import ASKED, LABELS_SECONDS, SETTLED_SECONDS, observed
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory

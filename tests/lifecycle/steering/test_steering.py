@@ -9,8 +9,8 @@ from msgspec.structs import replace
 from tests.planning.building import NOW, near, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Bind, Close, Lift, Nominate
+from gpuscaler.lifecycle.observed.promised_pods import overtaken, pending_by_kind
 from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
-from gpuscaler.lifecycle.steering.promised_pods import overtaken, pending_by_kind
 from gpuscaler.lifecycle.steering.steering import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
-from gpuscaler.lifecycle.registration.steps import Overdue
 from gpuscaler.lifecycle.termination import Departure, begin, give_up, take_leave
+from gpuscaler.lifecycle.termination.starting import Overdue
 from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item

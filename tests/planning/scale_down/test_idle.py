@@ -2,7 +2,7 @@
 
 from tests.planning.scale_down.kit import DAEMON, NOW, blockers, detail, down, node, offering, pod, pool, removed, situation, spec
 
-from gpuscaler.lifecycle.machine_index import Rolls
+from gpuscaler.lifecycle.observed.machine_index import Rolls
 from gpuscaler.model.pools import Spare
 from gpuscaler.planning.state import State
 

@@ -4,7 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuscaler.control.records.words import counted, some, spoken
-from gpuscaler.lifecycle.machine_index import Unpooled
+from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.lifecycle.steering.binding import Unbinding
 from gpuscaler.model.accelerators import ACCELERATORS

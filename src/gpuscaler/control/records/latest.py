@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from gpuscaler.control.expander import Standing
 from gpuscaler.control.pools import FoundPools
-from gpuscaler.lifecycle.machine_index import Unpooled
 from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.observed.machine_index import Unpooled
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory

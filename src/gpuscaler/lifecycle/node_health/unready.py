@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.interruptions import Announced, Remark
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.termination.steps import is_halted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import STOPPING, TERMINATED

@@ -6,7 +6,7 @@ They have one of their own, since the other says that a machine is not open yet.
 from collections.abc import Iterator
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from gpuscaler.lifecycle.actions import Label
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import POOL_LABEL

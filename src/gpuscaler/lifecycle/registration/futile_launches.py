@@ -8,7 +8,7 @@ on, the next machine is ended by its name as soon as it is listed, and its desir
 
 from collections import Counter
 
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.instances import Instance
 from gpuscaler.planning.state.breakers import Breakers, counts, paused_pools
 from gpuscaler.planning.state.ledger.ledger import Ledger

@@ -14,7 +14,7 @@ None of this is believed for ever: a group that cannot launch says so, or shows 
 
 from collections.abc import Iterator, Mapping
 
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unregistered import adopted_name, is_young
 from gpuscaler.model.instances import Delivery, Inventory

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping, Sequence
 
-from gpuscaler.lifecycle.live_nodes import Teachers
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.live_nodes import Teachers
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.live_templates import Shown, is_broken, is_complete
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Offering, Policy

@@ -6,11 +6,12 @@ from functools import cached_property
 
 from msgspec import Struct
 
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.promised_pods import waiting
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
 from gpuscaler.lifecycle.registration.readiness import NOTHING, Lack, asked_for, is_divided, lack
 from gpuscaler.lifecycle.registration.unshown_resources import shows_no_gpus
-from gpuscaler.lifecycle.steering.promised_pods import waiting
+from gpuscaler.lifecycle.termination.starting import Overdue
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
@@ -47,13 +48,6 @@ class Waits(Struct, frozen=True, gc=False):
     keeps_tokens: bool = True
     began: float = 0.0
     seen: float = math.inf
-
-
-class Overdue(Struct, frozen=True, gc=False):
-    """A machine that did not come in time: it is to be ended."""
-
-    machine: Coming
-    reason: str
 
 
 class Arrivals(Struct, frozen=True, gc=False):

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target

@@ -9,7 +9,7 @@ still become one, and is counted as on its way; an old one had its time.
 import math
 from collections.abc import Callable, Iterator, Mapping, Set
 
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
 from gpuscaler.lifecycle.registration.steps import NO_BREAKERS, Waits
 from gpuscaler.model.cluster import Cluster

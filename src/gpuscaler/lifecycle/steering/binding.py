@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Bind, Nominate
+from gpuscaler.lifecycle.observed.promised_pods import waiting
 from gpuscaler.lifecycle.registration.readiness import is_divided, lack
-from gpuscaler.lifecycle.steering.promised_pods import waiting
 from gpuscaler.model.accelerators import gpus_in, is_device
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node

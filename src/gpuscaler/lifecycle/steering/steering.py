@@ -10,13 +10,13 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Act, Close, Lift, Nominate
-from gpuscaler.lifecycle.machine_index import Roll
 from gpuscaler.lifecycle.node_health.refusing_nodes import tried_in_vain
+from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.lifecycle.observed.promised_pods import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
 from gpuscaler.lifecycle.registration.learning import LABELS_SECONDS
 from gpuscaler.lifecycle.registration.readiness import missing
 from gpuscaler.lifecycle.registration.steps import foreign, is_half
 from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, opens_for
-from gpuscaler.lifecycle.steering.promised_pods import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod

@@ -3,14 +3,22 @@
 from collections import Counter
 from collections.abc import Mapping
 
-from gpuscaler.lifecycle.registration.steps import Overdue
+from msgspec import Struct
+
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.plans import Removal
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.entries import ENDING, Leaving
+from gpuscaler.planning.state.ledger.entries import ENDING, Coming, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
+
+
+class Overdue(Struct, frozen=True, gc=False):
+    """A machine that did not come in time: it is to be ended."""
+
+    machine: Coming
+    reason: str
 
 
 def begin(

@@ -7,7 +7,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Act, Clear, End, Exclude, Extend, Mark, Unmark
-from gpuscaler.lifecycle.machine_index import Roll
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.termination.eviction import MARGIN_SECONDS, evict
 from gpuscaler.lifecycle.termination.last_checks import Objections
 from gpuscaler.lifecycle.termination.node_pods import Residents, residents

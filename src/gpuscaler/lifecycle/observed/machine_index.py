@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct
 
-from gpuscaler.lifecycle.live_nodes import Teachers
+from gpuscaler.lifecycle.observed.live_nodes import Teachers
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node

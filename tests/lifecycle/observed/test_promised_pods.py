@@ -3,7 +3,7 @@
 import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
-from gpuscaler.lifecycle.steering.promised_pods import crowded, has_room
+from gpuscaler.lifecycle.observed.promised_pods import crowded, has_room
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger

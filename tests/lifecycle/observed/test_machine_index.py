@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pod
 
-from gpuscaler.lifecycle.machine_index import Roll, Rolls
+from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.instances import RUNNING, STOPPING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
