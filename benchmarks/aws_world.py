@@ -21,7 +21,7 @@ from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.store import MemoryStore
-from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.control import Limit, set_capacity
@@ -31,10 +31,10 @@ from gpuscaler.embedded.aws.models import Models
 from gpuscaler.embedded.aws.nodes import NAMING, follow
 from gpuscaler.embedded.aws.reading import Request
 from gpuscaler.embedded.aws.writing import Answer
-from gpuscaler.embedded.cluster import Conditions as ClusterConditions
-from gpuscaler.embedded.cluster import EmbeddedCluster
-from gpuscaler.embedded.machines import Machines
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.nodes.machines import Machines
+from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
+from gpuscaler.embedded.serving.cluster import EmbeddedCluster
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Answer as KubeAnswer

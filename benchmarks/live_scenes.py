@@ -9,9 +9,9 @@ from tests.control.world import World, pod, world
 
 from benchmarks.figures import Figure
 from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.embedded.cluster import Conditions
-from gpuscaler.embedded.machines import name_of
-from gpuscaler.embedded.pacing import PacedLoop
+from gpuscaler.embedded.nodes.machines import name_of
+from gpuscaler.embedded.serving.cluster import Conditions
+from gpuscaler.embedded.serving.pacing import PacedLoop
 from gpuscaler.kube import resources
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy

@@ -19,9 +19,9 @@ import trustme
 from tests.model import realistic
 
 from benchmarks.fleet import sized
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.kinds import NODES, PODS
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.kinds import NODES, PODS
+from gpuscaler.embedded.serving.server import serve
 
 #: Every machine has eight GPUs, and as many pods of one GPU each; the others ask for none.
 GPU_PODS = 8

@@ -24,8 +24,8 @@ from tests.metrics.building import pod
 from tests.metrics.real_exporter import exporter
 
 from benchmarks.figures import Figure
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.exporter.footprint import footprint
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.direct import ExporterSource, Scraping

@@ -15,8 +15,8 @@ from typing import Any, cast
 
 from aiohttp import web
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.transport import Answer, Request
 
 _REVIEW = "/apis/authorization.k8s.io/v1/subjectaccessreviews"

@@ -13,9 +13,9 @@ import yaml
 from tests.control.managing import managed
 from tests.patience import PATIENCE
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.transport import Answer, Request
 

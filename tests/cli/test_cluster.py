@@ -17,7 +17,7 @@ import yaml
 from click.testing import CliRunner
 
 from gpuscaler.cli.cluster import cluster, nodes_of
-from gpuscaler.embedded.certificates import self_signed
+from gpuscaler.embedded.serving.certificates import self_signed
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unauthorized, Unreachable
 from gpuscaler.kube.http import HttpTransport

@@ -32,8 +32,8 @@ from gpuscaler.control.records.packing import packed
 from gpuscaler.control.records.records import Decision
 from gpuscaler.control.records.reporting import body_of, status_in
 from gpuscaler.control.records.status import Process, Status
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.portforward import PodPort

@@ -30,10 +30,10 @@ from gpuscaler.embedded.aws.memory import LoopExecutor
 from gpuscaler.embedded.aws.node_faults import Nodes
 from gpuscaler.embedded.aws.nodes import NAMING, follow
 from gpuscaler.embedded.aws.scaling import reclaim
-from gpuscaler.embedded.cluster import Conditions as ClusterConditions
-from gpuscaler.embedded.cluster import EmbeddedCluster
-from gpuscaler.embedded.machines import Machines
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.nodes.machines import Machines
+from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
+from gpuscaler.embedded.serving.cluster import EmbeddedCluster
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, NODES, PODS
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import RunSettings

@@ -5,9 +5,9 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from random import Random
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.nodes.scheduling import Scheduler
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.embedded.workloads.controllers import Workloads
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.picture import Picture

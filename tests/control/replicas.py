@@ -17,7 +17,7 @@ from gpuscaler.control.cloud import CALL_SECONDS
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.running import Made, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.errors import NotFound, Unreachable
 from gpuscaler.kube.resources import LEASES
 from gpuscaler.kube.transport import Answer, Request

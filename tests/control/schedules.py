@@ -24,9 +24,9 @@ from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.clouds.simulated_provider import CallFaults, provider_id
 from gpuscaler.control.store import KEY
-from gpuscaler.embedded import faults
-from gpuscaler.embedded.cluster import Conditions
-from gpuscaler.embedded.failures import Failure
+from gpuscaler.embedded.apiserver import faults
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.transport import Request

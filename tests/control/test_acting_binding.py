@@ -7,10 +7,10 @@ import pytest
 from tests.control.world import pod
 
 from gpuscaler.control.acting import Actor, Outcome
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS

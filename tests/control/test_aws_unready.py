@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.kube.resources import NODES, PODS
 
 

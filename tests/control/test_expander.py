@@ -13,8 +13,8 @@ from tests.control.test_running import Cluster, Ticking
 from tests.control.world import pod
 
 from gpuscaler.control.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PriorityExpander, Standing
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS

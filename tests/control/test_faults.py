@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.control.world import BEGAN, ONE_GPU_MACHINES, World, world
 
-from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.

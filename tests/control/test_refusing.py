@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 from tests.control.world import World, pod, world
 
-from gpuscaler.embedded.scheduling import Scheduler
+from gpuscaler.embedded.nodes.scheduling import Scheduler
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node

@@ -14,10 +14,10 @@ from gpuscaler.control.expander import NAME, NAMESPACE
 from gpuscaler.control.records import service
 from gpuscaler.control.running import Place, Running
 from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.embedded import providers
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.leases import NAMESPACE as NODE_LEASES
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.nodes import providers
+from gpuscaler.embedded.nodes.leases import NAMESPACE as NODE_LEASES
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.requests import about
 from gpuscaler.kube.resources import NODES, PODS, WATCHED

@@ -18,12 +18,12 @@ from gpuscaler.control.records.records import Records
 from gpuscaler.control.running import Made, MakeProvider, MakeRecords, Place, Running, UnusableError
 from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.control.store import StoreError
-from gpuscaler.embedded import providers
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.kubelets import Kubelets
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.nodes import providers
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.picture import Picture

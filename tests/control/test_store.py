@@ -10,7 +10,7 @@ from tests.control.test_faults import bought, lives
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.control.store import MOST_UNPACKED, MemoryStore, OvertakenError, UnreadableError
-from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.lifecycle.memory import Memory
 

@@ -10,7 +10,7 @@ from gpuscaler.clouds.delays import Faults
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
 from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.controller import Pace
-from gpuscaler.embedded.alone import node_named, ready_at
+from gpuscaler.embedded.serving.alone import node_named, ready_at
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
 

@@ -8,10 +8,10 @@ import pytest
 from tests.control.world import ONE_GPU_MACHINES, Deaths, World, pod, world
 
 from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.embedded import scheduling
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.nodes import scheduling
+from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS, PODS
 from gpuscaler.model.well_known import CLOSING_TAINTS, KEPT_TAINT
 

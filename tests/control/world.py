@@ -21,8 +21,8 @@ from gpuscaler.control.controller import Controller, Pace
 from gpuscaler.control.holding import Brake, change
 from gpuscaler.control.pools import FoundPools
 from gpuscaler.control.store import MemoryStore
-from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS

@@ -9,7 +9,7 @@ import msgspec
 from tests.e2e.objects import Json, pod
 from tests.e2e.stage import PATIENCE, Stage, stage, until
 
-from gpuscaler.embedded.binding import SOFT, Binder
+from gpuscaler.embedded.nodes.binding import SOFT, Binder
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from gpuscaler.model.cluster import Cluster

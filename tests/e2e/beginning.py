@@ -6,7 +6,7 @@ from tests.e2e.objects import deployment, pod_spec
 from tests.e2e.rights import QUICK, Installed, Outcomes, Right, installed, keep
 from tests.e2e.stage import PATIENCE, Controller, Stage, until
 
-from gpuscaler.embedded.plugins import NAMESPACE as PLUGINS
+from gpuscaler.embedded.nodes.plugins import NAMESPACE as PLUGINS
 from gpuscaler.kube.resources import LEASES
 
 #: Rights that nothing begins without, and those that are missed one after the other until a pod runs.

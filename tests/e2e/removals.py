@@ -17,7 +17,7 @@ from gpuscaler.control.records.removals import RemovalNow
 from gpuscaler.control.records.reporting import status_in
 from gpuscaler.control.running import MakeProvider, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.embedded import providers
+from gpuscaler.embedded.nodes import providers
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound

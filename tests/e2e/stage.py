@@ -23,8 +23,8 @@ import yaml
 
 from gpuscaler.embedded.controlplane.building import API_SERVER, ASSETS, DEFAULT, Programs, Progress, programs
 from gpuscaler.embedded.controlplane.plane import ControlPlane
-from gpuscaler.embedded.kubelets import Kubelets
-from gpuscaler.embedded.leases import Leases
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.nodes.leases import Leases
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound

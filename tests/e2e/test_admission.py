@@ -13,7 +13,7 @@ from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import CLOUD, NAMESPACE, ROLES, Json, Stage, client, stage, until
 
 from gpuscaler.control.acting import Actor
-from gpuscaler.embedded.providers import naming_in
+from gpuscaler.embedded.nodes.providers import naming_in
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Forbidden

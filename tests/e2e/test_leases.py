@@ -6,7 +6,7 @@ import time
 import pytest
 from tests.e2e.stage import Json, Stage, stage, until
 
-from gpuscaler.embedded.alone import PLAIN, node_named, ready_at
+from gpuscaler.embedded.serving.alone import PLAIN, node_named, ready_at
 from gpuscaler.kube.resources import LEASES, NODES
 
 pytestmark = pytest.mark.e2e

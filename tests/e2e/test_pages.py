@@ -20,7 +20,7 @@ from tests.e2e.stage import NAMESPACE, Json, Stage, stage, version
 from gpuscaler.control.records.reporting import body_of
 from gpuscaler.control.records.status import Process, Status
 from gpuscaler.control.records.why import Answer
-from gpuscaler.embedded.forwarding import forward
+from gpuscaler.embedded.apiserver.objects.forwarding import forward
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS, Resource
 

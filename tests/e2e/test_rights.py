@@ -20,7 +20,7 @@ from tests.e2e.rights import ELSEWHERE, NODE_LEASES, QUICK, Installed, Outcomes,
 from tests.e2e.stage import CLOUD, Controller, Stage, stage, until
 
 from gpuscaler.control.acting import Actor
-from gpuscaler.embedded.providers import naming_in
+from gpuscaler.embedded.nodes.providers import naming_in
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import EVENTS, LEASES, NAMESPACES, PODS, WATCHED, Resource

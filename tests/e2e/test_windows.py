@@ -6,7 +6,7 @@ import pytest
 from tests.e2e.objects import Json, pod
 from tests.e2e.stage import CLOUD, Stage, free_port, stage, until, version
 
-from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
+from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.errors import Conflict, NotFound
 from gpuscaler.kube.resources import DAEMON_SETS, NODES
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT

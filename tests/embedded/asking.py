@@ -7,8 +7,8 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.transport import Request, Transport
 
 #: 2026-01-01T00:00:00Z

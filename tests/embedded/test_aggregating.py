@@ -15,7 +15,7 @@ from aiohttp import web
 from tests.embedded.asking import TABLE, Asker, asker
 
 from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
-from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.serving.authorities import Authority
 
 pytestmark = pytest.mark.looptime(False)  # real sockets take real time

@@ -3,7 +3,7 @@
 import asyncio
 import json
 
-from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.kube.transport import Request
 
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.embedded.asking import NODES, PODS, TABLE, asker, config_map, node, pod
 
-from gpuscaler.embedded.columns import lasting
-from gpuscaler.embedded.kinds import KINDS
-from gpuscaler.embedded.pod_words import pod_status
+from gpuscaler.embedded.apiserver.kinds import KINDS
+from gpuscaler.embedded.apiserver.kubectl.columns import lasting
+from gpuscaler.embedded.apiserver.kubectl.pod_words import pod_status
 from gpuscaler.kube import resources
 
 AGGREGATED = {"accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,application/json"}

@@ -12,9 +12,9 @@ import pytest
 from tests.embedded.kubectl_building import kubectl
 
 from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.model.pools import Policy
 
 pytestmark = [pytest.mark.conformance, pytest.mark.looptime(False)]

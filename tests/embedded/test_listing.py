@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.embedded.asking import CONFIG_MAPS, PODS, Asker, asker, config_map, pod, virtual_clock
 from tests.soaking import examples
 
-from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.apiserver.api import ApiServer
 
 
 async def _named(ask: Asker, path: str, **query: Any) -> list[str]:

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 from tests.embedded.asking import CONFIG_MAPS, MERGE, NODES, PODS, asker, config_map, node, pod, virtual_clock
 
-from gpuscaler.embedded.api import ApiServer
+from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.kube.transport import Request
 
 

@@ -17,7 +17,7 @@ from aiohttp import web
 from tests.cli.test_cluster import reaching, running
 from tests.metrics.test_command_service import World, listening
 
-from gpuscaler.embedded.kinds import BY_NAME
+from gpuscaler.embedded.apiserver.kinds import BY_NAME
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import DEPLOYMENTS, PODS, Resource
 

@@ -1,6 +1,6 @@
 """A device plugin for worlds in which nobody opens machines for a moment: as they are shipped, plugins would get no pods there."""
 
-from gpuscaler.embedded.plugins import NAMESPACE, PLUGINS
+from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import DAEMON_SETS
 

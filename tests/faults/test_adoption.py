@@ -20,9 +20,9 @@ from gpuscaler.clouds.machines import LOST, RECLAIMED
 from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.clouds.simulated_provider import provider_id
-from gpuscaler.embedded import machines
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL

@@ -15,8 +15,8 @@ from tests.faults.guarding import BUSY_STRANGER, Watch
 from tests.faults.kit import all_bound, bought, faulty, recorded, status
 
 from gpuscaler.clouds.delays import Delay
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.holds import Hold

@@ -13,8 +13,8 @@ from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, market
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
 from gpuscaler.control.controller import FRESH_PICTURE, Pace
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Answer, Request
 

@@ -12,7 +12,7 @@ from tests.faults.kit import faulty, status
 from gpuscaler.clouds.delays import Absent, Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.devices import Devices, Promise
+from gpuscaler.embedded.nodes.devices import Devices, Promise
 from gpuscaler.kube.resources import PODS
 
 

@@ -5,7 +5,7 @@ from tests.control.world import ONE_GPU_MACHINES
 from tests.faults.kit import all_bound, bought, faulty, status, watch_of
 
 from gpuscaler.control.controller import Pace
-from gpuscaler.embedded.plugins import PLUGINS
+from gpuscaler.embedded.nodes.plugins import PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS
 
 GPU = "nvidia.com/gpu"

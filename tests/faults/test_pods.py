@@ -18,7 +18,7 @@ from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.control.records.pages import about_pod
 from gpuscaler.control.records.service import Service
 from gpuscaler.control.records.why import why_node, why_pod
-from gpuscaler.embedded import machines
+from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Resource
 from gpuscaler.model.pods import Owner
 

@@ -25,9 +25,9 @@ from gpuscaler.clouds.simulated_provider import SimulatedProvider
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.store import FORM_KEY, KEY, MemoryStore
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.credentials import TokenFile
 from gpuscaler.kube.picture import News, Taken

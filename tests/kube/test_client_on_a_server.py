@@ -12,8 +12,8 @@ import trustme
 import yaml
 from tests.kube.servers import server_context
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, Unauthorized

@@ -13,10 +13,10 @@ import trustme
 from tests.kube.scripted import pod
 from tests.model import realistic
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.faults import Fault, broken, throttled, unavailable
-from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.faults import Fault, broken, throttled, unavailable
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.credentials import Credentials, Fixed, Presented, TokenFile
 from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unauthorized, Unreachable

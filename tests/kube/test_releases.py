@@ -11,8 +11,8 @@ import pytest
 from tests.model.releases.fields import full, releases
 
 from gpuscaler.control.attempts import Attempts
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.leases import LeaderElection
 from gpuscaler.kube.resources import CORE_EVENTS, LEASES

@@ -9,8 +9,8 @@ from typing import Any
 
 from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing

@@ -21,10 +21,10 @@ from tests.metrics.prometheus_double import PrometheusDouble
 from tests.metrics.test_direct import EXPORTERS, exporter
 from yarl import URL
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import CONFIG_MAPS, NAMESPACES, PODS

@@ -14,8 +14,8 @@ import structlog
 from aiohttp import web
 from tests.metrics.building import pod
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
 from gpuscaler.metrics.direct import ExporterSource, Scraping, Trail

@@ -16,8 +16,8 @@ from tests.metrics.building import pod
 from tests.metrics.real_exporter import exporter
 from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real_prometheus
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.discovering import Discoverer, Looks
 from gpuscaler.metrics.evaluating import Evaluator, Timing

@@ -19,8 +19,8 @@ from tests.metrics.building import pod
 from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
 from tests.metrics.test_command_service import listening
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.api.answering import Answering
 from gpuscaler.metrics.api.paths import read as read_path

@@ -49,7 +49,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     **aws: Any,
 ) -> None:
     """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that play pods, controllers."""
-    from gpuscaler.embedded.alone import Alone, TakenError
+    from gpuscaler.embedded.serving.alone import Alone, TakenError
 
     def ready(url: str) -> None:
         click.echo(f"The API server is at {url}\nTry: kubectl --kubeconfig {kubeconfig} get nodes")
@@ -90,8 +90,8 @@ def _real(
     beside: "Beside | None",
 ) -> "RealAlone":
     """A real control plane, whose programs are compiled first where that was not done yet."""
-    from gpuscaler.embedded.alone import check_ours
     from gpuscaler.embedded.controlplane.alone import RealAlone
+    from gpuscaler.embedded.serving.alone import check_ours
 
     # Before minutes of compiling.
     check_ours(kubeconfig)
@@ -100,7 +100,7 @@ def _real(
 
 def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
     """The Nodes that ``--nodes`` asks for."""
-    from gpuscaler.embedded.alone import PLAIN, node_named
+    from gpuscaler.embedded.serving.alone import PLAIN, node_named
     from gpuscaler.model.well_known import POOL_LABEL
     from gpuscaler.settings import SettingsError, parse_policy
 

@@ -71,7 +71,7 @@ def demo(  # noqa: PLR0917 - click passes them by their names
     of it the spot market runs dry. Nothing is needed, and nothing outside of the process is touched but the folder of the report.
     """
     from gpuscaler.cli.reporting import writable
-    from gpuscaler.embedded.pacing import PacedLoop
+    from gpuscaler.embedded.serving.pacing import PacedLoop
 
     told = _scenario(trace_file, seed)
     check(control_plane, kubernetes)

@@ -84,7 +84,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
     from gpuscaler.control import aws
     from gpuscaler.control.records.service import make as make_records
     from gpuscaler.control.running import Running
-    from gpuscaler.embedded import providers
+    from gpuscaler.embedded.nodes import providers
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.serving.logs import lines_to
 

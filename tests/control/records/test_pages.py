@@ -18,8 +18,8 @@ from gpuscaler.control.records.pages import Pages
 from gpuscaler.control.records.replaying import replayed
 from gpuscaler.control.records.reporting import Reporter
 from gpuscaler.control.records.status import Process
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
 from gpuscaler.serving.server import serve

@@ -30,7 +30,7 @@ from gpuscaler.control.records.service import Service, Surroundings
 from gpuscaler.control.records.status import Process, Status, status_of
 from gpuscaler.control.records.why import why_pod
 from gpuscaler.control.running import UnusableError
-from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, PODS
 from gpuscaler.kube.transport import Answer, Request

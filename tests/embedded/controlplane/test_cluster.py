@@ -3,9 +3,9 @@
 import pytest
 
 from gpuscaler.cli.control_plane import ended
-from gpuscaler.embedded.cluster import Conditions
 from gpuscaler.embedded.controlplane.cluster import RealCluster
 from gpuscaler.embedded.controlplane.processes import EndedError
+from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.kube.access import Access
 from gpuscaler.model.pools import Policy
 

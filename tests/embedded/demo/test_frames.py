@@ -6,7 +6,7 @@ from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.embedded.demo.frames import Machine, Pending, pending_of, pools_of
-from gpuscaler.embedded.machines import name_of
+from gpuscaler.embedded.nodes.machines import name_of
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy

@@ -11,7 +11,7 @@ from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.embedded.demo.frames import Frame
 from gpuscaler.embedded.demo.scenario import scenario
 from gpuscaler.embedded.demo.stage import Demo
-from gpuscaler.embedded.pacing import PacedLoop
+from gpuscaler.embedded.serving.pacing import PacedLoop
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport

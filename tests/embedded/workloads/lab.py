@@ -9,7 +9,7 @@ import msgspec
 from tests.embedded.asking import virtual_clock
 
 from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.embedded.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.kube.resources import NODES, PODS, Resource
 from gpuscaler.model.pools import Policy
 

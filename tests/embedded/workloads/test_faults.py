@@ -6,7 +6,7 @@ from random import Random
 import pytest
 from tests.embedded.workloads.lab import Lab, lab
 
-from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.resources import DAEMON_SETS, DEPLOYMENTS, JOBS, NODES, STATEFUL_SETS
 

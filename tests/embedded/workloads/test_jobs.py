@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from tests.embedded.workloads.lab import Lab, lab
 
-from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.embedded.workloads.indexes import indexes_of, text_of
 from gpuscaler.kube.resources import JOBS, NODES, PODS
 

@@ -7,7 +7,7 @@ from tests.control.world import QUICK, World, pod, world
 
 from gpuscaler.clouds.delays import Faults
 from gpuscaler.clouds.protocol import Order
-from gpuscaler.embedded.leases import NAMESPACE
+from gpuscaler.embedded.nodes.leases import NAMESPACE
 from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, tolerated
 from gpuscaler.kube.resources import LEASES, NODES, PODS
 

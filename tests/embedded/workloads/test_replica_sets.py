@@ -2,7 +2,7 @@
 
 from tests.embedded.workloads.lab import lab, names
 
-from gpuscaler.embedded.faults import Fault, broken
+from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.resources import NODES, PODS, REPLICA_SETS
 
 

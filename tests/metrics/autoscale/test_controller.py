@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 import structlog
 
-from gpuscaler.embedded.api import ApiServer
-from gpuscaler.embedded.failures import Failure
-from gpuscaler.embedded.faults import Fault, Faults
-from gpuscaler.embedded.memory import MemoryTransport
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault, Faults
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.events import EventRecorder

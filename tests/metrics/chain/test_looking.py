@@ -11,8 +11,8 @@ from tests.metrics.building import Serving, pod, serving
 from tests.metrics.chain.test_judging import FAILED
 from tests.metrics.prometheus_double import PrometheusDouble
 
-from gpuscaler.embedded.memory import MemoryTransport
-from gpuscaler.embedded.replies import reply
+from gpuscaler.embedded.apiserver.replies import reply
+from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, NotFound, Unreachable
 from gpuscaler.kube.portforward import NotAnsweredError, PodPort

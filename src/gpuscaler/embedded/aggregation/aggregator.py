@@ -17,10 +17,10 @@ from yarl import URL
 
 from gpuscaler.embedded.aggregation.front_proxy import BundleError, FrontProxy, vouched
 from gpuscaler.embedded.aggregation.registered import UnavailableError, WireApiService, WireReference, endpoint, read, registered
-from gpuscaler.embedded.discovery import AGGREGATED
-from gpuscaler.embedded.kinds import API_SERVICES, ENDPOINTS, KINDS, SERVICES
-from gpuscaler.embedded.replies import reply, text_reply
-from gpuscaler.embedded.store import Store, change_in
+from gpuscaler.embedded.apiserver.kinds import API_SERVICES, ENDPOINTS, KINDS, SERVICES
+from gpuscaler.embedded.apiserver.kubectl.discovery import AGGREGATED
+from gpuscaler.embedded.apiserver.replies import reply, text_reply
+from gpuscaler.embedded.apiserver.store import Store, change_in
 from gpuscaler.kube.transport import Answer, Request
 
 #: Seconds that a server gets to answer a check, and a request that says nothing of it.

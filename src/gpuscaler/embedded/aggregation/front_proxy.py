@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from multidict import CIMultiDict
 
-from gpuscaler.embedded.reviews import USER
+from gpuscaler.embedded.apiserver.kubectl.reviews import USER
 from gpuscaler.serving.authorities import Authority
 
 #: The name in the certificate, and where the authority of it is published.

@@ -10,8 +10,8 @@ from typing import Final
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.embedded.kinds import API_SERVICES, ENDPOINTS, SERVICES
-from gpuscaler.embedded.store import Store, Stored, key_of
+from gpuscaler.embedded.apiserver.kinds import API_SERVICES, ENDPOINTS, SERVICES
+from gpuscaler.embedded.apiserver.store import Store, Stored, key_of
 
 
 class UnavailableError(Exception):

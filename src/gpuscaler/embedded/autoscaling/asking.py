@@ -9,9 +9,9 @@ from urllib.parse import quote
 
 import msgspec
 
-from gpuscaler.embedded.discovery import AGGREGATED
-from gpuscaler.embedded.kinds import BY_NAME
-from gpuscaler.embedded.reviews import AUTOSCALERS
+from gpuscaler.embedded.apiserver.kinds import BY_NAME
+from gpuscaler.embedded.apiserver.kubectl.discovery import AGGREGATED
+from gpuscaler.embedded.apiserver.kubectl.reviews import AUTOSCALERS
 from gpuscaler.embedded.workloads.steps import seconds_of
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Unreachable

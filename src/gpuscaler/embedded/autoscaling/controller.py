@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
+from gpuscaler.embedded.apiserver.kinds import BY_NAME
 from gpuscaler.embedded.autoscaling import showing
 from gpuscaler.embedded.autoscaling.asking import MetricsClient
 from gpuscaler.embedded.autoscaling.reading import replica
-from gpuscaler.embedded.kinds import BY_NAME
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.workloads.mirror import Mirror
 from gpuscaler.embedded.workloads.steps import Object, identity
 from gpuscaler.kube.client import Client

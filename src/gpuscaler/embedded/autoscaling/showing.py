@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from typing import Any
 
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.model.quantities import format_quantity
 from gpuscaler.simulation.horizontal.history import History
 from gpuscaler.simulation.horizontal.specs import Autoscaler, Current, Metric

@@ -17,8 +17,8 @@ from gpuscaler.embedded.aws.nodes import NAMING, follow
 from gpuscaler.embedded.aws.queues import make
 from gpuscaler.embedded.aws.series import series_of
 from gpuscaler.embedded.aws.server import Serving, serve
-from gpuscaler.embedded.kubelets import Kubelets
-from gpuscaler.embedded.machines import Machines
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.kube.client import Client
 
 #: The queue that is told of interruptions from the beginning.

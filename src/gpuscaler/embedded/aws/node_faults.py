@@ -8,8 +8,8 @@ import msgspec
 from msgspec import Struct
 
 from gpuscaler.embedded.aws.reading import Request
-from gpuscaler.embedded.devices import Devices
-from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.embedded.nodes.devices import Devices
+from gpuscaler.embedded.nodes.kubelets import Kubelets
 
 
 class Restart(Struct, frozen=True, forbid_unknown_fields=True):

@@ -22,7 +22,7 @@ from gpuscaler.embedded.aws.kubelet_writes import finish, shown_memory
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
 from gpuscaler.embedded.aws.zones import zone_id
-from gpuscaler.embedded.machines import Machines, Naming
+from gpuscaler.embedded.nodes.machines import Machines, Naming
 from gpuscaler.model.pods import Resources
 
 _LOG = structlog.get_logger(__name__)

@@ -9,12 +9,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpuscaler.embedded.alone import PULL, check_ours, ready_at, text_of, write
 from gpuscaler.embedded.aws.beside import Beside
-from gpuscaler.embedded.cluster import UNLIMITED
 from gpuscaler.embedded.controlplane.building import Programs
 from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
-from gpuscaler.embedded.kubelets import Kubelets
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.serving.alone import PULL, check_ours, ready_at, text_of, write
+from gpuscaler.embedded.serving.cluster import UNLIMITED
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture

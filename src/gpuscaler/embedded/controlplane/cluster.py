@@ -7,10 +7,10 @@ from random import Random
 from gpuscaler.clouds.machines import CloudEvent
 from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.clouds.simulated_provider import SimulatedProvider
-from gpuscaler.embedded.cluster import UNLIMITED, Conditions
 from gpuscaler.embedded.controlplane.plane import ControlPlane
-from gpuscaler.embedded.kubelets import Kubelets
-from gpuscaler.embedded.machines import Machines
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.nodes.machines import Machines
+from gpuscaler.embedded.serving.cluster import UNLIMITED, Conditions
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.picture import Picture

@@ -10,11 +10,11 @@ from typing import Any, Final
 
 import yaml
 
-from gpuscaler.embedded.alone import NAME
 from gpuscaler.embedded.controlplane import flags
 from gpuscaler.embedded.controlplane.building import API_SERVER, CONTROLLERS, ETCD, NAMES, SCHEDULER, Programs
 from gpuscaler.embedded.controlplane.flags import FIRST_SERVICE, HOST, Layout, Ports
 from gpuscaler.embedded.controlplane.processes import EndedError, Process
+from gpuscaler.embedded.serving.alone import NAME
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable

@@ -11,7 +11,7 @@ from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import offering as named
 from gpuscaler.control.records.words import spoken
 from gpuscaler.embedded.demo.tally import GPU
-from gpuscaler.embedded.machines import name_of
+from gpuscaler.embedded.nodes.machines import name_of
 from gpuscaler.lifecycle.memory import state_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node

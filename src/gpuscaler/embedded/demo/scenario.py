@@ -5,8 +5,8 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.clouds.markets import Key, Markets, Steps
-from gpuscaler.embedded.cluster import Conditions
 from gpuscaler.embedded.demo.workload import cut, drawn
+from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.jobs import Trace
 

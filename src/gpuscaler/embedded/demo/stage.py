@@ -12,15 +12,15 @@ from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.records import Records, Sink
 from gpuscaler.control.running import Made, Place, Running
 from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.embedded.cluster import EmbeddedCluster
 from gpuscaler.embedded.controlplane.cluster import RealCluster
 from gpuscaler.embedded.controlplane.plane import ControlPlane
 from gpuscaler.embedded.demo.frames import Frame, pending_of, pools_of
 from gpuscaler.embedded.demo.scenario import Scenario, conditions
 from gpuscaler.embedded.demo.tally import GPU, Tally
 from gpuscaler.embedded.demo.workload import NAMESPACE, submissions
-from gpuscaler.embedded.pacing import PacedLoop
-from gpuscaler.embedded.server import serve
+from gpuscaler.embedded.serving.cluster import EmbeddedCluster
+from gpuscaler.embedded.serving.pacing import PacedLoop
+from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.events import EventRecorder
@@ -80,7 +80,7 @@ class DemoRecords(Records):
 
 
 class Demo:
-    """One demo, to be run in a :class:`~gpuscaler.embedded.pacing.PacedLoop`.
+    """One demo, to be run in a :class:`~gpuscaler.embedded.serving.pacing.PacedLoop`.
 
     ``began`` is the wall clock at its beginning, in seconds since the epoch. With a ``plane``, that is what it runs on, in any loop.
     """

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.embedded.plugins import is_plugin
+from gpuscaler.embedded.nodes.plugins import is_plugin
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.simulation.meter import Sample

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.workloads.mirror import Mirror
 from gpuscaler.embedded.workloads.steps import Object, is_finished, name_of
 from gpuscaler.kube.client import Client

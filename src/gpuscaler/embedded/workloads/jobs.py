@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.workloads.indexes import indexes_of, text_of
 from gpuscaler.embedded.workloads.steps import (
     Object,

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.embedded.leases import NAMESPACE
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.leases import NAMESPACE
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.workloads.mirror import Mirror
 from gpuscaler.embedded.workloads.steps import Object, is_finished, is_leaving, name_of
 from gpuscaler.kube.client import Client

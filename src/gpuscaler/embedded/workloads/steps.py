@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct, field
 
-from gpuscaler.embedded.scheduling import timestamp
+from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.kube.resources import Resource
 
 Object = dict[str, Any]

@@ -1,0 +1,1 @@
+"""What kubectl asks for beside the objects: tables, discovery, OpenAPI, warnings, reviews of access."""

@@ -1,0 +1,42 @@
+"""Tables, which is what ``kubectl get`` asks for and prints."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuscaler.embedded.apiserver.failures import bad_request
+from gpuscaler.embedded.apiserver.kinds import Kind
+from gpuscaler.embedded.apiserver.kubectl.columns import COLUMNS, GENERIC
+from gpuscaler.embedded.apiserver.store import STORED_AS, Object
+from gpuscaler.kube.transport import Request
+
+
+def wanted(request: Request) -> bool:
+    """Whether the first kind of answer that the client would take is a table."""
+    first = request.headers.get("accept", "").partition(",")[0]
+    return "as=Table" in first and "g=meta.k8s.io" in first
+
+
+def table(kind: Kind, objects: Sequence[Object], *, now: float, request: Request) -> Object:
+    """``objects`` as rows of what a person wants to see of them at ``now``, in POSIX seconds.
+
+    Source of the columns: ``k8s.io/kubernetes/pkg/printers/internalversion/printers.go``, Kubernetes 1.35.
+    """
+    columns = COLUMNS.get(STORED_AS.get(kind, kind).qualified, GENERIC)
+    keep = request.query.get("includeObject") or "Metadata"
+    if keep not in ("None", "Metadata", "Object"):
+        raise bad_request(f'unrecognized includeObject value: "{keep}"')
+    rows: list[Any] = []
+    for obj in objects:
+        row: Object = {"cells": [column.cell(obj, now) for column in columns]}
+        if keep == "Metadata":
+            row["object"] = {"kind": "PartialObjectMetadata", "apiVersion": "meta.k8s.io/v1", "metadata": obj["metadata"]}
+        elif keep == "Object":
+            row["object"] = obj
+        rows.append(row)
+    return {
+        "kind": "Table",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": {},
+        "columnDefinitions": [column.definition() for column in columns],
+        "rows": rows,
+    }

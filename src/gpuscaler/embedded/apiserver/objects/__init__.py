@@ -1,0 +1,1 @@
+"""What the API server does to objects of certain kinds: admission, defaults, evictions, subresources."""

@@ -1,0 +1,293 @@
+"""Devices of simulated machines: on a Node they are there only while the pod of their device plugin runs on it.
+
+Only the API is used, so that this works against any API server whose cluster has a DaemonSet controller, a scheduler and kubelets.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from random import Random
+from typing import Any, Final, cast
+
+import msgspec
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.clouds.delays import NO_FAULTS, Absent, Faults
+from gpuscaler.clouds.machines import is_device
+from gpuscaler.embedded.nodes.plugin_pods import PluginPod, PluginPods
+from gpuscaler.embedded.nodes.plugins import Plugin, plugin_of
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import AlreadyExists, ApiError, NotFound, Unreachable
+from gpuscaler.kube.reflector import Batch, Reflector
+from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
+from gpuscaler.kube.turns import Turn
+from gpuscaler.model.pods import Resources
+
+_LOG = structlog.get_logger(__name__)
+#: The kubelet keeps the capacity of a plugin that has gone for so long (``endpointStopGracePeriod`` of its device manager), in seconds.
+#: What is allocatable is 0 at once.
+CAPACITY_KEPT: Final = 300.0
+#: Pauses between tries when the API server does not answer, in seconds.
+FIRST_PAUSE, LONGEST_PAUSE = 0.5, 10.0
+
+
+class Promise(Struct, frozen=True):
+    """What the plugins of a machine show on its Node, ``delay`` seconds after their pods run there; infinite where they never do."""
+
+    instance: str
+    instance_type: str
+    amounts: Resources
+    delay: float
+
+
+class Devices:
+    """Shows what :meth:`promise` d machines have while their plugins run, for as long as :meth:`run` runs.
+
+    ``now`` is the wall clock, of which ``speed`` seconds pass in a second of the event loop. DaemonSets are made when a machine comes
+    that needs them, and never again: who deletes one ends its devices. ``faults`` say what goes wrong by itself; more goes wrong by calls.
+    """
+
+    def __init__(self, client: Client, *, now: Callable[[], float], speed: float = 1.0, faults: Faults = NO_FAULTS, seed: int = 0) -> None:
+        self.faults = faults
+        self._seed = seed
+        self._client, self._now, self._speed = client, now, speed
+        self._promised: dict[str, Promise] = {}
+        #: What we wrote, or read, of a node's devices; capacity and allocatable.
+        self._capacity: dict[str, dict[str, int]] = {}
+        self._shown: dict[str, dict[str, int]] = {}
+        self._pods: dict[str, PluginPod] = {}
+        #: Those of them that run, by node and plugin.
+        self._running: dict[tuple[str, str], dict[str, PluginPod]] = {}
+        #: When the devices of a plugin on a node show, by the pod's uid; and since when there has been none.
+        self._shows: dict[tuple[str, str], tuple[str, float]] = {}
+        self._stopped: dict[tuple[str, str], float] = {}
+        #: Until when plugins are away that restart, by node and plugin, and what was hidden by calls.
+        self._away: dict[tuple[str, str], float] = {}
+        self._hidden: list[Absent] = []
+        #: How many devices are broken for good, by node and resource.
+        self._broken: dict[tuple[str, str], int] = {}
+        self._installed: set[str] = set()
+        self._wanted: asyncio.Queue[Plugin] = asyncio.Queue()
+        self._dirty: dict[str, None] = {}
+        self._stirred = asyncio.Event()
+        self._listed = False
+
+    def promise(self, node: str, promise: Promise) -> None:
+        """A machine is, or will be, the Node ``node``."""
+        devices = {name: amount for name, amount in promise.amounts.items() if is_device(name)}
+        if not devices:
+            return
+        if node not in self._promised or self._promised[node].instance != promise.instance:
+            self._drop(node)
+            self._restart_later(node, promise.instance, 0)
+        self._promised[node] = replace(promise, amounts=devices)
+        for plugin in map(plugin_of, devices):
+            if plugin.name not in self._installed:
+                self._installed.add(plugin.name)
+                self._wanted.put_nowait(plugin)
+        self._stir(node)
+
+    def seen(self, node: str, status: Mapping[str, Any]) -> None:
+        """What a Node showed when this process began."""
+        self._shown[node] = _counts(status.get("allocatable"))
+        self._capacity[node] = _counts(status.get("capacity"))
+
+    def forget(self, node: str, instance: str) -> None:
+        """The machine ``instance`` is gone."""
+        if node in self._promised and self._promised[node].instance == instance:
+            self._drop(node)
+
+    def restart(self, node: str = "", *, seconds: float = 45.0, plugin: str = "") -> None:
+        """A device plugin restarts: its devices are away for so long. Without ``node`` on all nodes, without ``plugin`` all of them."""
+        for name, promise in self._promised.items():
+            for made in {plugin_of(resource).name for resource in promise.amounts}:
+                if node in ("", name) and plugin in ("", made):
+                    self._away[name, made] = self._now() + seconds
+                    self._stir(name)
+
+    def spoil(self, node: str, resource: str, count: int = 1) -> None:
+        """Devices of a node are broken from now on: the kubelet still counts them in what the node has, and gives them to no pod."""
+        self._broken[node, resource] = self._broken.get((node, resource), 0) + count
+        self._stir(node)
+
+    def hide(self, resource: str = "", instance_type: str = "") -> None:
+        """From now on no machine of the type shows the resource, whatever it is sold with; what is empty means all of them."""
+        self._hidden.append(Absent(resource, instance_type))
+        self._stir_all()
+
+    def unhide(self) -> None:
+        """What :meth:`hide` has hidden comes."""
+        self._hidden.clear()
+        self._stir_all()
+
+    @property
+    def hidden(self) -> Sequence[Absent]:
+        """What calls have hidden."""
+        return tuple(self._hidden)
+
+    def _restart_later(self, node: str, instance: str, times: int) -> None:
+        """Have the plugins of a node restart when their time has come, again and again."""
+        if self.faults.plugin_hours:
+            luck = Random(f"{self._seed}/plugin/{instance}/{times}")
+            wait = luck.expovariate(1.0) * self.faults.plugin_hours * 3600.0 / self._speed
+            asyncio.get_running_loop().call_later(wait, self._restarts, node, instance, times)
+
+    def _restarts(self, node: str, instance: str, times: int) -> None:
+        if node in self._promised and self._promised[node].instance == instance:
+            self.restart(node, seconds=self.faults.plugin_seconds)
+            self._restart_later(node, instance, times + 1)
+
+    def _drop(self, node: str) -> None:
+        known = self._promised.pop(node, None)
+        for book in (self._shown, self._capacity) if known is not None else ():
+            book.pop(node, None)
+        for key in [key for key in (*self._shows, *self._stopped, *self._away) if key[0] == node]:
+            for moments in (self._shows, self._stopped, self._away):
+                moments.pop(key, None)
+        for name in known.amounts if known is not None else ():
+            self._broken.pop((node, name), None)
+
+    def _stir_all(self) -> None:
+        for node in self._promised:
+            self._stir(node)
+
+    def _stir(self, node: str) -> None:
+        self._dirty[node] = None
+        self._stirred.set()
+
+    # What runs
+
+    def _receive(self, batch: Batch) -> None:
+        for name, item in batch.changes.items():
+            before, pod = self._pods.pop(name, None), cast("PluginPod | None", item)
+            if before is not None:
+                self._running.get((before.node, before.plugin), {}).pop(name, None)
+                self._stir(before.node)
+            if pod is not None:
+                self._pods[name] = pod
+                if pod.running:
+                    self._running.setdefault((pod.node, pod.plugin), {})[name] = pod
+                self._stir(pod.node)
+        if batch.listed and not self._listed:
+            self._listed = True
+            self._stir_all()
+
+    async def run(self) -> None:
+        """Write what nodes have until cancelled."""
+        clock = asyncio.get_running_loop().time
+        reflector = Reflector(self._client, PODS, PluginPods(), self._receive, clock=clock, random=Random(0), turn=Turn())
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._install())
+            # What there is to hear of, there is only once a machine has devices.
+            await self._stirred.wait()
+            tasks.create_task(reflector.run())
+            while True:
+                await self._stirred.wait()
+                self._stirred.clear()
+                nodes, self._dirty = list(self._dirty), {}
+                if self._listed:
+                    await asyncio.gather(*(until_done(lambda node=node: self._settle(node)) for node in nodes))  # type: ignore[misc]
+
+    async def _install(self) -> None:
+        while True:
+            plugin = await self._wanted.get()
+            await until_done(lambda plugin=plugin: self._create(plugin))  # type: ignore[misc]
+
+    async def _create(self, plugin: Plugin) -> None:
+        manifest = plugin.manifest()
+        try:
+            await self._client.create(DAEMON_SETS, manifest, namespace=manifest["metadata"]["namespace"])
+        except AlreadyExists:
+            # Its users have installed it themselves, as they would in a real cluster.
+            return
+
+    # What nodes show
+
+    async def _settle(self, node: str) -> None:
+        promise = self._promised.get(node)
+        if promise is None:
+            return
+        allocatable, capacity = self._due(node, promise)
+        shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
+        patch = {"capacity": _changes(had, capacity), "allocatable": _changes(shown, allocatable)}
+        if not patch["capacity"] and not patch["allocatable"]:
+            return
+        try:
+            found = msgspec.json.decode(await self._client.get(NODES, node))
+            if (found.get("spec") or {}).get("providerID") != promise.instance:
+                return
+            body = {"metadata": {"uid": found["metadata"]["uid"]}, "status": {name: part for name, part in patch.items() if part}}
+            await self._client.merge_patch(NODES, node, body, subresource="status")
+        except NotFound:
+            return
+        self._shown[node], self._capacity[node] = allocatable, capacity
+
+    def _due(self, node: str, promise: Promise) -> tuple[dict[str, int], dict[str, int]]:
+        """What a node has to show by now, allocatable and capacity; it is looked at again when that changes by itself."""
+        now = self._now()
+        shown, had = self._shown.get(node, {}), self._capacity.get(node, {})
+        allocatable, capacity = {}, {}
+        for name, amount in promise.amounts.items():
+            at, kept = self._times(node, promise, plugin_of(name).name, now, showed=bool(shown.get(name)))
+            at = float("inf") if self._is_absent(name, promise) else at
+            for moment in (at, kept):
+                if now < moment < float("inf"):
+                    asyncio.get_running_loop().call_later((moment - now) / self._speed + 0.001, self._stir, node)
+            allocatable[name] = max(amount - self._broken.get((node, name), 0), 0) if at <= now else 0
+            capacity[name] = amount if at <= now else had.get(name, 0) if now < kept else 0
+        return allocatable, capacity
+
+    def _is_absent(self, resource: str, promise: Promise) -> bool:
+        """Whether a machine never shows a resource."""
+        for one in (*self.faults.absent, *self._hidden):
+            luck = Random(f"{self._seed}/absent/{promise.instance}/{resource}")
+            if one.hits(resource, promise.instance_type) and luck.random() < one.share:
+                return True
+        return False
+
+    def _times(self, node: str, promise: Promise, plugin: str, now: float, *, showed: bool) -> tuple[float, float]:
+        """When the devices of a plugin show, and until when their capacity stays although they do not."""
+        key = (node, plugin)
+        pod = next(iter(self._running.get(key, {}).values()), None)
+        if pod is None:
+            self._shows.pop(key, None)
+            since = self._stopped.setdefault(key, now)
+            return float("inf"), since + CAPACITY_KEPT
+        if key not in self._shows or self._shows[key][0] != pod.uid:
+            # A process that comes back finds what its plugin has shown already.
+            unbroken = showed and key not in self._shows and key not in self._stopped
+            self._shows[key] = (pod.uid, now if unbroken else now + promise.delay)
+        at = max(self._shows[key][1], self._away.get(key, 0.0))
+        since = self._stopped.pop(key, now) if at <= now else self._stopped.setdefault(key, now)
+        return at, since + CAPACITY_KEPT
+
+
+def _counts(amounts: Mapping[str, Any] | None) -> dict[str, int]:
+    """The devices among amounts of a Node's status."""
+    return {name: int(amount) for name, amount in (amounts or {}).items() if is_device(name) and str(amount).isdigit()}
+
+
+def _changes(before: Mapping[str, int], after: Mapping[str, int]) -> dict[str, str]:
+    return {name: str(amount) for name, amount in after.items() if before.get(name, 0) != amount}
+
+
+async def failed(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> str:
+    """Try ``write``; why the API server did not take it, empty where it did. What was ``said`` before is not logged again."""
+    try:
+        await write()
+    except (ApiError, Unreachable) as error:
+        if str(error) != said:
+            _LOG.warning("what belongs to a simulated machine could not be written", problem=str(error))
+        return str(error) or type(error).__name__
+    return ""
+
+
+async def until_done(write: Callable[[], Coroutine[Any, Any, None]], said: str = "") -> None:
+    """Try ``write`` until the API server takes it; what it has ``said`` against it before is waited for first."""
+    pause = FIRST_PAUSE
+    said = said or await failed(write)
+    while said:
+        await asyncio.sleep(pause)
+        pause = min(2 * pause, LONGEST_PAUSE)
+        said = await failed(write, said)

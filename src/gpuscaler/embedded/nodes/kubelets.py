@@ -1,0 +1,309 @@
+"""Kubelets of all nodes at once: pods start, run for as long as they say, and end when they are deleted or their node is gone.
+
+Only the API is used, so that this works against any API server.
+"""
+
+import asyncio
+import heapq
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+import structlog
+from msgspec import Struct, field
+
+from gpuscaler.embedded.nodes.admitting import Admission, Refusal
+from gpuscaler.embedded.nodes.leases import Leases
+from gpuscaler.embedded.nodes.plugins import is_plugin
+from gpuscaler.embedded.nodes.scheduling import timestamp
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.reflector import Batch
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+
+_LOG = structlog.get_logger(__name__)
+#: What is to be done to a pod.
+START, SUCCEED, REMOVE, TURN_AWAY = "start", "succeed", "remove", "turn away"
+ALL = (START, SUCCEED, REMOVE, TURN_AWAY)
+#: The phase that a pod must be in for it.
+BEFORE = {START: "Pending", SUCCEED: "Running", TURN_AWAY: "Pending"}
+#: A pod that is deleted gets at most so long, whatever its grace period: nothing in it listens.
+GRACE = 2.0
+#: A pod whose change failed is tried again after so many seconds.
+AGAIN = 1.0
+
+
+class WireContainer(Struct, frozen=True):
+    name: str
+    image: str = ""
+
+
+class WireSpec(Struct, frozen=True):
+    containers: tuple[WireContainer, ...] = ()
+    init: tuple[WireContainer, ...] = field(default=(), name="initContainers")
+
+
+class WireStatus(Struct, frozen=True):
+    started: str = field(default="", name="startTime")
+
+
+class WirePod(Struct, frozen=True):
+    """What a kubelet's status repeats of a pod."""
+
+    spec: WireSpec = WireSpec()
+    status: WireStatus = WireStatus()
+
+
+class Kubelets:
+    """Runs the pods that are bound to nodes, for as long as :meth:`run` runs. ``picture`` has pods and nodes, and must be running.
+
+    ``pull`` tells how many seconds a pod waits for its image on a node, by the node's name, ``plugin_pull`` a device plugin's. ``now`` is
+    the wall clock, of which ``speed`` seconds pass in a second of the event loop. Only nodes that are ``ours`` are played: others have
+    kubelets of their own. Without ``leases`` they renew none, which spares a write for each node every ten seconds.
+    ``lasts`` tells by a node's name after how many seconds its kubelet stops for good.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        picture: Picture,
+        *,
+        now: Callable[[], float],
+        pull: Callable[[str], float],
+        plugin_pull: Callable[[str], float] = lambda _node: 0.0,
+        speed: float = 1.0,
+        ours: Callable[[Node], bool] = lambda _node: True,
+        leases: bool = True,
+        lasts: Callable[[str], float] = lambda _node: float("inf"),
+    ) -> None:
+        self._client, self._now, self._pull, self._speed, self._ours = client, now, pull, speed, ours
+        self._plugin_pull, self._lasts = plugin_pull, lasts
+        self._leases = Leases(client, now=now, again=self._post_ready, speed=speed) if leases else None
+        #: Nodes whose kubelet has stopped.
+        self.stopped: set[str] = set()
+        #: The uids of nodes.
+        self._nodes: dict[str, str] = {}
+        self._pods: dict[str, Pod] = {}
+        self._admission = Admission()
+        #: Of pods that are turned away, by uid.
+        self._refusals: dict[str, Refusal] = {}
+        self._due: list[tuple[float, str, str, str]] = []
+        self._planned: dict[tuple[str, str], str] = {}
+        self._stirred = asyncio.Event()
+        self._writes: set[asyncio.Task[None]] = set()
+        #: What is forbidden, and was told.
+        self._forbidden: set[str] = set()
+        picture.listen(self._hear)
+
+    def _hear(self, batch: Batch) -> None:
+        if batch.model is Node:
+            self._hear_nodes({key: item if isinstance(item, Node) else None for key, item in batch.changes.items()})
+        elif batch.model is Pod:
+            for key, item in batch.changes.items():
+                self._hear_pod(key, item if isinstance(item, Pod) and item.node_name else None)
+
+    def _hear_nodes(self, changes: Mapping[str, Node | None]) -> None:
+        there = {name: node.uid for name, node in changes.items() if node is not None and self._ours(node)}
+        gone = {name for name, node in changes.items() if node is None and name in self._nodes}
+        for name, node in changes.items():
+            self._admission.node_changed(name, node)
+        self._welcome(there)
+        for name in gone:
+            del self._nodes[name]
+        if self._leases is not None:
+            for name in there.keys() - self.stopped:
+                self._leases.keep(name, there[name])
+            for name in gone:
+                self._leases.leave(name)
+        self.stopped -= gone
+        for orphan in [pod for pod in self._pods.values() if pod.node_name in gone] if gone else ():
+            self._plan(orphan, REMOVE, self._now())
+
+    def _hear_pod(self, key: str, pod: Pod | None) -> None:
+        before = self._pods.pop(key, None)
+        if before is not None and (pod is None or pod.uid != before.uid or pod.finished):
+            self._admission.left(before.uid)
+            self._refusals.pop(before.uid, None)
+        if pod is not None:
+            self._pods[key] = pod
+            self._consider(pod)
+        else:
+            for what in ALL:
+                self._planned.pop((key, what), None)
+
+    def stop(self, node: str) -> None:
+        """The kubelet of a node stops: nothing of what it says changes any more, and its pods stay as they are."""
+        self.stopped.add(node)
+        if self._leases is not None:
+            self._leases.leave(node)
+
+    def resume(self, node: str) -> None:
+        """The kubelet of a node is there again, and says so."""
+        if node not in self.stopped:
+            return
+        self.stopped.discard(node)
+        if self._leases is not None and node in self._nodes:
+            self._leases.keep(node, self._nodes[node])
+        for pod in [pod for pod in self._pods.values() if pod.node_name == node]:
+            for what in ALL:
+                self._planned.pop((pod.key, what), None)
+            self._consider(pod)
+
+    async def _post_ready(self, node: str) -> None:
+        """Say that a node is Ready which was declared to be silent."""
+        found = msgspec.json.decode(await self._client.get(NODES, node))
+        known = (found.get("status") or {}).get("conditions") or []
+        if not any((one["type"], one.get("reason")) == ("Ready", "NodeStatusUnknown") for one in known):
+            return
+        moment = timestamp(self._now())
+        ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+        told = [*({**one, "status": "False"} for one in known if one["type"] != "Ready"), {**ready, "lastTransitionTime": moment}]
+        await self._client.merge_patch(NODES, node, {"status": {"conditions": told}}, subresource="status")
+
+    def _stop_later(self, node: str) -> None:
+        if (left := self._lasts(node)) < float("inf"):
+            asyncio.get_running_loop().call_later(left / self._speed, self._stops, node)
+
+    def _stops(self, node: str) -> None:
+        if node in self._nodes:
+            self.stop(node)
+
+    def _welcome(self, there: Mapping[str, str]) -> None:
+        """Nodes are there; pods that were bound to them may have been heard of before."""
+        fresh = there.keys() - self._nodes.keys()
+        self._nodes |= there
+        for name in fresh:
+            self._stop_later(name)
+        for pod in [pod for pod in self._pods.values() if pod.node_name in fresh] if fresh else ():
+            self._consider(pod)
+
+    def _consider(self, pod: Pod) -> None:
+        """What is next for a bound pod."""
+        if pod.node_name not in self._nodes or pod.node_name in self.stopped:
+            return
+        now = self._now()
+        refusal = None if pod.deleted or pod.finished else self._admission.admit(pod)
+        if pod.deleted:
+            self._plan(pod, REMOVE, now + min(GRACE, float(pod.spec.grace_seconds)))
+        elif refusal is not None:
+            self._refusals[pod.uid] = refusal
+            self._plan(pod, TURN_AWAY, now)
+        elif pod.phase == "Pending":
+            pull = self._plugin_pull if _is_plugin(pod) else self._pull
+            self._plan(pod, START, now + pull(pod.node_name))
+        elif pod.phase == "Running" and pod.options.run_for is not None:
+            self._plan(pod, SUCCEED, (pod.started or now) + pod.options.run_for)
+
+    def _plan(self, pod: Pod, what: str, at: float) -> None:
+        """Do ``what`` to this very pod at ``at``, once."""
+        if self._planned.get((pod.key, what)) != pod.uid:
+            self._planned[pod.key, what] = pod.uid
+            heapq.heappush(self._due, (at, pod.key, what, pod.uid))
+            self._stirred.set()
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._work())
+            if self._leases is not None:
+                tasks.create_task(self._leases.run())
+
+    async def _work(self) -> None:
+        try:
+            while True:
+                self._stirred.clear()
+                now = self._now()
+                while self._due and self._due[0][0] <= now + 0.001:
+                    _, key, what, uid = heapq.heappop(self._due)
+                    pod = self._pods.get(key)
+                    # Somebody else may play the same nodes: what has happened meanwhile is not done again.
+                    done_already = pod is None or pod.uid != uid or pod.phase != BEFORE.get(what, pod.phase)
+                    if pod is not None and not done_already and pod.node_name not in self.stopped:
+                        self._spawn(pod, what)
+                    else:
+                        self._planned.pop((key, what), None)
+                left = max(0.001, (self._due[0][0] - now) / self._speed) if self._due else None
+                try:
+                    async with asyncio.timeout(left):
+                        await self._stirred.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            for task in self._writes:
+                task.cancel()
+
+    def _spawn(self, pod: Pod, what: str) -> None:
+        task = asyncio.get_running_loop().create_task(self._change(pod, what))
+        self._writes.add(task)
+        task.add_done_callback(self._writes.discard)
+
+    async def _change(self, pod: Pod, what: str) -> None:
+        try:
+            if what == REMOVE:
+                await self._client.delete(PODS, pod.name, namespace=pod.namespace, uid=pod.uid, grace=0)
+            else:
+                found = msgspec.json.decode(await self._client.get(PODS, pod.name, namespace=pod.namespace), type=WirePod)
+                body = {"metadata": {"uid": pod.uid}, "status": self._status(pod, what, found)}
+                await self._client.merge_patch(PODS, pod.name, body, namespace=pod.namespace, subresource="status")
+        except NotFound:
+            pass
+        except (ApiError, Unreachable) as error:
+            if isinstance(error, Forbidden) and what not in self._forbidden:
+                self._forbidden.add(what)
+                _LOG.warning("a kubelet that is played may not do its work", pod=pod.key, problem=str(error))
+            self._planned.pop((pod.key, what), None)
+            self._plan(pod, what, self._now() + AGAIN * self._speed)
+            return
+        self._forbidden.discard(what)
+        if self._planned.get((pod.key, what)) == pod.uid and what == REMOVE:
+            del self._planned[pod.key, what]
+
+    def _status(self, pod: Pod, what: str, found: WirePod) -> dict[str, Any]:
+        if what == TURN_AWAY:
+            return turned_away(self._refusals[pod.uid])
+        return started(self._now(), found) if what == START else succeeded(self._now(), found)
+
+
+def _is_plugin(pod: Pod) -> bool:
+    return pod.owner.kind == "DaemonSet" and is_plugin(pod.namespace, pod.owner.name)
+
+
+def started(now: float, pod: WirePod) -> dict[str, Any]:
+    """The status of ``pod``, which begins to run."""
+    moment = timestamp(now)
+    state = {"running": {"startedAt": moment}}
+    return {"phase": "Running", "startTime": moment, "conditions": conditions(moment, ready=True), **containers(pod, state, ready=True)}
+
+
+def turned_away(refusal: Refusal) -> dict[str, Any]:
+    """The status of a pod that its kubelet does not admit."""
+    return {"phase": "Failed", "reason": refusal.reason, "message": f"Pod was rejected: {refusal.message}"}
+
+
+def succeeded(now: float, pod: WirePod) -> dict[str, Any]:
+    """The status of ``pod``, which is done."""
+    moment = timestamp(now)
+    ended = {"exitCode": 0, "reason": "Completed", "startedAt": pod.status.started or moment, "finishedAt": moment}
+    return {"phase": "Succeeded", "conditions": conditions(moment, ready=False), **containers(pod, {"terminated": ended}, ready=False)}
+
+
+def containers(pod: WirePod, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    """What is said of the containers: init containers are done at once."""
+    done = {"terminated": {"exitCode": 0, "reason": "Completed"}}
+    told = {
+        "containerStatuses": [_container(one, state, ready=ready) for one in pod.spec.containers],
+        "initContainerStatuses": [_container(one, done, ready=True) for one in pod.spec.init],
+    }
+    return {name: statuses for name, statuses in told.items() if statuses}
+
+
+def _container(container: WireContainer, state: dict[str, Any], *, ready: bool) -> dict[str, Any]:
+    image = {"image": container.image, "imageID": "", "restartCount": 0}
+    return {"name": container.name, "state": state, "ready": ready, "started": ready, **image}
+
+
+def conditions(moment: str, *, ready: bool) -> list[dict[str, str]]:
+    told = {"PodScheduled": True, "Initialized": True, "ContainersReady": ready, "Ready": ready}
+    return [{"type": name, "status": str(value), "lastTransitionTime": moment} for name, value in told.items()]

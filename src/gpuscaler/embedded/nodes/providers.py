@@ -1,0 +1,139 @@
+"""The simulated cloud of `gpuscaler run`, made from its settings."""
+
+import asyncio
+from hashlib import sha256
+from pathlib import Path
+from random import Random
+
+from gpuscaler.clouds.delays import NO_FAULTS, Absent, Delay, Delays, Faults
+from gpuscaler.clouds.markets import Key, Markets, Steps
+from gpuscaler.clouds.room import Quota
+from gpuscaler.clouds.simulated import SimulatedCloud
+from gpuscaler.clouds.simulated_provider import CallFaults, SimulatedProvider
+from gpuscaler.control.running import Made, Part, Place, UnusableError
+from gpuscaler.embedded.nodes.keeping import CloudStore, Keeper
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.nodes.machines import Machines, Naming
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings.run_settings import Dry, RunSettings, Simulated, Span
+from gpuscaler.simulation import spot_markets
+from gpuscaler.simulation.jobs import TraceError
+from gpuscaler.simulation.spot import read_spot
+
+
+async def make(settings: RunSettings, place: Place) -> Made:
+    """The simulated cloud, whose machines become Nodes of the cluster behind ``place``; it goes on from where it was written down."""
+    told, pools = settings.simulated, settings.policy.pools
+    store = CloudStore(place.client, namespace=place.namespace)
+    before = await store.load()
+    began = before.began or place.now()
+    try:
+        markets = markets_of(settings.policy, told, began)
+    except TraceError as error:
+        raise UnusableError(f"simulated.dry: {error}") from error
+    quotas = [Quota(one.machines, one.types, one.market) for one in told.quotas]
+    naming = naming_in(place.namespace)
+    core = SimulatedCloud(
+        pools,
+        seed=told.seed,
+        delays=delays_of(told),
+        faults=faults_of(told),
+        markets=markets,
+        quotas=quotas,
+        ids=f"{naming.prefix}{{:05d}}",
+    )
+    machines = Machines(place.client, now=place.now, naming=naming, faults=faults_of(told), seed=told.seed)
+    provider = SimulatedProvider(core, pools, now=place.now, listener=machines.hear, faults=call_faults_of(told), seed=told.seed)
+    if before.began:
+        provider.resume(before)
+    # Before time goes on: what happened to machines while nobody led comes after what they were.
+    await machines.agree(core.list())
+    keeper = Keeper(store, provider, began=began)
+    parts = [provider.run, machines.run]
+    if not place.dry_run:
+        provider.keep = keeper.keep
+        parts.append(keeper.run)
+    if told.kubelet:
+        parts += _kubelets(place, core, told.seed, naming)
+    return Made(provider=provider, parts=parts, reload=lambda now: provider.set_pools(now.policy.pools))
+
+
+def naming_in(namespace: str) -> Naming:
+    """What the machines of the cloud whose state is in ``namespace`` are called: there may be another in another, of the same cluster."""
+    return Naming(prefix=f"sim-{sha256(namespace.encode()).hexdigest()[:4]}-")
+
+
+def _kubelets(place: Place, core: SimulatedCloud, seed: int, naming: Naming) -> list[Part]:
+    # A picture of their own: they must hear of everything that is there when they begin.
+    picture = Picture(place.client, clock=asyncio.get_running_loop().time, random=Random(seed), resources=(PODS, NODES))
+
+    def pull(node: str) -> float:
+        return core.image_pull(node, place.now())
+
+    def ours(node: Node) -> bool:
+        # The cluster may be a real one, whose other nodes have kubelets that run real pods.
+        return naming.is_ours(node.provider_id)
+
+    return [
+        Kubelets(place.client, picture, now=place.now, pull=pull, plugin_pull=core.plugin_pull, ours=ours, lasts=core.kubelet_lasts).run,
+        picture.run,
+    ]
+
+
+def delays_of(told: Simulated) -> Delays:
+    return Delays(
+        boot=_delay(told.boot),
+        device_plugin=_delay(told.device_plugin_delay),
+        answer=_delay(told.capacity_error_delay),
+        image_pull=_delay(told.image_pull),
+    )
+
+
+def faults_of(told: Simulated) -> Faults:
+    """What fails beside spot machines whose market ran dry is said in ``faults``."""
+    return Faults(
+        never_registers=told.faults.never_registers,
+        partial_grants=told.faults.partial_grants,
+        gpu_hours_between_failures=NO_FAULTS.gpu_hours_between_failures,
+        reclaim=_delay(told.reclaim.after),
+        notice_seconds=told.reclaim.notice,
+        without_notice=told.reclaim.without_notice,
+        never_visible=told.faults.never_visible,
+        impaired=told.faults.impaired,
+        absent=tuple(Absent(one.resource, one.type, one.share) for one in told.faults.absent),
+        plugin_hours=told.faults.plugin_restarts / 3600.0,
+        plugin_seconds=told.faults.plugin_away,
+        kubelet_hours=told.faults.kubelet_stops / 3600.0,
+    )
+
+
+def call_faults_of(told: Simulated) -> CallFaults:
+    faults = told.faults
+    return CallFaults(throttled=faults.throttled, lost=faults.lost, stale_seconds=faults.stale, tokens=faults.tokens)
+
+
+def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
+    """Markets by the file of series, or in which what is named dry has no machine and everything else as many as are asked for.
+
+    Raises :class:`~gpuscaler.simulation.jobs.TraceError` for a file that cannot be used.
+    """
+    if told.series:
+        return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]
+    capacity: dict[Key, Steps] = {}
+    for offering in (one for pool in policy.pools for one in pool.offerings):
+        pool, market, instance_type, zone = offering.key
+        if any(_matches(one, Dry(pool, instance_type, market, zone)) for one in told.dry):
+            capacity[offering.key] = Steps([0.0], [0.0])
+    return Markets(capacity, {}, began=began)
+
+
+def _matches(asked: Dry, there: Dry) -> bool:
+    pairs = ((asked.pool, there.pool), (asked.type, there.type), (asked.market, there.market), (asked.zone, there.zone))
+    return all(not want or want == have for want, have in pairs)
+
+
+def _delay(span: Span) -> Delay:
+    return Delay(span.low, span.mode, span.high)

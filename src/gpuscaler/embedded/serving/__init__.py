@@ -1,0 +1,1 @@
+"""The embedded cluster put together and served: over HTTP with TLS, or in memory."""

@@ -1,0 +1,165 @@
+"""The embedded cluster alone, behind a real HTTP server, with a kubeconfig for whoever wants to use it."""
+
+import os
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from secrets import token_urlsafe
+from typing import Any, Final
+
+import yaml
+
+from gpuscaler.clouds.delays import Delay, Delays
+from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
+from gpuscaler.embedded.aws.beside import Beside
+from gpuscaler.embedded.nodes.machines import quantities
+from gpuscaler.embedded.nodes.scheduling import timestamp
+from gpuscaler.embedded.serving.certificates import Certificate, self_signed
+from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
+from gpuscaler.embedded.serving.server import serve
+from gpuscaler.kube.resources import NODES
+from gpuscaler.model.pools import Policy
+
+#: What everything in the kubeconfig is called, by which a file of ours is known again.
+NAME: Final = "gpuscaler-embedded"
+HOST: Final = "127.0.0.1"
+#: Images are small where nothing is in them.
+PULL: Final = Delay(0.5, 1.0, 2.0)
+#: A node of no particular type.
+PLAIN: Final = {"cpu": 8000, "memory": 32 * 2**30, "ephemeral-storage": 100 * 2**30, "pods": 110}
+
+
+class TakenError(Exception):
+    """A file is where the kubeconfig is to be written, and it is not ours; the text names it and what to do."""
+
+
+class Alone:
+    """An embedded cluster that is served at ``port`` (0: a free one) until :meth:`run` is cancelled.
+
+    Of its time, ``speed`` seconds pass in one. With ``tls`` the server has a certificate of its own and asks for a token; without, it
+    takes everyone on this machine. ``ready`` is told the URL once it answers. The kubeconfig is written then, for its owner only, and taken
+    away at the end. ``beside`` is an AWS account that is served too.
+    """
+
+    def __init__(
+        self,
+        kubeconfig: Path,
+        *,
+        nodes: Sequence[Mapping[str, Any]] = (),
+        speed: float = 1.0,
+        tls: bool = False,
+        port: int = 0,
+        ready: Callable[[str], None],
+        beside: Beside | None = None,
+    ) -> None:
+        self._beside = beside
+        self._kubeconfig, self._nodes, self._speed, self._port, self._ready = kubeconfig, nodes, speed, port, ready
+        self._began, self._zero = time.time(), time.monotonic()
+        self._certificate = self_signed(HOST, now=self._began) if tls else None
+        self._token = token_urlsafe(24) if tls else ""
+        check_ours(kubeconfig)
+
+    def now(self) -> float:
+        """The cluster's time, in seconds since the epoch."""
+        return self._began + (time.monotonic() - self._zero) * self._speed
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises OSError where the port or the file cannot be had."""
+        conditions = Conditions(delays=Delays(image_pull=PULL))
+        cluster = EmbeddedCluster(
+            Policy(pools=()),
+            now=self.now,
+            conditions=conditions,
+            speed=self._speed,
+            token=self._token,
+            front_proxy=FrontProxy(now=self._began),
+        )
+        serving = await serve(cluster.api, HOST, self._port, tls=self._certificate.context() if self._certificate else None)
+        config = kubeconfig_of(serving.url, self._certificate, self._token)
+        try:
+            user = cluster.client("gpuscaler")
+            for node in self._nodes:
+                await user.create(NODES, {**node, "status": {**node["status"], "conditions": ready_at(self.now())}})
+            write(self._kubeconfig, config)
+            self._ready(serving.url)
+            if self._beside is None:
+                await cluster.run()
+            else:
+                async with self._beside.run(cluster.client("aws"), now=self.now, kubelets=cluster.kubelets, speed=self._speed):
+                    await cluster.run()
+        finally:
+            # By now another cluster, or somebody, may have written there.
+            with suppress(OSError, ValueError):
+                if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
+                    self._kubeconfig.unlink()
+            await serving.close()
+
+
+def ready_at(now: float) -> list[dict[str, str]]:
+    """The conditions of a node that is Ready since ``now``."""
+    ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
+    return [{**ready, "lastHeartbeatTime": timestamp(now), "lastTransitionTime": timestamp(now)}]
+
+
+def node_named(name: str, amounts: Mapping[str, int], labels: Mapping[str, str]) -> dict[str, Any]:
+    """A Node with ``amounts``, in the model's base units."""
+    found = quantities(amounts)
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": {"kubernetes.io/os": "linux", **labels, "kubernetes.io/hostname": name}},
+        "spec": {},
+        "status": {
+            "capacity": found,
+            "allocatable": found,
+            "nodeInfo": {"kubeletVersion": "v1.35.4", "operatingSystem": "linux", "architecture": "amd64"},
+        },
+    }
+
+
+def kubeconfig_of(url: str, certificate: Certificate | None, token: str) -> dict[str, Any]:
+    """A kubeconfig with one context."""
+    cluster: dict[str, Any] = {"server": url}
+    if certificate is not None:
+        cluster["certificate-authority-data"] = b64encode(certificate.certificate).decode()
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "clusters": [{"name": NAME, "cluster": cluster}],
+        "users": [{"name": NAME, "user": {"token": token} if token else {}}],
+        "contexts": [{"name": NAME, "context": {"cluster": NAME, "user": NAME, "namespace": "default"}}],
+        "current-context": NAME,
+    }
+
+
+def check_ours(path: Path) -> None:
+    """Raise :class:`TakenError` where ``path`` is something that must not be written over."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+        names = [one["name"] for one in found["contexts"]]
+    except FileNotFoundError:
+        return
+    except (OSError, UnicodeDecodeError, yaml.YAMLError, TypeError, KeyError):
+        names = []
+    if names != [NAME]:
+        raise TakenError(f"{path}: saw a file that is not the kubeconfig of an embedded cluster, expected none; name another file")
+
+
+def text_of(config: Mapping[str, Any]) -> str:
+    """A kubeconfig as it is written."""
+    return yaml.safe_dump(dict(config), sort_keys=False)
+
+
+def write(path: Path, config: Mapping[str, Any]) -> None:
+    """Write a file that only its owner can read, all at once."""
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}")
+    handle = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text_of(config))
+        unfinished.replace(path)
+    except BaseException:
+        unfinished.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,206 @@
+"""Watches, in virtual time."""
+
+import asyncio
+from typing import Any
+
+import pytest
+from tests.embedded.asking import CONFIG_MAPS, MERGE, PODS, TABLE, Asker, Lines, asker, config_map, pod, virtual_clock
+
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.kube.errors import Unreachable
+
+STREAMED: dict[str, Any] = {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan", "allowWatchBookmarks": "true"}
+
+
+async def _revision(ask: Asker, path: str = CONFIG_MAPS) -> str:
+    return str((await ask.ok("GET", path))["metadata"]["resourceVersion"])
+
+
+async def test_a_watch_tells_every_change_after_its_revision() -> None:
+    ask = asker()
+    await ask.ok("POST", CONFIG_MAPS, config_map("old"))
+    async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
+        await ask.ok("POST", CONFIG_MAPS, config_map("a"))
+        await ask.ok("PATCH", f"{CONFIG_MAPS}/a", {"data": {"x": "y"}}, media=MERGE)
+        await ask.ok("DELETE", f"{CONFIG_MAPS}/a")
+        assert await lines.names(3) == [("ADDED", "a"), ("MODIFIED", "a"), ("DELETED", "a")]
+
+
+async def test_a_watch_may_begin_in_the_past_and_revisions_only_grow() -> None:
+    ask = asker()
+    start = await _revision(ask)
+    for name in ("a", "b", "c"):
+        await ask.ok("POST", CONFIG_MAPS, config_map(name))
+    await ask.ok("DELETE", f"{CONFIG_MAPS}/b")
+    async with ask.watch(CONFIG_MAPS, resourceVersion=start) as lines:
+        found = [await lines.next() for _ in range(4)]
+    assert [(type_, obj["metadata"]["name"]) for type_, obj in found] == [("ADDED", "a"), ("ADDED", "b"), ("ADDED", "c"), ("DELETED", "b")]
+    revisions = [int(obj["metadata"]["resourceVersion"]) for _, obj in found]
+    assert revisions == sorted(set(revisions))
+    assert revisions[0] > int(start)
+    assert found[0][1]["kind"] == "ConfigMap"
+
+
+async def test_without_a_revision_a_watch_begins_with_what_is_there() -> None:
+    ask = asker()
+    await ask.ok("POST", CONFIG_MAPS, config_map("a"))
+    async with ask.watch(CONFIG_MAPS) as lines:
+        await ask.ok("POST", CONFIG_MAPS, config_map("b"))
+        assert await lines.names(2) == [("ADDED", "a"), ("ADDED", "b")]
+
+
+async def test_a_streamed_list_ends_with_a_marked_bookmark() -> None:
+    ask = asker()
+    for name in ("a", "b"):
+        await ask.ok("POST", CONFIG_MAPS, config_map(name))
+    async with ask.watch(CONFIG_MAPS, **STREAMED) as lines:
+        assert await lines.names(2) == [("ADDED", "a"), ("ADDED", "b")]
+        type_, mark = await lines.next()
+        assert (type_, mark["kind"], mark["metadata"]["annotations"]) == ("BOOKMARK", "ConfigMap", {"k8s.io/initial-events-end": "true"})
+        assert mark["metadata"]["resourceVersion"] == await _revision(ask)
+        await ask.ok("POST", CONFIG_MAPS, config_map("c"))
+        assert await lines.names(1) == [("ADDED", "c")]
+
+
+async def test_an_older_server_refuses_streamed_lists() -> None:
+    ask = asker(ApiServer(virtual_clock, streaming_lists=False))
+    status, answer = await ask("GET", CONFIG_MAPS, watch="true", **STREAMED)
+    assert (status, answer["reason"]) == (422, "Invalid")
+    assert "WatchList feature gate" in answer["message"]
+
+
+async def test_a_streamed_list_has_to_say_how_old_it_may_be() -> None:
+    status, answer = await asker()("GET", CONFIG_MAPS, watch="true", sendInitialEvents="true")
+    assert (status, answer["details"]["causes"][0]["field"]) == (422, "resourceVersionMatch")
+
+
+async def test_bookmarks_come_every_minute_where_nothing_else_does() -> None:
+    ask = asker()
+    loop = asyncio.get_running_loop()
+    async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask), allowWatchBookmarks="true") as lines:
+        began = loop.time()
+        await ask.ok("POST", PODS, pod())
+        type_, mark = await lines.next()
+        assert type_ == "BOOKMARK"
+        assert loop.time() - began == pytest.approx(60)
+        assert mark["metadata"]["resourceVersion"] == await _revision(ask)
+        await lines.next()
+        assert loop.time() - began == pytest.approx(120)
+
+
+async def test_a_watch_ends_when_its_time_is_over() -> None:
+    ask = asker()
+    loop = asyncio.get_running_loop()
+    began = loop.time()
+    async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask), timeoutSeconds="300") as lines:
+        with pytest.raises(StopAsyncIteration):
+            await lines.next()
+    assert loop.time() - began == pytest.approx(300)
+
+
+async def test_a_watch_without_a_limit_ends_within_an_hour() -> None:
+    ask = asker()
+    async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
+        with pytest.raises(StopAsyncIteration):
+            await lines.next()
+    assert 1800 <= asyncio.get_running_loop().time() <= 3600
+
+
+async def test_a_forgotten_revision_is_answered_in_the_stream_with_410() -> None:
+    api = ApiServer(virtual_clock, history=5)
+    ask = asker(api)
+    start = await _revision(ask)
+    for i in range(12):
+        await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
+    async with ask.watch(CONFIG_MAPS, resourceVersion=start) as lines:
+        type_, status = await lines.next()
+        assert (type_, status["code"], status["reason"]) == ("ERROR", 410, "Expired")
+        assert status["message"].startswith(f"too old resource version: {start} (")
+        with pytest.raises(StopAsyncIteration):
+            await lines.next()
+
+
+async def test_a_watch_that_reads_too_slowly_is_told_that_it_is_too_old() -> None:
+    api = ApiServer(virtual_clock, history=5)
+    ask = asker(api)
+    async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
+        for i in range(12):
+            await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
+        found = [await lines.next()]
+        while found[-1][0] == "ADDED":
+            found.append(await lines.next())
+    assert found[-1][1]["code"] == 410
+
+
+async def test_a_revision_of_the_future_is_a_timeout() -> None:
+    status, answer = await asker()("GET", CONFIG_MAPS, watch="true", resourceVersion="9999")
+    assert (status, answer["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+
+
+async def test_to_a_selector_objects_come_and_go_as_they_begin_and_cease_to_match() -> None:
+    ask = asker()
+    async with ask.watch(PODS, resourceVersion=await _revision(ask), labelSelector="gpu=yes") as lines:
+        await ask.ok("POST", PODS, pod("plain"))
+        await ask.ok("POST", PODS, pod("p"))
+        await ask.ok("PATCH", f"{PODS}/p", {"metadata": {"labels": {"gpu": "yes"}}}, media=MERGE)
+        await ask.ok("PATCH", f"{PODS}/p", {"metadata": {"labels": {"x": "y"}}}, media=MERGE)
+        await ask.ok("PATCH", f"{PODS}/p", {"metadata": {"labels": {"gpu": "no"}}}, media=MERGE)
+        await ask.ok("DELETE", f"{PODS}/p")
+        await ask.ok("POST", PODS, pod("q", labels={"gpu": "yes"}))
+        assert await lines.names(4) == [("ADDED", "p"), ("MODIFIED", "p"), ("DELETED", "p"), ("ADDED", "q")]
+
+
+async def test_to_a_field_selector_a_bound_pod_is_new() -> None:
+    ask = asker()
+    await ask.ok("POST", PODS, pod())
+    async with ask.watch("/api/v1/pods", resourceVersion=await _revision(ask), fieldSelector="spec.nodeName=n") as lines:
+        await ask.ok("POST", f"{PODS}/p/binding", {"target": {"name": "n"}})
+        assert await lines.names(1) == [("ADDED", "p")]
+
+
+async def test_a_watch_of_one_namespace_or_one_object_hears_of_no_other() -> None:
+    ask = asker()
+    revision = await _revision(ask)
+    other = CONFIG_MAPS.replace("default", "kube-system")
+    async with ask.watch(CONFIG_MAPS, resourceVersion=revision) as inside, ask.watch(f"{other}/b", resourceVersion=revision) as one:
+        for path, name in ((other, "a"), (other, "b"), (CONFIG_MAPS, "c")):
+            await ask.ok("POST", path, config_map(name))
+        assert await inside.names(1) == [("ADDED", "c")]
+        assert await one.names(1) == [("ADDED", "b")]
+
+
+async def test_a_watch_may_be_of_tables() -> None:
+    ask = asker()
+    await ask.ok("POST", CONFIG_MAPS, config_map("a", x="y"))
+    from gpuscaler.kube.transport import Request
+
+    async with ask.transport.exchange(Request("GET", CONFIG_MAPS, {"watch": "1"}, TABLE, timeout=None)) as answer:
+        _, table = await Lines(answer.pieces).next()
+    assert (table["kind"], table["rows"][0]["cells"]) == ("Table", ["a", 1, "0s"])
+
+
+@pytest.mark.parametrize("sever", [True, False])
+async def test_open_watches_can_be_dropped(sever: bool) -> None:
+    api = ApiServer(virtual_clock)
+    ask = asker(api)
+    async with ask.watch(CONFIG_MAPS, resourceVersion=await _revision(ask)) as lines:
+        waiting = asyncio.create_task(lines.next())
+        await asyncio.sleep(1)
+        api.drop_watches(sever=sever)
+        with pytest.raises(Unreachable if sever else StopAsyncIteration):
+            await waiting
+
+
+async def test_many_watches_hear_the_same() -> None:
+    ask = asker()
+    revision = await _revision(ask)
+
+    async def follow() -> list[tuple[str, str]]:
+        async with ask.watch(CONFIG_MAPS, resourceVersion=revision) as lines:
+            return await lines.names(50)
+
+    followers = [asyncio.create_task(follow()) for _ in range(20)]
+    for i in range(50):
+        await ask.ok("POST", CONFIG_MAPS, config_map(f"c{i}"))
+    found = await asyncio.gather(*followers)
+    assert all(names == [("ADDED", f"c{i}") for i in range(50)] for names in found)

@@ -1,0 +1,509 @@
+"""The simulated cloud of `gpuscaler run` survives the process, on any API server."""
+
+import asyncio
+import csv
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import msgspec
+import pytest
+import structlog
+from tests.control.managing import managed
+from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
+from tests.embedded.tolerant import tolerant_plugin
+
+from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.controller import Controller
+from gpuscaler.control.expander import PriorityExpander
+from gpuscaler.control.holding import Brake
+from gpuscaler.control.running import Made, Place, Running, UnusableError
+from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.store import OvertakenError
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault, broken
+from gpuscaler.embedded.nodes import providers
+from gpuscaler.embedded.nodes.keeping import CloudStore
+from gpuscaler.embedded.nodes.providers import naming_in
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, PODS
+from gpuscaler.settings.run_settings import RunSettings
+
+GPU = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+SPOT = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
+
+
+def text(**simulated: str) -> str:
+    told = {"boot": "20s", "device_plugin_delay": "5s", "capacity_error_delay": "1s", **simulated}
+    inner = ", ".join(f"{name}: {value}" for name, value in told.items())
+    return f"""
+region: us-east-1
+cloud: simulated
+simulated: {{{inner}}}
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a]
+"""
+
+
+def now() -> float:
+    return BEGAN + asyncio.get_running_loop().time()
+
+
+#: The Node of the first machine that a cloud in kube-system buys.
+FIRST = f"{naming_in('kube-system').prefix}00001"
+
+
+class Life:
+    """A process that has the provider, without a controller."""
+
+    def __init__(self, api: ApiServer, path: Path, *, dry_run: bool = False, namespace: str = "kube-system") -> None:
+        self.client = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000), dry_run=dry_run)
+        file = SettingsFile(path)
+        picture = Picture(self.client, clock=asyncio.get_running_loop().time, random=Random(0))
+        self.place = Place(
+            client=self.client,
+            picture=picture,
+            namespace=namespace,
+            identity="one",
+            dry_run=dry_run,
+            now=now,
+            election=None,
+            file=file,
+            expander=PriorityExpander(self.client),
+            attempts=Attempts(self.client),
+            brake=Brake(self.client, namespace=namespace, now=now),
+        )
+        self.settings = file.settings
+        self.made: Made | None = None
+        self.tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> Made:
+        self.made = await providers.make(self.settings, self.place)
+        self.tasks = [asyncio.create_task(part()) for part in self.made.parts]
+        return self.made
+
+    async def stop(self) -> list[Any]:
+        for task in self.tasks:
+            task.cancel()
+        return await asyncio.gather(*self.tasks, return_exceptions=True)
+
+
+class Lives:
+    """An API server, and one process after the other."""
+
+    def __init__(self, folder: Path) -> None:
+        self.api = ApiServer(now)
+        self.user = Client(MemoryTransport(self.api))
+        self._path = folder / "run.yaml"
+        self._lives: list[Life] = []
+
+    async def begin(self, told: str | None = None, *, dry_run: bool = False, namespace: str = "kube-system") -> Made:
+        self._path.write_text(text() if told is None else told)
+        self._lives.append(Life(self.api, self._path, dry_run=dry_run, namespace=namespace))
+        return await self._lives[-1].start()
+
+    async def end(self) -> list[Any]:
+        return await self._lives.pop().stop()
+
+    async def close(self) -> None:
+        while self._lives:
+            await self.end()
+
+    async def nodes(self) -> list[dict[str, Any]]:
+        return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]
+
+
+@asynccontextmanager
+async def lives(folder: Path) -> AsyncIterator[Lives]:
+    made = Lives(folder)
+    await tolerant_plugin(made.user)
+    async with managed(made.api, now):
+        try:
+            yield made
+        finally:
+            await made.close()
+
+
+async def buy(made: Made, *offerings: tuple[str, str, str, str], token: str = "a", count: int = 1) -> Bought:
+    return await made.provider.buy(Order(token, "gpu", offerings or (GPU,), count))
+
+
+async def test_a_machine_becomes_a_node_whose_gpus_come_later(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        bought = await buy(await here.begin())
+        await asyncio.sleep(22.0)
+        (node,) = await here.nodes()
+        assert node["spec"]["providerID"] == bought.instances[0].id
+        assert "nvidia.com/gpu" not in node["status"]["allocatable"]
+        await asyncio.sleep(10.0)
+        (node,) = await here.nodes()
+        assert node["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+
+
+async def test_the_next_process_finds_the_machines_and_repeats_the_answer_to_a_token(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        first = await buy(await here.begin(), count=2)
+        await here.end()
+        made = await here.begin()
+        assert {one.id for one in (await made.provider.inventory()).instances} == {one.id for one in first.instances}
+        assert await buy(made, count=2) == first
+        other = await buy(made, token="b")
+        assert not {one.id for one in other.instances} & {one.id for one in first.instances}
+
+
+async def test_an_order_whose_answer_was_out_is_answered_in_the_next_process(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await buy(made)
+        await here.end()
+        made = await here.begin()
+        assert len((await buy(made)).instances) == 1
+        assert len((await made.provider.inventory()).instances) == 1
+
+
+async def test_what_was_caught_up_with_is_written_down_at_once(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.5):
+                await buy(made)
+        await here.end()
+        await asyncio.sleep(60.0)
+        await here.begin()
+        await asyncio.sleep(1.0)
+        state = await CloudStore(here.user, namespace="kube-system").load()
+        assert [row.state for row in state.core.machines] == ["visible"]
+
+
+async def test_refusals_are_repeated_as_well(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        told = text(dry="[{market: spot}]")
+        first = await buy(await here.begin(told), SPOT, GPU)
+        assert [one.cause for one in first.refusals] == [CAPACITY]
+        await here.end()
+        assert await buy(await here.begin(told), SPOT, GPU) == first
+
+
+async def test_what_happened_to_machines_while_nobody_ran_is_caught_up_with(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        bought = await buy(made, count=2)
+        await asyncio.sleep(60.0)
+        late = await buy(made, token="b")
+        await here.end()
+        gone, stays = (one.id for one in bought.instances)
+        for node in await here.nodes():
+            if node["spec"]["providerID"] == stays:
+                await here.user.delete(NODES, node["metadata"]["name"])
+        await here.user.create(
+            NODES,
+            {"metadata": {"name": "stray"}, "spec": {"providerID": f"simulated:///us-east-1a/{naming_in('kube-system').prefix}99999"}},
+        )
+        await here.user.create(NODES, {"metadata": {"name": "foreign"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
+        await asyncio.sleep(100.0)
+        made = await here.begin()
+        await made.provider.remove((gone,))
+        await asyncio.sleep(30.0)
+        found = {node["spec"]["providerID"]: node for node in await here.nodes()}
+        assert found.keys() == {stays, late.instances[0].id, "aws:///us-east-1a/i-1"}
+        assert found[late.instances[0].id]["status"]["allocatable"]["nvidia.com/gpu"] == "1"
+
+
+async def test_spot_machines_of_a_market_that_the_settings_now_call_dry_are_reclaimed_with_notice(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        (machine,) = (await buy(await here.begin(), SPOT)).instances
+        await asyncio.sleep(60.0)
+        await here.end()
+        made = await here.begin(text(dry="[{market: spot}]", reclaim="{after: 10s, notice: 30s, without_notice: 0}"))
+        await asyncio.sleep(11.0)
+        (notice,) = await made.provider.notices()
+        assert (notice.kind, notice.instance) == ("interruption", machine.id)
+        assert len(await here.nodes()) == 1
+        await asyncio.sleep(31.0)
+        assert (await here.nodes(), (await made.provider.inventory()).instances) == ([], ())
+
+
+@pytest.mark.parametrize(
+    ("fault", "nodes", "gpus", "words"),
+    [
+        ("never_registers: 1", 0, 0, ""),
+        ("never_registers: 1, impaired: 1", 0, 0, "reachability"),
+        ("never_visible: 1", 1, 0, ""),
+        ("partial_grants: 0", 1, 1, ""),
+    ],
+)
+async def test_machines_fail_as_the_settings_say(fault: str, nodes: int, gpus: int, words: str, tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(faults=f"{{{fault}}}"))
+        await buy(made)
+        await asyncio.sleep(900.0)
+        found = await here.nodes()
+        (machine,) = (await made.provider.inventory()).instances
+        assert len(found) == nodes
+        assert sum(int(node["status"]["allocatable"].get("nvidia.com/gpu", 0)) for node in found) == gpus
+        assert words in machine.fault
+        assert bool(machine.fault) == bool(words)
+
+
+async def test_quotas_are_those_of_the_settings_and_say_which_types_they_are_about(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(quotas="[{machines: 1, types: [g4dn.xlarge], market: on-demand}]"))
+        bought = await made.provider.buy(Order("a", "gpu", (GPU,), 2))
+        (refusal,) = bought.refusals
+        assert len(bought.instances) == 1
+        assert (refusal.cause, refusal.bucket, refusal.every_zone) == (QUOTA, ("g4dn.xlarge",), True)
+        assert len((await made.provider.buy(Order("b", "gpu", (SPOT,), 2))).instances) == 2
+
+
+async def test_calls_fail_as_the_settings_say(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(faults="{stale: 90s, tokens: false}"))
+        assert (made.provider.keeps_tokens, made.provider.read_lag) == (False, 90.0)
+        assert (await buy(made)).instances != (await buy(made)).instances
+        assert (await made.provider.inventory()).instances == ()
+        await here.end()
+        made = await here.begin(text(faults="{throttled: 1}"))
+        with pytest.raises(CloudError, match="Request limit exceeded"):
+            await made.provider.inventory()
+        await here.end()
+        made = await here.begin(text(faults="{lost: 1}"))
+        with pytest.raises(LostAnswerError):
+            await made.provider.inventory()
+
+
+async def test_a_file_of_series_says_when_spot_markets_are_dry(tmp_path: Path) -> None:
+    with (tmp_path / "spot.csv").open("w", newline="") as file:
+        rows: Sequence[Sequence[object]] = [
+            ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available"),
+            ("us-east-1a", "g4dn.xlarge", 3, 0, 3),
+            ("us-east-1a", "g4dn.xlarge", 3, 600, 0),
+            ("us-east-1a", "g4dn.xlarge", 3, 1200, 3),
+        ]
+        csv.writer(file).writerows(rows)
+    async with lives(tmp_path) as here:
+        made = await here.begin(text(dry="spot.csv"))
+        assert len((await buy(made, SPOT)).instances) == 1
+        await asyncio.sleep(700.0)
+        refused = await buy(made, SPOT, token="b")
+        assert (refused.instances, [one.cause for one in refused.refusals]) == ((), [CAPACITY])
+        await here.end()
+        # The series goes on where it was: it does not begin with the process.
+        made = await here.begin(text(dry="spot.csv"))
+        assert (await buy(made, SPOT, token="c")).instances == ()
+        (tmp_path / "spot.csv").write_text("nothing\n")
+        await here.end()
+        with pytest.raises(UnusableError, match="columns zone"):
+            await here.begin(text(dry="spot.csv"))
+
+
+async def test_a_node_that_may_not_be_written_keeps_no_other_machine_waiting_is_told_once_and_comes_when_it_may(tmp_path: Path) -> None:
+    said = 'nodes is forbidden: User "gpuscaler" cannot delete resource "nodes" in API group "" at the cluster scope'
+    with structlog.testing.capture_logs() as logs:
+        async with lives(tmp_path) as here:
+            made = await here.begin()
+            first = await buy(made)
+            await asyncio.sleep(60.0)
+            here.api.faults.add(Fault(method="DELETE", path="/nodes/", refusal=Failure(403, "Forbidden", said)))
+            await made.provider.remove((first.instances[0].id,))
+            await asyncio.sleep(60.0)
+            second = await buy(made, token="b")
+            await asyncio.sleep(60.0)
+            ids = [found.instances[0].id for found in (first, second)]
+            assert [one["spec"]["providerID"] for one in await here.nodes()] == ids
+            here.api.faults.clear()
+            await asyncio.sleep(15.0)
+            assert [one["spec"]["providerID"] for one in await here.nodes()] == ids[1:]
+
+    told = [one["problem"] for one in logs if one["event"] == "what belongs to a simulated machine could not be written"]
+    assert [one.removesuffix(" (403 Forbidden)") for one in told] == [said]
+
+
+async def test_a_node_that_is_left_and_may_not_be_deleted_keeps_nobody_from_leading_and_goes_when_it_may(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        bought = await buy(made)
+        await asyncio.sleep(60.0)
+        here.api.faults.add(Fault(method="DELETE", path="/nodes/", refusal=Failure(403, "Forbidden", "nodes is forbidden")))
+        await made.provider.remove((bought.instances[0].id,))
+        await asyncio.sleep(60.0)
+        await here.end()
+        async with asyncio.timeout(5.0):
+            made = await here.begin()
+        assert len(await here.nodes()) == 1
+        await buy(made, token="b")
+        here.api.faults.clear()
+        await asyncio.sleep(60.0)
+        (node,) = await here.nodes()
+        assert node["spec"]["providerID"] != bought.instances[0].id
+
+
+async def test_an_api_server_that_fails_delays_answers_and_loses_nothing(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        here.api.faults.add(Fault(path="configmaps", chance=0.4, refusal=broken()))
+        here.api.faults.add(Fault(path="configmaps", chance=0.4, sever="after"))
+        bought = [await buy(made, token=f"t{number}") for number in range(5)]
+        here.api.faults.clear()
+        await here.end()
+        made = await here.begin()
+        assert [one.id for one in (await made.provider.inventory()).instances] == [one.id for found in bought for one in found.instances]
+
+
+@pytest.mark.parametrize("instance", ["", "aws:///us-east-1a/i-1"])
+async def test_a_node_of_somebody_else_that_has_the_name_of_a_machine_is_neither_changed_nor_deleted(tmp_path: Path, instance: str) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        theirs = {"metadata": {"name": FIRST}, "spec": {"providerID": instance} if instance else {}}
+        await here.user.create(NODES, theirs)
+        (before,) = await here.nodes()
+        bought = await buy(made)
+        await asyncio.sleep(60.0)
+        await made.provider.remove((bought.instances[0].id,))
+        await asyncio.sleep(60.0)
+        await here.end()
+        await here.begin()
+        await asyncio.sleep(5.0)
+        assert await here.nodes() == [before]
+
+
+async def test_two_clouds_in_two_namespaces_of_one_cluster_leave_each_others_machines_alone(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        for name in ("other", "third"):
+            await here.user.create(NAMESPACES, {"metadata": {"name": name}})
+        bought = [await buy(await here.begin(namespace=name), count=2) for name in ("kube-system", "other")]
+        await asyncio.sleep(60.0)
+        ids = {one.id for found in bought for one in found.instances}
+        assert len(ids) == 4
+        assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
+        # Of what is no machine of its own a cloud that begins again clears nothing away.
+        await here.end()
+        await here.begin(namespace="other")
+        await asyncio.sleep(10.0)
+        assert {node["spec"]["providerID"] for node in await here.nodes()} == ids
+        made = await here.begin(namespace="third")
+        await asyncio.sleep(10.0)
+        assert (await made.provider.inventory()).instances == ()
+        assert len(await here.nodes()) == 4
+
+
+async def test_who_wrote_last_has_the_cloud_and_the_other_stops(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        old = await here.begin()
+        await buy(old)
+        new = await here.begin()
+        await buy(new, token="b")
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(5.0):
+                await buy(old, token="c")
+        await here.end()
+        assert any(isinstance(end, OvertakenError) for end in await here.end())
+
+
+async def test_pods_on_its_machines_run_and_those_on_nodes_of_others_are_left_to_their_kubelets(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        await buy(await here.begin())
+        await here.user.create(NODES, {"metadata": {"name": "real"}, "spec": {"providerID": "aws:///us-east-1a/i-1"}})
+        await asyncio.sleep(30.0)
+        for name in ("real", FIRST):
+            body = pod(f"on-{name}")
+            await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": name}}, namespace="default")
+        await asyncio.sleep(120.0)
+        phases = {
+            one["metadata"]["name"]: one["status"]["phase"]
+            for one in map(msgspec.json.decode, await here.user.list_all(PODS, namespace="default"))
+        }
+        assert phases == {"on-real": "Pending", f"on-{FIRST}": "Running"}
+        await here.user.delete(PODS, "on-real", namespace="default")
+        await here.user.delete(PODS, f"on-{FIRST}", namespace="default")
+        await asyncio.sleep(10.0)
+        assert [msgspec.json.decode(one)["metadata"]["name"] for one in await here.user.list_all(PODS, namespace="default")] == ["on-real"]
+
+
+async def test_a_dry_run_writes_nothing(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin(dry_run=True)
+        await buy(made)
+        await asyncio.sleep(60.0)
+        assert await here.nodes() == []
+        with pytest.raises(NotFound):
+            await here.user.get(CONFIG_MAPS, "gpuscaler-simulated-cloud", namespace="kube-system")
+
+
+async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -> None:
+    async with lives(tmp_path) as here:
+        made = await here.begin()
+        other = tmp_path / "other.yaml"
+        other.write_text(text().replace("g4dn.xlarge", "g5.xlarge"))
+        made.reload(SettingsFile(other).settings)
+        bought = await buy(made, ("gpu", "on-demand", "g5.xlarge", "us-east-1a"))
+        assert len(bought.instances) == 1
+        assert {one.instance_type for pool in await made.provider.pools() for one in pool.offerings} == {"g5.xlarge"}
+
+
+class Records(Notes):
+    """Notes of all lives."""
+
+    def led_by(self, _controller: Controller | None, /) -> None:
+        """Not asked for."""
+
+    def settings_changed(self, _settings: RunSettings, /) -> None:
+        """Not asked for."""
+
+    async def run(self) -> None:
+        await asyncio.Event().wait()
+
+
+class Clocks:
+    def wall(self) -> float:
+        return now()
+
+    def monotonic(self) -> float:
+        return asyncio.get_running_loop().time()
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_process_that_dies_with_its_cloud_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int, tmp_path: Path) -> None:
+    dice, api, path = luck(seed, "providers"), ApiServer(now), tmp_path / "run.yaml"
+    path.write_text(text(seed=str(seed)))
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e9, burst=1_000_000))
+    pods = dice.randint(1, 4)
+
+    async def one_life(deaths: Deaths, within: float) -> None:
+        running = Running(
+            file=SettingsFile(path),
+            transport=MortalTransport(MemoryTransport(api), deaths, Watchman()),
+            namespace="kube-system",
+            identity=f"life-{id(deaths)}",
+            clocks=Clocks(),
+            make_provider=providers.make,
+            make_records=lambda _settings, _place: Records(),
+        )
+        task = asyncio.create_task(running.run())
+        await asyncio.wait((task, asyncio.create_task(deaths.dead.wait())), timeout=within, return_when=asyncio.FIRST_COMPLETED)
+        deaths.dead.set()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    async with managed(api, now):
+        for number in range(pods):
+            await user.create(PODS, pod(f"p{number}"), namespace="default")
+        for _ in range(3):
+            await one_life(Deaths(dice.randint(2, 40), before=dice.random() < 0.5), 100.0)
+            await asyncio.sleep(dice.choice((0.0, 20.0)))
+        await one_life(Deaths(), 300.0)
+        state = await CloudStore(user, namespace="kube-system").load()
+        bound = [bool(one["spec"].get("nodeName")) for one in map(msgspec.json.decode, await user.list_all(PODS, namespace="default"))]
+    assert (state.core.granted, len(bound), all(bound)) == (pods, pods, True)

@@ -1,0 +1,100 @@
+"""Accelerated time, on a real clock and on one that stands."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TypeVar
+
+import pytest
+
+from gpuscaler.embedded.serving.pacing import PacedLoop
+
+T = TypeVar("T")
+
+
+def work(seconds: float) -> None:
+    """Keep the loop from everything else."""
+    time.sleep(seconds)
+
+
+def paced(what: Callable[[], Awaitable[T]], *, speed: float) -> tuple[T, float]:
+    """What a coroutine returned in a paced loop, and how many real seconds that took."""
+    began = time.monotonic()
+
+    async def whole() -> T:
+        return await what()
+
+    with asyncio.Runner(loop_factory=partial(PacedLoop, speed)) as runner:
+        return runner.run(whole()), time.monotonic() - began
+
+
+def test_an_hour_is_over_in_a_moment_and_the_clock_has_moved_by_an_hour() -> None:
+    async def hour() -> float:
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        await asyncio.sleep(3600)
+        return loop.time() - began
+
+    passed, took = paced(hour, speed=100_000.0)
+
+    assert passed == pytest.approx(3600.0, abs=0.01)
+    assert took < 5.0
+
+
+def test_time_passes_at_the_speed_that_was_asked() -> None:
+    passed, took = paced(lambda: asyncio.sleep(6.0), speed=20.0)
+
+    assert passed is None
+    assert 0.29 <= took < 3.0
+
+
+def test_timers_fire_in_their_order() -> None:
+    async def three() -> list[int]:
+        order: list[int] = []
+        loop = asyncio.get_running_loop()
+        for delay in (3, 1, 2):
+            loop.call_later(delay, order.append, delay)
+        await asyncio.sleep(4)
+        return order
+
+    assert paced(three, speed=10_000.0)[0] == [1, 2, 3]
+
+
+def test_an_answer_over_a_socket_comes_before_any_time_out_however_slow_the_machine_is() -> None:
+    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        # Busy for far longer than the other side waits, on its clock.
+        work(0.02)
+        writer.write(b"here\n")
+        writer.close()
+
+    async def ask() -> bytes:
+        server = await asyncio.start_server(answer, "127.0.0.1", 0)
+        async with server:
+            port = server.sockets[0].getsockname()[1]
+            async with asyncio.timeout(5.0):
+                reader, writer = await asyncio.open_connection("127.0.0.1", port)
+                writer.write(b"hello\n")
+                line = await reader.readline()
+                writer.close()
+                return line
+
+    assert paced(ask, speed=10_000.0)[0] == b"here\n"
+
+
+def test_the_clock_says_by_how_much_it_is_behind_and_makes_up_for_it() -> None:
+    async def busy() -> tuple[float, float, float]:
+        loop = asyncio.get_running_loop()
+        assert isinstance(loop, PacedLoop)
+        before = loop.time()
+        work(0.05)
+        stood, behind = loop.time() - before, loop.behind
+        await asyncio.sleep(behind)
+        return stood, behind, loop.behind
+
+    (stood, behind, after), _ = paced(busy, speed=1_000.0)
+
+    assert stood == 0.0
+    assert behind >= 50.0
+    assert after < behind
