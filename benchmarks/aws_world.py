@@ -23,14 +23,14 @@ from gpuscaler.control.controller import Controller
 from gpuscaler.control.store import MemoryStore
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.api.control import Limit, set_capacity
+from gpuscaler.embedded.aws.api.endpoint import Endpoint
+from gpuscaler.embedded.aws.api.memory import LoopExecutor, Session
+from gpuscaler.embedded.aws.api.models import Models
+from gpuscaler.embedded.aws.api.reading import Request
+from gpuscaler.embedded.aws.api.writing import Answer
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.control import Limit, set_capacity
-from gpuscaler.embedded.aws.endpoint import Endpoint
-from gpuscaler.embedded.aws.memory import LoopExecutor, Session
-from gpuscaler.embedded.aws.models import Models
-from gpuscaler.embedded.aws.nodes import NAMING, follow
-from gpuscaler.embedded.aws.reading import Request
-from gpuscaler.embedded.aws.writing import Answer
+from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.serving.cluster import EmbeddedCluster

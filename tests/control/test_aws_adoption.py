@@ -7,7 +7,7 @@ import pytest
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.embedded.aws.scaling import reclaim
+from gpuscaler.embedded.aws.autoscaling.scaling import reclaim
 from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL

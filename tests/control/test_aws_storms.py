@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.embedded.aws import notices, scaling
+from gpuscaler.embedded.aws.autoscaling import scaling
+from gpuscaler.embedded.aws.messages import notices
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.embedded.aws import capacity, endpoint
+from gpuscaler.embedded.aws.api import endpoint
+from gpuscaler.embedded.aws.autoscaling import capacity
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import EVENTS
 

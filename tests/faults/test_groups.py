@@ -11,8 +11,8 @@ from tests.control.world import QUICK
 from tests.faults.test_zones import group
 
 from gpuscaler.clouds.delays import Delay
+from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.faults import Fault
 
 
 async def test_f12_spot_that_a_group_of_both_markets_lacks_closes_no_on_demand_of_others(tmp_path: Path) -> None:

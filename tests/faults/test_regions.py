@@ -10,7 +10,7 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.discovery import Discovery
 from gpuscaler.clouds.aws.regions import Scope
-from gpuscaler.embedded.aws import instance_types
+from gpuscaler.embedded.aws.ec2 import instance_types
 
 EVERYWHERE = instance_types.in_region
 

@@ -12,10 +12,10 @@ from gpuscaler.clouds.aws.discovery import Discovery, Found
 from gpuscaler.clouds.aws.pools import FoundPool
 from gpuscaler.clouds.aws.regions import Scope
 from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.api.endpoint import Endpoint
+from gpuscaler.embedded.aws.api.memory import attach
+from gpuscaler.embedded.aws.api.models import Models
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.endpoint import Endpoint
-from gpuscaler.embedded.aws.memory import attach
-from gpuscaler.embedded.aws.models import Models
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 

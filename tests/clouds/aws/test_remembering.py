@@ -15,7 +15,7 @@ from gpuscaler.clouds.aws.discovery import Discovery
 from gpuscaler.clouds.aws.groups import Choice, Group
 from gpuscaler.clouds.aws.regions import RegionReader, Scope
 from gpuscaler.clouds.aws.remembering import Kept, load, save
-from gpuscaler.embedded.aws import instance_types
+from gpuscaler.embedded.aws.ec2 import instance_types
 
 KIND = {
     "InstanceType": "p5.48xlarge",

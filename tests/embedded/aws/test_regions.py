@@ -10,7 +10,7 @@ from tests.embedded.aws.making import code
 
 from gpuscaler.catalogue import types
 from gpuscaler.clouds.aws.instance_types import type_of
-from gpuscaler.embedded.aws.queues import make
+from gpuscaler.embedded.aws.messages.queues import make
 
 
 def described(client: Any, *names: str) -> list[Any]:

@@ -5,10 +5,10 @@ from functools import partial
 from typing import Final
 
 from gpuscaler.clouds.markets import Markets
-from gpuscaler.embedded.aws import scaling
+from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.embedded.aws.autoscaling import scaling
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.errors import AwsError
-from gpuscaler.embedded.aws.node_faults import Nodes
+from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.region import Region
 
 #: Where the Pricing API is served: AWS Price List, "Endpoints".

@@ -8,10 +8,10 @@ from typing import Any
 from gpuscaler.clouds.machines import CloudEvent
 from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.hardware import Hardware
-from gpuscaler.embedded.aws.messages import Queue
+from gpuscaler.embedded.aws.ec2.hardware import Hardware
+from gpuscaler.embedded.aws.ec2.zones import zones_of
+from gpuscaler.embedded.aws.messages.messages import Queue
 from gpuscaler.embedded.aws.state import Group, Instance, Template, Volume
-from gpuscaler.embedded.aws.zones import zones_of
 
 
 class Region:

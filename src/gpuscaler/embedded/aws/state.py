@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from gpuscaler.clouds.machines import CloudEvent, CloudMachine
-from gpuscaler.embedded.aws.errors import AwsError
+from gpuscaler.embedded.aws.api.errors import AwsError
 
 #: Lifecycle states in which an instance counts towards what a group has.
 COUNTED: Final = frozenset({"Pending", "Pending:Wait", "Pending:Proceed", "InService"})

@@ -13,7 +13,7 @@ import yaml
 
 from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
-from gpuscaler.embedded.aws.beside import Beside
+from gpuscaler.embedded.aws.nodes.beside import Beside
 from gpuscaler.embedded.nodes.machines import quantities
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.serving.certificates import Certificate, self_signed

@@ -1,0 +1,89 @@
+"""Scaling activities: what a group did and why, seen a while after it happened."""
+
+import json
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.api.errors import no_group
+from gpuscaler.embedded.aws.api.pages import page
+from gpuscaler.embedded.aws.api.reading import moment
+from gpuscaler.embedded.aws.api.writing import at, iso
+from gpuscaler.embedded.aws.ec2.zones import subnet_id
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Activity, Group
+
+_DONE: Final = frozenset({"Successful", "Failed", "Cancelled"})
+#: AWS keeps six weeks; here the newest of each group are.
+KEPT: Final = 2_000
+
+
+def add(
+    region: Region, group: Group, description: str, cause: str, *, status: str, message: str = "", ended: bool = False, zone: str = ""
+) -> Activity:
+    """Something begins, or is already over."""
+    seen = region.now + region.conditions.activity
+    made = Activity(region.uuid(), description, cause[:1023], region.now, seen, status, message[:255])
+    made.zone, made.ended_at = zone, region.now if ended else None
+    group.activities.append(made)
+    del group.activities[:-KEPT]
+    return made
+
+
+def once(region: Region, group: Group, text: str) -> None:
+    """Something that a group cannot do, said once in a row."""
+    if not group.activities or group.activities[-1].message != text:
+        add(region, group, text, group.cause, status="Failed", message=text, ended=True)
+
+
+def finish(region: Region, activity: Activity, *, status: str, message: str = "") -> None:
+    """What had begun is over."""
+    activity.status, activity.message, activity.ended_at = status, message[:255], region.now
+
+
+def started(region: Region, group: Group, before: int) -> str:
+    """Why an instance is started: what the group was told, and what it lacks."""
+    what = "an instance was started in response to a difference between desired and actual capacity, increasing the capacity"
+    return f"{group.cause}  At {iso(at(region.now))} {what} from {before} to {group.desired}.".strip()
+
+
+def describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """DescribeScalingActivities, the newest first."""
+    name = params.get("AutoScalingGroupName")
+    if name is not None and name not in region.groups:
+        raise no_group(name)
+    wanted, filters = params.get("ActivityIds"), {one["Name"]: one["Values"] for one in params.get("Filters", ())}
+    rows = [
+        (group, one)
+        for group in region.groups.values()
+        if name in (None, group.name)
+        for one in group.activities
+        if one.visible_at <= region.now and (not wanted or one.id in wanted) and _passes(one, filters)
+    ]
+    rows.sort(key=lambda row: (row[1].started_at, row[1].id), reverse=True)
+    shown, more = page(rows, params, size="MaxRecords", default=100, most=100)
+    return {"Activities": [as_shown(group, one) for group, one in shown], **more}
+
+
+def _passes(one: Activity, filters: dict[str, list[str]]) -> bool:
+    if "StartTimeLowerBound" in filters and one.started_at < moment(filters["StartTimeLowerBound"][0]).timestamp():
+        return False
+    if "StartTimeUpperBound" in filters and one.started_at > moment(filters["StartTimeUpperBound"][0]).timestamp():
+        return False
+    return "Status" not in filters or one.status in filters["Status"]
+
+
+def as_shown(group: Group, one: Activity) -> dict[str, Any]:
+    """An activity as the API has it."""
+    reply = {
+        "ActivityId": one.id,
+        "AutoScalingGroupName": group.name,
+        "AutoScalingGroupARN": group.arn,
+        "Description": one.description,
+        "Cause": one.cause,
+        "StartTime": at(one.started_at),
+        "StatusCode": one.status,
+        "StatusMessage": one.message or None,
+        "Progress": 100 if one.status in _DONE else 50,
+        "Details": json.dumps({"Subnet ID": subnet_id(one.zone), "Availability Zone": one.zone} if one.zone else {}),
+        "EndTime": at(one.ended_at) if one.ended_at is not None else None,
+    }
+    return {key: value for key, value in reply.items() if value is not None}

@@ -1,0 +1,106 @@
+"""Lifecycle hooks, and the actions that wait for them."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.api.errors import AwsError, invalid, no_group
+from gpuscaler.embedded.aws.autoscaling import lifecycle
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
+
+#: A hook waits 48 hours at most; a group has so many hooks at most, unless its account is allowed more.
+LONGEST: Final = 172_800
+MOST: Final = 50
+
+
+def put(group: Group, told: Mapping[str, Any]) -> None:
+    """Give a group a hook, or change one."""
+    name = told["LifecycleHookName"]
+    before = group.hooks.get(name)
+    transition = told.get("LifecycleTransition", before.transition if before else "")
+    if transition not in {LAUNCHING, TERMINATING}:
+        raise invalid(f"Lifecycle transition must be {LAUNCHING} or {TERMINATING}")
+    timeout = told.get("HeartbeatTimeout", before.timeout if before else 3600)
+    if not 30 <= timeout <= 7200:
+        raise invalid("HeartbeatTimeout must be between 30 and 7200 seconds")
+    default = told.get("DefaultResult", before.default if before else "ABANDON")
+    if default not in {"CONTINUE", "ABANDON"}:
+        raise invalid("DefaultResult must be CONTINUE or ABANDON")
+    if before is None and len(group.hooks) >= MOST:
+        raise AwsError("LimitExceeded", f"You have reached the limit of {MOST} lifecycle hooks of an Auto Scaling group.")
+    kept = ("NotificationMetadata", "NotificationTargetARN", "RoleARN")
+    group.hooks[name] = Hook(name, transition, timeout, default, {key: told[key] for key in kept if key in told})
+
+
+def _group(region: Region, params: Mapping[str, Any]) -> Group:
+    if params["AutoScalingGroupName"] not in region.groups:
+        raise no_group(params["AutoScalingGroupName"])
+    return region.groups[params["AutoScalingGroupName"]]
+
+
+def _put(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    put(_group(region, params), params)
+    return {}
+
+
+def _delete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """Take a hook away; what waits for it goes on first: launching instances are ended, terminating ones go."""
+    group = _group(region, params)
+    hook = group.hooks.get(params["LifecycleHookName"])
+    if hook is None:
+        raise invalid(f"No Lifecycle Hook found: {params['LifecycleHookName']}")
+    for one in [one for one in group.members.values() if one.token and one.hook == hook.name]:
+        lifecycle.complete(region, group, one, "ABANDON" if hook.transition == LAUNCHING else "CONTINUE")
+    del group.hooks[hook.name]
+    return {}
+
+
+def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    group, names = _group(region, params), params.get("LifecycleHookNames")
+    rows = [
+        {
+            "LifecycleHookName": one.name,
+            "AutoScalingGroupName": group.name,
+            "LifecycleTransition": one.transition,
+            "HeartbeatTimeout": int(one.timeout),
+            "GlobalTimeout": min(LONGEST, int(one.timeout) * 100),
+            "DefaultResult": one.default,
+            **one.settings,
+        }
+        for one in group.hooks.values()
+        if not names or one.name in names
+    ]
+    return {"LifecycleHooks": rows}
+
+
+def _waiting(region: Region, params: Mapping[str, Any]) -> tuple[Group, Instance]:
+    """The instance that waits for the action that is meant."""
+    group, token, ident = _group(region, params), params.get("LifecycleActionToken"), params.get("InstanceId")
+    for one in group.members.values():
+        if one.token and one.hook == params["LifecycleHookName"] and (one.token == token or (token is None and one.id == ident)):
+            return group, one
+    meant = f"token {token}" if token else f"instance ID {ident}"
+    raise invalid(f"No active Lifecycle Action found with {meant}")
+
+
+def _complete(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    if params["LifecycleActionResult"] not in {"CONTINUE", "ABANDON"}:
+        raise invalid("LifecycleActionResult must be CONTINUE or ABANDON")
+    group, instance = _waiting(region, params)
+    lifecycle.complete(region, group, instance, params["LifecycleActionResult"])
+    return {}
+
+
+def _heartbeat(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    group, instance = _waiting(region, params)
+    lifecycle.heartbeat(region, group, instance, group.hooks[instance.hook])
+    return {}
+
+
+OPERATIONS: Final = {
+    "PutLifecycleHook": _put,
+    "DeleteLifecycleHook": _delete,
+    "DescribeLifecycleHooks": _describe,
+    "CompleteLifecycleAction": _complete,
+    "RecordLifecycleActionHeartbeat": _heartbeat,
+}

@@ -1,0 +1,306 @@
+"""The life of an instance in its group: Pending, InService, Terminating, with hooks in between; and in EC2."""
+
+from functools import partial
+from typing import Any, Final
+
+from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.embedded.aws.api.errors import invalid
+from gpuscaler.embedded.aws.api.writing import at, iso
+from gpuscaler.embedded.aws.autoscaling import activities
+from gpuscaler.embedded.aws.autoscaling.choosing import Choice
+from gpuscaler.embedded.aws.ec2 import volumes
+from gpuscaler.embedded.aws.ec2.refusals import SHUTDOWN, ended_text
+from gpuscaler.embedded.aws.messages import notices
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
+
+#: So long an instance runs that shuts itself down before its kubelet starts, in seconds.
+SHUTDOWN_AFTER: Final = 4.0
+#: Terminated instances are shown for about an hour.
+REMEMBERED: Final = 3600.0
+
+
+def enter(region: Region, group: Group, machine: CloudMachine, choice: Choice) -> Instance:
+    """A machine that was launched for a group is Pending in it."""
+    instance = register(region, machine, choice, group=group.name)
+    instance.weight = choice.weight
+    admit(region, group, instance)
+    return instance
+
+
+def admit(region: Region, group: Group, instance: Instance) -> None:
+    """An instance becomes a member of its group."""
+    tags = {tag["Key"]: tag["Value"] for tag in group.tags.values() if tag["PropagateAtLaunch"]}
+    instance.tags |= tags | {"aws:autoscaling:groupName": group.name}
+    before = group.has
+    group.members[instance.id] = instance
+    cause = activities.started(region, group, before)
+    instance.activity = activities.add(
+        region, group, f"Launching a new EC2 instance: {instance.id}", cause, status="PreInService", zone=instance.machine.offering.zone
+    )
+    note(region, group)
+    if most := group.settings.get("MaxInstanceLifetime"):
+        region.put(region.now + most, partial(_too_old, region, instance))
+
+
+def _too_old(region: Region, instance: Instance, now: float) -> None:
+    """An instance is as old as its group lets one become: it is replaced."""
+    group = region.groups.get(instance.group)
+    most = group.settings.get("MaxInstanceLifetime") if group is not None else None
+    if group is not None and instance.counted and most and now - instance.launched_at >= most:
+        replace(region, group, instance, "a maximum instance lifetime")
+
+
+def replace(region: Region, group: Group, instance: Instance, why: str, *, first: bool = False) -> None:
+    """The group ends an instance "in response to" ``why`` and launches another: before it where ``first``, else after it."""
+    if first:
+        instance.risky, instance.why = True, why
+    else:
+        end(region, group, instance, f"At {iso(at(region.now))} an instance was taken out of service in response to {why}.")
+    region.wake(group)
+
+
+def register(region: Region, machine: CloudMachine, choice: Choice, *, group: str = "") -> Instance:
+    """EC2 has an instance, pending."""
+    data, offering = choice.data, machine.offering
+    told = [tag for one in data.get("TagSpecifications", ()) if one.get("ResourceType") == "instance" for tag in one.get("Tags", ())]
+    instance = Instance(
+        machine=machine,
+        group=group,
+        template=dict(choice.template),
+        image=data.get("ImageId", ""),
+        tags={tag["Key"]: tag["Value"] for tag in told},
+        launched_at=region.now,
+        launch=data,
+    )
+    instance.doomed = region.hardware.doomed(offering.instance_type, offering.market, offering.zone)
+    region.instances[instance.id] = instance
+    volumes.attach(region, instance, data)
+    notices.state_change(region, instance)
+    start(region, instance)
+    return instance
+
+
+def start(region: Region, instance: Instance) -> None:
+    """An instance that is pending runs a while later."""
+    region.put(region.now + region.conditions.pending, partial(_runs, region, instance))
+
+
+def _runs(region: Region, instance: Instance, _now: float) -> None:
+    if instance.state != "pending":
+        return
+    group = region.groups.get(instance.group)
+    if instance.doomed and instance.doomed != SHUTDOWN:
+        instance.reason = instance.doomed
+        region.hardware.end(instance.machine, region.now)
+        if group is not None and instance.activity is not None:
+            activities.finish(region, instance.activity, status="Failed", message=ended_text(instance.doomed))
+            group.retry_at = region.now + region.conditions.retry
+        gone(region, group, instance)
+        return
+    instance.state = "running"
+    if instance.doomed:
+        region.put(region.now + SHUTDOWN_AFTER, partial(_shuts_itself_down, region, instance))
+    notices.state_change(region, instance)
+    if group is not None and instance.lifecycle == "Pending":
+        _wait(region, group, instance, LAUNCHING)
+
+
+def _shuts_itself_down(region: Region, instance: Instance, _now: float) -> None:
+    """What an instance does whose image or user data end it, and whose shutdown behaviour is to terminate."""
+    if instance.ended_at is None and instance.state == "running":
+        region.hardware.end(instance.machine, region.now)
+        instance.reason = instance.doomed
+        lost(region, instance)
+
+
+def lost(region: Region, instance: Instance) -> None:
+    """An instance is gone without its group's doing, which the group finds out by a health check, and replaces it."""
+    group = region.groups.get(instance.group)
+    gone(region, group, instance)
+    if group is not None:
+        what = "an instance was taken out of service in response to an EC2 health check indicating it has been terminated or stopped."
+        text = f"Terminating EC2 instance: {instance.id}"
+        activities.add(region, group, text, f"At {iso(at(region.now))} {what}", status="Successful", ended=True)
+        group.cause = ""
+        region.wake(group)
+
+
+def _wait(region: Region, group: Group, instance: Instance, transition: str) -> None:
+    """Wait for the hook of a transition, or go on at once where there is none."""
+    hook = next((one for one in group.hooks.values() if one.transition == transition), None)
+    if hook is None:
+        proceed(region, group, instance)
+        return
+    instance.lifecycle = f"{instance.lifecycle}:Wait"
+    instance.hook, instance.token = hook.name, region.uuid()
+    heartbeat(region, group, instance, hook)
+    notices.lifecycle_action(region, group, instance, hook)
+    note(region, group)
+
+
+def heartbeat(region: Region, group: Group, instance: Instance, hook: Hook) -> None:
+    """The hook's time begins anew."""
+    instance.waits_until = region.now + hook.timeout
+    region.put(instance.waits_until, partial(_timed_out, region, group, instance, hook))
+
+
+def _timed_out(region: Region, group: Group, instance: Instance, hook: Hook, now: float) -> None:
+    if instance.token and instance.hook == hook.name and now >= instance.waits_until:
+        complete(region, group, instance, hook.default, "Heartbeat Timeout")
+
+
+def complete(
+    region: Region, group: Group, instance: Instance, result: str, why: str = "Lifecycle Action Completed with ABANDON Result"
+) -> None:
+    """A lifecycle action ends: ABANDON ends an instance that was launching.
+
+    What its activity says then is in AWS's user guide, under Troubleshooting.
+    """
+    abandoned = result == "ABANDON" and instance.lifecycle == "Pending:Wait"
+    token, instance.token = instance.token, ""
+    instance.lifecycle = instance.lifecycle.replace(":Wait", ":Proceed")
+    if abandoned:
+        if instance.activity is not None:
+            said = f"Instance failed to complete user's Lifecycle Action: Lifecycle Action with token {token} was abandoned: {why}"
+            activities.finish(region, instance.activity, status="Cancelled", message=said)
+        end(region, group, instance, "an instance was abandoned by a lifecycle hook", hooks=False)
+        region.wake(group)
+    else:
+        proceed(region, group, instance)
+
+
+def proceed(region: Region, group: Group, instance: Instance) -> None:
+    """Go on after the hook: into service, or to the end."""
+    if instance.lifecycle.startswith("Terminating"):
+        _shut_down(region, group, instance)
+        return
+    instance.lifecycle = "InService"
+    instance.protected = bool(group.settings.get("NewInstancesProtectedFromScaleIn"))
+    if instance.activity is not None:
+        activities.finish(region, instance.activity, status="Successful")
+    note(region, group)
+    region.wake(group)
+
+
+def end(region: Region, group: Group, instance: Instance, cause: str, *, hooks: bool = True) -> None:
+    """The group ends an instance."""
+    if not instance.lifecycle.startswith("Terminating"):
+        instance.lifecycle = "Terminating"
+        instance.token = ""
+        _close(region, instance, status="Cancelled")
+        instance.activity = activities.add(region, group, f"Terminating EC2 instance: {instance.id}", cause, status="InProgress")
+        if hooks:
+            _wait(region, group, instance, TERMINATING)
+        else:
+            _shut_down(region, group, instance)
+        note(region, group)
+
+
+def _shut_down(region: Region, group: Group | None, instance: Instance) -> None:
+    instance.state = "shutting-down"
+    region.hardware.end(instance.machine, region.now)
+    notices.state_change(region, instance)
+    region.put(region.now + region.conditions.terminating, lambda _: gone(region, group, instance))
+
+
+def gone(region: Region, group: Group | None, instance: Instance) -> None:
+    """An instance is no more; EC2 shows it for a while."""
+    if instance.ended_at is not None:
+        return
+    _close(region, instance, status="Successful" if instance.lifecycle.startswith("Terminating") else "Failed")
+    instance.ended_at, instance.state, instance.lifecycle, instance.token = region.now, "terminated", "Terminated", ""
+    volumes.release(region, instance)
+    notices.state_change(region, instance)
+    region.put(region.now + REMEMBERED, partial(_forget, region, instance))
+    if group is not None:
+        group.members.pop(instance.id, None)
+        group.warm.pop(instance.id, None)
+        note(region, group)
+        region.wake(group)
+
+
+def _close(region: Region, instance: Instance, *, status: str) -> None:
+    """What was under way with an instance is over."""
+    if instance.activity is not None and instance.activity.ended_at is None:
+        activities.finish(region, instance.activity, status=status)
+
+
+def _forget(region: Region, instance: Instance, _now: float) -> None:
+    del region.instances[instance.id]
+
+
+def terminate(region: Region, instance: Instance) -> None:
+    """EC2's own TerminateInstances: no hook, no protection; the group sees it as a lost instance."""
+    if instance.state in {"pending", "running", "stopped"}:
+        _close(region, instance, status="Cancelled")
+        instance.lifecycle = "Terminating"
+        _shut_down(region, region.groups.get(instance.group), instance)
+
+
+def member(region: Region, group: Group, ident: str) -> Instance:
+    """The group's instance of that id. Raises :class:`~gpuscaler.embedded.aws.api.errors.AwsError` where it has none."""
+    if ident not in group.members:
+        raise invalid(f"The instance {ident} is not part of Auto Scaling group {group.name}.")
+    return region.instances[ident]
+
+
+# As they are shown
+
+
+def shown(one: Instance, *, weighted: bool) -> dict[str, Any]:
+    """An instance of a group as Auto Scaling's Describe calls have it."""
+    offering = one.machine.offering
+    reply = {
+        "InstanceId": one.id,
+        "InstanceType": offering.instance_type,
+        "AvailabilityZone": offering.zone,
+        "LifecycleState": one.lifecycle,
+        "HealthStatus": one.health,
+        "ProtectedFromScaleIn": one.protected,
+    }
+    if one.template:
+        reply["LaunchTemplate"] = one.template
+    if weighted:
+        reply["WeightedCapacity"] = str(one.weight)
+    return reply
+
+
+def shown_group(one: Group) -> dict[str, Any]:
+    """A group as DescribeAutoScalingGroups has it now."""
+    overrides = one.settings.get("MixedInstancesPolicy", {}).get("LaunchTemplate", {}).get("Overrides", ())
+    weighted = any("WeightedCapacity" in override for override in overrides)
+    return {
+        **one.settings,
+        "AutoScalingGroupName": one.name,
+        "AutoScalingGroupARN": one.arn,
+        "MinSize": one.min,
+        "MaxSize": one.max,
+        "DesiredCapacity": one.desired,
+        "AvailabilityZones": list(one.zones),
+        "LoadBalancerNames": [],
+        "TargetGroupARNs": [],
+        "Instances": [shown(instance, weighted=weighted) for instance in one.members.values()],
+        "CreatedTime": at(one.created_at),
+        "SuspendedProcesses": [{"ProcessName": name, "SuspensionReason": why} for name, why in one.suspended.items()],
+        "EnabledMetrics": [],
+        "Tags": [{"ResourceId": one.name, "ResourceType": "auto-scaling-group", **tag} for tag in one.tags.values()],
+        "TrafficSources": [],
+    }
+
+
+def note(region: Region, group: Group) -> None:
+    """A group is not what it was: keep how it looks, where reads lag."""
+    lag = region.conditions.read_lag
+    if lag:
+        group.history.append((region.now, shown_group(group)))
+        while len(group.history) > 1 and group.history[1][0] <= region.now - lag:
+            group.history.pop(0)
+
+
+def seen(region: Region, group: Group) -> dict[str, Any] | None:
+    """A group as reads have it; None where they do not know it yet."""
+    lag = region.conditions.read_lag
+    if not lag:
+        return shown_group(group)
+    return next((found for when, found in reversed(group.history) if when <= region.now - lag), None)

@@ -1,0 +1,158 @@
+"""What people have a group replace: all instances by an instance refresh, and those whose health they set.
+
+Of instance refreshes the rolling ones are here, which replace one instance after the other. Source: EC2 Auto Scaling's user guide, "How an
+instance refresh works", and its API reference (November 2026). The texts of causes are those that activities were seen with.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.api.errors import AwsError, invalid
+from gpuscaler.embedded.aws.api.pages import page
+from gpuscaler.embedded.aws.api.writing import at
+from gpuscaler.embedded.aws.autoscaling import choosing, groups, lifecycle
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Group
+
+#: A refresh looks at its group so often, in seconds, and waits so long for instances that are protected from scale-in.
+STEP, PATIENCE = 5.0, 3600.0
+_UNDER_WAY: Final = frozenset({"Pending", "InProgress"})
+
+
+@dataclass(slots=True)
+class Refresh:
+    """An instance refresh: ``left`` are the instances that it has still to replace, ``total`` how many there were."""
+
+    id: str
+    group: str
+    preferences: Mapping[str, Any]
+    started_at: float
+    left: list[str]
+    total: int
+    status: str = "InProgress"
+    reason: str = ""
+    ended_at: float | None = None
+    #: The instance that goes now, and when the one that came for it is warm.
+    going: str = ""
+    warm_at: float = 0.0
+    waits_since: float | None = None
+
+
+def _start(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    group = groups.group(region, params["AutoScalingGroupName"])
+    if any(one.status in _UNDER_WAY for one in group.refreshes):
+        text = "An Instance Refresh is already in progress and blocks the execution of this Instance Refresh."
+        raise AwsError("InstanceRefreshInProgress", text)
+    if changed := params.get("DesiredConfiguration"):
+        groups.update(region, {"AutoScalingGroupName": group.name, **changed})
+    preferences = {"MinHealthyPercentage": 90, "SkipMatching": False, "ScaleInProtectedInstances": "Wait", **params.get("Preferences", {})}
+    members = [one for one in group.members.values() if one.counted]
+    if preferences["SkipMatching"]:
+        wanted = [choice.template for choice in choosing.choices(region, group)]
+        members = [one for one in members if one.template not in wanted]
+    made = Refresh(region.uuid(), group.name, preferences, region.now, [one.id for one in members], len(members))
+    group.refreshes.append(made)
+    region.put(region.now, partial(_step, region, group, made))
+    return {"InstanceRefreshId": made.id}
+
+
+def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    group = groups.group(region, params["AutoScalingGroupName"])
+    for one in group.refreshes:
+        if one.status in _UNDER_WAY:
+            _finish(region, one, "Cancelled", "Cancelled by user.")
+            return {"InstanceRefreshId": one.id}
+    raise AwsError("ActiveInstanceRefreshNotFound", "No in progress or pending Instance Refresh found for Auto Scaling group")
+
+
+def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    wanted = params.get("InstanceRefreshIds")
+    found = [one for one in reversed(groups.group(region, params["AutoScalingGroupName"]).refreshes) if not wanted or one.id in wanted]
+    shown, more = page(found, params, size="MaxRecords", default=50, most=100)
+    return {"InstanceRefreshes": [_shown(one) for one in shown], **more}
+
+
+def _shown(one: Refresh) -> dict[str, Any]:
+    left = len(one.left) + bool(one.going)
+    reply = {
+        "InstanceRefreshId": one.id,
+        "AutoScalingGroupName": one.group,
+        "Status": one.status,
+        "StatusReason": one.reason or None,
+        "StartTime": at(one.started_at),
+        "EndTime": at(one.ended_at) if one.ended_at is not None else None,
+        "PercentageComplete": 100 * (one.total - left) // one.total if one.total else 100,
+        "InstancesToUpdate": left,
+        "Preferences": dict(one.preferences),
+        "Strategy": "Rolling",
+    }
+    return {key: value for key, value in reply.items() if value is not None}
+
+
+def _finish(region: Region, one: Refresh, status: str, reason: str = "") -> None:
+    one.status, one.reason, one.ended_at = status, reason, region.now
+
+
+def _step(region: Region, group: Group, one: Refresh, now: float) -> None:
+    """Replace the next instance, once the one before was replaced and its replacement is warm."""
+    if one.status not in _UNDER_WAY or region.groups.get(group.name) is not group:
+        return
+    region.put(now + STEP, partial(_step, region, group, one))
+    in_service = sum(member.weight for member in group.members.values() if member.lifecycle == "InService")
+    if one.going in group.members or in_service < group.desired:
+        one.warm_at = now + one.preferences.get("InstanceWarmup", group.settings.get("DefaultInstanceWarmup", 0))
+        return
+    if now < one.warm_at:
+        return
+    one.going = ""
+    one.left = [ident for ident in one.left if ident in group.members and group.members[ident].counted]
+    if not one.left:
+        _finish(region, one, "Successful")
+        return
+    _replace(region, group, one, now)
+
+
+def _replace(region: Region, group: Group, one: Refresh, now: float) -> None:
+    """End the next instance that may go; fail where only protected ones are left for too long."""
+    how = one.preferences["ScaleInProtectedInstances"]
+    if how == "Ignore":
+        one.left = [ident for ident in one.left if not group.members[ident].protected]
+    free = [ident for ident in one.left if how == "Refresh" or not group.members[ident].protected]
+    if not free:
+        one.waits_since = now if one.waits_since is None else one.waits_since
+        if one.left and now - one.waits_since >= PATIENCE:
+            _finish(region, one, "Failed", "Instances protected from scale in were found in your Auto Scaling group.")
+        return
+    one.waits_since, one.going = None, free[0]
+    one.left.remove(one.going)
+    lifecycle.replace(
+        region, group, group.members[one.going], "an instance refresh", first=one.preferences.get("MaxHealthyPercentage", 100) > 100
+    )
+
+
+# An instance's health
+
+
+def _set_health(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """A person, or a program, says how an instance is. An unhealthy one is replaced, protected or not."""
+    instance = region.instances.get(params["InstanceId"])
+    group = region.groups.get(instance.group) if instance is not None else None
+    if instance is None or group is None or instance.id not in group.members:
+        raise invalid(f"Instance Id not found - No managed instance found for instance ID: {params['InstanceId']}")
+    if params["HealthStatus"] not in {"Healthy", "Unhealthy"}:
+        raise invalid("Valid instance health states are: [Healthy, Unhealthy].")
+    instance.health = params["HealthStatus"]
+    lifecycle.note(region, group)
+    if instance.health == "Unhealthy" and instance.counted and "ReplaceUnhealthy" not in group.suspended:
+        lifecycle.replace(region, group, instance, "a user health-check")
+    return {}
+
+
+OPERATIONS: Final = {
+    "StartInstanceRefresh": _start,
+    "CancelInstanceRefresh": _cancel,
+    "DescribeInstanceRefreshes": _describe,
+    "SetInstanceHealth": _set_health,
+}

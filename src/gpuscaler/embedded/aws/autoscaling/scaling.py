@@ -1,0 +1,235 @@
+"""What Auto Scaling groups do by themselves: they launch what they lack, end what is too much, replace what is lost, balance zones."""
+
+from collections.abc import Iterable
+from functools import partial
+from math import ceil
+from typing import Final
+
+from gpuscaler.clouds.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
+from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.embedded.aws.api.writing import at, iso
+from gpuscaler.embedded.aws.autoscaling import activities, choosing, lifecycle, warm_pools
+from gpuscaler.embedded.aws.ec2.refusals import Failure, activity_text
+from gpuscaler.embedded.aws.messages import notices
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Group, Instance
+
+_ALL_PROTECTED: Final = "Could not scale to desired capacity because all remaining instances are protected from scale-in."
+
+
+def want(region: Region, group: Group, desired: int, why: str) -> None:
+    """A group is to have ``desired``; it begins a moment later, whatever failed before."""
+    if desired != group.desired:
+        group.cause = f"At {iso(at(region.now))} {why} changing the desired capacity from {group.desired} to {desired}."
+    group.desired = desired
+    group.retry_at = 0.0
+    lifecycle.note(region, group)
+    region.wake(group)
+
+
+def look(region: Region, group: Group) -> None:
+    """A group compares what it has with what it should have, and acts."""
+    risky = sum(one.weight for one in group.members.values() if one.counted and one.risky)
+    evening = sum(one.weight for one in group.members.values() if one.counted and one.evens)
+    lacks = group.desired - (group.has - risky - evening)
+    if lacks > 0 and "Launch" not in group.suspended:
+        if region.now >= group.retry_at:
+            launch_missing(region, group, lacks)
+        else:
+            region.wake(group, group.retry_at)
+    elif lacks < 0 and "Terminate" not in group.suspended:
+        _shrink(region, group, -lacks)
+    elif lacks == 0 and evening:
+        _evened(region, group)
+    elif lacks == 0 and not risky:
+        _balance(region, group)
+    _replaced(region, group)
+    warm_pools.prepare(region, group)
+
+
+def launch_missing(region: Region, group: Group, units: int) -> None:
+    """Try to launch ``units`` in all zones; what fails shows in activities, and is tried again later."""
+    before = group.has
+    missing = 0
+    for market, share in choosing.markets(region, group, units):
+        left = share
+        zones = list(group.zones)
+        while left > 0 and zones:
+            shares = choosing.balanced(group, left, zones)
+            for zone, asked in shares.items():
+                granted, failures = launch(region, group, market, zone, asked)
+                left -= granted
+                if granted < asked:
+                    zones.remove(zone)
+                    _failed(region, group, failures[-1:], before)
+        missing += max(0, left)
+    if missing:
+        group.retry_at = region.now + region.conditions.retry
+        region.wake(group, group.retry_at)
+
+
+def launch(region: Region, group: Group, market: str, zone: str, units: int) -> tuple[int, list[Failure]]:
+    """Launch ``units`` in one zone at once: what was launched, in units, and what was refused on the way."""
+    granted, failures = 0, list[Failure]()
+    try:
+        found = choosing.ordered(region, group, market, zone)
+    except AwsError as error:
+        return 0, [Failure(error.code, error.message, market, "", zone, units)]
+    while granted < units and (prepared := warm_pools.take(region, group, market, zone)) is not None:
+        granted += prepared.weight
+    for choice in found:
+        if granted >= units:
+            break
+        count = ceil((units - granted) / choice.weight)
+        name = choice.instance_type
+        result = region.hardware.launch(market, [name], zone, count=count, now=region.now, bid=choosing.bid(group))
+        failures += result.failures
+        for machine in result.machines:
+            granted += choice.weight
+            lifecycle.enter(region, group, machine, choice)
+    return granted, failures
+
+
+def _failed(region: Region, group: Group, failures: Iterable[Failure], before: int) -> None:
+    mixed = "MixedInstancesPolicy" in group.settings
+    for one in failures:
+        text = activity_text(one, mixed=mixed)
+        cause = activities.started(region, group, before)
+        description = f"Launching a new EC2 instance.  Status Reason: {text}"
+        activities.add(region, group, description, cause, status="Failed", message=text, ended=True, zone=one.zone)
+
+
+def _shrink(region: Region, group: Group, units: int) -> None:
+    """End unprotected instances, of the fullest zone and the oldest first."""
+    while units > 0:
+        victim = _selected(group, units)
+        if victim is None:
+            if any(one.counted and one.protected for one in group.members.values()):
+                activities.once(region, group, _ALL_PROTECTED)
+            return
+        units -= victim.weight
+        what = (
+            "an instance was taken out of service in response to a difference between desired and actual capacity, shrinking the capacity"
+        )
+        cause = f"{group.cause}  At {iso(at(region.now))} {what} from {group.has} to {group.has - victim.weight}."
+        lifecycle.end(region, group, victim, cause.strip())
+
+
+def _selected(group: Group, units: int) -> Instance | None:
+    """What the default termination policy ends: of the fullest zone that has an instance without protection, the oldest."""
+    load: dict[str, int] = {}
+    for one in group.members.values():
+        if one.counted:
+            load[one.machine.offering.zone] = load.get(one.machine.offering.zone, 0) + one.weight
+    free = [one for one in group.members.values() if one.counted and not one.protected and one.weight <= units]
+    return min(free, key=lambda one: (-load[one.machine.offering.zone], one.launched_at, one.id), default=None)
+
+
+def _balance(region: Region, group: Group) -> None:
+    """Launch in the emptiest zone before ending in the fullest: AZRebalance, which is on in every group as it comes.
+
+    A group whose fullest zone has only instances that are protected from scale-in launches none, and waits until all of its instances
+    are in service: both are assumptions.
+    """
+    zones = dict.fromkeys(group.zones, 0)
+    for one in group.members.values():
+        if one.counted and one.machine.offering.zone in zones:
+            zones[one.machine.offering.zone] += 1
+    if "AZRebalance" in group.suspended or "Launch" in group.suspended or max(zones.values()) - min(zones.values()) < 2:
+        return
+    fullest, emptiest = max(zones, key=lambda zone: zones[zone]), min(zones, key=lambda zone: zones[zone])
+    there = [one for one in group.members.values() if one.counted and one.machine.offering.zone == fullest]
+    victim = next((one for one in there if not one.protected), None)
+    if victim is None or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
+        return
+    if region.now < group.retry_at or group.has >= group.max + max(1, group.max // 10):
+        return
+    what = f"instances were launched to balance instances in zones {emptiest} with other zones"
+    group.cause = f"At {iso(at(region.now))} {what} resulting in more than desired number of instances in the group."
+    before = group.members.keys() | set()
+    launch(region, group, victim.machine.offering.market, emptiest, victim.weight)
+    came = [one for name, one in group.members.items() if name not in before]
+    for one in came:
+        one.evens = True
+    if not came:
+        group.retry_at = region.now + region.conditions.retry
+        region.wake(group, group.retry_at)
+
+
+def _evened(region: Region, group: Group) -> None:
+    """End what is too much, once what was launched to even out zones is in service.
+
+    Which instance that is the termination policy says then, as everywhere (user guide, "Control which Auto Scaling instances terminate
+    during scale in"), so that protection that came meanwhile counts; where all others are protected it is the one that was launched.
+    """
+    came = [one for one in group.members.values() if one.evens and one.counted]
+    if "Terminate" in group.suspended or any(one.lifecycle != "InService" for one in group.members.values() if one.counted):
+        return
+    for one in came:
+        one.evens = False
+        if (victim := _selected(group, one.weight)) is None:
+            continue
+        now = f"At {iso(at(region.now))}"
+        # As groups were seen to say it: aws/containers-roadmap#1453.
+        less = f"shrinking the capacity from {group.has} to {group.has - victim.weight}"
+        what = f"{now} an instance was taken out of service in response to a difference between desired and actual capacity, {less}."
+        what += f"  {now} instance {victim.id} was selected for termination."
+        lifecycle.end(region, group, victim, f"{group.cause}  {what}")
+
+
+def _replaced(region: Region, group: Group) -> None:
+    """End what is to be replaced, once enough others are in service."""
+    safe = sum(one.weight for one in group.members.values() if one.lifecycle == "InService" and not one.risky)
+    for one in [one for one in group.members.values() if one.risky and one.counted]:
+        if safe >= group.desired and "Terminate" not in group.suspended:
+            text = f"At {iso(at(region.now))} an instance was taken out of service in response to {one.why}."
+            lifecycle.end(region, group, one, text)
+
+
+# What machines do by themselves
+
+
+def hear(region: Region, event: CloudEvent) -> None:
+    """Something happened to a machine of the region's hardware."""
+    machine = event.machine
+    instance = region.instances.get(machine.id) if machine is not None else None
+    if machine is None or instance is None:
+        return
+    if event.kind == NOTICE:
+        warn(region, instance)
+    elif event.kind == LOST:
+        _lost(region, instance, event.why)
+
+
+def warn(region: Region, instance: Instance) -> None:
+    """EC2 will take a spot instance back: the rebalance recommendation and the two minutes' warning, at once."""
+    notices.rebalance(region, instance)
+    notices.interruption(region, instance)
+    risk(region, instance)
+
+
+def risk(region: Region, instance: Instance) -> None:
+    """An instance may be interrupted; a group with capacity rebalancing replaces it."""
+    group = region.groups.get(instance.group)
+    if group is not None and group.settings.get("CapacityRebalance"):
+        instance.risky, instance.why = True, "an EC2 instance rebalance recommendation"
+        region.wake(group)
+
+
+def _lost(region: Region, instance: Instance, why: str) -> None:
+    instance.reason = "Server.SpotInstanceTermination" if why == RECLAIMED else "Server.InternalError"
+    lifecycle.lost(region, instance)
+
+
+def reclaim(region: Region, instance: Instance, *, notice: float) -> None:
+    """Take a spot instance back ``notice`` seconds from now, with a warning where that is above 0."""
+    if notice > 0:
+        warn(region, instance)
+    region.put(region.now + notice, partial(_take, region, instance.machine))
+
+
+def _take(region: Region, machine: CloudMachine, now: float) -> None:
+    instance = region.instances[machine.id]
+    if machine.ended_at is None and instance.ended_at is None:
+        region.hardware.end(machine, now)
+        _lost(region, instance, RECLAIMED)

@@ -1,0 +1,97 @@
+"""What EC2 says of itself: types, zones, subnets, prices."""
+
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.embedded.aws.api.filters import matches
+from gpuscaler.embedded.aws.api.pages import page
+from gpuscaler.embedded.aws.ec2 import instance_types, volumes
+from gpuscaler.embedded.aws.ec2.zones import subnet, subnet_id, zone_id
+from gpuscaler.embedded.aws.region import Region
+
+
+def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    if names := params.get("InstanceTypes"):
+        known = {one.name for one in instance_types.in_region(region.name)}
+        if unknown := [name for name in names if name not in known]:
+            text = f"The following supplied instance types do not exist: [{', '.join(unknown)}]"
+            raise AwsError("InvalidInstanceType", text)
+        found = [instance_types.known(name) for name in names]
+    else:
+        found = list(instance_types.in_region(region.name))
+    kept = [
+        one
+        for one in found
+        if matches(params.get("Filters", ()), {"instance-type": lambda name=one.name: (name,)})  # type: ignore[misc]
+    ]
+    shown, more = page(kept, params, size="MaxResults", default=100, most=100)
+    return {"InstanceTypes": [instance_types.info(one) for one in shown], **more}
+
+
+def _type_offerings(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    kind = params.get("LocationType", "region")
+    places = {"region": (region.name,), "availability-zone": region.zones, "availability-zone-id": tuple(map(zone_id, region.zones))}
+    found = [
+        {"InstanceType": one.name, "LocationType": kind, "Location": place}
+        for one in instance_types.in_region(region.name)
+        for place in places[kind]
+    ]
+
+    def passes(offering: dict[str, str]) -> bool:
+        fields = {"instance-type": lambda: (offering["InstanceType"],), "location": lambda: (offering["Location"],)}
+        return matches(params.get("Filters", ()), fields)
+
+    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
+    return {"InstanceTypeOfferings": shown, **more}
+
+
+def _satisfying(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    names = instance_types.satisfying(params["InstanceRequirements"], region.name, params["ArchitectureTypes"])
+    shown, more = page(names, params, size="MaxResults", default=1000, most=1000)
+    return {"InstanceTypes": [{"InstanceType": name} for name in shown], **more}
+
+
+def _subnets(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    wanted = params.get("SubnetIds")
+    found = {subnet_id(zone): subnet(zone, region.account) for zone in region.zones}
+    if unknown := [one for one in wanted or () if one not in found]:
+        raise AwsError("InvalidSubnetID.NotFound", f"The subnet ID '{unknown[0]}' does not exist")
+    shown, more = page([found[one] for one in wanted or found], params, size="MaxResults", default=1000, most=1000)
+    return {"Subnets": shown, **more}
+
+
+def _zones(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    wanted = params.get("ZoneNames") or region.zones
+    rows = [
+        {"ZoneName": zone, "ZoneId": zone_id(zone), "RegionName": region.name, "State": "available", "ZoneType": "availability-zone"}
+        for zone in region.zones
+        if zone in wanted
+    ]
+    return {"AvailabilityZones": rows}
+
+
+def _images(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    rows = [
+        {
+            "ImageId": ident,
+            "State": "available",
+            "Architecture": "x86_64",
+            "OwnerId": region.account,
+            "Name": f"image {ident}",
+            "RootDeviceType": "ebs",
+            "RootDeviceName": volumes.ROOT,
+            "BlockDeviceMappings": [{"DeviceName": volumes.ROOT, "Ebs": volumes.IMAGE}],
+        }
+        for ident in params.get("ImageIds", ())
+    ]
+    return {"Images": rows}
+
+
+OPERATIONS: Final = {
+    "DescribeInstanceTypes": _types,
+    "DescribeInstanceTypeOfferings": _type_offerings,
+    "GetInstanceTypesFromInstanceRequirements": _satisfying,
+    "DescribeSubnets": _subnets,
+    "DescribeAvailabilityZones": _zones,
+    "DescribeImages": _images,
+}

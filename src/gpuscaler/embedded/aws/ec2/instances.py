@@ -1,0 +1,222 @@
+"""EC2's instances, spot prices and capacity reservations."""
+
+from collections.abc import Iterable
+from functools import partial
+from typing import Any, Final
+
+from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.embedded.aws.api.filters import matches
+from gpuscaler.embedded.aws.api.pages import page
+from gpuscaler.embedded.aws.api.writing import at
+from gpuscaler.embedded.aws.autoscaling import lifecycle
+from gpuscaler.embedded.aws.ec2 import instance_types, volumes
+from gpuscaler.embedded.aws.ec2.refusals import reason_text
+from gpuscaler.embedded.aws.ec2.zones import VPC, subnet_id, zone_id
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Instance
+
+_CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
+#: A series of spot prices is shown hour by hour, so many at most.
+HOURS: Final = 24
+
+
+def address(machine: CloudMachine) -> str:
+    """The private address, from the number in the instance's id."""
+    number = int(machine.id[-6:], 16)
+    return f"10.{ord(machine.offering.zone[-1]) - ord('a')}.{number // 250 % 256}.{number % 250 + 4}"
+
+
+def private_name(machine: CloudMachine) -> str:
+    """What its Node is called, too."""
+    region = machine.offering.zone[:-1]
+    domain = "ec2.internal" if region == "us-east-1" else f"{region}.compute.internal"
+    return f"ip-{address(machine).replace('.', '-')}.{domain}"
+
+
+def _shown(one: Instance) -> dict[str, Any]:
+    offering = one.machine.offering
+    reply: dict[str, Any] = {
+        "InstanceId": one.id,
+        "InstanceType": offering.instance_type,
+        "ImageId": one.image,
+        "State": {"Code": _CODES[one.state], "Name": one.state},
+        "LaunchTime": at(one.launched_at),
+        "Placement": {"AvailabilityZone": offering.zone, "AvailabilityZoneId": zone_id(offering.zone), "Tenancy": "default"},
+        "SubnetId": subnet_id(offering.zone),
+        "VpcId": VPC,
+        "PrivateIpAddress": address(one.machine),
+        "PrivateDnsName": private_name(one.machine),
+        **volumes.shown_with(one),
+        "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
+    }
+    if offering.market == "spot":
+        reply["InstanceLifecycle"] = "spot"
+    if one.reason:
+        reply["StateReason"] = {"Code": one.reason, "Message": reason_text(one.reason)}
+    return reply
+
+
+def _named(region: Region, idents: list[str]) -> list[Instance]:
+    if unknown := [one for one in idents if one not in region.instances]:
+        plural = "s" if len(unknown) > 1 else ""
+        text = f"The instance ID{plural} '{', '.join(unknown)}' do{'' if plural else 'es'} not exist"
+        raise AwsError("InvalidInstanceID.NotFound", text)
+    return [region.instances[one] for one in idents]
+
+
+def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    idents = params.get("InstanceIds")
+    found = _named(region, idents) if idents else list(region.instances.values())
+
+    def passes(one: Instance) -> bool:
+        fields = {
+            "instance-id": lambda: (one.id,),
+            "instance-type": lambda: (one.machine.offering.instance_type,),
+            "instance-state-name": lambda: (one.state,),
+            "instance-lifecycle": lambda: (one.machine.offering.market,),
+            "availability-zone": lambda: (one.machine.offering.zone,),
+            "private-dns-name": lambda: (private_name(one.machine),),
+            "tag": lambda: [f"{key}={value}" for key, value in one.tags.items()],
+            "tag-key": lambda: list(one.tags),
+        }
+        return matches(params.get("Filters", ()), fields)
+
+    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
+    rows = [{"ReservationId": f"r-{one.id[2:]}", "OwnerId": region.account, "Instances": [_shown(one)]} for one in shown]
+    return {"Reservations": rows, **more}
+
+
+def _terminate(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    rows = []
+    for one in _named(region, params["InstanceIds"]):
+        before = {"Code": _CODES[one.state], "Name": one.state}
+        lifecycle.terminate(region, one)
+        after = {"Code": _CODES[one.state], "Name": one.state}
+        rows.append({"InstanceId": one.id, "PreviousState": before, "CurrentState": after})
+    return {"TerminatingInstances": rows}
+
+
+# Spot prices
+
+
+def _prices(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """What spot costs now, and what it cost at the hours before, the newest first: of the types that are asked for."""
+    zones = [params["AvailabilityZone"]] if "AvailabilityZone" in params else region.zones
+    begin, end = params.get("StartTime"), params.get("EndTime")
+    last = min(region.now, end.timestamp()) if end else region.now
+    first = begin.timestamp() if begin else last - 3600 * HOURS
+    rows = []
+    for name in params.get("InstanceTypes", ()):
+        for zone in zones:
+            before = None
+            for hour in range(int(min(HOURS, max(0.0, last - first) // 3600)), -1, -1):
+                when = last - 3600 * hour
+                price = f"{region.hardware.price('spot', name, zone, when) * instance_types.per_dollar(region.name):.6f}"
+                if price != before:
+                    rows.append(_price(name, zone, price, when))
+                before = price
+    rows.sort(key=lambda row: row["Timestamp"], reverse=True)
+    shown, more = page(rows, params, size="MaxResults", default=1000, most=1000)
+    return {"SpotPriceHistory": shown, "NextToken": "", **more}
+
+
+def _price(name: str, zone: str, price: str, when: float) -> dict[str, Any]:
+    return {
+        "AvailabilityZone": zone,
+        "AvailabilityZoneId": zone_id(zone),
+        "InstanceType": name,
+        "ProductDescription": "Linux/UNIX",
+        "SpotPrice": price,
+        "Timestamp": at(when),
+    }
+
+
+# Capacity reservations
+
+
+def _reserve(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    ident, count = region.identifier("cr"), params["InstanceCount"]
+    tags = [tag for one in params.get("TagSpecifications", ()) for tag in one.get("Tags", ())]
+    zone = params.get("AvailabilityZone", region.zones[0])
+    region.hardware.reserve(instance_types.known(params["InstanceType"]).name, zone, count)
+    if "EndDate" in params:
+        region.put(params["EndDate"].timestamp(), partial(_expire, region, ident))
+    region.reservations[ident] = {
+        "CapacityReservationId": ident,
+        "CapacityReservationArn": f"arn:aws:ec2:{region.name}:{region.account}:capacity-reservation/{ident}",
+        "OwnerId": region.account,
+        "InstanceType": params["InstanceType"],
+        "InstancePlatform": params["InstancePlatform"],
+        "AvailabilityZone": zone,
+        "AvailabilityZoneId": zone_id(zone),
+        "Tenancy": "default",
+        "TotalInstanceCount": count,
+        "AvailableInstanceCount": count,
+        "State": "active",
+        "StartDate": at(region.now),
+        "CreateDate": at(region.now),
+        "EndDateType": params.get("EndDateType", "unlimited"),
+        "InstanceMatchCriteria": params.get("InstanceMatchCriteria", "open"),
+        "ReservationType": "default",
+        "Tags": tags,
+        **({"EndDate": params["EndDate"]} if "EndDate" in params else {}),
+    }
+    return {"CapacityReservation": region.reservations[ident]}
+
+
+def _expire(region: Region, ident: str, _now: float) -> None:
+    """A reservation ends; what runs in it goes on, on demand."""
+    found = region.reservations[ident]
+    if found["State"] == "active":
+        region.hardware.reserve(found["InstanceType"], found["AvailabilityZone"], -found["TotalInstanceCount"])
+        region.reservations[ident] = {**found, "State": "expired"}
+
+
+def _cancel(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    _known(region, [params["CapacityReservationId"]])
+    _expire(region, params["CapacityReservationId"], region.now)
+    region.reservations[params["CapacityReservationId"]]["State"] = "cancelled"
+    return {"Return": True}
+
+
+def _known(region: Region, idents: Iterable[str]) -> None:
+    if unknown := [one for one in idents if one not in region.reservations]:
+        text = f"The capacity reservation ID '{unknown[0]}' does not exist"
+        raise AwsError("InvalidCapacityReservationId.NotFound", text)
+
+
+def _counted(region: Region, one: dict[str, Any]) -> dict[str, Any]:
+    """A reservation with what is left of it: reservations of one type and zone are one heap here."""
+    used = region.hardware.in_reservations(one["InstanceType"], one["AvailabilityZone"])
+    left = max(0, one["TotalInstanceCount"] - used) if one["State"] == "active" else 0
+    return {**one, "AvailableInstanceCount": left}
+
+
+def _reservations(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    wanted = params.get("CapacityReservationIds")
+    _known(region, wanted or ())
+
+    def passes(one: dict[str, Any]) -> bool:
+        fields = {
+            "instance-type": lambda: (one["InstanceType"],),
+            "state": lambda: (one["State"],),
+            "availability-zone": lambda: (one["AvailabilityZone"],),
+            "instance-match-criteria": lambda: (one["InstanceMatchCriteria"],),
+            "tag": lambda: [f"{tag['Key']}={tag['Value']}" for tag in one["Tags"]],
+        }
+        return matches(params.get("Filters", ()), fields)
+
+    found = [one for ident, one in region.reservations.items() if (not wanted or ident in wanted) and passes(one)]
+    shown, more = page(found, params, size="MaxResults", default=1000, most=1000)
+    return {"CapacityReservations": [_counted(region, one) for one in shown], **more}
+
+
+OPERATIONS: Final = {
+    "DescribeInstances": _describe,
+    "TerminateInstances": _terminate,
+    "DescribeSpotPriceHistory": _prices,
+    "CreateCapacityReservation": _reserve,
+    "CancelCapacityReservation": _cancel,
+    "DescribeCapacityReservations": _reservations,
+}

@@ -1,0 +1,1 @@
+"""EKS: managed node groups, and what EKS does to their groups and nodes."""

@@ -1,0 +1,249 @@
+"""What EKS does to the Auto Scaling groups of its managed node groups, and to their nodes: hooks, drains, updates with surge, node repair.
+
+Sources: EKS user guide, "Understand each phase of node updates" and "Detect node health issues and enable automatic node repair"; its page
+about managed node groups ("Amazon EKS automatically drains nodes … during terminations or updates"); aws/containers-roadmap#1852 for the
+hook's 1800 s and the quarter of an hour after which a drain is given up; API reference, UpdateNodegroupConfig ("The Kubernetes taints to be
+applied to the nodes in the node group after the update").
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import msgspec
+
+from gpuscaler.embedded.aws.autoscaling import lifecycle, scaling
+from gpuscaler.embedded.aws.nodes.nodes import EFFECTS, EKS_CLUSTER, NODEGROUP
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.resources import NODES, PODS
+
+#: EKS looks at its groups so often here, in seconds; it gives a drain up after so long, and repairs a node that is unready for so long.
+STEP, DRAIN, UNREADY = 2.0, 900.0, 1800.0
+_HOOKS: Final = {"Launch-LC-Hook": LAUNCHING, "Terminate-LC-Hook": TERMINATING}
+_HEARTBEAT: Final = 1800.0
+
+
+@dataclass(slots=True)
+class Update:
+    """An update of a node group: ``before`` are minimum, maximum and desired capacity as they were, ``old`` the instances to replace."""
+
+    id: str
+    nodegroup: str
+    started_at: float
+    before: tuple[int, int, int]
+    surge: int
+    at_once: int
+    forced: bool
+    old: set[str]
+    status: str = "InProgress"
+    problem: str = ""
+    surged: bool = False
+
+
+@dataclass(slots=True)
+class NodeGroups:
+    """EKS as it works on the managed node groups of ``region`` whose nodes are in the cluster of ``client``, while :meth:`run` runs."""
+
+    region: Region
+    client: Client
+    now: Callable[[], float]
+    speed: float = 1.0
+    #: Since when a node is drained, or unready, by instance.
+    draining: dict[str, float] = field(default_factory=dict)
+    unready: dict[str, float] = field(default_factory=dict)
+    #: Labels and taints that the nodes of each managed node group have from it.
+    written: dict[str, tuple[dict[str, str], list[dict[str, str]]]] = field(default_factory=dict)
+
+    async def run(self) -> None:
+        """Work until cancelled."""
+        while True:
+            for group in [one for one in self.region.groups.values() if NODEGROUP in one.tags]:
+                try:
+                    await self.step(group)
+                except (ApiError, Unreachable):
+                    # The API server is away: EKS tries again.
+                    continue
+            await asyncio.sleep(STEP / self.speed)
+
+    async def step(self, group: Group) -> None:
+        """Do what is due for one group."""
+        for name, transition in _HOOKS.items():
+            if name not in group.hooks:
+                group.hooks[name] = Hook(name, transition, _HEARTBEAT, "CONTINUE", {})
+        waiting = any(one.token and one.hook in _HOOKS for one in group.members.values())
+        changed = self._changed(group)
+        nodes = await self._nodes() if waiting or changed or _updates(group) else {}
+        if changed:
+            await self._write(group, nodes)
+        for instance in list(group.members.values()):
+            await self._go_on(group, instance, nodes.get(instance.id))
+        for update in _updates(group):
+            await self._update(group, update, nodes)
+        if _repairs(self.region, group):
+            await self._repair(group)
+
+    def _changed(self, group: Group) -> bool:
+        """Whether a person has changed the labels or taints of the node group since they were written to its nodes."""
+        return self.written.setdefault(group.name, _wanted(self.region, group)) != _wanted(self.region, group)
+
+    async def _write(self, group: Group, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Change labels and taints of the nodes that are there: what was added comes, what was removed goes, the rest stays."""
+        (old_labels, old_taints), (labels, taints) = self.written[group.name], _wanted(self.region, group)
+        gone = [one for one in old_taints if one not in taints]
+        added = [one for one in taints if one not in old_taints]
+        for ident in group.members:
+            if (node := nodes.get(ident)) is not None:
+                kept = [one for one in node["spec"].get("taints") or () if _told(one) not in [*gone, *added]]
+                change: dict[str, Any] = {"metadata": {"labels": {**dict.fromkeys(old_labels), **labels}}}
+                if gone or added:
+                    change["spec"] = {"taints": [*kept, *added]}
+                await self.client.merge_patch(NODES, node["metadata"]["name"], change)
+        self.written[group.name] = labels, taints
+
+    async def _go_on(self, group: Group, instance: Instance, node: Mapping[str, Any] | None) -> None:
+        """Let a launching instance into service, and a leaving one go once its node is drained."""
+        if not (instance.token and instance.hook in _HOOKS):
+            return
+        if instance.lifecycle == "Pending:Wait" or await self._drained(instance, node):
+            self.draining.pop(instance.id, None)
+            lifecycle.complete(self.region, group, instance, "CONTINUE")
+
+    async def _drained(self, instance: Instance, node: Mapping[str, Any] | None) -> bool:
+        """Cordon and drain; whether nothing is left, or too much time has passed."""
+        if node is None:
+            return True
+        began = self.draining.setdefault(instance.id, self.now())
+        await self._cordon(node)
+        left = await self._evict(node["metadata"]["name"])
+        return not left or self.now() - began >= DRAIN
+
+    async def _cordon(self, node: Mapping[str, Any]) -> None:
+        if not node["spec"].get("unschedulable"):
+            await self.client.merge_patch(NODES, node["metadata"]["name"], {"spec": {"unschedulable": True}})
+
+    async def _evict(self, node: str) -> int:
+        """Ask for the eviction of the pods of a node; how many are still there."""
+        left = 0
+        for raw in await self.client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
+            pod = msgspec.json.decode(raw)
+            owners = {one["kind"] for one in pod["metadata"].get("ownerReferences", ())}
+            over = pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
+            if pod["spec"].get("nodeName") != node or owners & {"DaemonSet", "Node"} or over:
+                continue
+            left += 1
+            if not pod["metadata"].get("deletionTimestamp"):
+                await self.client.evict(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        return left
+
+    async def _nodes(self) -> dict[str, dict[str, Any]]:
+        found = [msgspec.json.decode(one) for one in await self.client.list_all(NODES)]
+        return {(one["spec"].get("providerID") or "").rpartition("/")[2]: one for one in found}
+
+    # Updates
+
+    async def _update(self, group: Group, update: Update, nodes: Mapping[str, Mapping[str, Any]]) -> None:
+        """Surge, replace old nodes one batch after the other, shrink again."""
+        old = [group.members[ident] for ident in sorted(update.old) if ident in group.members and group.members[ident].counted]
+        if not update.surged:
+            self._surge(group, update)
+            return
+        fresh = [one for one in group.members.values() if one.id not in update.old and one.lifecycle == "InService"]
+        zones = {one.machine.offering.zone for one in old}
+        ready = {one.machine.offering.zone for one in fresh if is_ready(nodes.get(one.id))}
+        if old and not zones <= ready:
+            return
+        for one in old:
+            if (node := nodes.get(one.id)) is not None:
+                await self._cordon(node)
+        for one in old[: update.at_once]:
+            began = self.draining.setdefault(one.id, self.now())
+            if await self._drained(one, nodes.get(one.id)):
+                if self.now() - began >= DRAIN and not update.forced and nodes.get(one.id) is not None:
+                    self._settle(group, update, "Failed", "PodEvictionFailure: Reached max retries while trying to evict pods from nodes")
+                    return
+                lifecycle.replace(self.region, group, one, "a user request")
+        if not old:
+            self._settle(group, update, "Successful")
+
+    def _surge(self, group: Group, update: Update) -> None:
+        _, most, desired = update.before
+        group.max = most + update.surge
+        scaling.want(self.region, group, desired + update.surge, "a user request update of AutoScalingGroup constraints")
+        update.surged = True
+
+    def _settle(self, group: Group, update: Update, status: str, problem: str = "") -> None:
+        """The update is over: sizes are as they were before."""
+        low, most, desired = update.before
+        update.status, update.problem = status, problem
+        group.min, group.max = low, most
+        wanted = min(max(desired, low), most)
+        scaling.want(self.region, group, wanted, "a user request update of AutoScalingGroup constraints")
+
+    # Node repair
+
+    async def _repair(self, group: Group) -> None:
+        """Replace nodes that are not ready for half an hour."""
+        for ident, node in (await self._nodes()).items():
+            instance = group.members.get(ident)
+            if instance is None or not instance.counted or is_ready(node):
+                self.unready.pop(ident, None)
+                continue
+            if self.now() - self.unready.setdefault(ident, self.now()) >= UNREADY:
+                lifecycle.replace(self.region, group, instance, "a user request")
+
+
+def is_ready(node: Mapping[str, Any] | None) -> bool:
+    conditions = (node or {}).get("status", {}).get("conditions", ())
+    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+
+
+def begin(region: Region, group: Group, told: Mapping[str, Any], *, forced: bool) -> Update:
+    """Begin to replace all instances of a managed node group with such as its template now says."""
+    limits = told.get("updateConfig") or {}
+    percent = limits.get("maxUnavailablePercentage")
+    at_once = max(1, -(-group.desired * percent // 100)) if percent else limits.get("maxUnavailable", 1)
+    surge = max(2 * len(group.zones), at_once)
+    members = {one.id for one in group.members.values() if one.counted}
+    before = (group.min, group.max, group.desired)
+    update = Update(region.uuid(), told["nodegroupName"], region.now, before, surge, at_once, forced, members)
+    group.updates.append(update)
+    return update
+
+
+def managed(region: Region, cluster: str, name: str) -> Group | None:
+    """The Auto Scaling group of a managed node group."""
+    for group in region.groups.values():
+        tags = {key: tag["Value"] for key, tag in group.tags.items()}
+        if (tags.get(EKS_CLUSTER), tags.get(NODEGROUP)) == (cluster, name):
+            return group
+    return None
+
+
+def _nodegroup(region: Region, group: Group) -> Mapping[str, Any]:
+    """The managed node group whose Auto Scaling group it is, as it was made and changed."""
+    tags = {key: tag["Value"] for key, tag in group.tags.items()}
+    return region.nodegroups.get((tags.get(EKS_CLUSTER, ""), tags[NODEGROUP]), {})
+
+
+def _wanted(region: Region, group: Group) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Labels and taints that nodes of a managed node group are to have, taints as a Node has them."""
+    told = _nodegroup(region, group)
+    taints = [{"key": one["key"], "value": one.get("value", ""), "effect": EFFECTS[one["effect"]]} for one in told.get("taints") or ()]
+    return dict(told.get("labels") or {}), [_told(one) for one in taints]
+
+
+def _told(taint: Mapping[str, str]) -> dict[str, str]:
+    """A taint without a value that is empty, and without the moment at which it came."""
+    return {key: taint[key] for key in ("key", "value", "effect") if taint.get(key)}
+
+
+def _updates(group: Group) -> list[Update]:
+    return [one for one in group.updates if one.status == "InProgress"]
+
+
+def _repairs(region: Region, group: Group) -> bool:
+    return bool((_nodegroup(region, group).get("nodeRepairConfig") or {}).get("enabled"))

@@ -1,0 +1,118 @@
+"""EKS's calls about managed node groups."""
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.embedded.aws.api.writing import at
+from gpuscaler.embedded.aws.autoscaling import groups
+from gpuscaler.embedded.aws.eks import managed
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Group
+
+
+def _nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    return {"nodegroup": _found(region, params)}
+
+
+def _create_nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """A node group's description; its Auto Scaling group is made apart, as EKS does, and named in ``tags``."""
+    cluster, name = params["clusterName"], params["nodegroupName"]
+    if (cluster, name) in region.nodegroups:
+        raise AwsError("ResourceInUseException", f"NodeGroup already exists with name {name} and cluster name {cluster}", status=409)
+    kept = (
+        "clusterName",
+        "nodegroupName",
+        "scalingConfig",
+        "diskSize",
+        "subnets",
+        "instanceTypes",
+        "amiType",
+        "nodeRole",
+        "labels",
+        "taints",
+        "updateConfig",
+        "nodeRepairConfig",
+    )
+    region.nodegroups[cluster, name] = {
+        **{key: params[key] for key in kept if key in params},
+        "nodegroupArn": f"arn:aws:eks:{region.name}:{region.account}:nodegroup/{cluster}/{name}/{region.uuid()}",
+        "createdAt": at(region.now),
+        "status": "ACTIVE",
+        "capacityType": params.get("capacityType", "ON_DEMAND"),
+        "tags": params.get("tags", {}),
+        "resources": {"autoScalingGroups": [{"name": f"eks-{name}"}]},
+        "health": {"issues": []},
+        **({"launchTemplate": params["launchTemplate"]} if "launchTemplate" in params else {}),
+    }
+    return {"nodegroup": region.nodegroups[cluster, name]}
+
+
+def _found(region: Region, params: Mapping[str, Any]) -> dict[str, Any]:
+    cluster, name = params["clusterName"], params["nodegroupName"]
+    if (cluster, name) not in region.nodegroups:
+        raise AwsError("ResourceNotFoundException", f"No node group found for name: {name}.", status=404)
+    return region.nodegroups[cluster, name]
+
+
+def _update_version(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """Have all nodes replaced by such as the group's launch template makes now, or one that is named."""
+    told = _found(region, params)
+    group = _scaled(region, params)
+    if template := params.get("launchTemplate"):
+        wanted = {
+            {"name": "LaunchTemplateName", "id": "LaunchTemplateId", "version": "Version"}[key]: value for key, value in template.items()
+        }
+        groups.update(region, {"AutoScalingGroupName": group.name, "LaunchTemplate": wanted})
+    return {"update": _shown_update(managed.begin(region, group, told, forced=params.get("force", False)))}
+
+
+def _update_config(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    """Change sizes, labels and taints; those of nodes that are there change a moment later."""
+    told, group = _found(region, params), _scaled(region, params)
+    if sizes := params.get("scalingConfig"):
+        names = {"minSize": "MinSize", "maxSize": "MaxSize", "desiredSize": "DesiredCapacity"}
+        groups.update(region, {"AutoScalingGroupName": group.name, **{names[key]: value for key, value in sizes.items()}})
+    for kind, added, removed in (("labels", "addOrUpdateLabels", "removeLabels"), ("taints", "addOrUpdateTaints", "removeTaints")):
+        if kind in params:
+            told[kind] = _merged(kind, told.get(kind), params[kind].get(added), params[kind].get(removed))
+    told |= {key: params[key] for key in ("updateConfig", "nodeRepairConfig") if key in params}
+    update = {"id": region.uuid(), "status": "Successful", "type": "ConfigUpdate", "createdAt": at(region.now), "params": [], "errors": []}
+    return {"update": update}
+
+
+def _merged(kind: str, before: Any, added: Any, removed: Any) -> Any:
+    if kind == "labels":
+        return {key: value for key, value in {**(before or {}), **(added or {})}.items() if key not in (removed or ())}
+    rows = {(one["key"], one["effect"]): one for one in (*(before or ()), *(added or ()))}
+    gone = {(one["key"], one["effect"]) for one in removed or ()}
+    return [one for key, one in rows.items() if key not in gone]
+
+
+def _scaled(region: Region, params: Mapping[str, Any]) -> Group:
+    group = managed.managed(region, params["clusterName"], params["nodegroupName"])
+    if group is None:
+        raise AwsError("InvalidRequestException", f"The Auto Scaling group of node group {params['nodegroupName']} was not found.")
+    return group
+
+
+def _describe_update(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    for group in region.groups.values():
+        for one in group.updates:
+            if one.id == params["updateId"]:
+                return {"update": _shown_update(one)}
+    raise AwsError("ResourceNotFoundException", f"No update found for ID: {params['updateId']}", status=404)
+
+
+def _shown_update(one: managed.Update) -> dict[str, Any]:
+    errors = [{"errorCode": "PodEvictionFailure", "errorMessage": one.problem}] if one.problem else []
+    return {"id": one.id, "status": one.status, "type": "VersionUpdate", "createdAt": at(one.started_at), "params": [], "errors": errors}
+
+
+OPERATIONS: Final = {
+    "CreateNodegroup": _create_nodegroup,
+    "DescribeNodegroup": _nodegroup,
+    "DescribeUpdate": _describe_update,
+    "UpdateNodegroupConfig": _update_config,
+    "UpdateNodegroupVersion": _update_version,
+}

@@ -1,0 +1,1 @@
+"""Queues, and what AWS announces on them."""

@@ -1,0 +1,1 @@
+"""The instances of an account as Nodes of a cluster."""

@@ -1,0 +1,69 @@
+"""What goes wrong with the nodes of an account, by the control path: device plugins, resources that never come, kubelets."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.embedded.aws.api.reading import Request
+from gpuscaler.embedded.nodes.devices import Devices
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+
+
+class Restart(Struct, frozen=True, forbid_unknown_fields=True):
+    """The device plugins of ``node`` are away for ``seconds``; "" is every node, and every plugin."""
+
+    seconds: float = 45.0
+    node: str = ""
+    plugin: str = ""
+
+
+class Hidden(Struct, frozen=True, forbid_unknown_fields=True):
+    """No machine of ``instance_type`` shows ``resource``, "" is all."""
+
+    resource: str = ""
+    instance_type: str = ""
+
+
+class Stopped(Struct, frozen=True, forbid_unknown_fields=True):
+    """The kubelet of ``node`` stops."""
+
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """The nodes of an account: their devices, and their kubelets."""
+
+    devices: Devices
+    kubelets: Kubelets
+
+
+def _plugins(nodes: Nodes, request: Request) -> Any:
+    if request.method == "PUT":
+        asked = msgspec.json.decode(request.body, type=Restart)
+        nodes.devices.restart(asked.node, seconds=asked.seconds, plugin=asked.plugin)
+    return {}
+
+
+def _absent(nodes: Nodes, request: Request) -> Any:
+    if request.method == "PUT":
+        asked = msgspec.json.decode(request.body, type=Hidden)
+        nodes.devices.hide(asked.resource, asked.instance_type)
+    elif request.method == "DELETE":
+        nodes.devices.unhide()
+    return [{"resource": one.resource, "instance_type": one.instance_type} for one in nodes.devices.hidden]
+
+
+def _kubelets(nodes: Nodes, request: Request) -> Any:
+    if request.method == "PUT":
+        nodes.kubelets.stop(msgspec.json.decode(request.body, type=Stopped).node)
+    elif request.method == "DELETE":
+        for node in tuple(nodes.kubelets.stopped):
+            nodes.kubelets.resume(node)
+    return sorted(nodes.kubelets.stopped)
+
+
+ACTS: Final[Mapping[str, Callable[[Nodes, Request], Any]]] = {"plugins": _plugins, "absent": _absent, "kubelets": _kubelets}
