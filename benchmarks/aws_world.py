@@ -17,7 +17,6 @@ from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.discovery import Discovery
 from gpuscaler.clouds.aws.provider import AwsProvider
 from gpuscaler.clouds.aws.regions import Scope
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.store import MemoryStore
@@ -40,6 +39,7 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Answer as KubeAnswer
 from gpuscaler.kube.transport import Request as KubeRequest
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 CLUSTER, REGION, QUEUE = "bench", "us-east-1", "events"
 TAGS = {"k8s.io/cluster-autoscaler/enabled": "true", f"k8s.io/cluster-autoscaler/{CLUSTER}": "owned"}

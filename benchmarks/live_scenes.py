@@ -8,13 +8,13 @@ from msgspec.structs import replace
 from tests.control.world import World, pod, world
 
 from benchmarks.figures import Figure
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.nodes.machines import name_of
 from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.embedded.serving.pacing import PacedLoop
 from gpuscaler.kube import resources
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 T = TypeVar("T")
 

@@ -7,8 +7,8 @@ from time import perf_counter, process_time
 from benchmarks.figures import REGION, Figure, families
 from gpuscaler.settings import load_policy, parse_policy
 from gpuscaler.simulation.replay import run
-from gpuscaler.simulation.traces import read_trace
-from gpuscaler.simulation.workload import without_spot
+from gpuscaler.simulation.traces.traces import read_trace
+from gpuscaler.simulation.traces.workload import without_spot
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 TRACE, PHILLY = DATA / "jobs_openb_v2023.csv.gz", DATA / "jobs_philly_2017_first_half.csv.gz"

@@ -9,15 +9,15 @@ from msgspec.structs import replace
 
 from benchmarks.figures import GIB, REGION, Figure, families
 from benchmarks.simulation_runs import Case, Runs
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy
-from gpuscaler.simulation.campaign import Setting
-from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.replay import EPOCH, run
-from gpuscaler.simulation.spot import read_spot
-from gpuscaler.simulation.traces import Job, Trace, read_trace
-from gpuscaler.simulation.workload import Shaping
+from gpuscaler.simulation.results.campaign import Setting
+from gpuscaler.simulation.traces.spot import read_spot
+from gpuscaler.simulation.traces.traces import Job, Trace, read_trace
+from gpuscaler.simulation.traces.workload import Shaping
+from gpuscaler.simulation.world.meter import Result
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 PHILLY, OPENB = DATA / "jobs_philly_2017_first_half.csv.gz", DATA / "jobs_openb_v2023.csv.gz"

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
-from gpuscaler.simulation.campaign import Setting, run_each, run_one
-from gpuscaler.simulation.chart import thinned
-from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.peers.variants import sweep
+from gpuscaler.simulation.policies.peers.variants import sweep
+from gpuscaler.simulation.results.campaign import Setting, run_each, run_one
+from gpuscaler.simulation.results.chart import thinned
+from gpuscaler.simulation.world.meter import Result
 
 WORKERS = os.cpu_count() or 1
 SEED = 0

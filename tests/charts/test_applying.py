@@ -17,12 +17,12 @@ from tests.charts.rendering import CHART, ROOT, SMALL, call, merged
 from tests.embedded.kubectl_building import kubectl
 from tests.embedded.test_kubectl import Kubectl
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.lifecycle.node_marks.soft_taints import SOFT_TAINTS
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 pytestmark = [pytest.mark.charts, pytest.mark.looptime(False)]
 

@@ -21,7 +21,7 @@ from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
-from gpuscaler.simulation.traces import read_trace
+from gpuscaler.simulation.traces.traces import read_trace
 
 
 @pytest.fixture

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.cli.reporting import SHARES, print_report
-from gpuscaler.simulation.meter import Failover, MachineHours, Result
-from gpuscaler.simulation.report import Inputs
-from gpuscaler.simulation.shares import Share
-from gpuscaler.simulation.waits import ClassWait, Wait
+from gpuscaler.simulation.measures.shares import Share
+from gpuscaler.simulation.measures.waits import ClassWait, Wait
+from gpuscaler.simulation.results.report import Inputs
+from gpuscaler.simulation.world.meter import Failover, MachineHours, Result
 
 POOL = "gpu-training-with-a-name-that-tells-all-about-it"
 TYPE = "Standard_ND96amsr_A100_v4"

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from gpuscaler.cli.what_if import what_if
-from gpuscaler.simulation.peers.variants import AXES
+from gpuscaler.simulation.policies.peers.variants import AXES
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 PAGE = Path(__file__).parents[2] / "docs" / "reference" / "simulation-report.md"
@@ -81,7 +81,7 @@ def test_a_folder_gets_the_comparison_as_data_and_as_a_page_that_explains_it(oth
 
 def test_a_sweep_compares_a_peer_at_its_best_with_either_file(other: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
-    monkeypatch.setattr("gpuscaler.simulation.peers.variants._rank", lambda result: result.policy == "karpenter")
+    monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result: result.policy == "karpenter")
     report = json.loads(call(EXAMPLES / "pools.yaml", other, options=("--json", "--policy", "karpenter", "--sweep")).stdout)
     assert [one["policy"] for one in report["differences"]] == ["karpenter", "karpenter at its best"]
     assert "karpenter at its best: with A karpenter(budget=1.0), with B karpenter(budget=1.0)" in report["inputs"]["derived"]

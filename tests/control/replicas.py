@@ -12,7 +12,6 @@ from tests.control.violations import judged
 from tests.control.world import ONE_GPU_MACHINES, Notes, World, world
 
 from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal, Unfilled
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import CALL_SECONDS
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.running import Made, Place, Running
@@ -24,6 +23,7 @@ from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.pools import Pool
 from gpuscaler.settings.run_settings import RunSettings
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: What a write to the API server may take, in seconds: what a client's fence is asked for.
 WRITE_SECONDS = 5.0

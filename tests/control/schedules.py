@@ -18,11 +18,7 @@ from tests.planning import claims
 from tests.shipped import SHIPPED
 from tests.virtual_time import VirtualTimeLoop
 
-from gpuscaler.clouds.delays import Delay, Faults
-from gpuscaler.clouds.machines import BOOTING
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
-from gpuscaler.clouds.simulated_provider import CallFaults, provider_id
 from gpuscaler.control.store import KEY
 from gpuscaler.embedded.apiserver import faults
 from gpuscaler.embedded.apiserver.failures import Failure
@@ -40,6 +36,10 @@ from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_L
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Faults
+from gpuscaler.simulation.cloud.machines import BOOTING
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import CallFaults, provider_id
 
 T = TypeVar("T")
 GPUS = 24

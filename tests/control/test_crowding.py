@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 from tests.control.world import World, pod, world
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.kube.resources import PODS
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 FOURS = """
 region: us-east-1

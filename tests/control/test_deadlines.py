@@ -10,10 +10,10 @@ from tests.control.leaving import CHEAP_RESTART, Writes, budget, run, taints
 from tests.control.world import ONE_GPU_MACHINES, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
-from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.errors import Forbidden
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.simulation.cloud.provider import provider_id
 
 FIRST = "sim-00001"
 

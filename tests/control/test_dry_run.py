@@ -6,9 +6,9 @@ import pytest
 from tests.control.replicas import Register, Replica
 from tests.control.world import ONE_GPU_MACHINES, World, luck, world
 
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.embedded.apiserver.faults import Fault, broken, throttled
 from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 

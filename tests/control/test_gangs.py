@@ -2,8 +2,8 @@
 
 from tests.control.world import BEGAN, World, world
 
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.lifecycle.registration.steps import GANG_SECONDS
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 POOLS = """
 region: us-east-1

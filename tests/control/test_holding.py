@@ -8,13 +8,13 @@ import pytest
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice, Order
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.holding import NAME, POLL_SECONDS, Brake, change
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, ServerError, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.holds import Hold, Holds
 from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: Nested deeper than any reader goes.
 DEEP = '{"x": ' + "[" * 50_000 + "]" * 50_000 + "}"

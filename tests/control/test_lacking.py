@@ -11,11 +11,11 @@ from msgspec.structs import replace
 from tests.control.aws_stage import aws_stage
 from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod, world
 
-from gpuscaler.clouds.delays import Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import EVENTS, PODS
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.delays import Faults
 
 NEVER = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, never_visible=1.0)
 EFA = "vpc.amazonaws.com/efa"

@@ -8,7 +8,7 @@ from tests.control.replicas import Pair, Register, Replica, pair
 from tests.control.world import luck
 from tests.soaking import SEED, part_of_runs
 
-from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 RUNS = part_of_runs(8)
 

@@ -3,7 +3,7 @@
 import pytest
 from tests.control.world import BEGAN, World, world
 
-from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 

@@ -4,10 +4,10 @@ from typing import Any
 
 from tests.control.world import QUICK, Notes, World, world
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.kube.resources import NODES
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: Machines boot for a long time.
 SLOW = Delays(boot=Delay(300.0, 300.0, 300.0), device_plugin=QUICK.device_plugin, answer=QUICK.answer, image_pull=QUICK.image_pull)

@@ -6,7 +6,7 @@ import pytest
 from tests.control.test_replacing import BOTH, SPOT, markets
 from tests.control.world import BEGAN, World, world
 
-from gpuscaler.clouds.markets import Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 ALWAYS, NEVER = Steps((0.0,), (10.0,)), Steps((0.0,), (0.0,))
 #: The time to spare below which spot is not asked any more: two changeovers, with nothing to lose.

@@ -6,8 +6,8 @@ from random import Random
 import pytest
 from tests.control.world import World, luck, pod, world
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.kube.resources import PODS
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 

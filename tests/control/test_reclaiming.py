@@ -9,16 +9,16 @@ from tests.control.test_replacing import serve
 from tests.control.world import BEGAN, World, pod, world
 from tests.faults.kit import become
 
-from gpuscaler.clouds.delays import Delay, Faults
-from gpuscaler.clouds.machines import TERMINATED
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import MAINTENANCE, REBALANCE, Notice
-from gpuscaler.clouds.simulated_provider import instance_of, provider_id
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model import instances
 from gpuscaler.model.instances import Inventory
 from gpuscaler.planning.state import offering_events
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Faults
+from gpuscaler.simulation.cloud.machines import TERMINATED
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import instance_of, provider_id
 
 SPOT = """
 region: us-east-1

@@ -8,11 +8,11 @@ import msgspec
 import pytest
 from tests.control.world import Watchman, World, pod, world
 
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 BOTH = """
 region: us-east-1

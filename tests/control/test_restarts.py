@@ -5,8 +5,8 @@ from tests.control.world import ONE_GPU_MACHINES, Deaths, luck, world
 from tests.soaking import RUNS as SCHEDULES
 from tests.soaking import SEED, part_of_runs
 
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.model.pools import BIND, NOMINATE
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: A tenth of the schedules of `make soak RUNS=N`.
 RUNS = part_of_runs(10)

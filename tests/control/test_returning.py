@@ -3,8 +3,8 @@
 from tests.control.test_replacing import BOTH, SPOT, Evictions, markets, serve
 from tests.control.world import BEGAN, World, world
 
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 #: When spot is there again, in seconds.
 BACK = 300.0

@@ -3,8 +3,8 @@
 import pytest
 from tests.control.world import luck, pod, world
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.kube.resources import PODS
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: Machines arrive in any order, minutes apart.
 SCATTERED = Delays(

@@ -6,13 +6,13 @@ import pytest
 from tests.control.test_replacing import serve
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
-from gpuscaler.clouds.delays import Faults
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.controller import Pace
 from gpuscaler.embedded.serving.alone import node_named, ready_at
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
+from gpuscaler.simulation.cloud.delays import Faults
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
 

@@ -7,13 +7,13 @@ import msgspec
 import pytest
 from tests.control.world import ONE_GPU_MACHINES, Deaths, World, pod, world
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.nodes import scheduling
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS, PODS
 from gpuscaler.model.well_known import CLOSING_TAINTS, KEPT_TAINT
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 

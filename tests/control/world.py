@@ -11,9 +11,7 @@ from typing import Any
 import msgspec
 from tests.control.violations import judged
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.acting import Outcome
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.cloud import Answered, Ended
@@ -39,6 +37,8 @@ from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: Times that make a run short; everything that is tested is about order, not about length.
 QUICK = Delays(boot=Delay(15.0, 20.0, 40.0), device_plugin=Delay(2.0, 5.0, 10.0), answer=Delay(0.5, 1.0, 3.0), image_pull=Delay(0, 0, 0))

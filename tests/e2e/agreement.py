@@ -18,7 +18,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.well_known import POOL_LABEL
-from gpuscaler.simulation.scheduler import Scheduler
+from gpuscaler.simulation.world.scheduler import Scheduler
 
 ZONE, HOST, DISK = "topology.kubernetes.io/zone", "kubernetes.io/hostname", "disk"
 ZONES, DISKS = ("zone-a", "zone-b", "zone-c"), ("fast", "slow")

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from tests.embedded.kubectl_building import kubectl
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 pytestmark = [pytest.mark.conformance, pytest.mark.looptime(False)]
 

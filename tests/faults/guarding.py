@@ -12,11 +12,11 @@ from tests.control.schedules import STRANGER, Guard, counts_nothing_twice, fores
 from tests.control.world import World, pod
 from tests.planning import claims
 
-from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: Far above what most cases need, and far below what a mistake would buy: limits are obeyed, and looked at, in every case (I5).
 LIMITS = "limits: {gpus: 32, machines: 24, machines_per_minute: 20, dollars_per_hour: 40}\n"

@@ -15,11 +15,7 @@ from tests.faults.test_people import launch
 from tests.lifecycle.registration.test_unregistered import KIND, looked, noticed
 from tests.planning.building import NOW
 
-from gpuscaler.clouds.delays import Delay, Faults
-from gpuscaler.clouds.machines import LOST, RECLAIMED
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
-from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.nodes import machines
@@ -28,6 +24,10 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Order
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Faults
+from gpuscaler.simulation.cloud.machines import LOST, RECLAIMED
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import provider_id
 
 MINIMUM = f"{IDLE}    min: 1\n"
 SPOT = IDLE.replace("on-demand", "spot")

@@ -14,12 +14,12 @@ from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod
 from tests.faults.guarding import BUSY_STRANGER, Watch
 from tests.faults.kit import all_bound, bought, faulty, recorded, status
 
-from gpuscaler.clouds.delays import Delay
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.holds import Hold
+from gpuscaler.simulation.cloud.delays import Delay
 
 OURS = "pods/p[0-9]*/binding"
 LARGE = f"{ONE_GPU_MACHINES}    min_gpus_per_pod: 4\n".replace("g4dn.xlarge", "g4dn.12xlarge")

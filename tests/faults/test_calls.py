@@ -6,10 +6,10 @@ from itertools import pairwise
 from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, recorded, status, taints
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import CALL_SECONDS, LONGEST_PAUSE
 from gpuscaler.control.controller import Pace
 from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 
 async def test_f04_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_the_demand_stays() -> None:

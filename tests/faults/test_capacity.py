@@ -5,9 +5,9 @@ from collections import Counter
 from tests.control.world import BEGAN, ONE_GPU_MACHINES
 from tests.faults.kit import SPOT_FIRST, all_bound, bought, faulty, markets, refusing, status
 
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import PRICE, QUOTA, Key, Refusal
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 #: As on a cloud whose groups have one type and zone each: one request asks one of them.
 TWELVE_SPOT_POOLS = "region: us-east-1\npools:\n" + "".join(

@@ -10,9 +10,9 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK
 from tests.faults.test_zones import group
 
-from gpuscaler.clouds.delays import Delay
 from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.simulation.cloud.delays import Delay
 
 
 async def test_f12_spot_that_a_group_of_both_markets_lacks_closes_no_on_demand_of_others(tmp_path: Path) -> None:

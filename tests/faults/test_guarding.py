@@ -12,12 +12,12 @@ from tests.faults.guarding import IDLE_STRANGER, Watch
 from tests.faults.kit import IDLE, bought, faulty, watch_of
 from tests.faults.test_adoption import REPLACING
 
-from gpuscaler.clouds.machines import LOST, RECLAIMED
 from gpuscaler.control import awaiting
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
 from gpuscaler.lifecycle import reconcile
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.machines import LOST, RECLAIMED
 
 LIMITED = "limits: {LIMIT}\n" + IDLE
 

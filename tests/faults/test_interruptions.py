@@ -10,12 +10,12 @@ from tests.control.world import BEGAN, QUICK, World
 from tests.faults.guarding import IDLE_STRANGER, Watch
 from tests.faults.kit import all_bound, become, faulty, markets, taints, watch_of
 
-from gpuscaler.clouds.delays import Delay, Faults
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
-from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Faults
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import provider_id
 
 SPOT = """
 region: us-east-1

@@ -4,7 +4,7 @@ from tests.control.leaving import run
 from tests.control.world import ONE_GPU_MACHINES
 from tests.faults.kit import bought, faulty
 
-from gpuscaler.clouds.machines import CloudMachine
+from gpuscaler.simulation.cloud.machines import CloudMachine
 
 
 def is_over(machine: CloudMachine) -> bool:

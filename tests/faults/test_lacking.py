@@ -9,11 +9,11 @@ from tests.control.test_lacking import EFA, NEVER, submit, with_resource
 from tests.control.world import QUICK, pod
 from tests.faults.kit import faulty, status
 
-from gpuscaler.clouds.delays import Absent, Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.nodes.devices import Devices, Promise
 from gpuscaler.kube.resources import PODS
+from gpuscaler.simulation.cloud.delays import Absent, Faults
 
 
 async def test_f68_two_machines_in_a_row_without_their_gpus_close_their_type_though_both_became_nodes() -> None:

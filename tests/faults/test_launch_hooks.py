@@ -7,8 +7,8 @@ import pytest
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK
 
-from gpuscaler.clouds.delays import Delays
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.simulation.cloud.delays import Delays
 
 
 def hook(seconds: int, default: str = "ABANDON") -> dict[str, Any]:

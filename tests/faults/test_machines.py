@@ -7,12 +7,12 @@ import msgspec
 from tests.control.world import World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints, watch_of
 
-from gpuscaler.clouds.delays import Delay, Delays, Faults
 from gpuscaler.control.controller import Pace
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.state import learned_templates
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays, Faults
 
 EIGHT = """
 region: us-east-1

@@ -10,13 +10,13 @@ from tests.control.world import ONE_GPU_MACHINES, World
 from tests.faults.kit import FILE, IDLE, SPOT_FIRST, all_bound, bought, faulty, recorded, refusing, replicated, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import CONFIGURATION, Key, Order, Refusal
-from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
+from gpuscaler.simulation.cloud.provider import provider_id
 
 TWO_POOLS = (
     ONE_GPU_MACHINES

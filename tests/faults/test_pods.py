@@ -12,15 +12,15 @@ from tests.control.world import BEGAN, World, pod
 from tests.faults.kit import all_bound, faulty, latest, markets, recorded, watch_of
 from tests.faults.test_removals import dear, offer_spot
 
-from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
-from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.control.records.pages import about_pod
 from gpuscaler.control.records.service import Service
 from gpuscaler.control.records.why import why_node, why_pod
 from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Resource
 from gpuscaler.model.pods import Owner
+from gpuscaler.simulation.cloud.machines import CloudMachine
+from gpuscaler.simulation.cloud.provider import provider_id
 
 #: Everything but the limits is as it comes.
 SERVING = """

@@ -6,9 +6,9 @@ from tests.control.world import World, pod
 from tests.faults.kit import all_bound, become, faulty, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import MAINTENANCE, Notice
-from gpuscaler.clouds.simulated_provider import provider_id
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.simulation.cloud.provider import provider_id
 
 ONE = """
 region: us-east-1

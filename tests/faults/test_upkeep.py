@@ -20,8 +20,6 @@ from tests.kube.servers import served, server_context
 from tests.kube.test_http import get, reaching
 from tests.planning.building import node, offering, pod, pool, spec
 
-from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import SimulatedProvider
 from gpuscaler.control.attempts import Attempts
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.store import FORM_KEY, KEY, MemoryStore
@@ -37,6 +35,8 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.provider import SimulatedProvider
 
 
 @pytest.mark.looptime(False)  # real sockets take real time

@@ -5,7 +5,7 @@ from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.plans import Machine, Plan, Reason, Removal, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.ours import Decide
+from gpuscaler.simulation.policies.ours import Decide
 
 
 def first_fit(policy: Policy) -> Decide:

@@ -1,9 +1,9 @@
 """Small pools for tests."""
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.taints import Taint
-from gpuscaler.simulation.traces import Job, Trace
+from gpuscaler.simulation.cloud.delays import Delay, Delays
+from gpuscaler.simulation.traces.traces import Job, Trace
 
 GIB = 2**30
 #: A GPU machine is open 120 s after it was bought, a CPU machine after 100 s.

@@ -14,9 +14,9 @@ from gpuscaler.cli.replaying import SCORINGS as OFFERED_SCORINGS
 from gpuscaler.cli.replaying import SWEPT
 from gpuscaler.cli.simulate import POLICIES as OFFERED
 from gpuscaler.cli.simulate import simulate
-from gpuscaler.simulation.peers.variants import AXES
-from gpuscaler.simulation.policies import NAMES
-from gpuscaler.simulation.scheduler import SCORINGS
+from gpuscaler.simulation.policies.peers.variants import AXES
+from gpuscaler.simulation.policies.policies import NAMES
+from gpuscaler.simulation.world.scheduler import SCORINGS
 
 DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
 HEADER = "trace,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,gpu_model,priority,user,start_s,status,note"
@@ -151,7 +151,7 @@ def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: 
         (("karpenter",), "karpenter: {} its own cost least"),
         (("karpenter", "karpenter(budget=1.0)"), "karpenter(budget=1.0): {} the one that cost least"),
     ):
-        monkeypatch.setattr("gpuscaler.simulation.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
+        monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
         report = json.loads(call(folder, "--json", "--policy", "karpenter", "--sweep").stdout)
         assert tuple(one["name"] for one in report["policies"]) == best
         assert note.format("of the settings that a sweep tried on this trace") in report["inputs"]["derived"]
@@ -280,7 +280,7 @@ def test_a_run_that_is_ended_from_outside_is_told_without_a_traceback(folder: Pa
     def killed(*_: object, **__: object) -> None:
         raise BrokenProcessPool("a process was terminated abruptly")
 
-    monkeypatch.setattr("gpuscaler.simulation.campaign.run_all", killed)
+    monkeypatch.setattr("gpuscaler.simulation.results.campaign.run_all", killed)
     done = call(folder, "--seeds", "2")
     assert (done.exit_code, done.stdout) == (1, "")
     assert "saw a run end from outside" in done.stderr

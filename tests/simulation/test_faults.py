@@ -8,17 +8,17 @@ from msgspec.structs import replace
 from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, NONE, POLICY, offering, trace
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delay, Faults
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Plan
-from gpuscaler.simulation.autoscaler import Decisions, View
-from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.ours import Gpuscaler
-from gpuscaler.simulation.policies import POLICIES, autoscaler_of
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Faults
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.policies.ours import Gpuscaler
+from gpuscaler.simulation.policies.policies import POLICIES, autoscaler_of
 from gpuscaler.simulation.replay import EPOCH, run
-from gpuscaler.simulation.traces import Job, Trace
-from gpuscaler.simulation.workload import Shaping, members
+from gpuscaler.simulation.traces.traces import Job, Trace
+from gpuscaler.simulation.traces.workload import Shaping, members
+from gpuscaler.simulation.world.autoscaler import Decisions, View
+from gpuscaler.simulation.world.meter import Result
 
 PLENTY = float("inf")
 SPOT = replace(G1, market="spot", price=1.2)

@@ -7,7 +7,6 @@ import pytest
 from msgspec.structs import replace
 from tests.simulation.pools import C8, FIXED, G1, G4, trace
 
-from gpuscaler.clouds.delays import Faults
 from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
@@ -16,8 +15,9 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.simulation.cloud.delays import Faults
 from gpuscaler.simulation.replay import run
-from gpuscaler.simulation.traces import Job
+from gpuscaler.simulation.traces.traces import Job
 
 SPOT = tuple(replace(one, market="spot", price=0.4 * one.price) for one in (G1, G4))
 POLICY = Policy((Pool("gpu", (G1, G4, *SPOT), idle_after=300, min=1), Pool("cpu", (C8,), idle_after=300)))

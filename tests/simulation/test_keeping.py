@@ -6,7 +6,6 @@ import pytest
 from msgspec.structs import replace
 from tests.simulation.pools import FIXED, GIB, offering, trace
 
-from gpuscaler.clouds.delays import NO_FAULTS
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec
@@ -14,14 +13,15 @@ from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.autoscaler import Moment, View
-from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.ours import Gpuscaler
-from gpuscaler.simulation.policies import POLICIES
+from gpuscaler.simulation.cloud.delays import NO_FAULTS
+from gpuscaler.simulation.policies.ours import Gpuscaler
+from gpuscaler.simulation.policies.policies import POLICIES
+from gpuscaler.simulation.policies.static import Static
 from gpuscaler.simulation.replay import run
-from gpuscaler.simulation.scheduler import Scheduler
-from gpuscaler.simulation.static import Static
-from gpuscaler.simulation.traces import Job, Trace
+from gpuscaler.simulation.traces.traces import Job, Trace
+from gpuscaler.simulation.world.autoscaler import Moment, View
+from gpuscaler.simulation.world.meter import Result
+from gpuscaler.simulation.world.scheduler import Scheduler
 
 ONE = offering("small", "s1", price=1.0, gpus=1)
 EIGHT = offering("big", "b8", price=7.0, gpus=8, cpu=64000, memory=256 * GIB)

@@ -4,14 +4,14 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from tests.simulation.peers.recording import QUICK, pools_of
+from tests.simulation.policies.peers.recording import QUICK, pools_of
 from tests.simulation.pools import GIB
 
-from gpuscaler.clouds.delays import NO_FAULTS
-from gpuscaler.simulation.meter import Decision, Result
-from gpuscaler.simulation.policies import autoscaler_of
+from gpuscaler.simulation.cloud.delays import NO_FAULTS
+from gpuscaler.simulation.policies.policies import autoscaler_of
 from gpuscaler.simulation.replay import EPOCH, run
-from gpuscaler.simulation.traces import Job, Trace
+from gpuscaler.simulation.traces.traces import Job, Trace
+from gpuscaler.simulation.world.meter import Decision, Result
 
 POLICY = pools_of(["g5.xlarge", "g5.12xlarge", "g5.48xlarge"], markets=["spot", "on-demand"])
 #: Static knows the trace's peak, and the bound in hindsight all of it: they say so and are no autoscalers.

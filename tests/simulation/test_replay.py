@@ -8,16 +8,16 @@ from msgspec.structs import replace
 from tests.simulation.first_fit import first_fit
 from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, offering, trace
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delay
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Move, Placement, Plan, Reason, Removal, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.meter import Result, UnservedReason
-from gpuscaler.simulation.ours import Decide, Gpuscaler
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay
+from gpuscaler.simulation.policies.ours import Decide, Gpuscaler
 from gpuscaler.simulation.replay import EPOCH, run
-from gpuscaler.simulation.scheduler import SCORINGS
-from gpuscaler.simulation.traces import Job, Trace
+from gpuscaler.simulation.traces.traces import Job, Trace
+from gpuscaler.simulation.world.meter import Result, UnservedReason
+from gpuscaler.simulation.world.scheduler import SCORINGS
 
 Script = Callable[[Cluster, State], Plan]
 

@@ -101,7 +101,7 @@ def _boot(text: str | None) -> float | None:
 def usable() -> Iterator[None]:
     """Say it where botocore is not there or the series cannot be used, and end the command."""
     from gpuscaler.embedded.aws.api.models import MissingExtraError
-    from gpuscaler.simulation.jobs import TraceError
+    from gpuscaler.simulation.traces.jobs import TraceError
 
     try:
         yield

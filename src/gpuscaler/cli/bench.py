@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from gpuscaler.simulation.tables import Published
+    from gpuscaler.simulation.papers import Published
 
 #: Tables by name: the module and the name of the command that makes each, and what the overview says of it.
 TABLES: Mapping[str, tuple[str, str, str]] = {

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuscaler.embedded.demo.frames import Frame
     from gpuscaler.embedded.demo.scenario import Scenario
     from gpuscaler.embedded.demo.stage import Demo
-    from gpuscaler.simulation.meter import Result
+    from gpuscaler.simulation.world.meter import Result
 
 #: Two hours in a minute.
 SPEED = 120.0
@@ -112,7 +112,7 @@ async def _on_a_real_one(show: "_Show", told: "Scenario", programs: "Programs") 
 
 def _scenario(trace_file: Path | None, seed: int) -> "Scenario":
     from gpuscaler.embedded.demo.scenario import scenario
-    from gpuscaler.simulation.traces import TraceError, read_trace
+    from gpuscaler.simulation.traces.traces import TraceError, read_trace
 
     try:
         return scenario(seed, None if trace_file is None else read_trace(trace_file))
@@ -229,8 +229,8 @@ def _tell(show: _Show, out: Path) -> None:
     from gpuscaler.embedded.demo.accounting import PEER, explained, peer_of
     from gpuscaler.embedded.demo.decisions import lines
     from gpuscaler.embedded.demo.report import inputs_of, result_of
-    from gpuscaler.simulation.page import report_page
-    from gpuscaler.simulation.report import document
+    from gpuscaler.simulation.results.page import report_page
+    from gpuscaler.simulation.results.report import document
 
     ended = show.demo
     if ended is None or ended.last is None:
@@ -269,7 +269,7 @@ def _ending(ended: "Demo") -> str:
 
 
 def _chart(console: "Console", result: "Result") -> None:
-    from gpuscaler.simulation.chart import bins, text_chart
+    from gpuscaler.simulation.results.chart import bins, text_chart
 
     width = max(24, min((console.width if console.is_terminal else 100) - 8, 112))
     hours = (result.ended - result.began) / 3600

@@ -23,9 +23,9 @@ def fgd(*, trace_file: Path, nodes_file: Path, cluster: str, policies: tuple[str
 
     All seven schedulers take about a minute and a half for ten seeds.
     """
-    from gpuscaler.simulation.fgd.table import table
-    from gpuscaler.simulation.fgd.workload import read_nodes, workload
-    from gpuscaler.simulation.traces import TraceError, read_trace
+    from gpuscaler.simulation.papers.fgd.table import table
+    from gpuscaler.simulation.papers.fgd.workload import read_nodes, workload
+    from gpuscaler.simulation.traces.traces import TraceError, read_trace
 
     try:
         trace = read_trace(trace_file)

@@ -28,9 +28,9 @@ def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: in
     """
     if ctx.invoked_subcommand is not None:
         return
-    from gpuscaler.simulation.formats.tidy import write
-    from gpuscaler.simulation.generator import generate as draw
-    from gpuscaler.simulation.marginals import PROFILES as MARGINALS
+    from gpuscaler.simulation.traces.formats.tidy import write
+    from gpuscaler.simulation.traces.generator import generate as draw
+    from gpuscaler.simulation.traces.marginals import PROFILES as MARGINALS
 
     text = io.StringIO()
     write(draw(seed=seed, jobs=jobs, profile=MARGINALS[profile], days=days), text, note=f"generated like {profile}, seed {seed}")

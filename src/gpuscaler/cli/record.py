@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gpuscaler.kube.reflector import Batch
     from gpuscaler.kube.resources import Resource
     from gpuscaler.model.pools import Policy
-    from gpuscaler.simulation.recording import Recording
+    from gpuscaler.simulation.traces.recording import Recording
 
 #: How often the files are written, in seconds: so much a kill loses at most.
 WRITE_SECONDS = 60.0
@@ -71,8 +71,8 @@ def machines_beside(out: Path) -> Path:
 
 def begun(out: Path, policy: "Policy | None") -> "Recording":
     """A recording that goes on where the files end, or a new one. Files that are no recording end the command with exit code 2."""
-    from gpuscaler.simulation.machine_prices import offer_of
-    from gpuscaler.simulation.recording import JOB_COLUMNS, MACHINE_COLUMNS, Recording
+    from gpuscaler.simulation.traces.machine_prices import offer_of
+    from gpuscaler.simulation.traces.recording import JOB_COLUMNS, MACHINE_COLUMNS, Recording
 
     recording = Recording(began=time.time(), offer_of=lambda node: offer_of(node, policy))
     try:
@@ -119,7 +119,7 @@ class Files:
         self._over, self._rows = io.StringIO(), 0
 
     def write(self, recording: "Recording") -> None:
-        from gpuscaler.simulation.recording import JOB_COLUMNS, MACHINE_COLUMNS
+        from gpuscaler.simulation.traces.recording import JOB_COLUMNS, MACHINE_COLUMNS
 
         csv.writer(self._over, lineterminator="\n").writerows(recording.over[self._rows :])
         self._rows = len(recording.over)

@@ -13,10 +13,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
-    from gpuscaler.clouds.markets import Key
     from gpuscaler.model.pools import Policy
-    from gpuscaler.simulation.campaign import Setting
-    from gpuscaler.simulation.workload import Shaping
+    from gpuscaler.simulation.cloud.markets import Key
+    from gpuscaler.simulation.results.campaign import Setting
+    from gpuscaler.simulation.traces.workload import Shaping
 
 GPU_MODELS = ("ignore", "strict")
 SCORINGS = ("least-allocated", "most-allocated")
@@ -144,7 +144,7 @@ def prepare(asked: Asked, policies: Sequence[str]) -> None:
     """Refuse what could not be done in the end, before anything is replayed."""
     from gpuscaler.cli.reporting import writable
     from gpuscaler.model.pools import Policy
-    from gpuscaler.simulation.peers.variants import peer
+    from gpuscaler.simulation.policies.peers.variants import peer
 
     for name in policies:
         try:
@@ -167,8 +167,8 @@ def telling(asked: Asked) -> Iterator[None]:
     """End with 2 and a message where a file cannot be used, with 1 where a process was ended by somebody else."""
     from concurrent.futures import BrokenExecutor
 
-    from gpuscaler.simulation.traces import TraceError
-    from gpuscaler.simulation.workload import UnmappedModelsError
+    from gpuscaler.simulation.traces.traces import TraceError
+    from gpuscaler.simulation.traces.workload import UnmappedModelsError
 
     try:
         yield
@@ -184,11 +184,11 @@ def telling(asked: Asked) -> Iterator[None]:
 
 def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting, list[str]]]":
     """The same replay on each of ``pools_files``, and what is derived for it, in words."""
-    from gpuscaler.simulation.campaign import Setting
+    from gpuscaler.simulation.results.campaign import Setting
     from gpuscaler.simulation.services import derived_from, read_load
-    from gpuscaler.simulation.spot import read_spot
-    from gpuscaler.simulation.spot_markets import derived_markets, read_spot_map
-    from gpuscaler.simulation.traces import read_trace
+    from gpuscaler.simulation.traces.spot import read_spot
+    from gpuscaler.simulation.traces.spot_markets import derived_markets, read_spot_map
+    from gpuscaler.simulation.traces.traces import read_trace
 
     shaping = replace(
         _shaping(asked.gpu_model, asked.cpu_per_gpu, asked.mem_per_gpu),
@@ -228,7 +228,7 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
 
 def _pools(path: str, *, spot: bool) -> "tuple[Policy, int]":
     from gpuscaler.settings import SettingsError, load_policy
-    from gpuscaler.simulation.workload import without_spot
+    from gpuscaler.simulation.traces.workload import without_spot
 
     try:
         policy, dropped = load_policy(path), 0
@@ -254,7 +254,7 @@ def _sizes(starts: Sequence[str]) -> dict[str, int]:
 
 
 def _start(path: str, policy: "Policy", sizes: dict[str, int]) -> "dict[Key, int]":
-    from gpuscaler.simulation.starting import StartError, machines_at_start
+    from gpuscaler.simulation.world.starting import StartError, machines_at_start
 
     try:
         return machines_at_start(policy, sizes)
@@ -273,7 +273,7 @@ def _seconds(text: str, option: str) -> float:
 
 def _shaping(gpu_model: str, cpu_per_gpu: str | None, mem_per_gpu: str | None) -> "Shaping":
     from gpuscaler.model.quantities import milli, whole
-    from gpuscaler.simulation.workload import Shaping
+    from gpuscaler.simulation.traces.workload import Shaping
 
     return Shaping(
         gpu_model=gpu_model if gpu_model in GPU_MODELS else _mapping(Path(gpu_model)),

@@ -13,7 +13,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from gpuscaler.cli.printing import count, uncut_console
-from gpuscaler.simulation.figures import (
+from gpuscaler.simulation.measures.shares import Share
+from gpuscaler.simulation.results.figures import (
     AT_LEAST,
     DOLLARS,
     FIGURES,
@@ -28,9 +29,8 @@ from gpuscaler.simulation.figures import (
     spread,
     told,
 )
-from gpuscaler.simulation.meter import Result
-from gpuscaler.simulation.report import Inputs, document, names_anybody
-from gpuscaler.simulation.shares import Share
+from gpuscaler.simulation.results.report import Inputs, document, names_anybody
+from gpuscaler.simulation.world.meter import Result
 
 #: Rows of one table before the rest is only counted; ``--json`` has everything.
 ROWS = 20
@@ -58,7 +58,7 @@ def writable(folder: Path) -> None:
 
 def write_report(folder: Path, inputs: Inputs, results: Sequence[Result]) -> None:
     """The report as data and as a page."""
-    from gpuscaler.simulation.page import report_page
+    from gpuscaler.simulation.results.page import report_page
 
     write(folder, document(inputs, results), report_page(inputs, results))
 

@@ -9,8 +9,8 @@ from gpuscaler.cli.plan import FILE
 from gpuscaler.cli.replaying import SWEPT, Asked, PolicyName, prepare, progress_bar, replay_options, settings_of, telling
 
 if TYPE_CHECKING:
-    from gpuscaler.simulation.campaign import Setting
-    from gpuscaler.simulation.meter import Result
+    from gpuscaler.simulation.results.campaign import Setting
+    from gpuscaler.simulation.world.meter import Result
 
 POLICIES = ("gpuscaler", "karpenter", "cluster-autoscaler", "static", "optimal-hindsight")
 HINDSIGHT = POLICIES[-1]
@@ -28,7 +28,7 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
     Several policies and seeds run in parallel.
     """
     from gpuscaler.cli.reporting import print_json, print_report, write_report
-    from gpuscaler.simulation.report import inputs_of
+    from gpuscaler.simulation.results.report import inputs_of
 
     prepare(asked, policies)
     names = tuple(dict.fromkeys(policies))
@@ -49,7 +49,7 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
 
 
 def _best(setting: "Setting", names: tuple[str, ...], asked: Asked) -> tuple[str, ...]:
-    from gpuscaler.simulation.campaign import best_of_sweeps
+    from gpuscaler.simulation.results.campaign import best_of_sweeps
 
     return best_of_sweeps(setting, names, asked.seed, workers=os.cpu_count() or 1)
 
@@ -71,7 +71,7 @@ def _swept(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:
 
 def _results(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
     """One run where the bar can follow it, several in parallel."""
-    from gpuscaler.simulation.campaign import run_all, run_one
+    from gpuscaler.simulation.results.campaign import run_all, run_one
 
     if len(names) * len(seeds) > 1:
         return run_all(setting, names, seeds, workers=os.cpu_count() or 1)

@@ -11,8 +11,8 @@ from gpuscaler.cli.bench import show
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuscaler.simulation.spot import SpotFile
-    from gpuscaler.simulation.tables import Published
+    from gpuscaler.simulation.papers import Published
+    from gpuscaler.simulation.traces.spot import SpotFile
 
 SPOT = click.option(
     "--spot",
@@ -30,7 +30,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the table as 
 @JSON
 def cant_be_late(*, path: Path, as_json: bool) -> None:
     """Cost of a job of 48 hours that must be done in 60, on spot and on-demand, under several policies."""
-    from gpuscaler.simulation.tables.cant_be_late import table
+    from gpuscaler.simulation.papers.cant_be_late import table
 
     _show(table, path, as_json=as_json)
 
@@ -40,14 +40,14 @@ def cant_be_late(*, path: Path, as_json: bool) -> None:
 @JSON
 def skyserve(*, path: Path, as_json: bool) -> None:
     """Availability and cost of a fleet of replicas on spot in several zones, under several policies."""
-    from gpuscaler.simulation.tables.skyserve import table
+    from gpuscaler.simulation.papers.skyserve import table
 
     _show(table, path, as_json=as_json)
 
 
 def _show(table: "Callable[[SpotFile], Published]", path: Path, *, as_json: bool) -> None:
-    from gpuscaler.simulation.spot import read_spot
-    from gpuscaler.simulation.traces import TraceError
+    from gpuscaler.simulation.traces.spot import read_spot
+    from gpuscaler.simulation.traces.traces import TraceError
 
     try:
         file = read_spot(path)

@@ -15,10 +15,10 @@ from gpuscaler.cli.simulate import POLICIES
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from gpuscaler.simulation.campaign import Setting
-    from gpuscaler.simulation.comparing import Difference
-    from gpuscaler.simulation.meter import Result
-    from gpuscaler.simulation.report import Inputs
+    from gpuscaler.simulation.results.campaign import Setting
+    from gpuscaler.simulation.results.comparing import Difference
+    from gpuscaler.simulation.results.report import Inputs
+    from gpuscaler.simulation.world.meter import Result
 
 #: Runs of one policy with A and with B, one for each seed.
 Pair = tuple["Sequence[Result]", "Sequence[Result]"]
@@ -38,9 +38,9 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
     Both meet the same jobs, delays and failures, seed by seed.
     """
     from gpuscaler.cli.reporting import print_data, write
-    from gpuscaler.simulation.comparing import difference
-    from gpuscaler.simulation.explaining import pool_changes
-    from gpuscaler.simulation.report import inputs_of, printable
+    from gpuscaler.simulation.results.comparing import difference
+    from gpuscaler.simulation.results.explaining import pool_changes
+    from gpuscaler.simulation.results.report import inputs_of, printable
 
     if len(pools_files) != 2:
         raise click.BadParameter(f"saw {len(pools_files)}, expected two files: --pools A --pools B", param_hint="--pools")
@@ -66,8 +66,8 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
 
 def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -> tuple[list[Pair], list[str]]:
     """The runs of every policy with A and with B, and what is to be said of those that were looked for."""
-    from gpuscaler.simulation.campaign import best_setting, run_each
-    from gpuscaler.simulation.comparing import with_waits
+    from gpuscaler.simulation.results.campaign import best_setting, run_each
+    from gpuscaler.simulation.results.comparing import with_waits
 
     workers = os.cpu_count() or 1
     columns: list[tuple[str, Sequence[str]]] = [(name, (name, name)) for name in names]
@@ -101,8 +101,8 @@ class _Comparison:
     runs: Sequence[Pair]
 
     def document(self) -> dict[str, Any]:
-        from gpuscaler.simulation.explaining import explained
-        from gpuscaler.simulation.report import policy_document
+        from gpuscaler.simulation.results.explaining import explained
+        from gpuscaler.simulation.results.report import policy_document
 
         return {
             "inputs": {**msgspec.to_builtins(self.inputs), "pools": list(self.pools)},
@@ -113,8 +113,8 @@ class _Comparison:
         }
 
     def page(self) -> str:
-        from gpuscaler.simulation.explaining import explained
-        from gpuscaler.simulation.page import report_page
+        from gpuscaler.simulation.results.explaining import explained
+        from gpuscaler.simulation.results.page import report_page
 
         named = [
             msgspec.structs.replace(result, policy=f"{side}: {result.policy}")
@@ -132,7 +132,7 @@ class _Comparison:
 def _print(comparison: _Comparison) -> None:
     from gpuscaler.cli.printing import uncut_console
     from gpuscaler.cli.reporting import print_notes, print_trace
-    from gpuscaler.simulation.explaining import explained
+    from gpuscaler.simulation.results.explaining import explained
 
     console = uncut_console()
     inputs = comparison.inputs
@@ -154,7 +154,7 @@ def _print(comparison: _Comparison) -> None:
 def _print_figures(console: "Console", one: "Difference") -> None:
     from rich.table import Table
 
-    from gpuscaler.simulation.figures import AT_LEAST, FIGURES, exactly, shown
+    from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, exactly, shown
 
     table = Table(box=None, pad_edge=False)
     table.add_column("")
@@ -174,7 +174,7 @@ def _print_figures(console: "Console", one: "Difference") -> None:
 
 def _by(unit: str, value: float | None) -> str:
     """A difference with its sign, which one that looks like nothing does not have."""
-    from gpuscaler.simulation.figures import exactly, shown
+    from gpuscaler.simulation.results.figures import exactly, shown
 
     text = shown(unit, exactly(None if value is None else abs(value)))
     return text if not value or text == shown(unit, exactly(0.0)) else f"{'-' if value < 0 else '+'}{text}"

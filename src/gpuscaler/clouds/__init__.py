@@ -1,1 +1,1 @@
-"""Clouds: one module per provider, and a simulated one."""
+"""Clouds: one package per provider, behind one protocol."""

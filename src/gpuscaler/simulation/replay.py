@@ -6,26 +6,26 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
-from gpuscaler.clouds.delays import Delays, Faults
-from gpuscaler.clouds.machines import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent
-from gpuscaler.clouds.markets import Key, Markets
-from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.model.pools import Policy
-from gpuscaler.simulation.acting import carry_out, finish_drains
-from gpuscaler.simulation.autoscaler import Autoscaler, Moment, Notice
-from gpuscaler.simulation.bound import lower_bound, serves
-from gpuscaler.simulation.fleet import presence
-from gpuscaler.simulation.last_quarter import last_quarter
-from gpuscaler.simulation.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
-from gpuscaler.simulation.policies import autoscaler_of
-from gpuscaler.simulation.queue import Task
-from gpuscaler.simulation.scheduler import LEAST_ALLOCATED
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.delays import Delays, Faults
+from gpuscaler.simulation.cloud.machines import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent
+from gpuscaler.simulation.cloud.markets import Key, Markets
+from gpuscaler.simulation.measures.bound import lower_bound, serves
+from gpuscaler.simulation.measures.fleet import presence
+from gpuscaler.simulation.measures.last_quarter import last_quarter
+from gpuscaler.simulation.measures.waits import by_class, curve_of, wait_of
+from gpuscaler.simulation.policies.policies import autoscaler_of
 from gpuscaler.simulation.services import LoadFile, Services, services_of
-from gpuscaler.simulation.traces import Trace
-from gpuscaler.simulation.view import Picture
-from gpuscaler.simulation.waits import by_class, curve_of, wait_of
-from gpuscaler.simulation.workload import Member, Shaping, members, with_gpu_milli
-from gpuscaler.simulation.world import World
+from gpuscaler.simulation.traces.traces import Trace
+from gpuscaler.simulation.traces.workload import Member, Shaping, members, with_gpu_milli
+from gpuscaler.simulation.world.acting import carry_out, finish_drains
+from gpuscaler.simulation.world.autoscaler import Autoscaler, Moment, Notice
+from gpuscaler.simulation.world.meter import Result, failover_of, gpu_hours_paid, machine_hours, unserved_reasons
+from gpuscaler.simulation.world.queue import Task
+from gpuscaler.simulation.world.scheduler import LEAST_ALLOCATED
+from gpuscaler.simulation.world.view import Picture
+from gpuscaler.simulation.world.world import World
 
 #: The moment that a trace's second 0 is: Monday 2024-01-01 00:00 UTC. Schedules of budgets need a calendar.
 EPOCH = 1_704_067_200.0
@@ -70,7 +70,7 @@ def run(
     ``scoring`` is how kube-scheduler is configured; a pod saves its work every ``checkpoint`` seconds (0: never); ``load`` drives services
     beside the trace, its second 0 being the trace's first submission; ``start`` are machines that stand when the run begins, by offering;
     ``progress`` is told how many pods of the trace have come so far.
-    Raises :class:`~gpuscaler.simulation.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
+    Raises :class:`~gpuscaler.simulation.traces.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
     """
     shaping = shaping or Shaping()
     if trace.fractional:

@@ -15,7 +15,6 @@ from tests.planning.building import NOW, node, pods, spec
 from tests.planning.changing import POLICIES, World
 from tests.soaking import examples
 
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.records.inputs import InputsError, unpacked
 from gpuscaler.control.records.packing import Packer, packed
 from gpuscaler.control.records.records import Decision
@@ -30,6 +29,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
 from gpuscaler.planning.state import State
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: The head of inputs that a later version might write.
 NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})

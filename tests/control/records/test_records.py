@@ -7,9 +7,6 @@ import structlog
 from tests.control.records.deciding import idle
 from tests.control.world import World, pod, world
 
-from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.clouds.markets import Markets, Steps
-from gpuscaler.clouds.simulated_provider import CallFaults
 from gpuscaler.control.cloud import Ended
 from gpuscaler.control.records import happening as kinds
 from gpuscaler.control.records.happening import Happening
@@ -20,6 +17,9 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.ledger.ledger import Leaving, Ledger
+from gpuscaler.simulation.cloud.delays import Delay, Delays
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 IDLE_SOON = """
 region: us-east-1

@@ -20,7 +20,6 @@ from tests.control.records.test_records import DRY, IDLE_SOON
 from tests.control.world import ONE_GPU_MACHINES, World, pod, world
 from tests.serving.test_server import written
 
-from gpuscaler.clouds.markets import Markets, Steps
 from gpuscaler.control.records import happening, reporting
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.inputs import unpacked
@@ -36,6 +35,7 @@ from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, PODS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.settings.run_settings import HttpSettings, LogSettings, PagesSettings, RunSettings
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 NAMESPACE = "kube-system"
 

@@ -9,10 +9,10 @@ from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
 
-from gpuscaler.clouds.delays import Delay, Faults
 from gpuscaler.embedded.aws.api.control import Limit, set_capacity
 from gpuscaler.embedded.aws.autoscaling import scaling as behaviour
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.simulation.cloud.delays import Delay, Faults
 
 RECLAIMED = Conditions(
     machines=Faults(

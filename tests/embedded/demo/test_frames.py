@@ -2,8 +2,6 @@
 
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays
-from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.embedded.demo.frames import Machine, Pending, pending_of, pools_of
 from gpuscaler.embedded.nodes.machines import name_of
@@ -15,6 +13,8 @@ from gpuscaler.planning.plans import Placement, Plan, Reason, Unplaced
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.breakers import step
 from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Promise
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
 
 FOUR = offering("g.4", 4.0, gpus=4, pool="main")
 CPU = offering("c.1", 0.5, gpus=0, pool="other")

@@ -16,7 +16,7 @@ from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, JOBS, LEASES, Resource
-from gpuscaler.simulation.jobs import Job, Trace
+from gpuscaler.simulation.traces.jobs import Job, Trace
 
 BEGAN = 1_800_000_000.0
 TRACE = Trace("small", (Job("solo", 0.0, 900.0, gpus=1), Job("pair", 60.0, 600.0, pods=2, gpus=4)))

@@ -4,7 +4,7 @@ import pytest
 
 from gpuscaler.embedded.demo.scenario import SPAN, scenario
 from gpuscaler.embedded.demo.workload import BUSY, MOST, NAMESPACE, drawn, name_of, submissions
-from gpuscaler.simulation.jobs import Job, Trace, TraceError
+from gpuscaler.simulation.traces.jobs import Job, Trace, TraceError
 
 
 def test_the_same_seed_draws_the_same_jobs_and_another_seed_others() -> None:

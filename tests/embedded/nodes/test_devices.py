@@ -7,11 +7,11 @@ import pytest
 from msgspec.structs import replace
 from tests.control.world import World, world
 
-from gpuscaler.clouds.delays import NO_FAULTS, Absent, Delay, Delays, Faults
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.nodes.plugins import GENERIC, PLUGINS, is_plugin, plugin_of
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Delay, Delays, Faults
 
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 SECONDS = Delay(10.0, 10.0, 10.0)

@@ -10,7 +10,6 @@ import structlog
 from tests.embedded.asking import START, virtual_clock
 from tests.embedded.workloads.lab import Lab, lab
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.embedded.nodes.kubelets import Kubelets
@@ -20,6 +19,7 @@ from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 
 async def bind(here: Lab, name: str = "p", *, node: str = "a", run_for: str = "", **spec: Any) -> None:

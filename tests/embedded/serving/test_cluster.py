@@ -3,7 +3,7 @@
 import pytest
 from tests.control.world import world
 
-from gpuscaler.clouds.simulated_provider import CallFaults
+from gpuscaler.simulation.cloud.provider import CallFaults
 
 #: A cloud that knows no tokens, shows its machines a minute and a half late, and often loses what it answered.
 FORGETFUL = CallFaults(tokens=False, stale_seconds=90.0, lost=0.3, throttled=0.1)

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 from tests.embedded.asking import virtual_clock
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.kube.resources import NODES, PODS, Resource
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 LABELS = {"app": "web"}
 

@@ -5,11 +5,11 @@ from typing import Any
 import msgspec
 from tests.control.world import QUICK, World, pod, world
 
-from gpuscaler.clouds.delays import Faults
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.nodes.leases import NAMESPACE
 from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, tolerated
 from gpuscaler.kube.resources import LEASES, NODES, PODS
+from gpuscaler.simulation.cloud.delays import Faults
 
 KEY = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuscaler.simulation.services import read_load
 from gpuscaler.simulation.services.loads import Series, added
-from gpuscaler.simulation.traces import TraceError
+from gpuscaler.simulation.traces.traces import TraceError
 
 DATA = Path(__file__).parents[3].parent / "shared" / "data"
 RATES, DUTY_CYCLES = "llm_rate_servegen_10min.csv.gz", "genai_v2026_pod_metrics.csv.gz"

@@ -9,12 +9,12 @@ from click.testing import CliRunner
 from tests.simulation.pools import FIXED, POLICY, trace
 
 from gpuscaler.cli.simulate import simulate
-from gpuscaler.clouds.delays import NO_FAULTS, Faults
-from gpuscaler.simulation.meter import Result
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Faults
 from gpuscaler.simulation.replay import run
 from gpuscaler.simulation.services import LoadFile
 from gpuscaler.simulation.services.loads import Series
-from gpuscaler.simulation.traces import Job
+from gpuscaler.simulation.traces.traces import Job
+from gpuscaler.simulation.world.meter import Result
 
 EXAMPLES = Path(__file__).parents[3] / "docs" / "examples"
 HOURS = 4

@@ -4,12 +4,12 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws.api.errors import AwsError
 from gpuscaler.embedded.aws.autoscaling import scaling
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.simulation.cloud.markets import Markets
 
 #: Where the Pricing API is served: AWS Price List, "Endpoints".
 PRICING_REGIONS: Final = ("us-east-1", "eu-central-1", "ap-south-1", "cn-northwest-1")

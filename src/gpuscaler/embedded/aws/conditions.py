@@ -6,7 +6,7 @@ from typing import Any, Literal
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delays, Faults
 
 
 class Conditions(Struct, frozen=True, gc=False):

@@ -5,13 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-from gpuscaler.clouds.machines import CloudEvent
-from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.ec2.hardware import Hardware
 from gpuscaler.embedded.aws.ec2.zones import zones_of
 from gpuscaler.embedded.aws.messages.messages import Queue
 from gpuscaler.embedded.aws.state import Group, Instance, Template, Volume
+from gpuscaler.simulation.cloud.machines import CloudEvent
+from gpuscaler.simulation.cloud.markets import Markets
 
 
 class Region:

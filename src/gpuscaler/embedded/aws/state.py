@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuscaler.clouds.machines import CloudEvent, CloudMachine
 from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.simulation.cloud.machines import CloudEvent, CloudMachine
 
 #: Lifecycle states in which an instance counts towards what a group has.
 COUNTED: Final = frozenset({"Pending", "Pending:Wait", "Pending:Proceed", "InService"})

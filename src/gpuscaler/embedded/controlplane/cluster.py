@@ -4,9 +4,6 @@ import asyncio
 from collections.abc import Callable
 from random import Random
 
-from gpuscaler.clouds.machines import CloudEvent
-from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import SimulatedProvider
 from gpuscaler.embedded.controlplane.plane import ControlPlane
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines
@@ -17,6 +14,9 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.machines import CloudEvent
+from gpuscaler.simulation.cloud.provider import SimulatedProvider
 
 
 class RealCluster:

@@ -7,9 +7,9 @@ from msgspec.structs import replace
 
 from gpuscaler.embedded.demo.scenario import Scenario, markets
 from gpuscaler.model.pools import Policy, Pool
-from gpuscaler.simulation.figures import idle_gpu_hours
-from gpuscaler.simulation.meter import Result
 from gpuscaler.simulation.replay import EPOCH, run
+from gpuscaler.simulation.results.figures import idle_gpu_hours
+from gpuscaler.simulation.world.meter import Result
 
 PEER, POOL = "karpenter", "gpuscaler.io/pool"
 #: Parts of the cost that are smaller than this, in dollars, are not worth a line.

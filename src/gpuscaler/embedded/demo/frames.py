@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuscaler.clouds.machines import CloudMachine
-from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.control.records.happening import Happening
 from gpuscaler.control.records.latest import Latest
 from gpuscaler.control.records.words import offering as named
@@ -19,6 +17,8 @@ from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.planning.plans import Reason
 from gpuscaler.planning.state.boot_times import forecast
 from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.machines import CloudMachine
 
 
 class Machine(Struct, frozen=True, gc=False):

@@ -2,18 +2,18 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpuscaler.clouds.delays import Delays, Faults
-from gpuscaler.clouds.machines import FAILED, RECLAIMED
 from gpuscaler.control.records.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, Happening
 from gpuscaler.embedded.demo.stage import Demo
 from gpuscaler.embedded.demo.tally import Life, first_waits
 from gpuscaler.embedded.demo.workload import submissions
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.simulation.bound import KIND, lower_bound
-from gpuscaler.simulation.fleet import presence
-from gpuscaler.simulation.meter import Decision, Result, UnservedReason, failover_of, gpu_hours_paid, machine_hours
-from gpuscaler.simulation.report import Inputs, printable
-from gpuscaler.simulation.waits import by_class, curve_of, wait_of
+from gpuscaler.simulation.cloud.delays import Delays, Faults
+from gpuscaler.simulation.cloud.machines import FAILED, RECLAIMED
+from gpuscaler.simulation.measures.bound import KIND, lower_bound
+from gpuscaler.simulation.measures.fleet import presence
+from gpuscaler.simulation.measures.waits import by_class, curve_of, wait_of
+from gpuscaler.simulation.results.report import Inputs, printable
+from gpuscaler.simulation.world.meter import Decision, Result, UnservedReason, failover_of, gpu_hours_paid, machine_hours
 
 #: What happenings are called among the decisions of a result.
 KINDS = {ORDERED: "buy", INSTEAD: "buy", DECIDED: "remove", REFUSED: "refused", LOST: "lost"}

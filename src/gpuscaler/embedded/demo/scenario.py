@@ -3,12 +3,12 @@
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.delays import Delay, Delays
-from gpuscaler.clouds.markets import Key, Markets, Steps
 from gpuscaler.embedded.demo.workload import cut, drawn
 from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.model.pools import Policy
-from gpuscaler.simulation.jobs import Trace
+from gpuscaler.simulation.cloud.delays import Delay, Delays
+from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.traces.jobs import Trace
 
 #: A demo is two hours of the cluster's time, which at the usual speed are a minute.
 SPAN = 7200.0

@@ -5,7 +5,6 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from gpuscaler.clouds.machines import LOST, CloudEvent
 from gpuscaler.control.controller import Controller
 from gpuscaler.control.records.announcing import Announcer
 from gpuscaler.control.records.happening import Happening
@@ -31,6 +30,7 @@ from gpuscaler.kube.resources import JOBS, NODES, PODS
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
+from gpuscaler.simulation.cloud.machines import LOST, CloudEvent
 
 #: How often the state of things is noted, and looked at for the end, in seconds of the cluster's time.
 SAMPLE_SECONDS = 15.0

@@ -8,8 +8,8 @@ from msgspec.structs import replace
 from gpuscaler.embedded.nodes.plugins import is_plugin
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.model.pods import Pod, PodSpec
-from gpuscaler.simulation.meter import Sample
-from gpuscaler.simulation.waits import PodWait, class_of
+from gpuscaler.simulation.measures.waits import PodWait, class_of
+from gpuscaler.simulation.world.meter import Sample
 
 GPU = "nvidia.com/gpu"
 

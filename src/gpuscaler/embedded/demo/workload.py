@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.simulation.jobs import MIB, Job, Trace, TraceError
+from gpuscaler.simulation.traces.jobs import MIB, Job, Trace, TraceError
 
 NAMESPACE = "default"
 #: Jobs of the drawn workload, and when they are submitted: from one part of the whole time to another, how many in a hundred.

@@ -17,7 +17,7 @@ from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.feasibility import ORDER
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.simulation.scoring import AFFINITY_WEIGHT, TAINT_WEIGHT, affinity_scores, resource_scores, taint_scores
+from gpuscaler.simulation.world.scoring import AFFINITY_WEIGHT, TAINT_WEIGHT, affinity_scores, resource_scores, taint_scores
 
 #: The effect of taints that only lower a score.
 SOFT: Final = "PreferNoSchedule"

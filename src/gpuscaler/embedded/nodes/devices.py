@@ -13,8 +13,6 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.delays import NO_FAULTS, Absent, Faults
-from gpuscaler.clouds.machines import is_device
 from gpuscaler.embedded.nodes.plugin_pods import PluginPod, PluginPods
 from gpuscaler.embedded.nodes.plugins import Plugin, plugin_of
 from gpuscaler.kube.client import Client
@@ -23,6 +21,8 @@ from gpuscaler.kube.reflector import Batch, Reflector
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 from gpuscaler.kube.turns import Turn
 from gpuscaler.model.pods import Resources
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Faults
+from gpuscaler.simulation.cloud.machines import is_device
 
 _LOG = structlog.get_logger(__name__)
 #: The kubelet keeps the capacity of a plugin that has gone for so long (``endpointStopGracePeriod`` of its device manager), in seconds.

@@ -3,10 +3,10 @@
 import asyncio
 from typing import Final
 
-from gpuscaler.clouds.simulated_provider import ProviderState, SimulatedProvider
 from gpuscaler.control.store import Store
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ServerError, TooManyRequests, Unreachable
+from gpuscaler.simulation.cloud.provider import ProviderState, SimulatedProvider
 
 NAME: Final = "gpuscaler-simulated-cloud"
 MEND: Final = "put back what was there, or delete it and gpuscaler-state while nothing runs, to start again without any machine"

@@ -15,9 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.clouds.delays import NO_FAULTS, Faults
-from gpuscaler.clouds.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
-from gpuscaler.clouds.simulated_provider import SCHEME, provider_id
 from gpuscaler.embedded.nodes.devices import Devices, Promise, failed, until_done
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.kube.client import Client
@@ -25,6 +22,9 @@ from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Faults
+from gpuscaler.simulation.cloud.machines import LOST, REGISTERED, TERMINATED, VISIBLE, CloudEvent, CloudMachine, before_device_plugin
+from gpuscaler.simulation.cloud.provider import SCHEME, provider_id
 
 #: Resources that are counted in thousandths.
 THOUSANDTHS = frozenset({"cpu"})

@@ -5,11 +5,6 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from gpuscaler.clouds.delays import NO_FAULTS, Absent, Delay, Delays, Faults
-from gpuscaler.clouds.markets import Key, Markets, Steps
-from gpuscaler.clouds.room import Quota
-from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import CallFaults, SimulatedProvider
 from gpuscaler.control.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.nodes.keeping import CloudStore, Keeper
 from gpuscaler.embedded.nodes.kubelets import Kubelets
@@ -19,9 +14,14 @@ from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import Dry, RunSettings, Simulated, Span
-from gpuscaler.simulation import spot_markets
-from gpuscaler.simulation.jobs import TraceError
-from gpuscaler.simulation.spot import read_spot
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Delay, Delays, Faults
+from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.cloud.provider import CallFaults, SimulatedProvider
+from gpuscaler.simulation.cloud.room import Quota
+from gpuscaler.simulation.traces import spot_markets
+from gpuscaler.simulation.traces.jobs import TraceError
+from gpuscaler.simulation.traces.spot import read_spot
 
 
 async def make(settings: RunSettings, place: Place) -> Made:
@@ -118,7 +118,7 @@ def call_faults_of(told: Simulated) -> CallFaults:
 def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
     """Markets by the file of series, or in which what is named dry has no machine and everything else as many as are asked for.
 
-    Raises :class:`~gpuscaler.simulation.jobs.TraceError` for a file that cannot be used.
+    Raises :class:`~gpuscaler.simulation.traces.jobs.TraceError` for a file that cannot be used.
     """
     if told.series:
         return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]

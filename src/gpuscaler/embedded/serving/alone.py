@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import yaml
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.aws.nodes.beside import Beside
 from gpuscaler.embedded.nodes.machines import quantities
@@ -21,6 +20,7 @@ from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: What everything in the kubeconfig is called, by which a file of ours is known again.
 NAME: Final = "gpuscaler-embedded"

@@ -5,11 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delays, Faults
-from gpuscaler.clouds.machines import CloudEvent
-from gpuscaler.clouds.markets import Markets
-from gpuscaler.clouds.simulated import SimulatedCloud
-from gpuscaler.clouds.simulated_provider import NO_CALL_FAULTS, CallFaults, SimulatedProvider
 from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.autoscaling.controller import Autoscalers
@@ -23,6 +18,11 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import WATCHED, Resource
 from gpuscaler.model.pools import Policy
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delays, Faults
+from gpuscaler.simulation.cloud.machines import CloudEvent
+from gpuscaler.simulation.cloud.markets import Markets
+from gpuscaler.simulation.cloud.provider import NO_CALL_FAULTS, CallFaults, SimulatedProvider
 
 #: The cluster's own parts are not held back.
 UNLIMITED = 1e9
@@ -30,7 +30,7 @@ UNLIMITED = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the simulated cloud is like; see :class:`~gpuscaler.clouds.simulated.SimulatedCloud`. ``steered`` machines register closed.
+    """What the simulated cloud is like; see :class:`~gpuscaler.simulation.cloud.core.SimulatedCloud`. ``steered`` machines register closed.
 
     Without ``leases`` kubelets renew none: then no node is declared unreachable, and each costs a write less every ten seconds.
     """

@@ -11,8 +11,8 @@ from gpuscaler.model.pods import NO_OPTIONS, Owner, PodSpec
 from gpuscaler.simulation.services.deriving import Service, derived_from, services_of
 from gpuscaler.simulation.services.loads import LoadFile, read_load
 from gpuscaler.simulation.services.running import Replica, Running, ServiceResult
-from gpuscaler.simulation.traces import Job
-from gpuscaler.simulation.workload import NAMESPACE, Member, Shaping, spec_of
+from gpuscaler.simulation.traces.traces import Job
+from gpuscaler.simulation.traces.workload import NAMESPACE, Member, Shaping, spec_of
 
 __all__ = ["Changes", "LoadFile", "Service", "ServiceResult", "Services", "derived_from", "read_load", "services_of"]
 

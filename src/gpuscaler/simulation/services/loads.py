@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 from msgspec import Struct
 
-from gpuscaler.simulation.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, opened, rows_of
+from gpuscaler.simulation.traces.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, opened, rows_of
 
 #: Far beyond any service, and small enough that sums stay exact enough.
 MOST_REQUESTS = 1e9
@@ -64,7 +64,10 @@ class LoadFile(Struct, frozen=True, gc=False):
 
 
 def read_load(path: Path) -> LoadFile:
-    """Read a load. A malformed row is set aside; a file of the wrong shape raises :class:`~gpuscaler.simulation.traces.TraceError`."""
+    """Read a load.
+
+    A malformed row is set aside; a file of the wrong shape raises :class:`~gpuscaler.simulation.traces.traces.TraceError`.
+    """
     points: dict[str, dict[float, float]] = {}
     bad: list[BadRow] = []
     count = gaps = 0

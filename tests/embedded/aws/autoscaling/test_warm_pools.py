@@ -8,8 +8,8 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import group_of, ids, make_group
 
-from gpuscaler.clouds.delays import Delay, Delays
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 SLOW = Delays(boot=Delay(200.0, 200.0, 200.0), device_plugin=Delay(5.0, 5.0, 5.0))
 

@@ -3,7 +3,6 @@
 from functools import partial
 from typing import Any, Final
 
-from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.embedded.aws.api.errors import invalid
 from gpuscaler.embedded.aws.api.writing import at, iso
 from gpuscaler.embedded.aws.autoscaling import activities
@@ -13,6 +12,7 @@ from gpuscaler.embedded.aws.ec2.refusals import SHUTDOWN, ended_text
 from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
+from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: So long an instance runs that shuts itself down before its kubelet starts, in seconds.
 SHUTDOWN_AFTER: Final = 4.0

@@ -5,7 +5,6 @@ from functools import partial
 from math import ceil
 from typing import Final
 
-from gpuscaler.clouds.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
 from gpuscaler.embedded.aws.api.errors import AwsError
 from gpuscaler.embedded.aws.api.writing import at, iso
 from gpuscaler.embedded.aws.autoscaling import activities, choosing, lifecycle, warm_pools
@@ -13,6 +12,7 @@ from gpuscaler.embedded.aws.ec2.refusals import Failure, activity_text
 from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Instance
+from gpuscaler.simulation.cloud.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
 
 _ALL_PROTECTED: Final = "Could not scale to desired capacity because all remaining instances are protected from scale-in."
 

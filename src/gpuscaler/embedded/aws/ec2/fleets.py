@@ -6,7 +6,6 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.embedded.aws.api.errors import AwsError
 from gpuscaler.embedded.aws.autoscaling import choosing, lifecycle
 from gpuscaler.embedded.aws.autoscaling.capacity import once
@@ -14,6 +13,7 @@ from gpuscaler.embedded.aws.ec2 import templates
 from gpuscaler.embedded.aws.ec2.refusals import Failure
 from gpuscaler.embedded.aws.ec2.zones import subnet_id, zone_id
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: What is left of an override in a reply.
 _KEPT: Final = ("InstanceType", "SubnetId", "AvailabilityZone", "WeightedCapacity", "Priority", "MaxPrice")

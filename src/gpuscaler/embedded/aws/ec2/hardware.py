@@ -7,16 +7,16 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.delays import Delay
-from gpuscaler.clouds.machines import ANSWERED, CloudEvent, CloudMachine
-from gpuscaler.clouds.markets import Key, Markets
-from gpuscaler.clouds.simulated import SimulatedCloud
 from gpuscaler.embedded.aws.api.errors import AwsError
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.ec2 import instance_types
 from gpuscaler.embedded.aws.ec2.refusals import INSUFFICIENT, Failure, is_late, message
 from gpuscaler.embedded.aws.ec2.zones import subnet_id
 from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.delays import Delay
+from gpuscaler.simulation.cloud.machines import ANSWERED, CloudEvent, CloudMachine
+from gpuscaler.simulation.cloud.markets import Key, Markets
 
 #: The pool of the core in which all machines are: capacity belongs to EC2, not to a group.
 EC2: Final = "ec2"

@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from gpuscaler.clouds.machines import CloudMachine
 from gpuscaler.embedded.aws.api.errors import AwsError
 from gpuscaler.embedded.aws.api.filters import matches
 from gpuscaler.embedded.aws.api.pages import page
@@ -15,6 +14,7 @@ from gpuscaler.embedded.aws.ec2.refusals import reason_text
 from gpuscaler.embedded.aws.ec2.zones import VPC, subnet_id, zone_id
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
+from gpuscaler.simulation.cloud.machines import CloudMachine
 
 _CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}
 #: A series of spot prices is shown hour by hour, so many at most.

@@ -3,19 +3,19 @@
 from collections.abc import Iterable
 from pathlib import Path
 
-from gpuscaler.clouds.markets import Markets
 from gpuscaler.embedded.aws.ec2 import instance_types
 from gpuscaler.embedded.aws.ec2.hardware import EC2
 from gpuscaler.embedded.aws.ec2.zones import zones_of
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.simulation.spot import read_spot
-from gpuscaler.simulation.spot_markets import markets_of
+from gpuscaler.simulation.cloud.markets import Markets
+from gpuscaler.simulation.traces.spot import read_spot
+from gpuscaler.simulation.traces.spot_markets import markets_of
 
 
 def series_of(path: Path, *, regions: Iterable[str], zones: int, seed: int, began: float) -> Markets:
     """The spot markets of all GPU types in ``regions``, by a file of availability or prices; see ``docs/reference/spot-markets.md``.
 
-    Second 0 of the series is ``began``. Raises :class:`~gpuscaler.simulation.spot.SpotError` for a file that cannot be used.
+    Second 0 of the series is ``began``. Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` for a file that cannot be used.
     """
     offerings = [
         Offering(EC2, "spot", one.name, zone, instance_types.price(one.name, region, "spot"), one.allocatable, {})

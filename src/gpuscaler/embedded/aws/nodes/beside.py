@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from gpuscaler.clouds.delays import NO_FAULTS, Delay, Delays
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.api.endpoint import Endpoint
 from gpuscaler.embedded.aws.api.server import Serving, serve
@@ -20,6 +19,7 @@ from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.kube.client import Client
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
 
 #: The queue that is told of interruptions from the beginning.
 QUEUE: Final = "gpuscaler"

@@ -15,7 +15,6 @@ from msgspec.structs import replace
 from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
 from gpuscaler.clouds.aws.user_data import Kubelet, UserDataError, kubelet_of
-from gpuscaler.clouds.machines import REGISTERED, VISIBLE, CloudEvent, CloudMachine
 from gpuscaler.embedded.aws.ec2.instance_types import known as known_type
 from gpuscaler.embedded.aws.ec2.instances import private_name
 from gpuscaler.embedded.aws.ec2.zones import zone_id
@@ -24,6 +23,7 @@ from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
 from gpuscaler.embedded.nodes.machines import Machines, Naming
 from gpuscaler.model.pods import Resources
+from gpuscaler.simulation.cloud.machines import REGISTERED, VISIBLE, CloudEvent, CloudMachine
 
 _LOG = structlog.get_logger(__name__)
 SCHEME: Final = "aws:///"

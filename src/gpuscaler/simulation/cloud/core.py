@@ -1,0 +1,429 @@
+"""The simulated cloud's core: machines are asked for, granted or refused, boot, show their GPUs, fail, are reclaimed. No I/O, no clock.
+
+Whoever drives it asks :meth:`SimulatedCloud.next_event` when something will happen and calls :meth:`SimulatedCloud.advance` with the
+time that has come. Time is seconds since the epoch and never runs backwards.
+"""
+
+import heapq
+import random
+from collections.abc import Iterable, Iterator
+from copy import copy
+
+from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delays, Faults
+from gpuscaler.simulation.cloud.fleet import Fleet
+from gpuscaler.simulation.cloud.machines import (
+    ANSWERED,
+    BOOTING,
+    FAILED,
+    IMPAIRED,
+    LOST,
+    NO_CAPACITY,
+    NOTICE,
+    RECLAIMED,
+    REGISTERED,
+    TERMINATED,
+    UNKNOWN_OFFERING,
+    VISIBLE,
+    Answer,
+    CloudEvent,
+    CloudMachine,
+    Refusal,
+    is_device,
+)
+from gpuscaler.simulation.cloud.markets import Key, Markets
+from gpuscaler.simulation.cloud.replacing import REPLACE, RETRY_SECONDS, Replacements
+from gpuscaler.simulation.cloud.room import Quota, room
+from gpuscaler.simulation.cloud.state import FORM, CloudState, Due, Standing, machine_of, rows_of
+
+#: Billing is by the second with a minimum of a minute, as EC2 bills on-demand Linux machines.
+MINIMUM_BILLED_SECONDS = 60.0
+
+#: What happens to markets, inside: an order falls due, capacity changes.
+_ORDER, _MARKET = "order", "market"
+
+
+class SimulatedCloud:
+    """Machines of ``pools``, asked for and ended by calls, changed by time and by ``markets``, as many as ``quotas`` allow.
+
+    The luck of the n-th machine and of the n-th purchase depends on ``seed`` and n alone, so that two policies compared on one seed meet
+    the same. The n-th machine is called what ``ids`` makes of n.
+    """
+
+    def __init__(
+        self,
+        pools: Iterable[Pool],
+        *,
+        seed: int = 0,
+        delays: Delays | None = None,
+        faults: Faults = NO_FAULTS,
+        markets: Markets | None = None,
+        quotas: Iterable[Quota] = (),
+        ids: str = "sim-{:05d}",
+    ) -> None:
+        self._seed, self._ids = seed, ids
+        self._quotas = tuple(quotas)
+        self._delays = delays or Delays()
+        self._faults = faults
+        self.markets = markets or Markets()
+        self._fleet = Fleet()
+        #: What pools launch by themselves in place of what is gone; None where they do not.
+        self.replacements = Replacements() if faults.group_replaces else None
+        self.set_pools(pools)
+        #: Tokens that were seen, with what their orders were refused.
+        self._answers: dict[str, tuple[Refusal, ...]] = {}
+        self._asked = 0
+        #: When the image is on a machine.
+        self._images: dict[str, float] = {}
+        self._orders: dict[str, Standing] = {}
+        self._unanswered = 0
+        self._booting = 0
+        self._watched: set[Key] = set()
+        self._doomed: set[str] = set()
+        self._due: list[Due] = []
+        self._put_so_far = 0
+
+    # Calls
+
+    def ask(self, token: str, offerings: tuple[Key, ...], *, count: int, now: float, spread: bool = False, standing: bool = False) -> None:
+        """Ask for ``count`` machines of any of ``offerings``, in that order, or in turn (``spread``); the answer is an event.
+
+        What a ``standing`` order lacks is granted when capacity comes, until it is withdrawn. A ``token`` that was seen before asks for
+        nothing.
+        """
+        if count < 1:
+            raise ValueError(f"count must be at least 1, got {count}")
+        if token in self._answers:
+            return
+        self._answers[token] = ()
+        self._asked += 1
+        self._orders[token] = Standing(token, offerings, count, spread, standing)
+        self._unanswered += 1
+        luck = random.Random(f"{self._seed}/answer/{self._asked}")
+        self._put(now + self._delays.answer.sample(luck), _ORDER, token)
+
+    def withdraw(self, token: str) -> None:
+        """Want no more of what an order still lacks. An order that has not been answered is answered all the same."""
+        order = self._orders.get(token)
+        if order is not None:
+            order.standing = False
+            if order.answered:
+                del self._orders[token]
+
+    def unanswered(self, token: str) -> bool:
+        """Whether the answer to a purchase is still out."""
+        return token in self._orders and not self._orders[token].answered
+
+    def answer(self, token: str) -> Answer | None:
+        """What an order was answered, again; None where it was not yet, or never was made."""
+        if token not in self._answers or self.unanswered(token):
+            return None
+        return Answer(token, tuple(one for one in self._fleet.all.values() if one.purchase == token), self._answers[token])
+
+    def image_pull(self, machine_id: str, now: float) -> float:
+        """Seconds until a pod's image is on a machine: the first pod brings it, and those that come meanwhile wait with it."""
+        if machine_id not in self._images:
+            self._images[machine_id] = now + self._delays.image_pull.sample(random.Random(f"{self._seed}/image/{machine_id}"))
+        return max(0.0, self._images[machine_id] - now)
+
+    def plugin_pull(self, machine_id: str) -> float:
+        """Seconds until a device plugin's image is on a machine: it is small beside those of jobs, and takes a tenth of their time."""
+        return self._delays.image_pull.sample(random.Random(f"{self._seed}/plugin/{machine_id}")) / 10.0
+
+    def kubelet_lasts(self, machine_id: str) -> float:
+        """After how many seconds the kubelet of a machine stops for good."""
+        luck = random.Random(f"{self._seed}/kubelet/{machine_id}")
+        return luck.expovariate(1.0) * self._faults.kubelet_hours * 3600.0 if self._faults.kubelet_hours else float("inf")
+
+    def start(self, key: Key, now: float) -> CloudMachine:
+        """A machine that was there all along: open from ``now`` on. An unknown offering raises KeyError."""
+        machine = self._new(self._offerings[key], "start", now, registered=now, visible=now)
+        machine.state = VISIBLE
+        self._age(machine)
+        return machine
+
+    def terminate(self, machine_id: str, now: float) -> CloudMachine:
+        """End a machine at once. Ending it again changes nothing; an unknown id raises KeyError."""
+        machine = self.machine(machine_id)
+        alive = machine.id in self._fleet.alive
+        self._end(machine, TERMINATED, now)
+        pool = self._pools.get(machine.offering.pool)
+        if alive and pool is not None and self._fleet.in_pool[pool.name] < pool.min:
+            self._replace(machine, now)
+        return machine
+
+    # Reading
+
+    def machine(self, machine_id: str) -> CloudMachine:
+        """A machine by its id, ended or not; an unknown id raises KeyError."""
+        return self._fleet.all[machine_id]
+
+    def list(self) -> tuple[CloudMachine, ...]:
+        """The machines that exist, oldest first."""
+        return tuple(self._fleet.alive.values())
+
+    def history(self) -> tuple[CloudMachine, ...]:
+        """Every machine that was ever granted, oldest first."""
+        return tuple(self._fleet.all.values())
+
+    @property
+    def busy(self) -> bool:
+        """Whether an answer or a machine is on its way."""
+        return self._unanswered > 0 or self._booting > 0
+
+    def billed_seconds(self, machine: CloudMachine, now: float) -> float:
+        """Seconds billed up to ``now``: from the grant to the end, at least a minute."""
+        end = machine.ended_at if machine.ended_at is not None else now
+        return max(MINIMUM_BILLED_SECONDS, end - machine.bought_at)
+
+    def cost(self, machine: CloudMachine, now: float) -> float:
+        """US dollars billed up to ``now``, each second at the price it had."""
+        began = machine.bought_at
+        return self.markets.cost(machine.offering, began, began + self.billed_seconds(machine, now))
+
+    def dollars_per_hour(self, now: float) -> float:
+        """What the machines that exist cost at the moment."""
+        alive = (self._fleet.of_offering[key].values() for key in self._fleet.in_use)
+        return sum(len(found) * self.markets.price(next(iter(found)).offering, now) for found in alive)
+
+    def set_pools(self, pools: Iterable[Pool]) -> None:
+        """Offer other pools from now on; machines of the old ones stay."""
+        self._pools = {pool.name: pool for pool in pools}
+        self._offerings = {offering.key: offering for pool in self._pools.values() for offering in pool.offerings}
+        self._fleet.know(self._pools, self._offerings)
+
+    # Writing down
+
+    def dump(self, *, ended_after: float = float("-inf"), tokens: int = 1_000) -> CloudState:
+        """All there is to know, without machines that ended before ``ended_after`` and with the last ``tokens`` tokens."""
+        kept = [one for one in self._fleet.all.values() if one.ended_at is None or one.ended_at > ended_after]
+        offerings, rows = rows_of(kept, self._images)
+        last = set(list(self._answers)[-tokens:]) | self._orders.keys()
+        return CloudState(
+            granted=self._fleet.granted,
+            asked=self._asked,
+            put=self._put_so_far,
+            offerings=offerings,
+            machines=rows,
+            answers=tuple(found for found in self._answers.items() if found[0] in last),
+            orders=tuple(copy(order) for order in self._orders.values()),
+            in_use=tuple(self._fleet.in_use),
+            doomed=tuple(sorted(self._doomed & self._fleet.alive.keys())),
+            due=tuple(sorted(due for due in self._due if due.kind in {_ORDER, _MARKET, REPLACE} or due.what in self._fleet.alive)),
+        )
+
+    def restore(self, state: CloudState) -> None:
+        """Be what was written down; only for a cloud in which nothing has happened. What is due is caught up with by :meth:`advance`."""
+        if state.form != FORM:
+            raise ValueError(f"saw a cloud of form {state.form}, expected {FORM}")
+        self._fleet.granted, self._asked, self._put_so_far = state.granted, state.asked, state.put
+        self._fleet.in_use = dict.fromkeys(state.in_use)
+        # Machines share their offering with the pools where these still have it.
+        offerings = tuple(one if (own := self._offerings.get(one.key)) != one else own for one in state.offerings)
+        for row in state.machines:
+            self._fleet.admit(machine_of(row, offerings))
+            if row.image_at is not None:
+                self._images[row.id] = row.image_at
+        self._answers = dict(state.answers)
+        self._orders = {order.token: copy(order) for order in state.orders}
+        self._doomed = set(state.doomed)
+        self._due = list(state.due)
+        self._watched = {due.key for due in state.due if due.kind == _MARKET}
+        self._unanswered = sum(not order.answered for order in self._orders.values())
+        self._booting = sum(one.arrives for one in self._fleet.alive.values())
+
+    def look_at_markets(self, now: float) -> None:
+        """Look at all markets ``now``, since they may not be what they were: machines beyond what they have are reclaimed."""
+        self._due = [due for due in self._due if due.kind != _MARKET]
+        heapq.heapify(self._due)
+        self._watched.clear()
+        wanted = [key for order in self._orders.values() for key in order.offerings]
+        for key in dict.fromkeys([*self._fleet.in_use, *wanted]):
+            if key in self._fleet.of_offering:
+                self._watched.add(key)
+                self._put(now, _MARKET, "", key)
+
+    # Time
+
+    def next_event(self) -> float | None:
+        """When something happens next by itself, or None."""
+        while self._due and not self._matters(self._due[0]):
+            heapq.heappop(self._due)
+        return self._due[0].at if self._due else None
+
+    def advance(self, now: float) -> tuple[CloudEvent, ...]:
+        """What happened up to and including ``now``, in order of time."""
+        return tuple(self._events_until(now))
+
+    def _events_until(self, now: float) -> Iterator[CloudEvent]:
+        while (at := self.next_event()) is not None and at <= now:
+            due = heapq.heappop(self._due)
+            if due.kind == _ORDER:
+                self._unanswered -= 1
+                yield self._answer(self._orders[due.what], at)
+            elif due.kind == _MARKET:
+                yield from self._market(due.key, at)
+            elif due.kind == REPLACE:
+                self._launch(due)
+            else:
+                yield self._change(due)
+
+    def _matters(self, due: Due) -> bool:
+        if due.kind == _MARKET and not self._fleet.of_offering.get(due.key) and not self._wanting(due.key):
+            self._watched.discard(due.key)
+            return False
+        return due.kind in {_ORDER, _MARKET, REPLACE} or due.what in self._fleet.alive
+
+    def _change(self, due: Due) -> CloudEvent:
+        machine = self._fleet.alive[due.what]
+        if due.kind == LOST:
+            self._end(machine, LOST, due.at)
+            self._replace(machine, due.at)
+        elif due.kind == NOTICE:
+            return CloudEvent(due.at, NOTICE, machine, gone_at=due.at + self._faults.notice_seconds)
+        else:
+            machine.state = due.kind
+            self._booting -= due.kind == VISIBLE
+        return CloudEvent(due.at, due.kind, machine, why=due.why)
+
+    def _market(self, key: Key, now: float) -> Iterator[CloudEvent]:
+        """Capacity may have changed: machines beyond it are reclaimed, the youngest first; standing orders are filled."""
+        alive = list(self._fleet.of_offering[key].values())
+        for machine in alive[int(min(len(alive), self.markets.capacity(key, now))) :]:
+            self._reclaim(machine, now)
+        for order in self._wanting(key):
+            answer = self._answer(order, now)
+            if answer.answer is not None and answer.answer.machines:
+                yield answer
+        self._watched.discard(key)
+        self._watch(key, now)
+
+    def _reclaim(self, machine: CloudMachine, now: float) -> None:
+        if machine.id in self._doomed:
+            return
+        self._doomed.add(machine.id)
+        luck = random.Random(f"{self._seed}/reclaim/{machine.id}")
+        gone = now + self._faults.reclaim.sample(luck)
+        if luck.random() >= self._faults.without_notice:
+            self._put(gone, NOTICE, machine.id)
+            gone += self._faults.notice_seconds
+        self._put(gone, LOST, machine.id, why=RECLAIMED)
+
+    # Replacing
+
+    def _replace(self, machine: CloudMachine, now: float) -> None:
+        """The pool is to launch another machine in place of one that is gone."""
+        if self.replacements is not None:
+            self.replacements.owe(machine.id, machine.offering.pool, now)
+            luck = random.Random(f"{self._seed}/replacement/{machine.id}")
+            self._put(now + self._delays.answer.sample(luck), REPLACE, machine.id, machine.offering.key)
+
+    def _launch(self, due: Due) -> None:
+        """Launch what the pool owes in place of a machine, of the same market first; try again later where there is nothing to be had."""
+        pool = self._pools.get(due.key[0])
+        if pool is None or self.replacements is None:
+            return
+        for offering in sorted(pool.offerings, key=lambda one: (one.key != due.key, one.market != due.key[1])):
+            capacity = self.markets.capacity(offering.key, due.at)
+            granted, _ = room(offering, 1, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
+            if granted and offering.market == due.key[1]:
+                self._buy(offering, f"replacing {due.what}", due.at)
+                self.replacements.launched(due.what, due.at)
+                return
+        self.replacements.failed(due.what, due.at)
+        self._put(due.at + RETRY_SECONDS, REPLACE, due.what, due.key)
+
+    # Granting
+
+    def _answer(self, order: Standing, now: float) -> CloudEvent:
+        machines: list[CloudMachine] = []
+        refusals: dict[Key, Refusal] = {}
+        for key, wanted in order.shares():
+            offering = self._offerings.get(key)
+            if offering is None:
+                refusals[key] = Refusal(UNKNOWN_OFFERING, key, wanted, f"no offering {'/'.join(key)}")
+                continue
+            pool, capacity = self._pools[offering.pool], self.markets.capacity(key, now)
+            granted, refusal = room(offering, wanted, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
+            if granted > 1 and offering.market == "spot":
+                granted, refusal = self._part(offering, granted, refusal)
+            machines += [self._buy(offering, order.token, now) for _ in range(granted)]
+            order.missing -= granted
+            if refusal is not None:
+                refusals[key] = refusal
+        order.answered = True
+        self._answers[order.token] = tuple(refusals.values())
+        if order.missing and order.standing:
+            for key in order.offerings:
+                self._watch(key, now)
+        else:
+            del self._orders[order.token]
+        return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
+
+    def _wanting(self, key: Key) -> tuple[Standing, ...]:
+        """Standing orders that were answered and lack machines of an offering."""
+        return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
+
+    def _part(self, offering: Offering, count: int, refusal: Refusal | None) -> tuple[int, Refusal | None]:
+        """A spot market may have machines, and fewer than it was asked for."""
+        luck = random.Random(f"{self._seed}/part/{self._fleet.granted + 1}")
+        if luck.random() >= self._faults.partial_grants:
+            return count, refusal
+        granted = luck.randrange(1, count)
+        missing = count - granted + (refusal.missing if refusal is not None else 0)
+        detail = f"{'/'.join(offering.key)} had {granted} of {count} machines"
+        return granted, Refusal(NO_CAPACITY, offering.key, missing, detail)
+
+    def _buy(self, offering: Offering, token: str, now: float) -> CloudMachine:
+        luck = random.Random(f"{self._seed}/{self._fleet.granted + 1}")
+        registered = now + self._delays.boot.sample(luck)
+        plugin = self._delays.device_plugin.sample(luck)
+        if luck.random() < self._faults.never_registers:
+            registered = float("inf")
+        devices = any(map(is_device, offering.allocatable))
+        visible = registered + plugin if devices else registered
+        if devices and self._faults.never_visible and luck.random() < self._faults.never_visible:
+            visible = float("inf")
+        machine = self._new(offering, token, now, registered=registered, visible=visible)
+        if registered == float("inf") and self._faults.impaired and luck.random() < self._faults.impaired:
+            machine.fault = IMPAIRED
+        if registered < float("inf"):
+            self._put(registered, REGISTERED, machine.id)
+        if visible < float("inf"):
+            self._booting += 1
+            self._put(visible, VISIBLE, machine.id)
+        self._age(machine)
+        return machine
+
+    def _new(self, offering: Offering, token: str, now: float, *, registered: float, visible: float) -> CloudMachine:
+        self._fleet.granted += 1
+        machine = CloudMachine(self._ids.format(self._fleet.granted), offering, token, BOOTING, now, registered, visible)
+        self._fleet.admit(machine)
+        self._watch(offering.key, now)
+        return machine
+
+    def _age(self, machine: CloudMachine) -> None:
+        """Draw when the machine fails."""
+        mean = self._faults.gpu_hours_between_failures
+        if mean:
+            luck = random.Random(f"{self._seed}/failure/{machine.id}")
+            hours = luck.expovariate(1.0) * mean / machine.accelerators
+            self._put(machine.bought_at + 3600.0 * hours, LOST, machine.id, why=FAILED)
+
+    def _end(self, machine: CloudMachine, state: str, now: float) -> None:
+        if machine.id in self._fleet.alive:
+            self._booting -= machine.arrives
+            self._fleet.end(machine, state, now)
+
+    def _watch(self, key: Key, now: float) -> None:
+        """Look again when the capacity of an offering changes."""
+        if key in self._watched or key not in self._offerings:
+            return
+        change = self.markets.next_change(key, now)
+        if change is not None:
+            self._watched.add(key)
+            self._put(change, _MARKET, "", key)
+
+    def _put(self, at: float, kind: str, what: str, key: Key = ("", "", "", ""), why: str = "") -> None:
+        self._put_so_far += 1
+        heapq.heappush(self._due, Due(at, self._put_so_far, kind, what, key, why))

@@ -1,0 +1,51 @@
+"""The machines of a simulated cloud, by what they are looked up by."""
+
+from collections.abc import Iterable
+
+from gpuscaler.simulation.cloud.machines import CloudMachine
+from gpuscaler.simulation.cloud.markets import Key
+
+
+class Fleet:
+    """Machines in the order in which they were granted.
+
+    ``all`` are those that exist or did, ``alive`` those that exist. ``in_use`` are the offerings with machines, in the order in which they
+    came to have some. ``granted`` counts the machines there ever were, also those that are not kept any more.
+    """
+
+    def __init__(self) -> None:
+        self.granted = 0
+        self.all: dict[str, CloudMachine] = {}
+        self.alive: dict[str, CloudMachine] = {}
+        self.in_pool: dict[str, int] = {}
+        self.of_offering: dict[Key, dict[str, CloudMachine]] = {}
+        self.in_use: dict[Key, None] = {}
+
+    def know(self, pools: Iterable[str], offerings: Iterable[Key]) -> None:
+        """Have a place for machines of ``pools`` and ``offerings``."""
+        for pool in pools:
+            self.in_pool.setdefault(pool, 0)
+        for key in offerings:
+            self.of_offering.setdefault(key, {})
+
+    def admit(self, machine: CloudMachine) -> None:
+        """Have one more machine, ended or not."""
+        self.all[machine.id] = machine
+        if machine.ended_at is None:
+            key = machine.offering.key
+            self.alive[machine.id] = machine
+            self.know((key[0],), (key,))
+            self.in_pool[key[0]] += 1
+            self.of_offering[key][machine.id] = machine
+            self.in_use[key] = None
+
+    def end(self, machine: CloudMachine, state: str, now: float) -> None:
+        """A machine that exists ends as ``state``."""
+        del self.alive[machine.id]
+        machine.state = state
+        machine.ended_at = now
+        key = machine.offering.key
+        self.in_pool[key[0]] -= 1
+        del self.of_offering[key][machine.id]
+        if not self.of_offering[key]:
+            del self.in_use[key]

@@ -1,0 +1,274 @@
+"""The simulated cloud as a provider: the core's answers, awaited, and everything that can go wrong with calls to a cloud.
+
+Time passes where :meth:`SimulatedProvider.run` runs: it moves the core along and tells what became of machines.
+"""
+
+import asyncio
+import random
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.clouds.protocol import (
+    CAPACITY,
+    CONFIGURATION,
+    INTERRUPTION,
+    QUOTA,
+    THROTTLED,
+    UNKNOWN,
+    Bought,
+    CloudError,
+    LostAnswerError,
+    Notice,
+    Order,
+    Refusal,
+    Unfilled,
+)
+from gpuscaler.model.instances import PENDING, RUNNING, Delivery, Instance, Inventory
+from gpuscaler.model.pools import Pool
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.machines import (
+    BOOTING,
+    NO_CAPACITY,
+    NOTICE,
+    POOL_LIMIT,
+    QUOTA_FULL,
+    UNKNOWN_OFFERING,
+    CloudEvent,
+    CloudMachine,
+)
+from gpuscaler.simulation.cloud.machines import Answer as CoreAnswer
+from gpuscaler.simulation.cloud.state import CloudState
+
+_CAUSES = {NO_CAPACITY: CAPACITY, POOL_LIMIT: QUOTA, QUOTA_FULL: QUOTA, UNKNOWN_OFFERING: CONFIGURATION}
+
+
+class CallFaults(Struct, frozen=True, gc=False):
+    """What goes wrong with calls: shares of them, between 0 and 1.
+
+    ``throttled`` calls are refused with ``retry_after`` seconds; of ``lost`` ones the answer never comes, half of them after they took
+    effect. ``stale_seconds`` is by how much the inventory is behind. Without ``tokens`` a repeated order buys again.
+    """
+
+    throttled: float = 0.0
+    retry_after: float = 2.0
+    lost: float = 0.0
+    stale_seconds: float = 0.0
+    tokens: bool = True
+
+
+NO_CALL_FAULTS = CallFaults()
+#: How ids of machines begin.
+SCHEME = "simulated:///"
+#: Machines that ended are remembered for so many seconds when the cloud is written down.
+REMEMBERED = 3600.0
+
+
+class ProviderState(Struct, frozen=True, gc=False):
+    """A simulated cloud with its calls, to be written down. ``began`` is second 0 of its markets, 0 where it never ran."""
+
+    began: float = 0.0
+    sent: int = 0
+    notices: tuple[Notice, ...] = ()
+    core: CloudState = CloudState()
+
+
+async def keep_nothing() -> None:
+    """Of a cloud that lives no longer than the process, nothing is written down."""
+
+
+class SimulatedProvider:
+    """A :class:`~gpuscaler.clouds.protocol.Provider` over ``core``. ``now`` is the wall clock, in seconds since the epoch.
+
+    ``listener`` is told every event of a machine, as the core tells it; ended machines come with the state ``terminated``. ``outage`` may
+    be set to a sentence: then every call fails with it. ``speed`` says how many seconds of ``now`` pass in a second of the event loop.
+    ``keep`` may be set to what writes :meth:`state` down: it is called after whatever must not be forgotten, before anybody is told.
+    """
+
+    name = "simulated"
+
+    def __init__(
+        self,
+        core: SimulatedCloud,
+        pools: Iterable[Pool],
+        *,
+        now: Callable[[], float],
+        listener: Callable[[CloudEvent], None],
+        faults: CallFaults = NO_CALL_FAULTS,
+        seed: int = 0,
+        speed: float = 1.0,
+    ) -> None:
+        self.core = core
+        self.outage = ""
+        self.keep: Callable[[], Awaitable[None]] = keep_nothing
+        self.keeps_tokens = faults.tokens
+        self.read_lag = faults.stale_seconds
+        self._pools = tuple(pools)
+        self._now, self._listener, self._faults, self._speed = now, listener, faults, speed
+        self._luck = random.Random(f"{seed}/calls")
+        self._answers: dict[str, asyncio.Future[CoreAnswer]] = {}
+        self._notices: list[Notice] = []
+        self._stirred = asyncio.Event()
+        self._sent = 0
+
+    def state(self, began: float) -> ProviderState:
+        """All that a later process needs to go on."""
+        now = self._now()
+        return ProviderState(began, self._sent, tuple(self._notices), self.core.dump(ended_after=now - REMEMBERED))
+
+    def resume(self, state: ProviderState) -> None:
+        """Go on from ``state``, before anything else happens: what fell due since is caught up with.
+
+        Markets are looked at as they are now, since settings may have changed.
+        """
+        now = self._now()
+        self.core.restore(state.core)
+        self._notices, self._sent = list(state.notices), state.sent
+        for event in self.core.advance(now):
+            self._tell(event)
+        self.core.look_at_markets(now)
+
+    def set_pools(self, pools: Iterable[Pool]) -> None:
+        """Offer other pools from now on; machines of the old ones stay."""
+        self._pools = tuple(pools)
+        self.core.set_pools(self._pools)
+
+    async def run(self) -> None:
+        """Let time pass, until cancelled."""
+        while True:
+            now = self._now()
+            events = self.core.advance(now)
+            if events:
+                await self.keep()
+            for event in events:
+                self._tell(event)
+            self._stirred.clear()
+            following = self.core.next_event()
+            # Never less than a clock can tell: in virtual time that would be waited for without end.
+            left = None if following is None else max(0.001, (following - now) / self._speed)
+            try:
+                async with asyncio.timeout(left):
+                    await self._stirred.wait()
+            except TimeoutError:
+                continue
+
+    def _tell(self, event: CloudEvent) -> None:
+        if event.answer is not None:
+            waiting = self._answers.get(event.answer.purchase)
+            if waiting is not None and not waiting.done():
+                waiting.set_result(event.answer)
+            return
+        if event.kind == NOTICE and event.machine is not None:
+            self._notices.append(Notice(INTERRUPTION, provider_id(event.machine), event.gone_at))
+        self._listener(event)
+
+    # Calls
+
+    async def pools(self) -> Sequence[Pool]:
+        """The pools at the prices of the moment."""
+        await self._call()
+        now, price = self._now(), self.core.markets.price
+        return tuple(replace(pool, offerings=tuple(replace(one, price=price(one, now)) for one in pool.offerings)) for pool in self._pools)
+
+    async def inventory(self) -> Inventory:
+        await self._call()
+        now = self._now()
+        seen = now - self._faults.stale_seconds
+        machines = self.core.history() if self._faults.stale_seconds else self.core.list()
+        there = (one for one in machines if one.bought_at <= seen and (one.ended_at is None or one.ended_at > seen))
+        return Inventory(now, tuple(instance_of(one, seen, tagged=self.keeps_tokens) for one in there), self._deliveries(seen))
+
+    def _deliveries(self, at: float) -> tuple[Delivery, ...]:
+        """What pools still owed at a moment, where they replace machines by themselves."""
+        owed = self.core.replacements
+        if owed is None:
+            return ()
+        said = {pool.name: "no machine is to be had" if owed.failing(pool.name, at) else "" for pool in self._pools}
+        return tuple(Delivery(name, owed.missing(name, at), failing) for name, failing in said.items())
+
+    async def buy(self, order: Order) -> Bought:
+        lost = await self._call(writes=True)
+        token = order.token
+        if not self.keeps_tokens:
+            self._sent += 1
+            token = f"{order.token}/{self._sent}"
+        if token not in self._answers:
+            self._answers[token] = asyncio.get_running_loop().create_future()
+            if (before := self.core.answer(token)) is not None:
+                self._answers[token].set_result(before)
+            self.core.ask(token, order.offerings, count=order.count, now=self._now())
+            self._stirred.set()
+            await self.keep()
+        if lost:
+            raise LostAnswerError(f"the connection broke while order {order.token} was answered")
+        answer = await asyncio.shield(self._answers[token])
+        return Bought(
+            instances=tuple(instance_of(one, self._now(), tagged=self.keeps_tokens) for one in answer.machines),
+            refusals=tuple(
+                Refusal(_CAUSES.get(one.kind, UNKNOWN), one.offering, one.detail, bucket=one.bucket, every_zone=bool(one.bucket))
+                for one in answer.refusals
+            ),
+        )
+
+    async def follow(self, _orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
+        """Nothing: the simulated cloud answers orders at once, or when they are sent again."""
+        return ()
+
+    async def withdraw(self, rest: Unfilled, /) -> None:
+        await self._call(writes=True)
+        self.core.withdraw(rest.order.token)
+        await self.keep()
+
+    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
+        lost = await self._call(writes=True)
+        by_id = {provider_id(one): one for one in self.core.list()}
+        for name in ids:
+            if name in by_id:
+                ended = self.core.terminate(by_id[name].id, self._now())
+                self._listener(CloudEvent(self._now(), ended.state, ended))
+        self._stirred.set()
+        await self.keep()
+        if lost:
+            raise LostAnswerError(f"the connection broke while {len(ids)} machines were ended")
+        return dict.fromkeys(ids)
+
+    async def extend(self, ids: Sequence[str]) -> None:
+        """Nothing here holds a machine that is being ended."""
+
+    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
+        """Nothing here ends machines by itself."""
+
+    async def notices(self) -> Sequence[Notice]:
+        await self._call()
+        found, self._notices = self._notices, []
+        return found
+
+    async def close(self) -> None:
+        """Nothing is held open: the cloud goes on without us."""
+
+    async def _call(self, *, writes: bool = False) -> bool:
+        """Fail as clouds do; returns whether the answer is lost although the call takes effect."""
+        await asyncio.sleep(0)
+        if self.outage:
+            raise CloudError(UNKNOWN, self.outage)
+        if self._luck.random() < self._faults.throttled:
+            raise CloudError(THROTTLED, "Request limit exceeded.", retry_after=self._faults.retry_after)
+        if self._luck.random() >= self._faults.lost:
+            return False
+        if not writes or self._luck.random() < 0.5:
+            raise LostAnswerError("the connection broke before the call was made")
+        return True
+
+
+def provider_id(machine: CloudMachine) -> str:
+    """What ``spec.providerID`` of the machine's Node says."""
+    return f"{SCHEME}{machine.offering.zone or 'zone'}/{machine.id}"
+
+
+def instance_of(machine: CloudMachine, now: float, *, tagged: bool) -> Instance:
+    pool, market, instance_type, zone = machine.offering.key
+    state = PENDING if machine.state == BOOTING and now < machine.registered_at else RUNNING
+    token = machine.purchase if tagged else ""
+    ends = machine.offering.ends
+    return Instance(provider_id(machine), pool, market, instance_type, zone, state, machine.bought_at, token, machine.fault, ends)

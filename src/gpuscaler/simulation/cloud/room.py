@@ -1,0 +1,48 @@
+"""How many machines a simulated cloud can grant: what a market has left, a pool may have, and the account's quotas allow."""
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+
+from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.simulation.cloud.fleet import Fleet
+from gpuscaler.simulation.cloud.machines import NO_CAPACITY, POOL_LIMIT, QUOTA_FULL, Refusal
+from gpuscaler.simulation.cloud.markets import Key
+
+
+class Quota(Struct, frozen=True, gc=False):
+    """An account may have ``machines`` at a time of ``types`` in ``market``, over all pools and zones; what is empty means all.
+
+    Clouds count vCPUs, of families of types; machines are what a person can foresee.
+    """
+
+    machines: int
+    types: tuple[str, ...] = ()
+    market: str = ""
+
+    def covers(self, key: Key) -> bool:
+        return self.market in ("", key[1]) and (not self.types or key[2] in self.types)
+
+
+def room(
+    offering: Offering, count: int, *, capacity: float, pool: Pool, fleet: Fleet, quotas: Iterable[Quota]
+) -> tuple[int, Refusal | None]:
+    """How many of ``count`` can be granted, and why not all: what allows fewest. The market has ``capacity`` machines in all."""
+    key = offering.key
+    granted, refusal = count, None
+    capacity = min(capacity, float("inf") if offering.count is None else offering.count)
+    if (left := max(0.0, capacity - len(fleet.of_offering[key]))) < granted:
+        granted = int(left)
+        refusal = Refusal(NO_CAPACITY, key, count - granted, f"capacity for {granted} of {count} machines")
+    if pool.max is not None and (left := max(0, pool.max - fleet.in_pool[pool.name])) < granted:
+        granted = int(left)
+        detail = f"pool {pool.name} may have {pool.max} machines and has {pool.max - granted}, {count} more were asked for"
+        refusal = Refusal(POOL_LIMIT, key, count - granted, detail)
+    for quota in quotas:
+        used = sum(len(fleet.of_offering[other]) for other in fleet.in_use if quota.covers(other)) if quota.covers(key) else 0
+        if quota.covers(key) and (left := max(0, quota.machines - used)) < granted:
+            granted = int(left)
+            whose = f"{quota.market or 'all'} machines{f' of {chr(44).join(quota.types)}' if quota.types else ''}"
+            detail = f"the account may have {quota.machines} {whose} and has {used}, {count} more were asked for"
+            refusal = Refusal(QUOTA_FULL, key, count - granted, detail, bucket=quota.types or (offering.instance_type,))
+    return granted, refusal

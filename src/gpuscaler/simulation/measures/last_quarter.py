@@ -1,0 +1,49 @@
+"""The last quarter of a trace by itself.
+
+Settings that were chosen by looking at a trace do well on that trace. No default of ours is to be tuned on the last quarter of any, so that
+whoever doubts a comparison finds in each report how it comes out there.
+"""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.measures.waits import PodWait, Wait, wait_of
+
+
+class LastQuarter(Struct, frozen=True, gc=False):
+    """From ``after`` seconds into a run on, when three quarters of the time are over in which jobs are submitted.
+
+    ``cost`` is of all machines from then to the last submission, in dollars: what comes later is the tail of long jobs. ``wait`` is of the
+    ``pods`` that were created since, of which ``served`` ran.
+    """
+
+    after: float
+    cost: float
+    pods: int
+    served: int
+    wait: Wait
+
+
+def last_quarter(
+    cloud: SimulatedCloud, waits: Sequence[PodWait], *, began: float, last_submission: float, ended: float
+) -> LastQuarter | None:
+    """The last quarter of a run; None where all jobs were submitted at once. Times are in seconds since the epoch."""
+    if last_submission <= began:
+        return None
+    after = began + 0.75 * (last_submission - began)
+    late = [one for one in waits if one.since >= after]
+    cost = _cost(cloud, after, last_submission, ended=ended)
+    return LastQuarter(after - began, cost, len(late), sum(one.ran for one in late), wait_of(late))
+
+
+def _cost(cloud: SimulatedCloud, begin: float, end: float, *, ended: float) -> float:
+    """What machines are billed from ``begin`` to ``end``."""
+    cost = 0.0
+    for machine in cloud.history():
+        since = max(machine.bought_at, begin)
+        until = min(machine.bought_at + cloud.billed_seconds(machine, ended), end)
+        if until > since:
+            cost += cloud.markets.cost(machine.offering, since, until)
+    return cost

@@ -1,0 +1,119 @@
+"""One run: pods come one by one, each goes to the node with the highest score or is dropped, and nothing ever leaves."""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Ints, Mask, PodClasses
+from gpuscaler.simulation.papers.fgd.workload import MEASURED, Arrivals, Nodes, Workload
+
+#: The score of a node where a pod does not fit.
+NOWHERE = -np.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """What a node has left. ``devices`` are free thousandths in ascending order, ``kinds`` of pods that are on it as bits."""
+
+    cpu: int
+    devices: Ints
+    kinds: int
+
+    @property
+    def key(self) -> tuple[int, bytes, int]:
+        return self.cpu, self.devices.tobytes(), self.kinds
+
+
+class Scoring(Protocol):
+    """A scheduler's score. Higher is better; the first of the best nodes is taken."""
+
+    #: Whether any node where the pod fits will do; scores do not count then.
+    random: bool
+
+    def scores(self, pods: PodClasses, room: Room) -> Floats:
+        """Of one node for each class of pods, shape (K,), as if all of them fitted."""
+        ...
+
+    def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:
+        """Which device the single pod of ``pods``, which takes a part of one, gets; it fits at least one."""
+        ...
+
+
+def kind_bits(classes: PodClasses) -> Ints:
+    """The kind of each class as a bit: those that share a device, and those that take 1, 2, … of them; 0 for pods without GPUs."""
+    return np.where(classes.gpus > 0, 1 << np.where(classes.shared, 0, classes.gpus), 0)
+
+
+class Cluster:
+    """Free room of all nodes, and a table of scores, classes by nodes, in which one column changes with every placement."""
+
+    def __init__(self, nodes: Nodes, load: Workload, scoring: Scoring) -> None:
+        self._load, self._scoring = load, scoring
+        self._kinds = kind_bits(load.classes)
+        self._cpu, self._memory = nodes.cpu.tolist(), nodes.memory.tolist()
+        self._devices = [np.full(count, WHOLE) for count in nodes.gpus.tolist()]
+        self._on = [0] * len(nodes)
+        # Memory decides where a pod fits but counts in no score: classes that differ in nothing else share one.
+        alike = np.column_stack((load.classes.gpus, load.classes.milli, load.classes.cpu))
+        _, first, self._scored_as = np.unique(alike, axis=0, return_index=True, return_inverse=True)
+        self._scored = load.classes.only(first)
+        self._known: dict[tuple[int, bytes, int], Floats] = {}
+        self._table = np.empty((len(load.classes), len(nodes)))
+        for number in range(len(nodes)):
+            self._rescore(number)
+
+    def place(self, member: int, draw: np.random.Generator) -> bool:
+        """Put a pod of a class on the best node. False when it fits nowhere."""
+        row = self._table[member]
+        number = int(draw.choice(np.flatnonzero(row > NOWHERE))) if self._scoring.random and row.max() > NOWHERE else int(row.argmax())
+        if row[number] == NOWHERE:
+            return False
+        classes = self._load.classes
+        gpus, milli = int(classes.gpus[member]), int(classes.milli[member])
+        devices = self._devices[number]
+        if gpus == 1 and milli < WHOLE:
+            taken = self._scoring.device(classes.only(np.array([member])), self._room(number), draw)
+            devices[taken] -= milli
+            devices.sort()
+        elif gpus:
+            # Ascending order: whole devices are the last ones.
+            devices[-gpus:] = 0
+            devices.sort()
+        self._cpu[number] -= int(classes.cpu[member])
+        self._memory[number] -= int(self._load.memory[member])
+        self._on[number] |= int(self._kinds[member])
+        self._rescore(number)
+        return True
+
+    def _room(self, number: int) -> Room:
+        return Room(self._cpu[number], self._devices[number], self._on[number])
+
+    def _rescore(self, number: int) -> None:
+        room = self._room(number)
+        scores = self._known.get(room.key)
+        if scores is None:
+            scores = self._known[room.key] = self._scoring.scores(self._scored, room)
+        self._table[:, number] = np.where(self._fits(room, self._memory[number]), scores[self._scored_as], NOWHERE)
+
+    def _fits(self, room: Room, memory: int) -> Mask:
+        classes = self._load.classes
+        on_devices = np.where(classes.shared, room.devices[-1] >= classes.milli, (room.devices == WHOLE).sum() >= classes.gpus)
+        fits: Mask = on_devices & (room.cpu >= classes.cpu) & (memory >= self._load.memory)
+        return fits
+
+
+def unallocated(cluster: Cluster, coming: Arrivals, load: Workload, *, capacity: int, draw: np.random.Generator) -> float:
+    """Percent of GPUs that no pod has when as much has been asked for as there is: the mean over the arrivals that are measured.
+
+    On a cluster so small that one pod steps over all of them it is what the last one leaves.
+    """
+    demand = load.classes.demand
+    used = 0
+    measured: list[float] = []
+    for member, asked in zip(coming.pods.tolist(), coming.load.tolist(), strict=True):
+        if cluster.place(member, draw):
+            used += int(demand[member])
+        if asked >= MEASURED[0]:
+            measured.append(1.0 - used / capacity)
+    return 100.0 * float(np.mean(measured or [1.0 - used / capacity]))

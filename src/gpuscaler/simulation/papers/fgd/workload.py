@@ -1,0 +1,113 @@
+"""The cluster and the pods of the experiment, and the order in which pods come."""
+
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
+from gpuscaler.simulation.traces.jobs import MIB, Trace, TraceError, opened, shown
+
+#: Columns that a file of nodes must have: GPUs, millicores and MiB of each, and the cluster where the file has several.
+NODE_COLUMNS = ("gpus", "cpu_milli", "mem_mib", "cluster")
+#: The same in the lists of nodes that Alibaba published with the openb trace, which are of one cluster.
+OPENB_NODE_COLUMNS = ("gpu", "cpu_milli", "memory_mib")
+#: Pods come until this part of the cluster's GPUs has been asked for: published values are means over what rounds to 100 %.
+MEASURED = (0.995, 1.005)
+
+
+@dataclass(frozen=True, slots=True)
+class Nodes:
+    """Nodes with GPUs, one entry each: devices, millicores, MiB."""
+
+    gpus: Ints
+    cpu: Ints
+    memory: Ints
+
+    def __len__(self) -> int:
+        return len(self.gpus)
+
+    @property
+    def capacity(self) -> int:
+        """Thousandths of devices."""
+        return int(self.gpus.sum()) * WHOLE
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """``classes`` with their frequencies and ``memory`` (MiB), shape (K,); ``pods`` (P,) has the class of every pod of the list."""
+
+    classes: PodClasses
+    memory: Ints
+    pods: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Arrivals:
+    """Classes of pods in the order in which they come, and the part of the cluster's GPUs that was asked for when each had come."""
+
+    pods: Ints
+    load: Floats
+
+
+def read_nodes(path: Path, cluster: str) -> Nodes:
+    """The nodes with GPUs of one cluster of a file, or of a published list. Raises :class:`TraceError`."""
+    rows: list[tuple[int, ...]] = []
+    clusters: set[str] = set()
+    with opened(path) as text:
+        reader = csv.DictReader(text, strict=True)
+        amounts = _amounts([name.strip() for name in reader.fieldnames or ()], path)
+        for row in reader:
+            of = row.get("cluster", cluster) or ""
+            clusters.add(of)
+            if of != cluster:
+                continue
+            try:
+                node = tuple(int(row[name]) for name in amounts)
+            except (TypeError, ValueError):
+                raise TraceError(f"{path}:{reader.line_num}: expected whole numbers in {', '.join(amounts)}") from None
+            if node[0] > 0:
+                rows.append(node)
+    if not rows:
+        raise TraceError(f"{path}: no node with GPUs of cluster {cluster!r}; it has {shown(sorted(clusters)) or 'no cluster'}")
+    gpus, cpu, memory = np.array(rows, dtype=np.int64).T
+    return Nodes(gpus, cpu, memory)
+
+
+def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
+    """The columns of GPUs, millicores and MiB."""
+    if all(name in header for name in OPENB_NODE_COLUMNS):
+        return OPENB_NODE_COLUMNS
+    missing = [name for name in NODE_COLUMNS if name not in header]
+    if missing:
+        seen = shown(header) or "no header"
+        raise TraceError(f"{path}: column {missing[0]} missing; seen: {seen}; expected {', '.join(NODE_COLUMNS)}")
+    return NODE_COLUMNS[:3]
+
+
+def workload(trace: Trace) -> Workload:
+    """The pods of a trace as classes; times, users and GPU models do not count."""
+    asked = [
+        (job.gpus, job.gpu_milli if job.gpus else 0, job.cpu_milli or 0, -(-(job.memory or 0) // MIB))
+        for job in trace.jobs
+        for _ in range(job.pods)
+    ]
+    distinct, pods, counts = np.unique(np.array(asked, dtype=np.int64), axis=0, return_inverse=True, return_counts=True)
+    gpus, milli, cpu, memory = distinct.T
+    if not gpus.any():
+        raise TraceError(f"{trace.name}: no pod takes GPUs, expected at least one")
+    return Workload(PodClasses(gpus, milli, cpu, counts.astype(np.float64)), memory, pods.reshape(-1))
+
+
+def arrivals(load: Workload, *, capacity: int, draw: np.random.Generator) -> Arrivals:
+    """All pods of the list in random order, then pods drawn from it with replacement, until the cluster's GPUs are asked for."""
+    demand = load.classes.demand
+    order = draw.permutation(load.pods)
+    short = max(0.0, MEASURED[1] * capacity - float(demand[order].sum()))
+    # Twice what is missing on average, and some for short lists: what is too much is cut off below.
+    more = draw.choice(load.pods, size=int(2 * short / float(demand[load.pods].mean())) + 100) if short else load.pods[:0]
+    pods = np.concatenate((order, more))
+    asked = np.cumsum(demand[pods]) / capacity
+    count = int(np.searchsorted(asked, MEASURED[1], side="right"))
+    return Arrivals(pods[:count], asked[:count])

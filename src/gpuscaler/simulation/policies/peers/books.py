@@ -1,0 +1,75 @@
+"""What autoscalers of groups and fleets keep books about: machines that are coming, orders that are out, groups that are backed off.
+
+Source of the back-off: kubernetes/autoscaler, ``cluster-autoscaler/clusterstate`` and ``utils/backoff/exponential_backoff.go``.
+"""
+
+from msgspec import Struct
+
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.world.autoscaler import Seen
+from gpuscaler.simulation.world.scheduler import Scheduler
+
+
+class BackoffSettings(Struct, frozen=True, gc=False):
+    """The flags ``--initial-node-group-backoff-duration``, ``--max-…`` and ``--node-group-backoff-reset-timeout``, in seconds."""
+
+    initial: float = 300.0
+    longest: float = 1800.0
+    reset: float = 3 * 3600.0
+
+
+class _Failure(Struct, gc=False):
+    duration: float
+    until: float
+    last: float
+
+
+class Backoff:
+    """Groups that are not asked for a while after a failure; each failure after the time is over doubles it."""
+
+    def __init__(self, settings: BackoffSettings) -> None:
+        self._settings = settings
+        self._failures: dict[Key, _Failure] = {}
+
+    def fail(self, group: Key, now: float) -> None:
+        """A scale-up of ``group`` has failed. A failure during a back-off begins anew with the shortest."""
+        known = self._failures.get(group)
+        duration = self._settings.initial
+        if known is not None and known.until < now:
+            duration = min(2 * known.duration, self._settings.longest)
+        self._failures[group] = _Failure(duration, now + duration, now)
+
+    def clear(self, group: Key) -> None:
+        """A scale-up of ``group`` has come to its end."""
+        self._failures.pop(group, None)
+
+    def until(self, group: Key, now: float) -> float | None:
+        """When the group may be asked again; None when it may be now."""
+        known = self._failures.get(group)
+        if known is None or known.until < now:
+            return None
+        return known.until
+
+    def forget(self, now: float) -> None:
+        """Drop failures that are too long ago to count."""
+        for group in [group for group, known in self._failures.items() if known.last + self._settings.reset < now]:
+            del self._failures[group]
+
+
+class Order(Struct, gc=False):
+    """A raised size of a group: how many machines of it have not been granted, and when it was asked."""
+
+    id: str
+    group: Key
+    missing: int
+    asked: float
+    refused: bool = False
+
+
+def expect(room: Scheduler, seen: Seen) -> None:
+    """Count a machine that is not ready yet with all that its type will have."""
+    if seen.node:
+        room.remove(seen.node)
+    room.add(seen.machine.id, seen.offering)
+    for spec in seen.pods.values():
+        room.place(spec, seen.machine.id)

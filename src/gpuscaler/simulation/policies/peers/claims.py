@@ -1,0 +1,182 @@
+"""Karpenter's packing: NodeClaims that are filled while any instance type still fits, and become the cheapest one at the end.
+
+Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/provisioning/scheduling`` (scheduler.go, nodeclaim.go, queue.go).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.world.autoscaler import Pending
+from gpuscaler.simulation.world.scheduler import Scheduler
+
+#: Most instance types that go into one CreateFleet request (``pkg/providers/instance`` of the AWS provider).
+FLEET_TYPES = 60
+
+
+class Shelf:
+    """The offerings of one pool as arrays: a row an offering, a column a resource."""
+
+    def __init__(self, pool: Pool) -> None:
+        self.pool = pool
+        self.offerings = pool.offerings
+        self.columns = sorted({name for offering in pool.offerings for name in offering.allocatable} | {"pods"})
+        self.allocatable: Array = np.array(
+            [[offering.allocatable.get(name, 0) for name in self.columns] for offering in pool.offerings], dtype=np.int64
+        ).reshape(len(pool.offerings), len(self.columns))
+        self.prices = np.array([offering.price for offering in pool.offerings])
+        self._admitting: dict[str, Mask] = {}
+        self._requests: dict[str, Array | None] = {}
+
+    def available(self, may_be_asked: Callable[[Offering], bool]) -> Mask:
+        """Which offerings may be asked, as ``may_be_asked`` tells of each."""
+        mask: Mask = np.array([may_be_asked(offering) for offering in self.offerings], dtype=np.bool_)
+        return mask
+
+    def admitting(self, spec: PodSpec) -> Mask:
+        """Which offerings take a pod of ``spec`` as far as labels and taints go."""
+        mask = self._admitting.get(spec.digest)
+        if mask is None:
+            mask = self._admitting[spec.digest] = np.array([offering.admits(spec) for offering in self.offerings], dtype=np.bool_)
+        return mask
+
+    def request(self, spec: PodSpec) -> Array | None:
+        """What a pod takes, by column; None when no offering here has what it asks for."""
+        if spec.digest not in self._requests:
+            wanted = {**{name: amount for name, amount in spec.requests.items() if amount}, "pods": 1}
+            known = all(name in self.columns for name in wanted)
+            self._requests[spec.digest] = np.array([wanted.get(name, 0) for name in self.columns], dtype=np.int64) if known else None
+        return self._requests[spec.digest]
+
+
+class Claim:
+    """A NodeClaim that is being filled: its pods, what they ask for together, and the offerings that would still do."""
+
+    def __init__(self, shelf: Shelf, available: Mask) -> None:
+        self.shelf = shelf
+        self.pods: list[str] = []
+        self.specs: dict[str, PodSpec] = {}
+        self._asked: Array = np.zeros(len(shelf.columns), dtype=np.int64)
+        self._left = available
+        self._refused: set[str] = set()
+
+    def add(self, pod: str, spec: PodSpec) -> bool:
+        """Take one more pod if some offering fits them all; offerings that do not are given up for good."""
+        if spec.digest in self._refused:
+            return False
+        request = self.shelf.request(spec)
+        if request is not None:
+            asked = self._asked + request
+            left = self._left & self.shelf.admitting(spec) & (self.shelf.allocatable >= asked).all(axis=1)
+            if left.any():
+                self.pods.append(pod)
+                self.specs[spec.digest] = spec
+                self._asked, self._left = asked, left
+                return True
+        self._refused.add(spec.digest)
+        return False
+
+    def left(self) -> list[Offering]:
+        """The offerings that would do for all its pods."""
+        return [self.shelf.offerings[row] for row in np.flatnonzero(self._left).tolist()]
+
+    def options(self, among: Sequence[Offering] | None = None) -> tuple[Offering, ...]:
+        """What to ask the fleet for, cheapest first, of those that are left or of some ``among`` them.
+
+        Spot where any spot offering would do, without the spot types that cost more than the cheapest on-demand one; machines with
+        accelerators only where nothing else does or a pod asks for one (``filterUnwantedSpot``, ``filterExoticInstanceTypes``).
+        """
+        left = self.left() if among is None else list(among)
+        asked = {name for name, amount in zip(self.shelf.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
+        plain = [offering for offering in left if not any("/" in name for name in offering.allocatable if name not in asked)]
+        left = plain or left
+        for market in ("reserved", "spot", "on-demand"):
+            found = [offering for offering in left if offering.market == market]
+            if market == "spot":
+                ceiling = min((offering.price for offering in left if offering.market == "on-demand"), default=float("inf"))
+                found = [offering for offering in found if offering.price <= ceiling] or found
+            if found:
+                return _cheapest_types(found)
+        return ()
+
+
+def _cheapest_types(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
+    """Offerings of the cheapest types, as many types as a request may name, in order of price."""
+    ordered = sorted(offerings, key=lambda offering: (offering.price, offering.key))
+    types = list(dict.fromkeys(offering.instance_type for offering in ordered))[:FLEET_TYPES]
+    return tuple(offering for offering in ordered if offering.instance_type in types)
+
+
+class Packed:
+    """One round of provisioning: on which node each pod would go, what to launch, and which pods found nothing."""
+
+    def __init__(self) -> None:
+        self.placed: dict[str, str] = {}
+        self.claims: list[Claim] = []
+        self.unplaced: list[str] = []
+
+
+def pack(
+    pending: Iterable[Pending],
+    room: Scheduler,
+    shelves: Sequence[Shelf],
+    *,
+    available: Sequence[Mask],
+    left_in_pool: dict[str, int | None],
+) -> Packed:
+    """Place ``pending`` pods the way Karpenter simulates it; ``room`` is used up.
+
+    Existing and launched nodes come first, oldest first. Then NodeClaims of this round, the one with the fewest pods first, each taking
+    pods while any of its types fits. Then a new NodeClaim of the first pool, by weight, that has one; ``left_in_pool`` says how many more
+    a pool may have, ``available`` which offerings of each shelf may be asked.
+    """
+    packed = Packed()
+    full: set[str] = set()
+    for pod, spec in in_order(pending):
+        if spec.digest not in full:
+            node = room.first(spec)
+            if node is not None:
+                room.place(spec, node)
+                packed.placed[pod] = node
+                continue
+            full.add(spec.digest)
+        packed.claims.sort(key=lambda claim: len(claim.pods))
+        if any(claim.add(pod, spec) for claim in packed.claims):
+            continue
+        fresh = _new_claim(pod, spec, shelves, available, left_in_pool)
+        if fresh is None:
+            packed.unplaced.append(pod)
+        else:
+            packed.claims.append(fresh)
+    return packed
+
+
+def _new_claim(pod: str, spec: PodSpec, shelves: Sequence[Shelf], masks: Sequence[Mask], left: dict[str, int | None]) -> Claim | None:
+    for shelf, mask in zip(shelves, masks, strict=True):
+        name = shelf.pool.name
+        room = left[name]
+        if room is not None and room <= 0:
+            continue
+        claim = Claim(shelf, mask)
+        if claim.add(pod, spec):
+            if room is not None:
+                left[name] = room - 1
+            return claim
+    return None
+
+
+def in_order(pending: Iterable[Pending]) -> Iterator[tuple[str, PodSpec]]:
+    """Pods as Karpenter's queue has them: most CPU first, then most memory; each specification's oldest pod first."""
+    groups = sorted(
+        pending,
+        key=lambda group: (-group.spec.requests.get("cpu", 0), -group.spec.requests.get("memory", 0), group.oldest, group.pods[0]),
+    )
+    return ((pod, group.spec) for group in groups for pod in group.pods)
+
+
+def keys(options: Iterable[Offering]) -> tuple[Key, ...]:
+    return tuple(offering.key for offering in options)

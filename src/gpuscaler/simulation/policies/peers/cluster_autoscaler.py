@@ -1,0 +1,316 @@
+"""A model of Cluster Autoscaler, as a policy of a replay.
+
+Source: kubernetes/autoscaler 1.35, ``cluster-autoscaler/core/static_autoscaler.go`` (the loop), ``clusterstate``, ``estimator``,
+``expander``, ``core/scaledown``. Each offering of the pools is one node group, an Auto Scaling group of one type in one zone, which is how
+its documentation says GPU groups should be made. What is modelled: the loop's interval; pods that fit existing or upcoming nodes are no
+demand; new pods wait for company, longer with GPUs; one group per scale-up, chosen by the expander; time-outs, error signals, back-off;
+nodes that were unneeded long enough go, a limited number at once, and none for a while after any scale-up: empty ones, and one at a time of
+those that are little used and whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.policies.peers.draining`); soft taints on nodes
+that are unneeded, of which each loop sets or lifts a limited number (``core/scaledown/actuation/softtaint.go``). Interrupted spot machines
+are drained at the notice, as the AWS Node Termination Handler does. Pods whose owners do not let them be moved count as annotated
+``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as users of batch jobs are told to do: no node with one of them is drained.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.plans import Removal
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.policies.peers.books import Backoff, Order, expect
+from gpuscaler.simulation.policies.peers.draining import Draining
+from gpuscaler.simulation.policies.peers.estimator import estimate
+from gpuscaler.simulation.policies.peers.expanders import Option, expander
+from gpuscaler.simulation.policies.peers.settings import ClusterAutoscalerSettings
+from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Pending, Purchase, Seen, View
+from gpuscaler.simulation.world.scheduler import Scheduler
+
+NEVER = math.inf
+
+
+class Demand(NamedTuple):
+    """Pending pods (and how many of them) that no existing or upcoming node takes; ``used`` nodes would take the others.
+
+    ``room`` is what is left where they are placed, None where no pod waits; ``coming`` are those in it that are not ready.
+    """
+
+    unhelped: list[tuple[Pending, int]]
+    used: set[str]
+    room: Scheduler | None = None
+    coming: tuple[str, ...] = ()
+
+
+class ClusterAutoscaler:
+    """See the module. A pool's ``max`` bounds its groups together, its ``min`` what scale-down leaves of it."""
+
+    name = "cluster-autoscaler"
+    steers = False
+    discourages = ()
+
+    def __init__(self, policy: Policy, settings: ClusterAutoscalerSettings | None = None, *, seed: int = 0) -> None:
+        self._settings = settings or ClusterAutoscalerSettings()
+        self._pools = {pool.name: pool for pool in policy.pools}
+        self._groups = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._choose = expander(self._settings.expander, seed=seed)
+        self._backoff = Backoff(self._settings.backoff)
+        self._draining = Draining(
+            threshold=self._settings.scale_down_utilization_threshold,
+            gpu_threshold=self._settings.scale_down_gpu_utilization_threshold,
+            recheck=self._settings.unremovable_recheck,
+        )
+        self._orders: dict[str, Order] = {}
+        self._asked = 0
+        #: Until when the machines of a raised group are expected.
+        self._expected: dict[Key, float] = {}
+        self._unneeded: dict[str, float] = {}
+        #: Nodes with the soft taint DeletionCandidateOfClusterAutoscaler.
+        self._marked: set[str] = set()
+        #: When something happened last that may change what is unneeded.
+        self._news = -NEVER
+        self._interrupted: list[str] = []
+        self._last_scale_up = -NEVER
+        self._began: float | None = None
+        self._last_loop = -NEVER
+        self._ask_at: float | None = None
+
+    def start(self) -> tuple[tuple[Key, int], ...]:
+        """Nothing: Cluster Autoscaler does not raise a group to its minimum (``--enforce-node-group-min-size`` is off)."""
+        return ()
+
+    @property
+    def ask_at(self) -> float | None:
+        return self._ask_at
+
+    def noticed(self, moment: Moment, view: View) -> None:
+        if self._began is None:
+            self._began = moment.now
+        for answer in moment.answers:
+            order = self._orders[answer.purchase]
+            order.missing -= len(answer.machines)
+            order.refused |= bool(answer.refusals)
+            if order.missing <= 0:
+                del self._orders[answer.purchase]
+        self._interrupted += [notice.machine.id for notice in moment.notices]
+        news = (moment.arrived, moment.evicted, moment.answers, moment.registered, moment.opened, moment.idled, moment.notices, moment.lost)
+        if any(news) or moment.given_back or (moment.finished and next(iter(view.movable()), None) is not None):
+            self._news = moment.now
+            tick = self._tick(moment.now)
+            self._ask_at = tick if self._ask_at is None else min(tick, self._ask_at)
+
+    def decide(self, view: View, now: float) -> Decisions:
+        """One loop."""
+        self._last_loop = now
+        machines = list(view.seen())
+        removals = [Removal(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
+        self._interrupted.clear()
+        self._backoff.forget(now)
+        withdrawals, late = self._follow_up(machines, now)
+        removals += [Removal(seen.machine.id, "did not register in time") for seen in late]
+        gone = {removal.node for removal in removals}
+        machines = [seen for seen in machines if seen.machine.id not in gone]
+        demand = self._demand(view, machines)
+        unhelped = demand.unhelped
+        wake = [self._next_deadline(now)]
+        purchase = None
+        young = self._too_new(unhelped, now)
+        if young is not None:
+            wake.append(young)
+        elif unhelped:
+            purchase = self._scale_up(unhelped, machines, now)
+            wake += self._back_offs(now)
+        if purchase is not None:
+            self._last_scale_up = now
+            wake.append(now + self._settings.scan_interval)
+        # What is unneeded is found in every loop; while pods are too new nothing is removed.
+        unneeded, next_removal = self._scale_down(view, machines, demand, now)
+        if young is None:
+            removals += unneeded
+            wake.append(next_removal)
+        marks, more = self._soft_taints(machines, {removal.node for removal in removals})
+        if more:
+            wake.append(now + self._settings.scan_interval)
+        at = min(wake)
+        self._ask_at = None if at == NEVER else self._tick(at)
+        return Decisions(withdrawals=tuple(withdrawals), purchases=(purchase,) if purchase else (), removals=tuple(removals), marks=marks)
+
+    def _tick(self, at: float) -> float:
+        """The first loop at or after ``at`` that has not run yet."""
+        assert self._began is not None, "loops begin with the first news"
+        interval = self._settings.scan_interval
+        # Sums of times are rounded: a loop a microsecond early would find that nothing is due yet.
+        at = max(at, self._last_loop + interval / 2)
+        return self._began + math.ceil((at - self._began) / interval - 1e-6) * interval
+
+    # What was asked
+
+    def _follow_up(self, machines: list[Seen], now: float) -> tuple[list[str], list[Seen]]:
+        """Settle scale-ups that are done, failed or late. Returns orders to withdraw and machines to give up."""
+        rules = self._settings
+        upcoming = self._upcoming(machines)
+        for group, until in list(self._expected.items()):
+            if not upcoming[group]:
+                del self._expected[group]
+                self._backoff.clear(group)
+            elif until < now:
+                del self._expected[group]
+                self._backoff.fail(group, now)
+        withdrawn = []
+        for order in list(self._orders.values()):
+            signalled = rules.error_signal is not None and order.refused and order.asked + rules.error_signal <= now
+            if signalled or order.asked + rules.max_node_provision_time < now:
+                del self._orders[order.id]
+                withdrawn.append(order.id)
+            if signalled:
+                self._backoff.fail(order.group, now)
+                self._expected.pop(order.group, None)
+        late = [seen for seen in machines if seen.registered is None and seen.bought + rules.max_node_provision_time < now]
+        return withdrawn, late
+
+    def _upcoming(self, machines: Iterable[Seen]) -> Counter[Key]:
+        """How many machines of each group are expected and not ready."""
+        upcoming: Counter[Key] = Counter()
+        for order in self._orders.values():
+            upcoming[order.group] += order.missing
+        for seen in machines:
+            if not self._ready(seen):
+                upcoming[seen.offering.key] += 1
+        return upcoming
+
+    def _ready(self, seen: Seen) -> bool:
+        return seen.ready is not None or (seen.registered is not None and not self._settings.gpu_label)
+
+    def _next_deadline(self, now: float) -> float:
+        """When something that was asked for is settled at the latest."""
+        rules = self._settings
+        # A moment later: time-outs are over after their time, not at it.
+        deadlines = [until + 0.001 for until in self._expected.values()]
+        for order in self._orders.values():
+            deadlines.append(order.asked + rules.max_node_provision_time + 0.001)
+            if rules.error_signal is not None and order.refused:
+                deadlines.append(order.asked + rules.error_signal)
+        return min((at for at in deadlines if at > now), default=NEVER)
+
+    # Scale-up
+
+    def _demand(self, view: View, machines: list[Seen]) -> Demand:
+        pending = view.pending()
+        if not pending:
+            return Demand([], set())
+        room, coming = view.room(), []
+        for seen in machines:
+            if not self._ready(seen):
+                expect(room, seen)
+                coming.append(seen.machine.id)
+        for order in self._orders.values():
+            for number in range(order.missing):
+                room.add(f"{order.id}/{number}", self._groups[order.group])
+                coming.append(f"{order.id}/{number}")
+        used: set[str] = set()
+        unhelped = []
+        for group in sorted(pending, key=lambda group: (-group.spec.priority, group.oldest, group.pods[0])):
+            placed = 0
+            while placed < len(group.pods) and (node := room.first(group.spec)) is not None:
+                room.place(group.spec, node)
+                used.add(node)
+                placed += 1
+            if placed < len(group.pods):
+                unhelped.append((group, len(group.pods) - placed))
+        return Demand(unhelped, used, room, tuple(coming))
+
+    def _too_new(self, unhelped: list[tuple[Pending, int]], now: float) -> float | None:
+        """Until when it waits for more pods to come before it buys for these; None when they are old enough."""
+        if not unhelped:
+            return None
+        oldest = [(group.oldest if left == len(group.pods) else group.newest, group.spec) for group, left in unhelped]
+        until = min(at for at, _ in oldest) + self._settings.new_pods
+        with_gpus = [at for at, spec in oldest if any("/" in name and amount for name, amount in spec.requests.items())]
+        if with_gpus:
+            until = max(until, min(with_gpus) + self._settings.new_gpu_pods)
+        return until if until > now else None
+
+    def _scale_up(self, unhelped: list[tuple[Pending, int]], machines: list[Seen], now: float) -> Purchase | None:
+        pods: dict[str, tuple[PodSpec, int]] = {}
+        for group, left in unhelped:
+            known = pods.get(group.spec.digest, (group.spec, 0))
+            pods[group.spec.digest] = (group.spec, known[1] + left)
+        sizes = Counter(seen.offering.pool for seen in machines)
+        for order in self._orders.values():
+            sizes[order.group[0]] += order.missing
+        options = []
+        for key, offering in self._groups.items():
+            limit = self._pools[offering.pool].max
+            most = self._settings.max_nodes_per_scaleup if limit is None else limit - sizes[offering.pool]
+            if most > 0 and self._backoff.until(key, now) is None:
+                option = estimate(offering, tuple(pods.values()), most=min(most, self._settings.max_nodes_per_scaleup))
+                if option is not None:
+                    options.append(option)
+        return self._order(self._choose(options), now) if options else None
+
+    def _order(self, option: Option, now: float) -> Purchase:
+        self._asked += 1
+        group, name = option.offering.key, f"scale-up-{self._asked}"
+        self._orders[name] = Order(name, group, option.count, now)
+        self._expected[group] = now + self._settings.max_node_provision_time
+        number = sum(count for _, count in option.pods)
+        intents = tuple(Intent(f"{name}#{one}") for one in range(1, option.count + 1))
+        return Purchase(name, (group,), standing=True, intents=intents, why=f"{number} pending pods fit no node")
+
+    def _back_offs(self, now: float) -> list[float]:
+        """When groups that are backed off may be asked again."""
+        ends = (self._backoff.until(group, now) for group in self._groups)
+        return [end + 0.001 for end in ends if end is not None]
+
+    # Scale-down
+
+    def _scale_down(self, view: View, machines: list[Seen], demand: Demand, now: float) -> tuple[list[Removal], float]:
+        """Nodes to remove now, and when the next may follow."""
+        rules = self._settings
+        empty = [seen for seen in machines if self._ready(seen) and not seen.pods and not seen.closed and seen.node not in demand.used]
+        little_used, following = self._little_used(view, machines, empty, demand, now)
+        self._unneeded = {seen.node: self._unneeded.get(seen.node, now) for seen in (*empty, *little_used)}
+        allowed = self._last_scale_up + rules.scale_down_delay_after_add
+        sizes = Counter(seen.offering.pool for seen in machines if seen.registered is not None)
+        removals: list[Removal] = []
+        for group, limit in ((empty, rules.max_empty), (little_used, rules.max_drain)):
+            number = 0
+            for seen in sorted(group, key=lambda seen: (self._unneeded[seen.node], seen.node)):
+                due = max(self._unneeded[seen.node] + rules.scale_down_unneeded_time, allowed)
+                if due > now + 0.001:
+                    following = min(following, due)
+                elif number == limit or len(removals) == rules.max_empty:
+                    following = min(following, now + rules.scan_interval)
+                elif sizes[seen.offering.pool] > self._pools[seen.offering.pool].min:
+                    sizes[seen.offering.pool] -= 1
+                    number += 1
+                    what = "little used" if seen.pods else "empty"
+                    removals.append(Removal(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
+        return removals, following
+
+    def _soft_taints(self, machines: list[Seen], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:
+        """Soft taints to lift from nodes that are needed again, then to set on those that are not, and whether some are left for later."""
+        nodes = {seen.node for seen in machines if seen.node and not seen.closed} - going
+        self._marked &= nodes
+        due = [(name, False) for name in sorted(self._marked - self._unneeded.keys())]
+        due += [(name, True) for name in sorted((self._unneeded.keys() & nodes) - self._marked)]
+        most = self._settings.max_bulk_soft_taint_count
+        for name, unneeded in due[:most]:
+            (self._marked.add if unneeded else self._marked.discard)(name)
+        return tuple(due[:most]), 0 < most < len(due)
+
+    def _little_used(self, view: View, machines: list[Seen], empty: list[Seen], demand: Demand, now: float) -> tuple[list[Seen], float]:
+        """Nodes with pods that could be drained, and when others may be tried that are not tried now. Empty nodes take no pods."""
+        movable = set(view.movable()) - demand.used
+        if not movable:
+            return [], NEVER
+        room = demand.room or view.room()
+        unready = demand.coming or tuple(seen.node for seen in machines if seen.node and not self._ready(seen))
+        for name in (*unready, *(seen.node for seen in empty)):
+            room.close(name)
+        nodes = [seen for seen in machines if seen.node in movable and self._ready(seen)]
+        nodes.sort(key=lambda seen: seen.node not in self._unneeded)
+        # More than this many it could not remove anyway (``unneededNodesLimit``).
+        most = len(self._unneeded) + 2 * self._settings.max_empty - len(empty)
+        return self._draining.find(nodes, room, most=most, now=now, news=self._news)

@@ -1,0 +1,224 @@
+"""Karpenter's consolidation: nodes that can go because their pods fit elsewhere, or all of them on one cheaper machine.
+
+Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/disruption`` (consolidation.go, multinodeconsolidation.go,
+singlenodeconsolidation.go, balanced.go, and ``SimulateScheduling`` of helpers.go) and ``pkg/utils/disruption``.
+"""
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering
+from gpuscaler.simulation.policies.peers.claims import Claim
+from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
+from gpuscaler.simulation.policies.peers.trials import Trial
+from gpuscaler.simulation.world.autoscaler import Seen
+
+#: Most nodes that one command of multi-node consolidation removes.
+MOST_NODES = 100
+#: So many cheaper types there must be before a spot machine gives way to another, and so many are asked for.
+SPOT_TO_SPOT_TYPES = 15
+#: A move is balanced that saves at least this part of what it disrupts, both as shares of the pool (1 / ``BalancedK``).
+BALANCED = 1 / 2
+
+
+class Candidate(Struct, frozen=True, gc=False):
+    """A node that may be disrupted, and what that counts as: 1, and for each of its pods 1, more or less by its priority."""
+
+    seen: Seen
+    disruption: float
+
+    @property
+    def name(self) -> str:
+        return self.seen.node
+
+    @property
+    def price(self) -> float:
+        return self.seen.offering.price
+
+    @property
+    def ratio(self) -> float:
+        """What it costs for each unit of disruption: nodes with most of it are looked at first."""
+        return self.price / self.disruption
+
+
+class Command(Struct, frozen=True, gc=False):
+    """Nodes to remove: at once, or when one machine of ``options`` is open in their place.
+
+    ``takers`` are the nodes that their pods would go to, ``pods`` those that would go to the new machine.
+    """
+
+    nodes: tuple[str, ...]
+    why: str
+    options: tuple[Offering, ...] = ()
+    pods: tuple[str, ...] = ()
+    takers: frozenset[str] = frozenset()
+
+
+class Totals(Struct, frozen=True, gc=False):
+    """What the nodes of a pool cost together, and what disrupting all of them would count as."""
+
+    cost: float
+    disruption: float
+
+
+def candidate(seen: Seen) -> Candidate:
+    return Candidate(seen, disruption_of(seen.pods.values()))
+
+
+def disruption_of(pods: Iterable[PodSpec]) -> float:
+    """What disrupting a node with these pods counts as (``ComputeRescheduleDisruptionCost``); an empty one counts as 1."""
+    return 1.0 + sum(min(10.0, max(0.0, 1.0 + spec.priority / 2**25)) for spec in pods)
+
+
+def totals_of(machines: Iterable[Seen]) -> dict[str, Totals]:
+    """By pool, whatever state the machines are in."""
+    totals: dict[str, Totals] = defaultdict(lambda: Totals(0.0, 0.0))
+    for seen in machines:
+        known = totals[seen.offering.pool]
+        totals[seen.offering.pool] = Totals(known.cost + seen.offering.price, known.disruption + disruption_of(seen.pods.values()))
+    return totals
+
+
+class Consolidation:
+    """Looks for one command on a cluster as it stands. ``totals`` are needed for the policy Balanced only."""
+
+    def __init__(self, trial: Trial, rules: KarpenterSettings, totals: Mapping[str, Totals]) -> None:
+        self._trial = trial
+        self._rules = rules
+        self._totals = totals
+
+    def find(self, candidates: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
+        """Several nodes at once if that is possible, else one; None where nothing is to be had within ``budgets`` (nodes by pool)."""
+        ordered = sorted(candidates, key=lambda one: -one.ratio)
+        return self._several(ordered, budgets) or self._one(ordered, budgets)
+
+    def _several(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
+        """The longest beginning of the list for which a binary search finds a command; each half is tried only if the last one held."""
+        taken: Counter[str] = Counter()
+        allowed = []
+        for one in ordered:
+            pool = one.seen.offering.pool
+            if taken[pool] < budgets[pool]:
+                taken[pool] += 1
+                allowed.append(one)
+        found = None
+        low, high = 1, min(len(allowed) - 1, MOST_NODES)
+        while low <= high:
+            middle = (low + high) // 2
+            command = self.compute(allowed[: middle + 1])
+            if command is not None:
+                found, low = command, middle + 1
+            else:
+                high = middle - 1
+        return found
+
+    def _one(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
+        """The first node for which there is a command; the pools take turns."""
+        queues: dict[str, list[Candidate]] = defaultdict(list)
+        for one in ordered:
+            queues[one.seen.offering.pool].append(one)
+        turns = sorted(((place, pool, one) for pool, queue in queues.items() for place, one in enumerate(queue)), key=lambda turn: turn[:2])
+        for _, pool, one in turns:
+            replaceable = self._rules.spot_to_spot or one.seen.offering.market != "spot"
+            if budgets[pool] > 0 and self._trial.promising(one.seen, replaceable=replaceable):
+                command = self.compute([one])
+                if command is not None:
+                    return command
+        return None
+
+    def compute(self, candidates: Sequence[Candidate]) -> Command | None:
+        """What becomes of these nodes together: a command that deletes or replaces them, or None (``computeConsolidation``)."""
+        nodes = tuple(one.name for one in candidates)
+        packed = self._trial.without([one.seen for one in candidates])
+        if packed is None or len(packed.claims) > 1:
+            return None
+        moved = [pod for one in candidates for pod in one.seen.pods]
+        takers = frozenset(packed.placed[pod] for pod in moved if pod in packed.placed)
+        command = Command(nodes, "its pods fit on other nodes", takers=takers)
+        if packed.claims:
+            (claim,) = packed.claims
+            options = claim.options(self._replacement(claim, candidates))
+            if not options:
+                return None
+            what = "a cheaper machine" if len(nodes) == 1 else f"a machine cheaper than these {len(nodes)}"
+            command = replace(command, why=f"its pods fit on {what}", options=options, pods=tuple(claim.pods))
+        return command if self._approved(command, candidates) else None
+
+    def holds(self, command: Command, candidates: Sequence[Candidate]) -> bool:
+        """Whether a command that was found earlier would still do (``validateCommand``)."""
+        packed = self._trial.without([one.seen for one in candidates])
+        if packed is None or len(packed.claims) != bool(command.options):
+            return False
+        types = {offering.instance_type for claim in packed.claims for offering in claim.left()}
+        return all(offering.instance_type in types for offering in command.options)
+
+    def _replacement(self, claim: Claim, candidates: Sequence[Candidate]) -> list[Offering]:
+        """The offerings that may replace the candidates: their types are cheaper even where the dearest zone grants.
+
+        Where a pool has both markets the replacement is spot and nothing else: were on-demand tried in its place, it might be dearer.
+        """
+        markets = {offering.market for offering in claim.shelf.offerings}
+        price = sum(one.price for one in candidates)
+        left = claim.left()
+        if "spot" in markets and all(one.seen.offering.market == "spot" for one in candidates):
+            if not self._rules.spot_to_spot:
+                return []
+            found = _cheaper([offering for offering in left if offering.market == "spot"], price)
+            if len(candidates) == 1:
+                found = _cheapest_types(found, SPOT_TO_SPOT_TYPES)
+        else:
+            found = _cheaper(left, price)
+            if {"spot", "on-demand"} <= markets:
+                found = [offering for offering in found if offering.market == "spot"]
+        return found if len(candidates) == 1 else _other_types(found, candidates)
+
+    def _approved(self, command: Command, candidates: Sequence[Candidate]) -> bool:
+        """Whether the policy wants a move: Balanced wants those that save enough for what they disrupt, in every pool of it."""
+        if self._rules.consolidation_policy != "Balanced":
+            return True
+        price = sum(one.price for one in candidates)
+        saved = price - min((offering.price for offering in command.options), default=0.0)
+        for pool in {one.seen.offering.pool for one in candidates}:
+            of_pool = [one for one in candidates if one.seen.offering.pool == pool]
+            share = sum(one.price for one in of_pool) / price if price else 1.0
+            totals = self._totals[pool]
+            if saved * share * totals.disruption < BALANCED * sum(one.disruption for one in of_pool) * totals.cost:
+                return False
+        return True
+
+
+def _cheaper(offerings: Iterable[Offering], ceiling: float) -> list[Offering]:
+    """The offerings of types that cost less than ``ceiling`` in whichever zone they come (``WorstLaunchPrice``)."""
+    types: dict[str, list[Offering]] = defaultdict(list)
+    for offering in offerings:
+        types[offering.instance_type].append(offering)
+    return [offering for group in types.values() if _worst_price(group) < ceiling for offering in group]
+
+
+def _worst_price(offerings: Collection[Offering]) -> float:
+    """The dearest of the market that a launch would take: reserved, then spot, then on-demand."""
+    for market in ("reserved", "spot", "on-demand"):
+        prices = [offering.price for offering in offerings if offering.market == market]
+        if prices:
+            return max(prices)
+    return math.inf
+
+
+def _cheapest_types(offerings: Iterable[Offering], number: int) -> list[Offering]:
+    """Offerings of the ``number`` cheapest types; none where there are fewer types."""
+    ordered = sorted(offerings, key=lambda offering: (offering.price, offering.key))
+    types = list(dict.fromkeys(offering.instance_type for offering in ordered))
+    kept = set(types[:number])
+    return [offering for offering in ordered if offering.instance_type in kept] if len(types) >= number else []
+
+
+def _other_types(offerings: Sequence[Offering], candidates: Sequence[Candidate]) -> list[Offering]:
+    """Only what is cheaper than a candidate of the same type: else keeping that one would do (``filterOutSameInstanceType``)."""
+    types = {offering.instance_type for offering in offerings}
+    ceiling = min((one.price for one in candidates if one.seen.offering.instance_type in types), default=math.inf)
+    return _cheaper(offerings, ceiling)

@@ -1,0 +1,220 @@
+"""Karpenter's disruption controller: one command at a time, validated for a while before it is carried out.
+
+Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/disruption`` (controller.go, emptiness.go, validation.go, helpers.go) and
+``pkg/controllers/state`` (``MarkUnconsolidated``, nominations). Empty nodes come first, then several nodes at once, then one. Disruption
+budgets count the nodes that wait for their replacement. Where nothing was found, nothing is looked for until something changes.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Sequence
+
+from gpuscaler.model.table import Mask
+from gpuscaler.simulation.policies.peers.claims import Shelf
+from gpuscaler.simulation.policies.peers.consolidation import Candidate, Command, Consolidation, candidate, totals_of
+from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
+from gpuscaler.simulation.policies.peers.trials import Trial
+from gpuscaler.simulation.world.autoscaler import Moment, Seen, View
+
+NEVER = math.inf
+EMPTY = "empty"
+
+
+class Disruption:
+    """Decides which nodes go. ``available`` says of each shelf's offerings at a time which may be asked."""
+
+    def __init__(self, shelves: Sequence[Shelf], rules: KarpenterSettings, available: Callable[[float], Sequence[Mask]]) -> None:
+        self._shelves = shelves
+        self._rules = rules
+        self._available = available
+        #: What is validated before it is done, and when that is over.
+        self._command: Command | None = None
+        self._validated_at = NEVER
+        self._poll_at = NEVER
+        #: Nodes by their pools, those of them that may be empty, and those that wait for their replacement.
+        self._nodes: dict[str, str] = {}
+        self._idle: dict[str, None] = {}
+        self._going: set[str] = set()
+        #: Nodes that a round of provisioning promised to pods, and when that was; nodes that a command sends pods to, and until when.
+        self._nominated: Collection[str] = ()
+        self._last_round = -NEVER
+        self._takers: dict[str, float] = {}
+        #: The pods that a node had when it was looked at last, and when that had changed.
+        self._pods: dict[str, tuple[frozenset[str], float]] = {}
+        #: Whether anything has happened since nothing was found, and when to look again if nothing does.
+        self._changed = True
+        self._look_again = -NEVER
+
+    @property
+    def at(self) -> float:
+        """When to be asked next."""
+        return min(self._validated_at, self._poll_at)
+
+    def provisioned(self, nominated: Collection[str], now: float) -> None:
+        """A round of provisioning has promised these nodes to pods."""
+        self._nominated, self._last_round = nominated, now
+
+    def noticed(self, moment: Moment, view: View) -> None:
+        """Keep track of which nodes there are, and of when to look."""
+        for name in (*moment.given_back, *(lost.machine.id for lost in moment.lost)):
+            for known in (self._nodes, self._idle, self._pods):
+                known.pop(name, None)
+        for name in moment.registered:
+            seen = view.node(name)
+            if seen is not None:
+                self._nodes[name] = seen.offering.pool
+        self._idle.update(dict.fromkeys((*moment.opened, *moment.idled)))
+        emptied = moment.opened or moment.idled or moment.given_back or (moment.finished and self._nominated)
+        changed = emptied or moment.arrived or moment.finished or moment.evicted or moment.registered or moment.lost
+        self._changed |= bool(changed)
+        if emptied or (changed and self._may_consolidate(view)):
+            self._poll_at = min(self._poll_at, moment.now + self._rules.poll)
+
+    def decide(self, view: View, now: float, *, synced: bool) -> Command | None:
+        """A command to carry out now. While it is not ``synced``, NodeClaims being launched, only empty nodes are looked for."""
+        command = None
+        if now >= self._validated_at:
+            command = self._validate(view, now)
+        if now >= self._poll_at:
+            self._look(view, now, synced=synced)
+        return command
+
+    def _may_consolidate(self, view: View) -> bool:
+        return self._rules.consolidation_policy != "WhenEmpty" and next(iter(view.movable()), None) is not None
+
+    def _look(self, view: View, now: float, *, synced: bool) -> None:
+        """Pick the nodes to remove next, as many as the budgets allow."""
+        self._poll_at = NEVER
+        if self._command is not None:
+            return
+        ripe, later = self._ripe(view, now)
+        chosen = self._within_budgets(ripe, view)
+        if chosen:
+            self._plan(Command(tuple(chosen), EMPTY), now)
+        elif self._may_consolidate(view):
+            later = min(later, self._consolidate(view, now) if synced else now + self._rules.poll)
+        self._poll_at = later
+
+    def _plan(self, command: Command, now: float) -> None:
+        self._command, self._validated_at = command, now + self._rules.validation
+
+    def _validate(self, view: View, now: float) -> Command | None:
+        """The command whose validation is over, with what still holds of it; then more is looked for at the next poll."""
+        command, self._command = self._command, None
+        self._poll_at = min(self._poll_at, self._validated_at + self._rules.poll)
+        self._validated_at = NEVER
+        assert command is not None, "something is being validated"
+        if command.why == EMPTY:
+            still = [view.node(name) for name in command.nodes]
+            return Command(tuple(seen.node for seen in still if seen is not None and not seen.pods), EMPTY)
+        young = self._young(view, now)
+        candidates = {one.name: one for one in self._candidates(view, now, young)}
+        if any(name not in candidates for name in command.nodes):
+            return None
+        chosen = [candidates[name] for name in command.nodes]
+        if len(self._within_budgets((one.seen for one in chosen), view)) < len(chosen):
+            return None
+        if not self._consolidation(view, now, young).holds(command, chosen):
+            return None
+        self._takers.update(dict.fromkeys(command.takers, now + self._rules.nomination))
+        if command.options:
+            self._going.update(command.nodes)
+        return command
+
+    # Empty nodes
+
+    def _ripe(self, view: View, now: float) -> tuple[list[Seen], float]:
+        """Nodes that were empty for long enough, and when the next may be."""
+        rules = self._rules
+        waiting = bool(view.pending())
+        nominated = self._nominated_now(now, waiting=waiting)
+        ripe: list[Seen] = []
+        later = NEVER
+        for name in list(self._idle):
+            seen = view.node(name)
+            if seen is None or seen.pods or seen.idle_since is None:
+                del self._idle[name]
+            elif seen.ready is None or seen.closed:
+                continue
+            elif name in nominated:
+                # While pods wait for it, only news can make it superfluous.
+                later = later if waiting else min(later, max(self._last_round + rules.nomination, self._takers.get(name, now)))
+            elif seen.idle_since + rules.consolidate_after <= now + 0.001:
+                # A moment more: sums of times are rounded, and a node asked for a microsecond too early would be asked for ever.
+                ripe.append(seen)
+            else:
+                later = min(later, seen.idle_since + rules.consolidate_after)
+        return ripe, later
+
+    def _nominated_now(self, now: float, *, waiting: bool) -> set[str]:
+        """Nodes that count as in use because pods were promised to them."""
+        promised = set(self._nominated) if waiting or now < self._last_round + self._rules.nomination else set()
+        self._takers = {name: until for name, until in self._takers.items() if until > now}
+        return promised | self._takers.keys()
+
+    def _within_budgets(self, ripe: Iterable[Seen], view: View) -> list[str]:
+        left = self._budgets(view)
+        chosen = []
+        for seen in ripe:
+            if left[seen.offering.pool] > 0:
+                left[seen.offering.pool] -= 1
+                chosen.append(seen.node)
+        return chosen
+
+    def _budgets(self, view: View) -> dict[str, int]:
+        """How many nodes of each pool may go now. Those count against it that wait for their replacement."""
+        self._going = {name for name in self._going if (seen := view.node(name)) is not None and seen.closed}
+        going = Counter(self._nodes.get(name, "") for name in self._going)
+        sizes = Counter(self._nodes.values())
+        return {pool: math.ceil(count * self._rules.budget - 1e-9) - going[pool] for pool, count in sizes.items()}
+
+    # Nodes with pods
+
+    def _consolidate(self, view: View, now: float) -> float:
+        """Look for a command, and return when to look again if nothing changes."""
+        rules = self._rules
+        if not self._changed and now < self._look_again:
+            return self._look_again
+        young = self._young(view, now)
+        budgets = self._budgets(view)
+        candidates = [one for one in self._candidates(view, now, young) if budgets[one.seen.offering.pool] > 0]
+        command = self._consolidation(view, now, young).find(candidates, budgets) if candidates else None
+        if command is not None:
+            self._plan(command, now)
+            return NEVER
+        ripens = [at + rules.consolidate_after for name, (_, at) in self._pods.items() if name in young]
+        freed = [until for until in (self._last_round + rules.nomination, *self._takers.values()) if until > now]
+        # Karpenter looks again now and then in any case; all that can have changed is that an offering may be asked again.
+        recheck = NEVER if all(mask.all() for mask in self._available(now)) else now + rules.recheck
+        self._changed, self._look_again = False, min([recheck, *ripens, *freed])
+        return self._look_again
+
+    def _consolidation(self, view: View, now: float, young: Collection[str]) -> Consolidation:
+        trial = Trial(view, self._shelves, available=self._available(now), young=young)
+        totals = totals_of(view.seen()) if self._rules.consolidation_policy == "Balanced" else {}
+        return Consolidation(trial, self._rules, totals)
+
+    def _candidates(self, view: View, now: float, young: Collection[str]) -> Iterable[Candidate]:
+        """Initialised nodes whose pods may all be moved, that no pod was promised to, and on which nothing happened of late."""
+        nominated = self._nominated_now(now, waiting=bool(view.pending()))
+        for name in view.movable():
+            seen = view.node(name)
+            if seen is not None and seen.ready is not None and name not in nominated and name not in young:
+                yield candidate(seen)
+
+    def _young(self, view: View, now: float) -> set[str]:
+        """Nodes that a pod came to or left less than ``consolidateAfter`` ago, as far as was seen at each look."""
+        rules = self._rules
+        if not rules.consolidate_after:
+            return set()
+        young = set()
+        for name in self._nodes:
+            seen = view.node(name)
+            if seen is None or seen.ready is None:
+                continue
+            pods = frozenset(seen.pods)
+            before, at = self._pods.get(name, (frozenset(), seen.ready))
+            self._pods[name] = (pods, at if before == pods else now)
+            if self._pods[name][1] + rules.consolidate_after > now + 0.001:
+                young.add(name)
+        return young

@@ -1,0 +1,59 @@
+"""Cluster Autoscaler's estimate of how many machines of one group a set of pods needs: first-fit decreasing on empty machines.
+
+Source: kubernetes/autoscaler, ``cluster-autoscaler/estimator/binpacking_estimator.go`` and ``decreasing_pod_orderer.go``.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering
+from gpuscaler.model.table import Array
+from gpuscaler.simulation.policies.peers.expanders import Option
+
+
+def estimate(offering: Offering, pods: Sequence[tuple[PodSpec, int]], *, most: int) -> Option | None:
+    """How many new machines of ``offering``, ``most`` at most, take which of ``pods``; None where they take none."""
+    helped = [(spec, number) for spec, number in pods if _per_machine(offering, spec) and offering.admits(spec)]
+    columns = sorted({name for spec, _ in helped for name in spec.requests} | {"pods"})
+    empty: Array = np.array([offering.allocatable.get(name, 0) for name in columns], dtype=np.int64)
+    free: Array = np.zeros((0, len(columns)), dtype=np.int64)
+    taken: list[tuple[PodSpec, int]] = []
+    for spec, number in sorted(helped, key=lambda one: (-_score(offering, one[0]), one[0].digest)):
+        request: Array = np.array([{**spec.requests, "pods": 1}.get(name, 0) for name in columns], dtype=np.int64)
+        missing = -(-max(0, number - int(_room(free, request).sum())) // _per_machine(offering, spec))
+        new = min(missing, most - len(free))
+        if new > 0:
+            free = np.concatenate((free, np.repeat(empty[None, :], new, axis=0)))
+        here = _first(_room(free, request), number)
+        free = free - here[:, None] * request
+        if here.any():
+            taken.append((spec, int(here.sum())))
+    return Option(offering, len(free), tuple(taken)) if taken else None
+
+
+def _per_machine(offering: Offering, spec: PodSpec) -> int:
+    """How many pods of ``spec`` an empty machine takes."""
+    wanted = {**{name: amount for name, amount in spec.requests.items() if amount}, "pods": 1}
+    return min(offering.allocatable.get(name, 0) // amount for name, amount in wanted.items())
+
+
+def _score(offering: Offering, spec: PodSpec) -> float:
+    """Shares of a machine's CPU and memory, added up: the largest pods are packed first."""
+    shares = ((spec.requests.get(name, 0), offering.allocatable.get(name, 0)) for name in ("cpu", "memory"))
+    return sum(amount / there for amount, there in shares if there)
+
+
+def _room(free: Array, request: Array) -> Array:
+    """How many pods of ``request`` fit on each row of ``free``."""
+    asked = request > 0
+    room: Array = (free[:, asked] // request[asked]).min(axis=1)
+    return room
+
+
+def _first(room: Array, number: int) -> Array:
+    """``number`` pods on the first rows that have room."""
+    before = np.concatenate(([0], np.cumsum(room)[:-1])) if len(room) else room
+    taken: Array = np.clip(number - before, 0, room)
+    return taken

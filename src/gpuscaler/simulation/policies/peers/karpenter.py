@@ -1,0 +1,165 @@
+"""A model of Karpenter on AWS, as a policy of a replay.
+
+Sources: sigs.k8s.io/karpenter v1.15.0 (``pkg/controllers/provisioning``, ``disruption``, ``nodeclaim/lifecycle``) and its AWS provider
+(``pkg/providers/instance``, ``pkg/cache``). What is modelled: batches of pending pods; packing into NodeClaims (see
+:mod:`~gpuscaler.simulation.policies.peers.claims`); one CreateFleet request a NodeClaim, answered at once; offerings that gave a capacity
+error are left out for a while; machines that do not register are given up; empty nodes are removed within the disruption budget after their
+validation; interrupted spot machines are drained at the notice. Pods of traces count as annotated ``karpenter.sh/do-not-disrupt``, as users
+of batch jobs are told to do, so that no running pod is consolidated away and no work is lost that way: the peer at its best.
+
+Not modelled: reserved capacity, drift, expiry (default 30 days), and that the fleet may pick a dearer spot pool because it is deeper.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.model.table import Mask
+from gpuscaler.planning.plans import Removal
+from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Answer
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.policies.peers.books import expect
+from gpuscaler.simulation.policies.peers.claims import Claim, Shelf, keys, pack
+from gpuscaler.simulation.policies.peers.disruption import Disruption
+from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
+from gpuscaler.simulation.policies.peers.trials import waiting_as
+from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Purchase, View
+
+NEVER = math.inf
+
+
+class Karpenter:
+    """See the module. Pools are NodePools, their priority the weight, their ``max`` a limit on nodes."""
+
+    name = "karpenter"
+    steers = False
+    discourages = ()
+
+    def __init__(self, policy: Policy, settings: KarpenterSettings | None = None) -> None:
+        self._settings = settings or KarpenterSettings()
+        self._pools = sorted(policy.pools, key=lambda pool: (-pool.priority, pool.name))
+        self._shelves = [Shelf(pool) for pool in self._pools]
+        self._claims = 0
+        #: Requests that have not been answered: the next round waits for them, as Karpenter waits for its cluster state.
+        self._asked: set[str] = set()
+        self._unavailable: dict[tuple[str, str, str], float] = {}
+        self._disruption = Disruption(self._shelves, self._settings, self._available)
+        self._batch_began: float | None = None
+        self._batch_at = NEVER
+        self._last_round = -NEVER
+        self._interrupted: list[str] = []
+        self._interrupted_at = NEVER
+        #: Machines that have not registered, and until when they may.
+        self._unregistered: dict[str, float] = {}
+
+    def start(self) -> tuple[tuple[Key, int], ...]:
+        """A NodePool has no minimum: Karpenter begins with nothing."""
+        return ()
+
+    @property
+    def ask_at(self) -> float | None:
+        batch = NEVER if self._asked else self._batch_at
+        late = min(self._unregistered.values(), default=NEVER)
+        at = min(batch, self._disruption.at, late, self._interrupted_at)
+        return None if at == NEVER else at
+
+    def noticed(self, moment: Moment, view: View) -> None:
+        now, rules = moment.now, self._settings
+        for answer in moment.answers:
+            self._answered(answer, now)
+        if moment.notices:
+            self._interrupted += [notice.machine.id for notice in moment.notices]
+            self._interrupted_at = now
+        for name in (*moment.registered, *moment.given_back, *(lost.machine.id for lost in moment.lost)):
+            self._unregistered.pop(name, None)
+        self._disruption.noticed(moment, view)
+        if moment.arrived or moment.evicted:
+            self._trigger(now)
+        elif moment.answers or moment.lost or moment.given_back or moment.registered:
+            # Pods that wait trigger a round again and again; one that finds what the last one found changes nothing.
+            self._trigger(max(now, self._last_round + rules.retry))
+
+    def decide(self, view: View, now: float) -> Decisions:
+        removals = [Removal(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
+        self._interrupted.clear()
+        self._interrupted_at = NEVER
+        removals += self._give_up(now)
+        purchases = self._provision(view, now) if now >= self._batch_at and not self._asked else []
+        command = self._disruption.decide(view, now, synced=not self._asked)
+        if command is not None:
+            needs: tuple[str, ...] = ()
+            if command.options:
+                purchases.append(self._ask(command.options, command.pods, why=f"cheaper than {', '.join(command.nodes)}"))
+                needs = tuple(intent.id for intent in purchases[-1].intents)
+            removals += [Removal(node, command.why, needs=needs) for node in command.nodes]
+        return Decisions(purchases=tuple(purchases), removals=tuple(removals))
+
+    def _trigger(self, now: float) -> None:
+        """A pending pod opens a batch, or keeps it open a little longer."""
+        rules = self._settings
+        if self._batch_began is None or self._batch_began > now:
+            self._batch_began = now
+        self._batch_at = min(self._batch_began + rules.batch_max, max(now, self._batch_began) + rules.batch_idle)
+
+    def _answered(self, answer: Answer, now: float) -> None:
+        self._asked.discard(answer.purchase)
+        for machine in answer.machines:
+            self._unregistered[machine.id] = now + self._settings.registration
+        for refusal in answer.refusals:
+            if refusal.kind == NO_CAPACITY:
+                self._unavailable[refusal.offering[1:]] = now + self._settings.unavailable
+
+    def _give_up(self, now: float) -> list[Removal]:
+        """Machines that should have registered by now are deleted; their pods are packed anew."""
+        late = [name for name, until in self._unregistered.items() if until <= now]
+        for name in late:
+            del self._unregistered[name]
+        return [Removal(name, f"did not register within {self._settings.registration:g} s") for name in late]
+
+    # Provisioning
+
+    def _provision(self, view: View, now: float) -> list[Purchase]:
+        self._batch_began, self._batch_at, self._last_round = None, NEVER, now
+        room, machines = view.room(), list(view.seen())
+        going: dict[str, PodSpec] = {}
+        for seen in machines:
+            if seen.closed:
+                going.update(seen.pods)
+            elif seen.ready is None:
+                expect(room, seen)
+        left = {pool.name: pool.max for pool in self._pools}
+        for seen in machines:
+            limit = left[seen.offering.pool]
+            left[seen.offering.pool] = None if limit is None else limit - 1
+        # The pods of nodes that wait for their replacement take room on it, or the next round would give it to others.
+        waiting = [*view.pending(), *waiting_as(going)]
+        packed = pack(waiting, room, self._shelves, available=self._available(now), left_in_pool=left)
+        self._disruption.provisioned(set(packed.placed.values()), now)
+        self._retry_when_available(packed.unplaced, now)
+        return [self._launch(claim) for claim in packed.claims]
+
+    def _launch(self, claim: Claim) -> Purchase:
+        return self._ask(claim.options(), claim.pods, why=f"{len(claim.pods)} pending pods fit no node")
+
+    def _ask(self, options: Sequence[Offering], pods: Sequence[str], *, why: str) -> Purchase:
+        """A NodeClaim."""
+        self._claims += 1
+        name = f"nodeclaim-{self._claims}"
+        self._asked.add(name)
+        return Purchase(name, keys(options), intents=(Intent(name, tuple(pods)),), why=why)
+
+    def _available(self, now: float) -> list[Mask]:
+        """Of each shelf's offerings, which may be asked."""
+        dry = {offering for offering, until in self._unavailable.items() if until > now}
+        if not dry:
+            return [np.ones(len(shelf.offerings), dtype=np.bool_) for shelf in self._shelves]
+        return [shelf.available(lambda offering: offering.key[1:] not in dry) for shelf in self._shelves]
+
+    def _retry_when_available(self, unplaced: list[str], now: float) -> None:
+        """Pods without a place are tried again when an offering may be asked again."""
+        coming = [until for until in self._unavailable.values() if until > now]
+        if unplaced and coming:
+            self._batch_began, self._batch_at = min(coming), min(coming)

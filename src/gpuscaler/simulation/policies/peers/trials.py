@@ -1,0 +1,100 @@
+"""What would become of the pods if some nodes were not there, as Karpenter simulates it.
+
+Source: sigs.k8s.io/karpenter v1.15.0, ``SimulateScheduling`` of ``pkg/controllers/disruption/helpers.go``: the pods of the nodes that are
+to go, those that wait, and those on nodes that are being drained are packed as in provisioning, initialised nodes first. A pod that would
+go to a node that has not been initialised speaks against the removal.
+"""
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.table import Mask
+from gpuscaler.simulation.policies.peers.books import expect
+from gpuscaler.simulation.policies.peers.claims import Packed, Shelf, pack
+from gpuscaler.simulation.world.autoscaler import Pending, Seen, View
+
+
+class Trial:
+    """The cluster as it stands at one moment, to try removals on.
+
+    ``available`` says of each shelf's offerings which may be asked. ``young`` nodes take no pods: something happened on them less than
+    ``consolidateAfter`` ago. (Pods that wait may go there in life; only a gang's pods can wait for room that is open.)
+    """
+
+    def __init__(self, view: View, shelves: Sequence[Shelf], *, available: Sequence[Mask], young: Collection[str] = ()) -> None:
+        self._shelves = shelves
+        self._available = available
+        self._room = view.room()
+        self._coming: set[str] = set()
+        self._left = {shelf.pool.name: shelf.pool.max for shelf in shelves}
+        going: dict[str, PodSpec] = {}
+        for seen in view.seen():
+            limit = self._left[seen.offering.pool]
+            self._left[seen.offering.pool] = None if limit is None else limit - 1
+            if seen.closed:
+                going.update(seen.pods)
+            elif seen.ready is None:
+                expect(self._room, seen)
+                self._coming.add(seen.machine.id)
+        for name in young:
+            self._room.close(name)
+        self._others = [*view.pending(), *waiting_as(going)]
+        #: The first node that takes a pod of each specification.
+        self._first: dict[str, str | None] = {}
+
+    def without(self, nodes: Sequence[Seen]) -> Packed | None:
+        """Where all pods go when ``nodes`` are gone; None where some of theirs find no place, or none that is open yet."""
+        room = self._room.copy()
+        pods: dict[str, PodSpec] = {}
+        for seen in nodes:
+            room.close(seen.node)
+            pods.update(seen.pods)
+        waiting = [*self._others, *waiting_as(pods)]
+        packed = pack(waiting, room, self._shelves, available=self._available, left_in_pool=dict(self._left))
+        if any(pod in pods for pod in packed.unplaced) or any(packed.placed.get(pod) in self._coming for pod in pods):
+            return None
+        return packed
+
+    def promising(self, seen: Seen, *, replaceable: bool) -> bool:
+        """Whether a trial without this node can succeed at all, looking at its pods one by one: a cheap test before a dear one.
+
+        Pods that fit on no other node would have to fit together on one cheaper machine, where the node is ``replaceable`` by one.
+        """
+        stranded = [spec for spec in seen.pods.values() if not self._elsewhere(spec, seen.node)]
+        return not stranded or (replaceable and self._fit_cheaper(stranded, seen.offering.price))
+
+    def _elsewhere(self, spec: PodSpec, node: str) -> bool:
+        if spec.digest not in self._first:
+            self._first[spec.digest] = self._room.first(spec)
+        first = self._first[spec.digest]
+        if first != node:
+            return first is not None
+        self._room.close(node)
+        other = self._room.first(spec)
+        self._room.open(node)
+        return other is not None
+
+    def _fit_cheaper(self, specs: Sequence[PodSpec], price: float) -> bool:
+        """Whether some offering that costs less than ``price`` takes pods of all ``specs`` together."""
+        for shelf, available in zip(self._shelves, self._available, strict=True):
+            requests = [shelf.request(spec) for spec in specs]
+            asked = [request for request in requests if request is not None]
+            if len(asked) == len(requests):
+                fitting = available & (shelf.prices < price) & (shelf.allocatable >= np.sum(asked, axis=0)).all(axis=1)
+                for spec in {spec.digest: spec for spec in specs}.values():
+                    fitting = fitting & shelf.admitting(spec)
+                if fitting.any():
+                    return True
+        return False
+
+
+def waiting_as(pods: Mapping[str, PodSpec]) -> Iterable[Pending]:
+    """Pods that run, as if they waited: by specification."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    specs = {spec.digest: spec for spec in pods.values()}
+    for pod, spec in pods.items():
+        groups[spec.digest].append(pod)
+    return [Pending(specs[digest], "", tuple(names), 0.0, 0.0) for digest, names in groups.items()]

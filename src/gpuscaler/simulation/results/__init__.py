@@ -1,0 +1,1 @@
+"""What comes of replays: figures, charts, reports, comparisons."""

@@ -1,0 +1,102 @@
+"""Charts of a run: how many GPUs were wanted, used and paid over time."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.simulation.measures.fleet import STRETCHES
+from gpuscaler.simulation.world.meter import Result, Sample
+
+EIGHTHS = " ▁▂▃▄▅▆▇█"
+
+
+class Bin(Struct, frozen=True, gc=False):
+    """Averages over one stretch of time; ``spent`` is what was spent from the beginning to its end, in dollars."""
+
+    wanted: float
+    used: float
+    paid: float
+    spent: float
+
+
+def bins(timeline: Sequence[Sample], *, began: float, ended: float, count: int) -> tuple[Bin, ...]:
+    """``count`` equal stretches from ``began`` to ``ended``, each with the averages of the samples that held in it, by their time."""
+    width = (ended - began) / count
+    if width <= 0 or not timeline:
+        return ()
+    result: list[Bin] = []
+    spent = 0.0
+    position = 0
+    for number in range(count):
+        start, end = began + number * width, began + (number + 1) * width
+        sums = [0.0, 0.0, 0.0, 0.0]
+        while position < len(timeline):
+            sample = timeline[position]
+            until = timeline[position + 1].at if position + 1 < len(timeline) else ended
+            share = max(0.0, min(until, end) - max(sample.at, start))
+            for index, value in enumerate((sample.wanted, sample.used, sample.paid, sample.dollars_per_hour)):
+                sums[index] += share * value
+            if until > end:
+                break
+            position += 1
+        spent += sums[3] / 3600.0
+        result.append(Bin(sums[0] / width, sums[1] / width, sums[2] / width, spent))
+    return tuple(result)
+
+
+def thinned(result: Result) -> Result:
+    """The same result with a timeline of at most ``STRETCHES`` averages, and without what only a single run is asked for.
+
+    A comparison of many runs would not fit into memory otherwise: what happened in one grows with its trace, what is told of it does not.
+    """
+    if len(result.timeline) <= STRETCHES:
+        return replace(result, decisions=(), waits=())
+    data = bins(result.timeline, began=result.began, ended=result.ended, count=STRETCHES)
+    width = (result.ended - result.began) / STRETCHES
+    before = (0.0, *(one.spent for one in data))
+    samples = tuple(
+        Sample(result.began + number * width, one.wanted, one.used, one.paid, (one.spent - before[number]) * 3600.0 / width)
+        for number, one in enumerate(data)
+    )
+    return replace(result, timeline=samples, decisions=(), waits=())
+
+
+def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
+    """Lines of a bar chart: full blocks are GPUs in use, light ones GPUs that are paid, dots GPUs that are still waited for."""
+    top = max((max(one.wanted, one.paid) for one in data), default=0.0)
+    if top <= 0:
+        return ["no GPU was wanted"]
+    step = top / height
+    margin = len(f"{top:.0f}")
+    lines = []
+    for row in reversed(range(height)):
+        label = f"{(row + 1) * step:{margin}.0f}" if row % 3 == (height - 1) % 3 else " " * margin
+        lines.append(f"{label} ┤" + "".join(_cell(one, row * step, step) for one in data))
+    lines.append(f"{0:{margin}d} ┼" + "─" * len(data))
+    lines.append(" " * (margin + 2) + _hours(len(data), hours))
+    return lines
+
+
+def _cell(one: Bin, low: float, step: float) -> str:
+    if one.used >= low + step:
+        return EIGHTHS[8]
+    part = round(8 * (one.used - low) / step)
+    if part >= 1:
+        return EIGHTHS[part]
+    middle = low + step / 2
+    if one.paid > middle:
+        return "░"
+    return "·" if one.wanted > middle else " "
+
+
+def _hours(width: int, hours: float) -> str:
+    """A scale of hours under a chart of ``width`` columns: a mark about every dozen columns."""
+    every = max(1, round(12 * hours / width)) if width else 1
+    line = [" "] * (width + 4)
+    for hour in range(0, int(hours) + 1, every):
+        for offset, letter in enumerate(f"{hour}h"):
+            position = int(hour * width / hours) + offset
+            if position < len(line):
+                line[position] = letter
+    return "".join(line).rstrip()

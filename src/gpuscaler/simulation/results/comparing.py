@@ -1,0 +1,182 @@
+"""Two sets of pools on the same trace: what differs, and how much each part contributes. ``a`` is what there is, ``b`` what might be."""
+
+import statistics
+from collections.abc import Iterable, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.simulation.measures.waits import CLASSES, PodWait, Wait, wait_of
+from gpuscaler.simulation.results.chart import thinned
+from gpuscaler.simulation.results.figures import FIGURES, mean_machines, mean_shares, spread
+from gpuscaler.simulation.world.meter import MachineHours, Result, UnservedReason
+
+#: Seconds by which a wait must differ to count as another: less is luck in the second answer of a cloud.
+NOTICEABLE = 1.0
+#: Pods of a kind that are named.
+NAMED = 5
+
+
+class Change(Struct, frozen=True, gc=False):
+    """A number with ``a`` and with ``b``, means over seeds, and the second less the first; None where it is not known."""
+
+    a: float | None
+    b: float | None
+    difference: float | None
+
+
+class OfferingChange(Struct, frozen=True, gc=False):
+    """Hours and dollars of one offering."""
+
+    pool: str
+    instance_type: str
+    market: str
+    zone: str
+    hours: Change
+    cost: Change
+
+
+class ClassChange(Struct, frozen=True, gc=False):
+    """Dollars that pods of one kind held of machines; ``pod_class`` None is what nobody held."""
+
+    pod_class: str | None
+    cost: Change
+
+
+class WaitChange(Struct, frozen=True, gc=False):
+    """Waits of one kind of pods over all seeds: of ``pods``, ``longer`` waited noticeably longer with ``b``, and ``shorter`` less long."""
+
+    pod_class: str
+    pods: int
+    longer: int
+    shorter: int
+    a: Wait
+    b: Wait
+
+
+class Served(Struct, frozen=True, gc=False):
+    """Pods of one kind that ran with one of the two only, over all seeds, and the names of some."""
+
+    pod_class: str
+    pods: int
+    some: tuple[str, ...]
+
+
+class Difference(Struct, frozen=True, gc=False):
+    """Everything that differs under one policy.
+
+    ``offerings`` and ``classes`` each add up to the difference in cost. ``sd`` is the standard deviation of that difference over seeds
+    (None for one), ``cheaper`` says with how many of the ``seeds`` ``b`` costs less. ``at_least_a`` and ``at_least_b`` name the figures
+    that are lower bounds: their difference is not known. ``why_not_a`` and ``why_not_b`` tell of the first seed why pods never ran.
+    """
+
+    policy: str
+    seeds: int
+    cost: Change
+    sd: float | None
+    cheaper: int
+    figures: dict[str, Change]
+    at_least_a: tuple[str, ...]
+    at_least_b: tuple[str, ...]
+    offerings: tuple[OfferingChange, ...]
+    classes: tuple[ClassChange, ...]
+    waits: tuple[WaitChange, ...]
+    only_a: tuple[Served, ...]
+    only_b: tuple[Served, ...]
+    why_not_a: tuple[UnservedReason, ...]
+    why_not_b: tuple[UnservedReason, ...]
+
+
+def change(a: float | None, b: float | None) -> Change:
+    """From ``a`` to ``b``."""
+    return Change(a, b, None if a is None or b is None else b - a)
+
+
+def with_waits(result: Result) -> Result:
+    """A result with what a comparison needs of it, and no more."""
+    return replace(thinned(result), waits=result.waits)
+
+
+def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
+    """What ``b`` changes. Both are of one policy and the same seeds in the same order; pods are paired by name and seed."""
+    if [(one.policy, one.seed) for one in a] != [(one.policy, one.seed) for one in b]:
+        raise ValueError("only runs of one policy on the same seeds can be compared")
+    figures, at_least_a, at_least_b = _figures(a, b)
+    costs = [other.cost - one.cost for one, other in zip(a, b, strict=True)]
+    pairs = [pair for one, other in zip(a, b, strict=True) for pair in _paired(one.waits, other.waits)]
+    return Difference(
+        policy=a[0].policy,
+        seeds=len(a),
+        cost=change(statistics.fmean(one.cost for one in a), statistics.fmean(one.cost for one in b)),
+        sd=statistics.stdev(costs) if len(costs) > 1 else None,
+        cheaper=sum(cost < 0 for cost in costs),
+        figures=figures,
+        at_least_a=at_least_a,
+        at_least_b=at_least_b,
+        offerings=_offerings(a, b),
+        classes=_classes(a, b),
+        waits=_waits(a, b, pairs),
+        only_a=_only((one for one, other in pairs if one.ran and not other.ran)),
+        only_b=_only((other for one, other in pairs if other.ran and not one.ran)),
+        why_not_a=a[0].unserved_reasons,
+        why_not_b=b[0].unserved_reasons,
+    )
+
+
+def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change], tuple[str, ...], tuple[str, ...]]:
+    """Every figure, and those that are lower bounds with ``a`` and with ``b``."""
+    spreads = {figure.key: (spread(figure, a), spread(figure, b)) for figure in FIGURES}
+    changes = {}
+    for key, (one, other) in spreads.items():
+        pair = change(*(None if side is None else side.mean for side in (one, other)))
+        known = not (one and one.at_least) and not (other and other.at_least)
+        changes[key] = pair if known else Change(pair.a, pair.b, None)
+    bounds = [tuple(key for key, pair in spreads.items() if (side := pair[number]) and side.at_least) for number in range(2)]
+    return changes, bounds[0], bounds[1]
+
+
+def _paired(a: Iterable[PodWait], b: Iterable[PodWait]) -> list[tuple[PodWait, PodWait]]:
+    """The pods that there were in both runs: replicas of services may have been created in one only."""
+    others = {one.pod: one for one in b}
+    return [(one, others[one.pod]) for one in a if one.pod in others]
+
+
+def _offerings(a: Sequence[Result], b: Sequence[Result]) -> tuple[OfferingChange, ...]:
+    """Those that contribute most to the difference first."""
+    rows = [{(row.pool, row.instance_type, row.market, row.zone): row for row in mean_machines(runs)} for runs in (a, b)]
+    changes = []
+    for key in sorted({*rows[0], *rows[1]}):
+        one, other = (found.get(key, MachineHours(*key, hours=0.0, cost=0.0, machines=0)) for found in rows)
+        changes.append(OfferingChange(*key, hours=change(one.hours, other.hours), cost=change(one.cost, other.cost)))
+    return tuple(sorted(changes, key=lambda one: -abs(one.cost.difference or 0.0)))
+
+
+def _classes(a: Sequence[Result], b: Sequence[Result]) -> tuple[ClassChange, ...]:
+    shares = [mean_shares([result.classes for result in runs]) for runs in (a, b)]
+    names: list[str | None] = [name for name in CLASSES if any(name in one for one in shares)]
+    costs = [[one[name].cost if name in one else 0.0 for one in shares] for name in (*names, None)]
+    return tuple(ClassChange(name, change(*cost)) for name, cost in zip((*names, None), costs, strict=True) if any(cost))
+
+
+def _waits(a: Sequence[Result], b: Sequence[Result], pairs: Sequence[tuple[PodWait, PodWait]]) -> tuple[WaitChange, ...]:
+    changes = []
+    for name in CLASSES:
+        own = [[one for result in runs for one in result.waits if one.pod_class == name] for runs in (a, b)]
+        both = [pair for pair in pairs if pair[0].pod_class == name]
+        if any(own):
+            longer = sum(_later(other, one) for one, other in both)
+            shorter = sum(_later(one, other) for one, other in both)
+            changes.append(WaitChange(name, len(own[0]), longer, shorter, wait_of(own[0]), wait_of(own[1])))
+    return tuple(changes)
+
+
+def _later(one: PodWait, other: PodWait) -> bool:
+    """Whether a pod waited noticeably longer than another; of two that never ran nobody knows."""
+    return other.ran and (not one.ran or one.seconds > other.seconds + NOTICEABLE)
+
+
+def _only(pods: Iterable[PodWait]) -> tuple[Served, ...]:
+    kinds: dict[str, list[str]] = {}
+    for one in pods:
+        kinds.setdefault(one.pod_class, []).append(one.pod)
+    return tuple(Served(name, len(kinds[name]), tuple(dict.fromkeys(kinds[name]))[:NAMED]) for name in CLASSES if name in kinds)

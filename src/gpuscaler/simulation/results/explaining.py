@@ -1,0 +1,191 @@
+"""The difference between two sets of pools, in words."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.simulation.measures.waits import FRACTION, GANGS, NO_GPU, Wait
+from gpuscaler.simulation.results.comparing import Change, Difference, OfferingChange, Served, WaitChange
+from gpuscaler.simulation.results.figures import SECONDS, exactly, shown
+from gpuscaler.simulation.world.meter import UnservedReason
+
+#: Contributions that are named one by one; the rest is added up.
+SHOWN = 6
+#: Dollars that are not worth a word.
+NOTHING = 0.005
+
+#: Figures that are told when they differ, besides cost and waits.
+TOLD = (
+    ("evictions", "evictions"),
+    ("lost_gpu_hours", "GPU-hours lost to evictions"),
+    ("gpu_hours_idle", "GPU-hours idle"),
+    ("capacity_errors", "capacity errors"),
+)
+
+
+def explained(one: Difference) -> list[str]:
+    """Sentences, the most important first."""
+    counted = [f"Pods are counted over all {one.seeds} seeds together."] if one.seeds > 1 else []
+    return [*_cost(one), *_served(one), *_machines(one), *_holders(one), *_waits(one), *_others(one), *counted]
+
+
+def pool_changes(a: Policy, b: Policy) -> list[str]:
+    """How the pools of ``b`` differ from those of ``a``."""
+    pools = [{pool.name: pool for pool in policy.pools} for policy in (a, b)]
+    lines = [
+        f"only {name} has the pool {pool}"
+        for name, own, other in (("A", *pools), ("B", *reversed(pools)))
+        for pool in own
+        if pool not in other
+    ]
+    for name, pool in pools[0].items():
+        if name in pools[1]:
+            lines += _pool_changes(pool, pools[1][name])
+    for field in ("limits", "preferences", "min_saving"):
+        before, after = (msgspec.to_builtins(getattr(policy, field, None)) for policy in (a, b))
+        if before != after:
+            lines.append(f"{field}: {_plain(_differing(before, after))} → {_plain(_differing(after, before))}")
+    return lines
+
+
+def _differing(value: object, other: object) -> object:
+    """Of a mapping what the other one says otherwise; anything else as it is."""
+    if not (isinstance(value, dict) and isinstance(other, dict)):
+        return value
+    return {key: inner for key, inner in value.items() if other.get(key) != inner}
+
+
+def _pool_changes(a: Pool, b: Pool) -> list[str]:
+    offerings = [{one.key: one for one in pool.offerings} for pool in (a, b)]
+    lines = []
+    for name, own, other in (("A", *offerings), ("B", *reversed(offerings))):
+        extra = sorted({f"{key[2]} {key[1]} in {key[3]}" for key in own if key not in other})
+        if extra:
+            lines.append(f"pool {a.name}: only {name} has {_listed(extra)}")
+    prices = [key for key, one in offerings[0].items() if key in offerings[1] and one.price != offerings[1][key].price]
+    if prices:
+        lines.append(f"pool {a.name}: {len(prices)} {'offering has another price' if len(prices) == 1 else 'offerings have other prices'}")
+    if a.idle_after != b.idle_after:
+        lines.append(f"pool {a.name}: idle_after: {a.idle_after:g} s → {b.idle_after:g} s")
+    for field in Pool.__struct_fields__:
+        before, after = getattr(a, field), getattr(b, field)
+        if field not in {"offerings", "idle_after"} and before != after:
+            lines.append(f"pool {a.name}: {field}: {_plain(msgspec.to_builtins(before))} → {_plain(msgspec.to_builtins(after))}")
+    return lines
+
+
+def _plain(value: object) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {_plain(inner)}" for key, inner in value.items() if inner is not None) or "none"
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def _cost(one: Difference) -> list[str]:
+    change = one.cost.difference or 0.0
+    a, b = one.cost.a or 0.0, one.cost.b or 0.0
+    if abs(change) < NOTHING:
+        return [f"B costs the same as A: ${b:,.2f}."]
+    part = "" if not a else f" ({change / a:+.1%})" if abs(change / a) >= 0.0005 else " (less than 0.1 %)"
+    text = f"B costs ${abs(change):,.2f} {'less' if change < 0 else 'more'} than A: ${b:,.2f} instead of ${a:,.2f}{part}"
+    if one.sd is None:
+        return [f"{text}, with one seed."]
+    return [f"{text}, on average over {one.seeds} seeds (standard deviation ${one.sd:,.2f}); B costs less with {one.cheaper} of them."]
+
+
+def _machines(one: Difference) -> list[str]:
+    """Which offerings the difference comes from; the contributions add up to it."""
+    told = [_machine(row) for row in one.offerings if abs(row.cost.difference or 0.0) >= NOTHING]
+    rest = sum(row.cost.difference or 0.0 for row in one.offerings[SHOWN:])
+    if len(told) > SHOWN:
+        told[SHOWN:] = [f"{_dollars(rest)} {len(told) - SHOWN} more"]
+    return [f"By machine: {'; '.join(told)}."] if told else []
+
+
+def _machine(row: OfferingChange) -> str:
+    hours = f"{row.hours.a or 0.0:,.1f} → {row.hours.b or 0.0:,.1f} hours"
+    return f"{_signed(row.cost)} {row.instance_type} {row.market} in {row.zone} (pool {row.pool}, {hours})"
+
+
+def _holders(one: Difference) -> list[str]:
+    told = [
+        f"{_signed(row.cost)} {'held by ' + _pods(row.pod_class) if row.pod_class is not None else 'held by nobody: boot and idle time'}"
+        for row in one.classes
+        if abs(row.cost.difference or 0.0) >= NOTHING
+    ]
+    return [f"By who held them: {'; '.join(told)}."] if told else []
+
+
+def _waits(one: Difference) -> list[str]:
+    changed = [row for row in one.waits if row.longer or row.shorter]
+    if not changed:
+        return ["No pod waits noticeably longer or less long."]
+    return [_wait(row) for row in changed]
+
+
+def _wait(row: WaitChange) -> str:
+    verb = "wait longer" if row.longer > row.shorter else "wait less long" if row.shorter > row.longer else "wait otherwise"
+    percentiles = ", ".join(
+        f"{title} {_seconds(row.a, field)} → {_seconds(row.b, field)}" for field, title in (("p50", "median"), ("p95", "95 of 100 below"))
+    )
+    who = _pods(row.pod_class)
+    return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,}, {row.longer:,} longer and {row.shorter:,} less long."
+
+
+def _served(one: Difference) -> list[str]:
+    lines = []
+    for name, other, rows, reasons in (("A", "B", one.only_a, one.why_not_b), ("B", "A", one.only_b, one.why_not_a)):
+        if rows:
+            told = "; ".join(_some(row) for row in rows)
+            lines.append(f"Only with {name} run {told}." + _reasons(other, reasons))
+    return lines
+
+
+def _some(row: Served) -> str:
+    more = ", …" if row.pods > len(row.some) else ""
+    who = _pods(row.pod_class) if row.pods > 1 else _pods(row.pod_class).replace("pods", "pod", 1)
+    return f"{row.pods:,} {who} ({', '.join(row.some)}{more})"
+
+
+def _reasons(name: str, reasons: Sequence[UnservedReason]) -> str:
+    if not reasons:
+        return ""
+    return f" With {name} {reasons[0].pods:,} {'pod' if reasons[0].pods == 1 else 'pods'} never ran because of: {reasons[0].reason}."
+
+
+def _others(one: Difference) -> list[str]:
+    told = []
+    for key, title in TOLD:
+        change = one.figures[key]
+        if change.a is not None and change.b is not None and _number(change.a) != _number(change.b):
+            told.append(f"{title} {_number(change.a)} → {_number(change.b)}")
+    return [f"Also: {', '.join(told)}."] if told else []
+
+
+def _number(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
+
+
+def _pods(pod_class: str) -> str:
+    """Pods of a kind, for a sentence."""
+    if pod_class == GANGS:
+        return "pods of gangs"
+    if pod_class == NO_GPU:
+        return "pods without a GPU"
+    return f"pods of {pod_class}" if pod_class != FRACTION else "pods of a part of a GPU"
+
+
+def _signed(change: Change) -> str:
+    return _dollars(change.difference or 0.0)
+
+
+def _dollars(value: float) -> str:
+    return f"{'-' if value < 0 else '+'}${abs(value):,.2f}"
+
+
+def _seconds(wait: Wait, field: str) -> str:
+    return shown(SECONDS, exactly(getattr(wait, field), at_least=field in wait.at_least))
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")

@@ -1,0 +1,197 @@
+"""The figures that policies are compared by, each worked out from a result, and their mean and spread over seeds."""
+
+import statistics
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
+
+from msgspec import Struct
+
+from gpuscaler.simulation.measures.shares import Share
+from gpuscaler.simulation.measures.waits import CLASSES, Wait
+from gpuscaler.simulation.world.meter import MachineHours, Result
+
+DOLLARS, HOURS, SECONDS, COUNT, PART = "dollars", "hours", "seconds", "count", "part"
+
+#: What the sign of a lower bound means.
+AT_LEAST = "≥: at least; so many pods never ran, or were no longer wanted before they did, that nobody knows how long the wait is."
+
+
+class Figure(Struct, frozen=True):
+    """One figure: its key in JSON, its name for a person, its unit, how to work it out (None where a result does not say).
+
+    ``wait`` names the field that it is of ``waits`` of a result, for figures that may be lower bounds. One that is not ``always`` told is
+    left out of tables where it is nothing under every policy.
+    """
+
+    key: str
+    title: str
+    unit: str
+    of: Callable[[Result], float | None]
+    wait: str = ""
+    always: bool = True
+    waits: Callable[[Result], Wait] = attrgetter("wait")
+
+
+class Spread(Struct, frozen=True, gc=False):
+    """A figure over seeds: mean, sample standard deviation (None for one seed), least and most; ``at_least``: a lower bound in some run."""
+
+    mean: float
+    sd: float | None
+    least: float
+    most: float
+    at_least: bool = False
+
+
+def idle_gpu_hours(result: Result) -> float | None:
+    """GPU-hours that were paid and held by no pod."""
+    return None if result.gpu_hours_held is None else max(0.0, result.gpu_hours_paid - result.gpu_hours_held)
+
+
+def allocation(result: Result) -> float | None:
+    """The part of the GPU-hours paid that pods held."""
+    return result.gpu_hours_held / result.gpu_hours_paid if result.gpu_hours_held is not None and result.gpu_hours_paid else None
+
+
+def cost_per_gpu_hour(result: Result) -> float | None:
+    """Dollars for each GPU-hour of work that was finished; what pods without GPUs cost is in it."""
+    return result.cost / result.gpu_hours_used if result.gpu_hours_used else None
+
+
+def late_cost(result: Result) -> float | None:
+    """Dollars spent in the last quarter."""
+    return None if result.last_quarter is None else result.last_quarter.cost
+
+
+def late_wait(result: Result) -> Wait:
+    """The waits of the last quarter."""
+    return Wait() if result.last_quarter is None else result.last_quarter.wait
+
+
+FIGURES = (
+    Figure("cost", "cost", DOLLARS, lambda one: one.cost),
+    Figure("lower_bound", "no policy can cost less than", DOLLARS, lambda one: one.lower_bound),
+    Figure("cost_per_gpu_hour_used", "cost per GPU-hour used", DOLLARS, cost_per_gpu_hour),
+    Figure("gpu_hours_used", "GPU-hours used", HOURS, lambda one: one.gpu_hours_used),
+    Figure("gpu_hours_paid", "GPU-hours paid", HOURS, lambda one: one.gpu_hours_paid if one.gpu_hours_held is not None else None),
+    Figure("gpu_hours_idle", "GPU-hours idle", HOURS, idle_gpu_hours),
+    Figure("gpu_allocation", "GPUs allocated, of those paid", PART, allocation),
+    Figure("wait_mean", "wait, mean", SECONDS, lambda one: one.wait.mean, wait="mean"),
+    Figure("wait_p50", "wait, median", SECONDS, lambda one: one.wait.p50, wait="p50"),
+    Figure("wait_p95", "wait, 95 of 100 below", SECONDS, lambda one: one.wait.p95, wait="p95"),
+    Figure("wait_p99", "wait, 99 of 100 below", SECONDS, lambda one: one.wait.p99, wait="p99"),
+    Figure("served", "pods that ran", COUNT, lambda one: one.served),
+    Figure("unserved", "pods that never ran", COUNT, lambda one: one.unserved),
+    Figure("evictions", "evictions", COUNT, lambda one: one.evictions),
+    Figure("lost_gpu_hours", "GPU-hours lost to them", HOURS, lambda one: one.lost_gpu_hours),
+    Figure("capacity_errors", "capacity errors", COUNT, lambda one: one.capacity_errors, always=False),
+    Figure("failover_p50", "to the next market, median", SECONDS, lambda one: one.failover.p50, always=False),
+    Figure("failover_max", "to the next market, longest", SECONDS, lambda one: one.failover.max, always=False),
+    Figure("reclaimed", "machines reclaimed", COUNT, lambda one: one.reclaimed, always=False),
+    Figure("failed", "machines that failed", COUNT, lambda one: one.failed, always=False),
+    Figure("last_quarter_cost", "cost, last quarter", DOLLARS, late_cost, always=False),
+    Figure(
+        "last_quarter_wait_p95",
+        "wait, last quarter, 95 of 100",
+        SECONDS,
+        lambda one: late_wait(one).p95,
+        wait="p95",
+        always=False,
+        waits=late_wait,
+    ),
+)
+
+
+def by_policy(results: Iterable[Result]) -> Mapping[str, Sequence[Result]]:
+    """The results of each policy, one a seed, in the order in which they came."""
+    groups: dict[str, list[Result]] = {}
+    for result in results:
+        groups.setdefault(result.policy, []).append(result)
+    return groups
+
+
+def spread(figure: Figure, results: Sequence[Result]) -> Spread | None:
+    """A figure over the runs of one policy; None where no run knows it."""
+    values = [value for value in map(figure.of, results) if value is not None]
+    if not values:
+        return None
+    at_least = bool(figure.wait) and any(figure.wait in figure.waits(one).at_least for one in results)
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), sd, min(values), max(values), at_least)
+
+
+def told(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, ...]:
+    """Those that a table has rows for."""
+    # A time of 0 s says something, a count of 0 does not.
+    nothing = {None, 0.0}
+    return tuple(
+        figure
+        for figure in figures
+        if figure.always or any(figure.of(one) not in (nothing if figure.unit != SECONDS else {None}) for one in results)
+    )
+
+
+def shown(unit: str, value: Spread | None) -> str:
+    """A figure for a person: its mean, and its standard deviation where there are several seeds."""
+    if value is None:
+        return "-"
+    # Seeds that agree have no spread worth a column.
+    sd = value.sd or None
+    if unit == SECONDS:
+        text = _seconds(value.mean, sd)
+    elif unit == PART:
+        text = f"{value.mean:.1%}" if sd is None else f"{100 * value.mean:.1f} ± {100 * sd:.1f} %"
+    elif unit == DOLLARS:
+        text = f"${value.mean:,.2f}" + ("" if sd is None else f" ± {sd:,.2f}")
+    elif unit == HOURS:
+        text = f"{value.mean:,.1f}" + ("" if sd is None else f" ± {sd:,.1f}")
+    else:
+        text = f"{value.mean:,.0f}" if sd is None else f"{value.mean:,.1f} ± {sd:,.1f}"
+    return f"≥ {text}" if value.at_least else text
+
+
+def _seconds(mean: float, sd: float | None) -> str:
+    unit, size = ("s", 1.0) if mean < 120 else ("min", 60.0) if mean < 7200 else ("h", 3600.0)
+    return f"{mean / size:,.1f}" + ("" if sd is None else f" ± {sd / size:,.1f}") + f" {unit}"
+
+
+def exactly(value: float | None, *, at_least: bool = False) -> Spread | None:
+    """A value of a single run, to be shown."""
+    return None if value is None else Spread(value, None, value, value, at_least)
+
+
+def mean_machines(results: Sequence[Result]) -> tuple[MachineHours, ...]:
+    """Machines, hours and cost of every offering, on average over ``results``, dearest first; ``machines`` is rounded."""
+    sums: dict[tuple[str, str, str, str], list[float]] = {}
+    for row in (row for result in results for row in result.machine_hours):
+        one = sums.setdefault((row.pool, row.instance_type, row.market, row.zone), [0.0, 0.0, 0.0])
+        for number, value in enumerate((row.hours, row.cost, row.machines)):
+            one[number] += value / len(results)
+    rows = [MachineHours(*key, hours=hours, cost=cost, machines=round(machines)) for key, (hours, cost, machines) in sums.items()]
+    return tuple(sorted(rows, key=lambda row: (-row.cost, row.pool, row.instance_type, row.market, row.zone)))
+
+
+def mean_shares(shares: Sequence[Sequence[Share]]) -> dict[str | None, Share]:
+    """Dollars and GPU-hours of every name on average over runs, dearest first, nobody last; a run in which one had nothing counts."""
+    sums: dict[str | None, list[float]] = {}
+    for share in (share for run in shares for share in run):
+        one = sums.setdefault(share.name, [0.0, 0.0])
+        one[0] += share.cost / len(shares)
+        one[1] += share.gpu_hours / len(shares)
+    ordered = sorted(sums, key=lambda name: (name is None, -sums[name][0], name or ""))
+    return {name: Share(name, *sums[name]) for name in ordered}
+
+
+def classes_of(results: Iterable[Result]) -> tuple[str, ...]:
+    """The kinds of pods that there were, in their usual order."""
+    seen = {one.pod_class for result in results for one in result.wait_by_class}
+    return tuple(name for name in CLASSES if name in seen)
+
+
+def class_wait(pod_class: str, field: str, results: Sequence[Result]) -> Spread | None:
+    """``field`` of the wait of one kind of pods, over the runs of one policy."""
+    waits = [one.wait for result in results for one in result.wait_by_class if one.pod_class == pod_class]
+    values = [value for value in (getattr(wait, field) for wait in waits) if value is not None]
+    if not values:
+        return None
+    sd = statistics.stdev(values) if len(values) > 1 else None
+    return Spread(statistics.fmean(values), sd, min(values), max(values), any(field in wait.at_least for wait in waits))

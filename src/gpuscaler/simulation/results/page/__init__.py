@@ -1,0 +1,143 @@
+"""A report as one HTML page that needs nothing else: no network, no scripts, no fonts. It prints, and is light or dark as its reader is."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from gpuscaler.simulation.results.figures import AT_LEAST, FIGURES, by_policy, shown, spread
+from gpuscaler.simulation.results.page import plots, tables
+from gpuscaler.simulation.results.page.drawing import HATCH
+from gpuscaler.simulation.results.page.style import STYLE
+from gpuscaler.simulation.results.report import Inputs
+from gpuscaler.simulation.world.meter import Result
+
+#: Nothing is fetched, and nothing runs, whatever a trace's names are.
+POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+
+def report_page(
+    inputs: Inputs,
+    results: Sequence[Result],
+    *,
+    heading: str = "Simulation of",
+    lead: Mapping[str, Sequence[str]] | None = None,
+    annex: Mapping[str, Sequence[str]] | None = None,
+) -> str:
+    """The page. Plots show the first seed of each policy, tables all of them.
+
+    ``heading`` comes before the trace's name; ``lead`` after the summary and ``annex`` after the tables are lists of sentences under
+    their titles.
+    """
+    policies = by_policy(results)
+    first = [runs[0] for runs in policies.values()]
+    title = f"{heading} {inputs.trace}"
+    parts = [
+        f"<h1>{escape(title)}</h1>",
+        *_summary(inputs, policies),
+        *(part for words, sentences in (lead or {}).items() for part in _list(words, sentences)),
+        "<h2>Figures</h2>",
+        tables.figures(policies),
+        *_notes(results),
+        *_plots(first, inputs),
+        *_section("Waits", tables.classes(policies)),
+        *_section(
+            "Who paid for what",
+            tables.shares("namespace", {name: [one.namespaces for one in runs] for name, runs in policies.items()}),
+            tables.shares("user", {name: [one.users for one in runs] for name, runs in policies.items()}),
+        ),
+        *_section("Machines", tables.machines(policies)),
+        *_section("Services", tables.services(first)),
+        *_section("Pods that never ran", tables.unserved(first)),
+        *(part for words, sentences in (annex or {}).items() for part in _section(words, *_list("", sentences))),
+        *_inputs(inputs),
+    ]
+    body = "\n".join(part for part in parts if part)
+    return f"""<!DOCTYPE html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{POLICY}">
+<title>{escape(title)}</title>
+<style>{STYLE}</style>
+</head>
+<body>
+{HATCH}
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
+    jobs = f"{inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {_period(inputs.days)}, on the pools of {inputs.pools}."
+    seeds = f" Mean ± standard deviation of {inputs.seeds} seeds, from {inputs.seed} on." if inputs.seeds > 1 else f" Seed {inputs.seed}."
+    figure = next(one for one in FIGURES if one.key == "cost")
+    costs = "; ".join(f"{name} {shown(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
+    return [f"<p>{escape(jobs + seeds)}</p>", f"<p><strong>Cost: {escape(costs)}.</strong></p>"]
+
+
+def _period(days: float) -> str:
+    return f"{days:,.1f} days" if days >= 1 or not days else f"{24 * days:.1f} hours"
+
+
+def _notes(results: Sequence[Result]) -> list[str]:
+    if not any(result.wait.at_least for result in results):
+        return []
+    return [f'<p class="quiet">{escape(AT_LEAST)}</p>']
+
+
+def _plots(results: Sequence[Result], inputs: Inputs) -> list[str]:
+    seed = f" Seed {inputs.seed}." if inputs.seeds > 1 else ""
+    drawn = [
+        (
+            "Capacity against demand",
+            plots.capacity(results),
+            "Averages over equal stretches of time; what is between the areas is paid and idle, or booting.",
+        ),
+        ("Cost over time", plots.spending(results), "Dollars spent since the first submission."),
+        (
+            "Waiting times",
+            plots.waiting(results),
+            "The part of all pods that ran within a time, on a logarithmic scale. A line that ends below 100 % is of pods that never ran.",
+        ),
+        ("Machines over time", plots.machines(results), "From the bottom up in the order of the legend; hatched: spot."),
+    ]
+    return [
+        f"<h2>{escape(title)}</h2>\n<figure>{picture}\n<figcaption>{escape(words + seed)}</figcaption></figure>"
+        for title, picture, words in drawn
+        if picture is not None
+    ]
+
+
+def _section(title: str, *contents: str) -> list[str]:
+    return [f"<h2>{escape(title)}</h2>", *contents] if any(contents) else []
+
+
+def _inputs(inputs: Inputs) -> list[str]:
+    files = [("trace", inputs.trace), ("pools", inputs.pools), *(("spot markets", name) for name in inputs.spot)]
+    files += [("load of services", inputs.load)] if inputs.load else []
+    rows = [
+        *files,
+        ("GPU models", inputs.gpu_model),
+        ("kube-scheduler's scoring", inputs.scheduler_scoring),
+        ("steering", "on" if inputs.steering else "off"),
+        ("lower bound", inputs.lower_bound),
+        ("rows set aside", f"{inputs.set_aside:,}"),
+    ]
+    aside = [f"line {row['line']}: {row['reason']}" for row in inputs.set_aside_rows[:10]]
+    return [
+        "<h2>What went in</h2>",
+        tables.table("Inputs", ("", ""), rows, words=2),
+        *_list("Set aside:", aside),
+        *_list("Generated, not read from a file:", inputs.generated),
+        *_list("Derived:", inputs.derived),
+    ]
+
+
+def _list(title: str, entries: Sequence[str]) -> list[str]:
+    if not entries:
+        return []
+    head = [f"<p>{escape(title)}</p>"] if title else []
+    return [*head, "<ul>" + "".join(f"<li>{escape(one)}</li>" for one in entries) + "</ul>"]

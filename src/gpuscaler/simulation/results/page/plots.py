@@ -1,0 +1,191 @@
+"""The four plots of a report: GPUs paid and wanted, machines, and dollars over time, and how long pods waited."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+
+from gpuscaler.simulation.measures.fleet import STRETCHES
+from gpuscaler.simulation.results.chart import Bin, bins
+from gpuscaler.simulation.results.figures import SECONDS, exactly, shown
+from gpuscaler.simulation.results.page.drawing import (
+    LEFT,
+    RIGHT,
+    WIDTH,
+    Frame,
+    Key,
+    area,
+    band,
+    ceiling,
+    hours_below,
+    legend,
+    levels,
+    path,
+    picture,
+    steps,
+    text,
+    waits_below,
+)
+from gpuscaler.simulation.results.page.style import SERIES
+from gpuscaler.simulation.world.meter import Result
+
+PANEL, GAP, BELOW = 150.0, 34.0, 26.0
+TALL = 260.0
+
+#: Machines that share a band: what they are called, and their market.
+Kind = tuple[str, str]
+
+
+def capacity(results: Sequence[Result]) -> str | None:
+    """GPUs wanted, in use and paid over time, a panel for each result on one scale; None where there were no GPUs."""
+    results = [one for one in results if one.timeline]
+    data = [bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES) for one in results]
+    most = max((max(part.wanted, part.paid) for part in (part for one in data for part in one)), default=0.0)
+    if most <= 0:
+        return None
+    keys = (Key("used", "GPUs in use", box=True), Key("paid", "GPUs paid, not in use", box=True), Key("wanted", "GPUs wanted"))
+    parts, top = legend(keys, 0)
+    hours = max(_hours(one) for one in results)
+    for result, line in zip(results, data, strict=True):
+        frame = Frame(top + GAP, PANEL, hours, ceiling(most))
+        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame), *_gpus(line, frame, _hours(result))]
+        parts += hours_below(frame)
+        top = frame.bottom + BELOW
+    told = "; ".join(
+        f"{one.policy}: at most {max((part.wanted for part in line), default=0):,.0f} GPUs wanted and "
+        f"{max((part.paid for part in line), default=0):,.0f} paid"
+        for one, line in zip(results, data, strict=True)
+    )
+    return picture("capacity", title="GPUs paid against GPUs wanted over time", told=told, parts=parts, height=top)
+
+
+def _gpus(data: Sequence[Bin], frame: Frame, hours: float) -> list[str]:
+    if not data:
+        return []
+    paid, used, wanted = ([getattr(one, name) for one in data] for name in ("paid", "used", "wanted"))
+    return [
+        path("paid", area(paid, frame, hours)),
+        path("used", area(used, frame, hours)),
+        path("edge", steps(paid, frame, hours)),
+        path("wanted", steps(wanted, frame, hours)),
+    ]
+
+
+def machines(results: Sequence[Result]) -> str | None:
+    """Machines of every type and market over time, stacked, a panel for each result on one scale; None where there were none."""
+    results = [one for one in results if one.fleet]
+    if not results:
+        return None
+    kinds = _kinds(results)
+    stacks = [_stack(one, kinds) for one in results]
+    most = max(map(_most, stacks))
+    keys = [Key(f"band fill{number}", name, box=True, hatched=market == "spot") for number, (name, market) in enumerate(kinds)]
+    parts, top = legend(keys, 0)
+    hours = max(_hours(one) for one in results)
+    for result, stack in zip(results, stacks, strict=True):
+        frame = Frame(top + GAP, PANEL, hours, ceiling(most))
+        parts += [text(LEFT, frame.top - 10, result.policy, name=True), *levels(frame)]
+        parts += _bands(stack, frame, _hours(result))
+        parts += hours_below(frame)
+        top = frame.bottom + BELOW
+    told = "; ".join(f"{one.policy}: at most {_most(stack):,.0f} machines" for one, stack in zip(results, stacks, strict=True))
+    return picture("machines", title="Machines by type and market over time", told=told, parts=parts, height=top)
+
+
+def _bands(stack: Mapping[Kind, Sequence[float]], frame: Frame, hours: float) -> list[str]:
+    parts = []
+    floor = [0.0] * STRETCHES
+    for number, ((_, market), counts) in enumerate(stack.items()):
+        ceiling = [low + high for low, high in zip(floor, counts, strict=True)]
+        if any(counts):
+            drawn = band(floor, ceiling, frame, hours)
+            parts.append(path(f"band fill{number}", drawn))
+            if market == "spot":
+                parts.append(f'<path d="{drawn}" fill="url(#spot)"/>')
+        floor = ceiling
+    return parts
+
+
+def _most(stack: Mapping[Kind, Sequence[float]]) -> float:
+    return max(map(sum, zip(*stack.values(), strict=True)))
+
+
+def _kinds(results: Sequence[Result]) -> list[Kind]:
+    """The types and markets with most machine-hours, as parts of those of a result, and what the others are called."""
+    parts: dict[Kind, float] = {}
+    for result in results:
+        hours: dict[Kind, float] = defaultdict(float)
+        for row in result.machine_hours:
+            hours[_kind(row.instance_type, row.market)] += row.hours
+        for kind, own in hours.items():
+            parts[kind] = max(parts.get(kind, 0.0), own / sum(hours.values()))
+    ordered = sorted(parts, key=lambda kind: (-parts[kind], kind))
+    return ordered if len(ordered) <= SERIES else [*ordered[: SERIES - 1], ("other offerings", "")]
+
+
+def _kind(instance_type: str, market: str) -> Kind:
+    """A name has a market only where that is not on-demand."""
+    return instance_type if market == "on-demand" else f"{instance_type} ({market})", market
+
+
+def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
+    """Average numbers of machines in each stretch, for each of ``kinds``."""
+    stack = {kind: [0.0] * STRETCHES for kind in kinds}
+    for one in result.fleet:
+        kind = _kind(one.instance_type, one.market)
+        sums = stack[kind if kind in stack else kinds[-1]]
+        for number, count in enumerate(one.machines):
+            sums[number] += count
+    return stack
+
+
+def spending(results: Sequence[Result]) -> str | None:
+    """Dollars spent from the beginning on, a line for each result, and the bound that holds for all; None where nothing was spent."""
+    results = [one for one in results if one.timeline]
+    lines = [(one, bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES)) for one in results]
+    most = max((part.spent for _, line in lines for part in line), default=0.0)
+    if most <= 0:
+        return None
+    keys = [Key(f"line line{number % SERIES}", f"{one.policy}, ${one.cost:,.2f}") for number, one in enumerate(results)]
+    # Where services or failures make the work of one policy less than that of another, so are their bounds.
+    bound = min(one.lower_bound for one in results)
+    keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
+    parts, top = legend(keys, 0)
+    frame = Frame(top + 12, TALL, max(_hours(one) for one in results), ceiling(max(most, bound)))
+    parts += [*levels(frame, before="$"), *hours_below(frame)]
+    parts.append(path("bound", f"M{LEFT} {frame.y(bound):.1f}H{WIDTH - RIGHT}"))
+    for number, (one, line) in enumerate(lines):
+        hours = _hours(one)
+        drawn = "".join(f"L{frame.x(hours * (place + 1) / len(line)):.1f} {frame.y(part.spent):.1f}" for place, part in enumerate(line))
+        if drawn:
+            parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}"))
+    told = "; ".join(f"{one.policy} spent ${one.cost:,.2f}" for one in results)
+    return picture("spending", title="Dollars spent over time", told=told, parts=parts, height=frame.bottom + BELOW)
+
+
+def waiting(results: Sequence[Result]) -> str | None:
+    """The part of all pods that ran within a time, a line for each result; None where no pod ran."""
+    results = [one for one in results if one.wait_curve.seconds]
+    if not results:
+        return None
+    keys = [Key(f"line line{number % SERIES}", one.policy) for number, one in enumerate(results)]
+    parts, top = legend(keys, 0)
+    longest = max(one.wait_curve.seconds[-1] for one in results)
+    frame = Frame(top + 12, TALL, max(60.0, longest * 1.2), 100.0, logarithmic=True)
+    parts += [*levels(frame, after=" %"), *waits_below(frame)]
+    for number, one in enumerate(results):
+        curve = one.wait_curve
+        drawn = "".join(
+            f"H{frame.x(seconds):.1f}V{frame.y(100 * share):.1f}" for seconds, share in zip(curve.seconds, curve.shares, strict=True)
+        )
+        parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}H{WIDTH - RIGHT}"))
+    told = "; ".join(
+        f"{one.policy}: half of the pods ran within {_wait('p50', one)}, 95 of 100 within {_wait('p95', one)}" for one in results
+    )
+    return picture("waiting", title="Pods that ran within a time", told=told, parts=parts, height=frame.bottom + BELOW)
+
+
+def _wait(field: str, result: Result) -> str:
+    return shown(SECONDS, exactly(getattr(result.wait, field), at_least=field in result.wait.at_least))
+
+
+def _hours(result: Result) -> float:
+    return (result.ended - result.began) / 3600.0

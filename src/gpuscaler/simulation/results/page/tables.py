@@ -1,0 +1,140 @@
+"""The tables of a report's page. Whatever comes from outside (names of users, pools, files, reasons) is escaped here."""
+
+from collections.abc import Mapping, Sequence
+from html import escape
+
+from gpuscaler.simulation.measures.shares import Share
+from gpuscaler.simulation.results.figures import (
+    DOLLARS,
+    FIGURES,
+    HOURS,
+    SECONDS,
+    class_wait,
+    classes_of,
+    exactly,
+    mean_machines,
+    mean_shares,
+    shown,
+    spread,
+    told,
+)
+from gpuscaler.simulation.results.report import names_anybody
+from gpuscaler.simulation.world.meter import Result
+
+#: Rows before the rest is added up or counted.
+ROWS = 25
+
+Policies = Mapping[str, Sequence[Result]]
+
+
+def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """A table whose first ``words`` columns are words and whose others are numbers."""
+    if not rows:
+        return ""
+
+    def kind(number: int) -> str:
+        return ' class="text"' if number < words else ""
+
+    head = "".join(f'<th scope="col"{kind(number)}>{escape(one)}</th>' for number, one in enumerate(headings))
+    lines = []
+    for row in rows:
+        cells = "".join(f"<td{kind(number)}>{escape(one)}</td>" for number, one in enumerate(row[1:], 1))
+        lines.append(f'<tr><th scope="row">{escape(row[0])}</th>{cells}</tr>')
+    body = "\n".join(lines)
+    head = f"<caption>{escape(caption)}</caption>\n<thead><tr>{head}</tr></thead>"
+    region = f'<div class="scroll" tabindex="0" role="region" aria-label="{escape(caption)}">'
+    return f"{region}<table>{head}\n<tbody>\n{body}\n</tbody></table></div>"
+
+
+def figures(policies: Policies) -> str:
+    """All figures, side by side."""
+    results = [result for runs in policies.values() for result in runs]
+    rows = [(one.title, *(shown(one.unit, spread(one, runs)) for runs in policies.values())) for one in told(FIGURES, results)]
+    return table("All figures, by policy", ("", *policies), rows)
+
+
+def classes(policies: Policies) -> str:
+    """Waits by what a pod takes."""
+    results = [result for runs in policies.values() for result in runs]
+    rows = []
+    for name in classes_of(results):
+        for policy, runs in policies.items():
+            kinds = [one for run in runs for one in run.wait_by_class if one.pod_class == name]
+            if kinds:
+                counts = (f"{sum(one.pods for one in kinds) / len(kinds):,.0f}", f"{sum(one.served for one in kinds) / len(kinds):,.0f}")
+                waits = (shown(SECONDS, class_wait(name, field, runs)) for field in ("mean", "p50", "p95", "p99"))
+                rows.append((name, policy, *counts, *waits))
+    headings = ("a pod takes", "policy", "pods", "that ran", "mean wait", "median", "95 of 100 below", "99 of 100 below")
+    return table("Waits by what a pod takes", headings, rows, words=2)
+
+
+def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
+    """Cost and GPU-hours by user or namespace; nothing where the trace names nobody."""
+    divided = {name: mean_shares(runs) for name, runs in policies.items() if any(names_anybody(one) for one in runs)}
+    if not divided:
+        return ""
+    names = list(dict.fromkeys(share.name for one in divided.values() for share in one.values() if share.name is not None))
+    groups: list[tuple[str, list[str | None]]] = [(name or "(not said)", [name]) for name in names[:ROWS]]
+    if names[ROWS:]:
+        groups.append((f"{len(names) - ROWS} more", list(names[ROWS:])))
+    groups.append(("nobody: boot and idle time", [None]))
+    rows = []
+    for title, members in groups:
+        sums = []
+        for one in divided.values():
+            found = [one[name] for name in members if name in one]
+            sums.append(shown(DOLLARS, exactly(sum(share.cost for share in found))))
+            sums.append(shown(HOURS, exactly(sum(share.gpu_hours for share in found))))
+        rows.append((title, *sums))
+    headings = [words for name in divided for words in (f"{name}, cost", "GPU-hours")]
+    return table(f"Cost by {kind}: each pays for the part of a machine that its pods held", ("", *headings), rows)
+
+
+def machines(policies: Policies) -> str:
+    """Machine-hours by offering."""
+    rows = []
+    left = 0
+    for policy, runs in policies.items():
+        found = mean_machines(runs)
+        left += max(0, len(found) - ROWS)
+        for row in found[:ROWS]:
+            numbers = (f"{row.machines:,}", f"{row.hours:,.1f}", shown(DOLLARS, exactly(row.cost)))
+            rows.append((policy, row.pool, row.instance_type, row.market, row.zone, *numbers))
+    more = f"; {left:,} more offerings are in report.json" if left else ""
+    headings = ("policy", "pool", "type", "market", "zone", "machines", "hours", "cost")
+    return table(f"Machine-hours by offering{more}", headings, rows, words=5)
+
+
+def services(runs: Sequence[Result]) -> str:
+    """How services fared, under each policy."""
+    rows = [
+        (
+            one.name,
+            result.policy,
+            f"{one.served / one.load:.2%}" if one.load else "-",
+            f"{one.replica_hours:,.1f}",
+            f"{one.ready_hours:,.1f}",
+            f"{one.most_replicas:,}",
+            f"{one.rescales:,}",
+        )
+        for result in runs
+        for one in result.services[:ROWS]
+    ]
+    left = sum(max(0, len(result.services) - ROWS) for result in runs)
+    more = f"; {left:,} more are in report.json" if left else ""
+    return table(
+        f"Services{more}",
+        ("service", "policy", "load served", "replica-hours", "of them ready", "most replicas", "rescaled"),
+        rows,
+        words=2,
+    )
+
+
+def unserved(runs: Sequence[Result]) -> str:
+    """Why pods never ran."""
+    items = "".join(
+        f"<li>{escape(result.policy)}: {one.pods:,} {'pod' if one.pods == 1 else 'pods'}: {escape(one.reason)}</li>"
+        for result in runs
+        for one in result.unserved_reasons[:5]
+    )
+    return f"<ul>{items}</ul>" if items else ""

@@ -1,0 +1,1 @@
+"""Workloads and spot markets: read from published traces, recorded, or drawn."""

@@ -1,0 +1,96 @@
+"""Microsoft's Philly trace (ATC 2019), github.com/msr-fiddle/philly-traces: ``cluster_job_log``, a list of JSON objects."""
+
+import json
+import math
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gpuscaler.simulation.traces.formats.fields import identity, label, lasting, moment
+from gpuscaler.simulation.traces.jobs import Job, TraceError, shown
+
+NEEDED = ("jobid", "submitted_time", "attempts")
+_BETWEEN = re.compile(r"[\s,\[\]]*")
+
+
+class Server(msgspec.Struct, frozen=True, gc=False):
+    """The GPUs that an attempt had on one server."""
+
+    gpus: tuple[str, ...]
+
+
+class Attempt(msgspec.Struct, frozen=True, gc=False):
+    """One time that a job ran; the scheduler's log may have missed when."""
+
+    start_time: str | None = None
+    end_time: str | None = None
+    detail: tuple[Server, ...] = ()
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    jobid: str
+    submitted_time: str
+    attempts: tuple[Attempt, ...]
+    user: str | None = None
+    vc: str | None = None
+
+
+def entries(text: str, path: Path) -> Iterator[tuple[int, Any]]:
+    """The objects of a list, or one after the other, with the line where each begins."""
+    decoder = json.JSONDecoder()
+    line, place = 1, 0
+    while True:
+        found = _BETWEEN.match(text, place)
+        start = found.end() if found else place
+        line += text.count("\n", place, start)
+        if start == len(text):
+            return
+        try:
+            entry, place = decoder.raw_decode(text, start)
+        except json.JSONDecodeError as error:
+            raise TraceError(f"{path}:{line + text.count(chr(10), start, error.pos)}: not JSON ({error.msg})") from error
+        except (ValueError, RecursionError) as error:
+            # Numbers with thousands of digits, and thousands of brackets within each other.
+            raise TraceError(f"{path}:{line}: JSON that cannot be a job ({error})") from error
+        yield line, entry
+        line += text.count("\n", start, place)
+
+
+def check(entry: Any, path: Path) -> None:
+    """Raise :class:`TraceError` when the first entry of a file is none of a job log."""
+    keys = list(entry) if isinstance(entry, dict) else []
+    missing = [key for key in NEEDED if key not in keys]
+    if missing:
+        seen = shown(keys) or "no object"
+        wanted = "key " + missing[0] if len(missing) == 1 else "keys " + ", ".join(missing)
+        raise TraceError(f"{path}: {wanted} missing in the first entry; seen: {seen}; read as cluster_job_log of the Philly trace")
+
+
+def job(entry: Any) -> Job:
+    """A job. It runs as long as all its attempts together, on the GPUs of its last one, in pods of equal size."""
+    try:
+        known = msgspec.convert(entry, Entry)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
+    ran = [one for one in known.attempts if _logged(one.start_time) and _logged(one.end_time)]
+    servers = [len(server.gpus) for server in (ran[-1].detail if ran else ()) if server.gpus]
+    if not servers:
+        raise ValueError(f"attempts has {len(known.attempts)} attempts, expected one with a start, an end and GPUs")
+    each = math.gcd(*servers)
+    return Job(
+        id=identity(known.jobid, "jobid"),
+        submit=moment(known.submitted_time, "submitted_time"),
+        duration=sum(lasting(moment(str(one.end_time), "end_time") - moment(str(one.start_time), "start_time"), "attempt") for one in ran),
+        pods=sum(servers) // each,
+        gpus=each,
+        user=label(known.user or "", "user"),
+        namespace=label(known.vc or "", "vc"),
+    )
+
+
+def _logged(text: str | None) -> bool:
+    """Whether the log has a time: it writes null, or the word None."""
+    return text not in {None, "", "None"}

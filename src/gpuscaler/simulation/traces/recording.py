@@ -1,0 +1,318 @@
+"""A trace of what really happened: pods and machines as they came and went, told one after the other.
+
+Second 0 is the Monday before the recording began, so that days of the week are kept. What is still there when rows are asked for has what
+is known so far; :meth:`Recording.resume` goes on from such rows.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from gpuscaler.model.accelerators import gpus_in, gpus_of
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.well_known import GPU_PRODUCT
+from gpuscaler.simulation.traces.formats.tidy import COLUMNS, MORE_COLUMNS
+from gpuscaler.simulation.traces.jobs import MIB
+from gpuscaler.simulation.traces.machine_prices import Offer
+from gpuscaler.simulation.traces.traces import MONDAY, WEEK
+
+#: Columns of the trace, and of the machines beside it. What `simulate` does not use comes last.
+JOB_COLUMNS = (*COLUMNS, *MORE_COLUMNS, "start_s", "status", "trace", "pod_uids")
+MACHINE_COLUMNS = (
+    "node", "pool", "market", "instance_type", "zone", "gpus", "begin_s", "end_s", "usd_per_hour", "price_source", "status", "trace", "uid",
+)  # fmt: skip
+#: What the column ``trace`` begins with.
+RECORDED = "recorded from "
+#: What is there still, and what is over.
+THERE, OVER = "there", "over"
+#: Owners whose pods come with a node, and not with work.
+OF_NODES = frozenset({"DaemonSet", "Node"})
+BEFORE, UNSEEN, RUNNING = "was there before the recording", "ended while nothing was recorded", "ran on after the recording"
+
+Row = tuple[object, ...]
+#: Namespace and name of a gang, and what one of its pods asks for: GPUs, millicores, bytes.
+Gang = tuple[str, str, tuple[int, int, int]]
+
+
+@dataclass(slots=True)
+class Work:
+    """A pod, or a gang of them: one row. Times are seconds since second 0; ``start`` is None until all that are there have started."""
+
+    id: str
+    submit: float
+    size: tuple[int, int, int]
+    models: tuple[str, ...]
+    priority: int
+    namespace: str
+    gang: Gang | None = None
+    notes: set[str] = field(default_factory=set)
+    start: float | None = None
+    end: float = 0.0
+    over: bool = False
+    most: int = 0
+    uids: set[str] = field(default_factory=set)
+    alive: set[str] = field(default_factory=set)
+    started: set[str] = field(default_factory=set)
+
+
+@dataclass(slots=True)
+class Machine:
+    """A node's machine: one row."""
+
+    node: str
+    uid: str
+    offer: Offer
+    gpus: int
+    begin: float
+    end: float = 0.0
+    over: bool = False
+
+    @property
+    def dollars(self) -> float | None:
+        """What it cost between ``begin`` and ``end``; None where its price is not known."""
+        return None if self.offer.price is None else self.offer.price * (self.end - self.begin) / 3600
+
+
+class Recording:
+    """Takes in pods and nodes as they change; ``now`` is always in seconds since the epoch.
+
+    ``offer_of`` tells how a node's machine was bought. ``unserved`` counts pods that went without ever having started.
+    """
+
+    def __init__(self, *, began: float, offer_of: Callable[[Node], Offer]) -> None:
+        self.began = began
+        self.unserved = 0
+        #: Rows that will not change any more.
+        self.over: list[Row] = []
+        self.machines: list[Machine] = []
+        self._offer_of = offer_of
+        self._uids: dict[str, str] = {}
+        #: Pods that have ended and are there still; whatever their status says later, they do not begin again.
+        self._finished: dict[str, str] = {}
+        self._work: dict[str, Work] = {}
+        self._there: dict[str, Work] = {}
+        self._gangs: dict[Gang | None, Work] = {}
+        self._nodes: dict[str, Machine] = {}
+        #: What rows of an earlier recording say is there; what is not seen again ended meanwhile.
+        self._awaited: set[str] = set()
+        #: Whether everything that was there at the beginning has been told.
+        self._settled = False
+
+    @property
+    def origin(self) -> float:
+        """Second 0, in seconds since the epoch."""
+        return (self.began - MONDAY) // WEEK * WEEK + MONDAY
+
+    @property
+    def trace(self) -> str:
+        return f"{RECORDED}{datetime.fromtimestamp(self.began, UTC).isoformat()}"
+
+    # Pods
+
+    def pod(self, key: str, pod: Pod | None, now: float) -> None:
+        """The pod ``namespace/name`` is this now, or gone."""
+        at = now - self.origin
+        before = self._uids.get(key)
+        if before is not None and (pod is None or pod.uid != before):
+            self._leave(before, at)
+            del self._uids[key]
+        if pod is None or pod.uid != self._finished.get(key):
+            self._finished.pop(key, None)
+        if pod is None or pod.options.mirror or pod.owner.kind in OF_NODES or key in self._finished:
+            return
+        self._awaited.discard(pod.uid)
+        if pod.finished:
+            self._finished[key] = pod.uid
+            self._leave(pod.uid, at)
+            return
+        self._uids[key] = pod.uid
+        gang = gang_of(pod)
+        work = self._work.get(pod.uid) or self._join(pod, gang, at)
+        if gang is not None:
+            # Said here too, since a row that is gone on with does not say it.
+            work.gang = gang
+            self._gangs[gang] = work
+        work.alive.add(pod.uid)
+        if pod.phase == "Running" and pod.uid not in work.started:
+            self._start(work, pod, at)
+
+    def _join(self, pod: Pod, gang: Gang | None, at: float) -> Work:
+        """The row of a pod that is new: its own, or that of its gang, of which at least one other is there."""
+        work = self._gangs.get(gang)
+        if work is None:
+            name = pod.options.gang or pod.name
+            work = Work(
+                # Traces take names of 240 characters at most; the uid keeps them apart.
+                id=f"{pod.namespace}.{name}"[:230] + f".{pod.uid[:8]}",
+                submit=max(self.began, pod.created or at + self.origin) - self.origin,
+                size=size_of(pod),
+                models=models_of(pod),
+                priority=pod.spec.priority or 0,
+                namespace=pod.namespace,
+            )
+            if pod.created < int(self.began):
+                work.notes.add(BEFORE)
+            self._there[work.id] = work
+        work.uids.add(pod.uid)
+        self._work[pod.uid] = work
+        return work
+
+    def _start(self, work: Work, pod: Pod, at: float) -> None:
+        # When one began that runs already when the recording does, only its kubelet knows.
+        known = pod.started - self.origin if pod.started and not self._settled else at
+        work.started.add(pod.uid)
+        running = len(work.alive & work.started)
+        if running > work.most:
+            # A gang works once all of it is there. Members that replace others come later, and change nothing.
+            work.most = running
+            work.start = max(work.submit, work.start or 0.0, known)
+
+    def _leave(self, uid: str, at: float) -> None:
+        work = self._work.pop(uid, None)
+        if work is None or work.over:
+            return
+        work.alive.discard(uid)
+        if not work.alive:
+            work.over, work.end = True, at
+            del self._there[work.id]
+            self._gangs.pop(work.gang, None)
+            if work.start is None:
+                self.unserved += len(work.uids)
+            else:
+                self.over.append(self._row(work))
+
+    # Machines
+
+    def node(self, name: str, node: Node | None, now: float) -> None:
+        """The node is this now, or gone."""
+        at = now - self.origin
+        known = self._nodes.get(name)
+        if known is not None and (node is None or node.uid != known.uid):
+            known.over, known.end = True, at
+            del self._nodes[name]
+            known = None
+        if node is None:
+            return
+        self._awaited.discard(node.uid)
+        gpus = gpus_of(node.allocatable, node.labels)
+        if known is None:
+            begin = max(self.began, node.created or now) - self.origin
+            self._nodes[name] = known = Machine(name, node.uid, self._offer_of(node), gpus, begin)
+            self.machines.append(known)
+        elif not known.offer.instance_type:
+            # A cloud's own controller adds these labels to a node that has registered.
+            known.offer = self._offer_of(node)
+        known.gpus = max(known.gpus, gpus)
+
+    # Rows
+
+    def settle(self) -> None:
+        """Everything that is there has been told: what earlier rows say is there, and is not, ended when it was last seen."""
+        for uid in self._awaited:
+            work = self._work.get(uid)
+            if work is not None:
+                work.notes.add(UNSEEN)
+                self._leave(uid, work.end)
+        for name in [name for name, machine in self._nodes.items() if machine.uid in self._awaited]:
+            self._nodes.pop(name).over = True
+        self._awaited.clear()
+        self._settled = True
+
+    def until(self, now: float) -> None:
+        """What is there is known to be there until ``now``."""
+        for work in self._there.values():
+            work.end = now - self.origin
+        for machine in self._nodes.values():
+            machine.end = now - self.origin
+
+    def open_rows(self) -> Iterator[Row]:
+        """Rows of what has started and is there still; with those of ``over``, all of :data:`JOB_COLUMNS`."""
+        return (self._row(work) for work in self._there.values() if work.start is not None)
+
+    def _row(self, work: Work) -> Row:
+        gpus, cpu, memory = work.size
+        start = work.start or 0.0
+        notes = work.notes if work.over else {*work.notes, RUNNING}
+        length = round(max(0.0, work.end - start), 3)
+        amounts = (work.most, gpus, 1000, cpu, -(-memory // MIB))
+        told = ("|".join(work.models), work.priority, "", work.namespace, "; ".join(sorted(notes)))
+        rest = (round(start, 3), OVER if work.over else THERE, self.trace, "|".join(sorted(work.uids)))
+        return (work.id, round(work.submit, 3), length, *amounts, *told, *rest)
+
+    def machine_rows(self) -> Iterator[Row]:
+        """Rows of :data:`MACHINE_COLUMNS`."""
+        for one in self.machines:
+            offer, price = one.offer, one.offer.price
+            times = (round(one.begin, 3), round(one.end, 3), "" if price is None else price, offer.source)
+            rest = (OVER if one.over else THERE, self.trace, one.uid)
+            yield (one.node, offer.pool, offer.market, offer.instance_type, offer.zone, one.gpus, *times, *rest)
+
+    def resume(self, jobs: Iterable[Mapping[str, str]], machines: Iterable[Mapping[str, str]]) -> None:
+        """Go on from rows that were written before. Raises ValueError or KeyError for rows that were not."""
+        for row in jobs:
+            self._begin(row)
+            self._resume_work(row)
+        for row in machines:
+            self._begin(row)
+            self._resume_machine(row)
+
+    def _begin(self, row: Mapping[str, str]) -> None:
+        """The earlier recording's beginning is this one's."""
+        began, told = row["trace"].removeprefix(RECORDED), row["trace"]
+        if began == told:
+            raise ValueError(f"saw {told!r} in the column trace, expected {RECORDED}…")
+        self.began = datetime.fromisoformat(began).timestamp()
+
+    def _resume_work(self, row: Mapping[str, str]) -> None:
+        if row["status"] == OVER:
+            self.over.append(tuple(row.values()))
+            return
+        uids = set(row["pod_uids"].split("|"))
+        start, memory = float(row["start_s"]), int(row["mem_mib"]) * MIB
+        work = Work(
+            id=row["job_id"],
+            submit=float(row["submit_s"]),
+            size=(int(row["gpus_per_pod"]), int(row["cpu_milli"]), memory),
+            models=tuple(filter(None, row["gpu_model"].split("|"))),
+            priority=int(row["priority"]),
+            namespace=row["namespace"],
+            notes=set(filter(None, row["note"].split("; "))) - {RUNNING},
+            start=start,
+            end=start + float(row["duration_s"]),
+            most=int(row["n_pods"]),
+            uids=uids,
+            alive=set(uids),
+            started=set(uids),
+        )
+        self._there[work.id] = work
+        self._work.update(dict.fromkeys(uids, work))
+        self._awaited |= uids
+
+    def _resume_machine(self, row: Mapping[str, str]) -> None:
+        price = float(row["usd_per_hour"]) if row["usd_per_hour"] else None
+        offer = Offer(row["pool"], row["market"], row["instance_type"], row["zone"], price, row["price_source"])
+        over = row["status"] == OVER
+        begin, end = float(row["begin_s"]), float(row["end_s"])
+        machine = Machine(row["node"], row["uid"], offer, int(row["gpus"]), begin, end, over)
+        self.machines.append(machine)
+        if not over:
+            self._nodes[machine.node] = machine
+            self._awaited.add(machine.uid)
+
+
+def size_of(pod: Pod) -> tuple[int, int, int]:
+    """GPUs, millicores and bytes that a pod requests."""
+    requests = pod.spec.requests
+    return gpus_in(requests), requests.get("cpu", 0), requests.get("memory", 0)
+
+
+def gang_of(pod: Pod) -> Gang | None:
+    """The gang whose pods are one row with this one; None for a pod that is a row of its own."""
+    return (pod.namespace, pod.options.gang, size_of(pod)) if pod.options.gang else None
+
+
+def models_of(pod: Pod) -> tuple[str, ...]:
+    """The GPU products that a pod's node selector allows; empty where any would do."""
+    wanted = dict(pod.spec.node_selector).get(GPU_PRODUCT)
+    return () if wanted is None else (wanted,)

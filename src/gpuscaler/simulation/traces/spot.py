@@ -1,0 +1,162 @@
+"""Series of spot markets: tidy CSV files of availability or of prices, gzip or plain.
+
+A file of availability has a row for each change: ``zone, instance_type, max_nodes_probed, t_s, nodes_available`` (and ``kind, dataset,
+sample_gap_s`` where there are several). A file of prices has a row for each day and place: ``date, instance_type, region,
+on_demand_usd_h, spot_usd_h``. Which of the two a file is, its header says.
+"""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import date
+from pathlib import Path
+
+from msgspec import Struct
+
+from gpuscaler.simulation.cloud.markets import Steps
+from gpuscaler.simulation.traces.jobs import KEPT_ROWS, BadRow, TraceError, fields_of, header_of, opened, rows_of
+
+AVAILABILITY_COLUMNS = ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available")
+PRICE_COLUMNS = ("date", "instance_type", "region", "on_demand_usd_h", "spot_usd_h")
+#: How long the last value of a series holds, where nothing says how often it was sampled: seconds of availability, of prices.
+LAST_SAMPLE, LAST_PRICE = 195.0, 7 * 86_400.0
+#: A value that the file leaves out: the one before goes on, and as the last it only says when the series ends.
+UNKNOWN = float("nan")
+MOST_NODES, MOST_DOLLARS, MOST_SECONDS = 1e6, 1e6, 1e11
+
+
+class SpotError(TraceError):
+    """A spot file or a map that cannot be used as a whole; the message names the file, what was seen and what was expected."""
+
+
+class Series(Struct, frozen=True, gc=False):
+    """Values of one market from second 0 on: ``steps`` are (second, value); they begin anew after ``period`` seconds.
+
+    ``name`` is how a map names it; ``place`` is a zone (availability) or a region (prices).
+    """
+
+    name: str
+    instance_type: str
+    place: str
+    steps: tuple[tuple[float, float], ...]
+    period: float
+
+    def as_steps(self, *, shift: float = 0.0, factor: float = 1.0) -> Steps:
+        times, values = zip(*self.steps, strict=True)
+        return Steps(times, (value * factor for value in values), period=self.period, shift=shift)
+
+    @property
+    def mean(self) -> float:
+        """The average over time."""
+        return self.as_steps().integral(0.0, self.period) / self.period
+
+
+class SpotFile(Struct, frozen=True, gc=False):
+    """What a file holds.
+
+    Series of ``availability`` (machines; infinity where as many as were ever asked for came), of ``spot`` prices and of ``on_demand``
+    prices (US dollars per hour). ``set_aside`` counts malformed rows, ``bad_rows`` are the first of them.
+    """
+
+    name: str
+    availability: tuple[Series, ...] = ()
+    spot: tuple[Series, ...] = ()
+    on_demand: tuple[Series, ...] = ()
+    set_aside: int = 0
+    bad_rows: tuple[BadRow, ...] = ()
+
+
+#: A row as (name, instance type, place, second, values)
+Row = tuple[str, str, str, float, tuple[float, ...]]
+
+
+def read_spot(path: Path) -> SpotFile:
+    """Read a file of availability or of prices. A malformed row is set aside; a file of the wrong shape raises :class:`SpotError`."""
+    rows: list[Row] = []
+    bad: list[BadRow] = []
+    count = 0
+    with opened(path) as text:
+        read = rows_of(text)
+        header = header_of(read)
+        prices = "date" in header or "spot_usd_h" in header
+        parse = _priced if prices else _available
+        _check(header, PRICE_COLUMNS if prices else AVAILABILITY_COLUMNS, path)
+        for line, row in read:
+            try:
+                rows.append(parse(dict(zip(header, map(str.strip, fields_of(row, len(header))), strict=True))))
+            except ValueError as error:
+                count += 1
+                if len(bad) < KEPT_ROWS:
+                    bad.append(BadRow(line, str(error)))
+    if not rows:
+        why = f"; the first problem is in line {bad[0].line}: {bad[0].reason}" if bad else ""
+        raise SpotError(f"{path}: no usable row, expected at least one{why}")
+    if prices:
+        return SpotFile(
+            path.name, spot=_series(rows, 1, LAST_PRICE), on_demand=_series(rows, 0, LAST_PRICE), set_aside=count, bad_rows=tuple(bad)
+        )
+    return SpotFile(path.name, availability=_series(rows, 0, LAST_SAMPLE), set_aside=count, bad_rows=tuple(bad))
+
+
+def _check(header: Sequence[str], wanted: Sequence[str], path: Path) -> None:
+    missing = [name for name in wanted if name not in header]
+    if missing:
+        what = "column " + missing[0] if len(missing) == 1 else "columns " + ", ".join(missing)
+        seen = ", ".join(header[:20]) if any(header) else "no header"
+        raise SpotError(f"{path}: {what} missing; seen: {seen}. See docs/reference/spot-markets.md for the columns of spot files")
+
+
+def _available(row: Mapping[str, str]) -> Row:
+    kind = row.get("kind", "")
+    if kind not in ("", "availability"):
+        raise ValueError(f"kind is {kind[:40]!r}, expected availability")
+    most = _number(row, "max_nodes_probed", most=MOST_NODES)
+    nodes = _number(row, "nodes_available", most=MOST_NODES) if row["nodes_available"] else UNKNOWN
+    # All that were asked for came: nobody knows how many more there were.
+    machines = float("inf") if nodes >= most > 0 else nodes
+    name = "/".join(filter(None, (row.get("dataset", ""), row["zone"], row["instance_type"])))
+    return name, _named(row, "instance_type"), _named(row, "zone"), _number(row, "t_s", most=MOST_SECONDS), (machines,)
+
+
+def _priced(row: Mapping[str, str]) -> Row:
+    try:
+        day = date.fromisoformat(row["date"])
+    except ValueError:
+        raise ValueError(f"date is {row['date'][:40]!r}, expected one such as 2026-11-21") from None
+    names = ("on_demand_usd_h", "spot_usd_h")
+    prices = tuple(_number(row, name, most=MOST_DOLLARS) if row[name] else UNKNOWN for name in names)
+    if not all(prices):
+        raise ValueError("a price is 0, expected US dollars per hour")
+    name = f"{row['instance_type']}/{row['region']}"
+    return name, _named(row, "instance_type"), _named(row, "region"), day.toordinal() * 86_400.0, prices
+
+
+def _named(row: Mapping[str, str], name: str) -> str:
+    if not row[name]:
+        raise ValueError(f"{name} is empty, expected a name")
+    return row[name]
+
+
+def _number(row: Mapping[str, str], name: str, *, most: float) -> float:
+    try:
+        number = float(row[name])
+    except ValueError:
+        raise ValueError(f"{name} is {row[name][:40]!r}, expected a number") from None
+    if not 0 <= number <= most:
+        raise ValueError(f"{name} is {row[name][:40]}, expected a number from 0 to {most:.0f}")
+    return number
+
+
+def _series(rows: Iterable[Row], value: int, last: float) -> tuple[Series, ...]:
+    """Rows as series, each from its own first row on; of two rows of one moment the later in the file counts."""
+    groups: dict[tuple[str, str, str], dict[float, float]] = {}
+    for name, instance_type, place, at, values in rows:
+        groups.setdefault((name, instance_type, place), {})[at] = values[value]
+    found = []
+    for (name, instance_type, place), points in sorted(groups.items()):
+        moments = sorted(points)
+        steps = [(at, points[at]) for at in moments if not math.isnan(points[at])]
+        if steps:
+            start = steps[0][0]
+            end = moments[-1] if math.isnan(points[moments[-1]]) else moments[-1] + last
+            found.append(Series(name, instance_type, place, tuple((at - start, amount) for at, amount in steps), end - start))
+    return tuple(found)

@@ -1,0 +1,156 @@
+"""Which series drives which offering's market: its own, what a map says, or one that a seed draws."""
+
+import random
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+import yaml
+from msgspec import Struct
+
+from gpuscaler.catalogue.zones import region_of
+from gpuscaler.model.pools import Offering, Policy
+from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
+
+
+class Choice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
+    """What a map says of offerings: the series of their availability and price, by name, and how far into them a run begins."""
+
+    availability: str = ""
+    price: str = ""
+    shift: float = 0.0
+
+
+#: Patterns of "instance type/zone", with ``*`` for anything, in the order in which they are tried.
+SpotMap = Mapping[str, Choice]
+
+
+def read_spot_map(path: Path) -> SpotMap:
+    """A YAML or JSON file of lines such as ``g5.*/us-east-1a: us-east-1c``, or with ``{availability: …, price: …, shift: …}``."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SpotError(f"{path}: saw {error.strerror}, expected a readable file (--spot-map)") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise SpotError(f"{path}: not YAML or JSON: {error}") from error
+    if not isinstance(content, dict):
+        raise SpotError(f"{path}: saw no mapping, expected lines such as g5.*/us-east-1a: us-east-1c")
+    found: dict[str, Choice] = {}
+    for pattern, chosen in content.items():
+        try:
+            found[str(pattern)] = msgspec.convert({"availability": chosen} if isinstance(chosen, str) else chosen, Choice)
+        except msgspec.ValidationError as error:
+            raise SpotError(f"{path}: {pattern}: {error}; expected a series, or availability, price and shift") from error
+    return found
+
+
+def markets_of(
+    policy: Policy, files: Sequence[SpotFile], *, seed: int, began: float, spot_map: SpotMap | None = None
+) -> tuple[Markets, list[str]]:
+    """The markets of the spot offerings of ``policy``, and notes on what was derived for whom.
+
+    An offering has the series of its own instance type and zone (region, for prices) where there is one; else what ``spot_map`` says; else
+    one that ``seed`` draws, begun at a moment that it draws too. Drawn prices are relative: the offering's own price stands for the
+    series' average. Raises :class:`SpotError` where the map names no series.
+    """
+    choose = _Chooser(files, seed, spot_map or {})
+    capacity: dict[Key, Steps] = {}
+    prices: dict[Key, Steps] = {}
+    for offering in (offering for pool in policy.pools for offering in pool.offerings):
+        region = region_of(offering.zone, policy.region)
+        if offering.market == "spot":
+            choose.availability(offering, capacity)
+            choose.price(offering, region, prices)
+        elif offering.market == "on-demand":
+            own = choose.own(choose.on_demand, offering.instance_type, region)
+            if own is not None:
+                prices[offering.key] = own.as_steps()
+    return Markets(capacity, prices, began=began), choose.notes()
+
+
+def derived_markets(policy: Policy, files: Sequence[SpotFile], *, seed: int, spot_map: SpotMap) -> list[str]:
+    """What a report says of the markets: whose series were drawn, and which rows of the files were set aside."""
+    notes = markets_of(policy, files, seed=seed, began=0.0, spot_map=spot_map)[1]
+    for file in files:
+        if file.set_aside:
+            first = file.bad_rows[0]
+            rows = "row" if file.set_aside == 1 else "rows"
+            notes.append(f"{file.name}: {file.set_aside:,} malformed {rows} set aside, the first in line {first.line}: {first.reason}")
+    return notes
+
+
+class _Chooser:
+    def __init__(self, files: Sequence[SpotFile], seed: int, spot_map: SpotMap) -> None:
+        self._available = [series for file in files for series in file.availability]
+        self._spot = [series for file in files for series in file.spot]
+        self.on_demand = [series for file in files for series in file.on_demand]
+        self._seed = seed
+        self._map = spot_map
+        self._drawn = {"availability": 0, "price": 0}
+        for choice in spot_map.values():
+            if choice.availability:
+                _by_name(self._available, choice.availability)
+            if choice.price:
+                _by_name(self._spot, choice.price)
+
+    @staticmethod
+    def own(series: Sequence[Series], instance_type: str, place: str) -> Series | None:
+        return next((one for one in series if one.instance_type == instance_type and one.place == place), None)
+
+    def availability(self, offering: Offering, found: dict[Key, Steps]) -> None:
+        if not self._available:
+            return
+        choice = self._mapped(offering)
+        own = self.own(self._available, offering.instance_type, offering.zone)
+        if choice is not None and choice.availability:
+            found[offering.key] = _by_name(self._available, choice.availability).as_steps(shift=choice.shift)
+        elif own is not None:
+            found[offering.key] = own.as_steps()
+        else:
+            series, shift = self._draw("availability", self._available, offering)
+            found[offering.key] = series.as_steps(shift=shift)
+
+    def price(self, offering: Offering, region: str, found: dict[Key, Steps]) -> None:
+        if not self._spot:
+            return
+        choice = self._mapped(offering)
+        own = self.own(self._spot, offering.instance_type, region)
+        if choice is not None and choice.price:
+            series, shift = _by_name(self._spot, choice.price), choice.shift
+        elif own is not None:
+            found[offering.key] = own.as_steps()
+            return
+        else:
+            series, shift = self._draw("price", self._spot, offering)
+        found[offering.key] = series.as_steps(shift=shift, factor=offering.price / series.mean)
+
+    def notes(self) -> list[str]:
+        what = {"availability": "spot availability", "price": "spot price, relative to its average,"}
+        return [
+            f"{what[kind]} of {count} offerings: each the series of another market, begun at another moment, both drawn by the seed"
+            for kind, count in self._drawn.items()
+            if count
+        ]
+
+    def _mapped(self, offering: Offering) -> Choice | None:
+        name = f"{offering.instance_type}/{offering.zone}"
+        return next((choice for pattern, choice in self._map.items() if fnmatchcase(name, pattern)), None)
+
+    def _draw(self, kind: str, series: Sequence[Series], offering: Offering) -> tuple[Series, float]:
+        # Pools do not matter to a market: the same type in the same zone runs dry in all of them at once.
+        luck = random.Random(f"{self._seed}/{kind}/{offering.instance_type}/{offering.zone}")
+        self._drawn[kind] += 1
+        chosen = luck.choice(series)
+        return chosen, luck.uniform(0.0, chosen.period)
+
+
+def _by_name(series: Sequence[Series], name: str) -> Series:
+    """The series with a name, or with a part of a name that no other has."""
+    found = [one for one in series if one.name == name] or [one for one in series if name in one.name.split("/")]
+    if len(found) == 1:
+        return found[0]
+    known = ", ".join(one.name for one in (found or series)[:8])
+    seen = "several series" if found else "no series"
+    raise SpotError(f"--spot-map: {name!r} names {seen}, expected one of {known}")

@@ -1,0 +1,105 @@
+"""Carrying out decisions in the simulated world, as a controller does in a real one."""
+
+from gpuscaler.planning.plans import Placement, Removal
+from gpuscaler.simulation.world.autoscaler import Decisions
+from gpuscaler.simulation.world.ledger import Drain
+from gpuscaler.simulation.world.world import World
+
+#: Exclusions that time can lift. A pod that every pool excludes for another reason is never served.
+PASSING = frozenset({"limit", "price", "market", "gang", "topology", "port", "volume"})
+
+
+def carry_out(decisions: Decisions, world: World, now: float) -> bool:
+    """Do what was decided; returns whether anything was done."""
+    # What is given back below may lift a limit, and then those who were refused may ask again.
+    _judge(decisions, world)
+    for purchase in decisions.withdrawals:
+        world.withdraw(purchase)
+    for bought in decisions.purchases:
+        world.ask(bought, now)
+    placed = _place(decisions.placements, world, now)
+    removed = [_remove(removal, world, now) for removal in decisions.removals]
+    for name, unneeded in decisions.marks:
+        if name in world.on_node:
+            world.scheduler.mark(name, unneeded=unneeded)
+    return bool(decisions.purchases) or bool(decisions.withdrawals) or placed or any(removed)
+
+
+def finish_drains(world: World, now: float) -> None:
+    """Give back the nodes whose replacements are open."""
+    for drain in list(world.drains.values()):
+        if not any(needed in world.ledger for needed in drain.needs):
+            _give_back(drain, world, now)
+
+
+def _place(placements: tuple[Placement, ...], world: World, now: float) -> bool:
+    """Bind pods where there is room, or let them wait for a machine that is coming."""
+    done = False
+    gangs = set()
+    for placement in placements:
+        task = world.tasks.get(placement.pod)
+        if task is None or task.seat is not None or task.promised == placement.node or (task.promised and not task.gang):
+            continue
+        if placement.node in world.ledger:
+            world.promise(task, placement.node)
+            world.ledger[placement.node].add_pod(task.key)
+            done = True
+        elif world.steers and placement.node in world.on_node and world.place(task, placement.node, now):
+            done = True
+            gangs.add(task.gang)
+    for gang in sorted(gangs - {""}):
+        world.start_gang(gang, now)
+    return done
+
+
+def _remove(removal: Removal, world: World, now: float) -> bool:
+    node = removal.node
+    entry = world.ledger.get(node)
+    if entry is not None and entry.machine is not None:
+        node = entry.machine.id
+    if node in world.entries and node not in world.on_node:
+        world.meter.decided(now, "remove", f"{node}, which never opened", removal.reason)
+        world.give_back(node, now)
+        return True
+    if node not in world.on_node or node in world.drains:
+        return False
+    if any(needed not in world.ledger and not _is_open(needed, world) for needed in removal.needs):
+        # The replacement was refused: the node keeps its pods.
+        return False
+    drain = Drain(node, removal.reason, tuple((move.pod, move.to) for move in removal.moves), removal.needs)
+    world.close(drain)
+    if not any(needed in world.ledger for needed in drain.needs):
+        _give_back(drain, world, now)
+    return True
+
+
+def _is_open(intent: str, world: World) -> bool:
+    return world.node_of_intent.get(intent, "") in world.on_node
+
+
+def _give_back(drain: Drain, world: World, now: float) -> None:
+    pods = list(world.on_node[drain.node].values())
+    offering = world.cloud.machine(drain.node).offering
+    world.meter.decided(now, "remove", f"{drain.node}, {offering.instance_type} of {offering.pool}", drain.reason)
+    world.give_back(drain.node, now)
+    for task in pods:
+        target = dict(drain.moves).get(task.key, "")
+        target = world.node_of_intent.get(target, target)
+        if task.seat is None and target in world.on_node:
+            world.place(task, target, now)
+
+
+def _judge(decisions: Decisions, world: World) -> None:
+    """Tell pods that no pool can ever serve from those that wait for a limit to lift, and remember why."""
+    world.refusals = decisions.unplaced
+    # Thousands of pods share the reasons of their class: judge each list of reasons once.
+    final: dict[int, bool] = {}
+    hopeless = {one.pod for one in decisions.ignored}
+    world.ignored = decisions.ignored
+    for one in decisions.unplaced:
+        reasons = one.reasons
+        if id(reasons) not in final:
+            final[id(reasons)] = bool(reasons) and not any(reason.excluded_by in PASSING for reason in reasons)
+        if final[id(reasons)]:
+            hopeless.add(one.pod)
+    world.waiting.judge(hopeless=hopeless, refused={one.pod for one in decisions.unplaced})

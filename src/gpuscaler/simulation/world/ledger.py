@@ -1,0 +1,99 @@
+"""Machines of a run: asked for, granted, waiting to open, open, being given back."""
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT, HOSTNAME, POOL_LABEL
+from gpuscaler.planning.state import Upcoming
+from gpuscaler.simulation.cloud.machines import CloudMachine, before_device_plugin
+from gpuscaler.simulation.world.autoscaler import Intent, Purchase
+
+ARRIVING = Taint(ARRIVING_TAINT)
+#: Only in pictures of a simulation: this node had no room where a policy saw some.
+PROMISE_BROKEN = Taint("gpuscaler.io/promise-broken")
+
+
+class Entry(Struct, gc=False):
+    """A machine that is wanted and not open yet: what it is for, and, once the cloud has granted it, which one it is."""
+
+    purchase: Purchase
+    intent: Intent
+    upcoming: Upcoming
+    machine: CloudMachine | None = None
+    ready: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.intent.id
+
+    def grant(self, machine: CloudMachine) -> None:
+        """The cloud has granted this machine: it is of this offering and no other."""
+        self.machine = machine
+        offering = machine.offering
+        self.upcoming = replace(
+            self.upcoming,
+            pool=offering.pool,
+            instance_type=offering.instance_type,
+            market=offering.market,
+            zone=offering.zone,
+            choices=((offering.instance_type, offering.market, offering.zone),),
+        )
+
+    def name_node(self) -> None:
+        """The machine has registered: its Node bears the machine's id."""
+        assert self.machine is not None, "only machines that were granted register"
+        self.upcoming = replace(self.upcoming, node=self.machine.id)
+
+    def add_pod(self, key: str) -> None:
+        """One more pod waits for this machine."""
+        self.upcoming = replace(self.upcoming, pods=(*self.upcoming.pods, key))
+
+    def drop_pod(self, key: str) -> None:
+        """A pod waits for this machine no more."""
+        self.upcoming = replace(self.upcoming, pods=tuple(pod for pod in self.upcoming.pods if pod != key))
+
+    def exchange(self, gone: str, come: str) -> None:
+        """One pod waits for this machine in the place of another."""
+        self.upcoming = replace(self.upcoming, pods=tuple(come if key == gone else key for key in self.upcoming.pods))
+
+
+class Drain(Struct, frozen=True, gc=False):
+    """A node to give back once the machines it ``needs`` (by their intents) are open; ``moves`` says where its pods go."""
+
+    node: str
+    reason: str
+    moves: tuple[tuple[str, str], ...] = ()
+    needs: tuple[str, ...] = ()
+
+
+def entry_of(purchase: Purchase, intent: Intent, now: float) -> Entry:
+    """The ledger's entry for one machine of a purchase, written at ``now``, before the cloud is asked."""
+    pool, market, instance_type, zone = purchase.offerings[0]
+    upcoming = Upcoming(
+        id=intent.id,
+        pool=pool,
+        instance_type=instance_type,
+        market=market,
+        zone=zone,
+        since=now,
+        choices=tuple((kind, market, zone) for _, market, kind, zone in purchase.offerings),
+        pods=intent.pods,
+    )
+    return Entry(purchase, intent, upcoming)
+
+
+def node_of(machine: CloudMachine, *, gpus: bool, taints: tuple[Taint, ...] = ()) -> Node:
+    """The Node object of a machine, named by the machine's id; without ``gpus`` the device plugin has not registered yet."""
+    offering = machine.offering
+    return Node(
+        name=machine.id,
+        labels={**offering.labels, HOSTNAME: machine.id, POOL_LABEL: offering.pool},
+        allocatable=offering.allocatable if gpus else before_device_plugin(offering.allocatable),
+        capacity=offering.allocatable,
+        taints=(*offering.taints, *taints),
+        provider_id=f"simulated:///{offering.zone}/{machine.id}",
+        uid=machine.id,
+        created=machine.registered_at,
+    )

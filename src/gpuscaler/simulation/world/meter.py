@@ -1,0 +1,290 @@
+"""What a run is measured by, and its result."""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering
+from gpuscaler.planning.plans import Ignored, Unplaced
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, Answer, CloudMachine
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.measures.fleet import Presence
+from gpuscaler.simulation.measures.last_quarter import LastQuarter
+from gpuscaler.simulation.measures.shares import Share, Shares
+from gpuscaler.simulation.measures.waits import ClassWait, Curve, PodWait, Wait, class_of
+from gpuscaler.simulation.services import ServiceResult
+from gpuscaler.simulation.traces.workload import GPU
+from gpuscaler.simulation.world.autoscaler import Purchase
+from gpuscaler.simulation.world.queue import Task
+
+
+class Sample(Struct, frozen=True, gc=False):
+    """From ``at`` on: GPUs that pods want, GPUs they run on, GPUs of machines that are paid, and dollars per hour."""
+
+    at: float
+    wanted: float
+    used: float
+    paid: float
+    dollars_per_hour: float
+
+
+class Decision(Struct, frozen=True, gc=False):
+    """Something that was done: ``kind`` is "buy", "remove", "refused" or "lost"; ``pods`` is how many pods it was done for."""
+
+    at: float
+    kind: str
+    what: str
+    why: str
+    pods: int = 0
+
+
+class MachineHours(Struct, frozen=True, gc=False):
+    pool: str
+    instance_type: str
+    market: str
+    zone: str
+    hours: float
+    cost: float
+    machines: int
+
+
+class Failover(Struct, frozen=True, gc=False):
+    """Seconds from the first capacity error of a market until another market was asked; None where none ever was."""
+
+    p50: float | None = None
+    max: float | None = None
+
+
+class UnservedReason(Struct, frozen=True, gc=False):
+    """Why ``pods`` pods never ran, as the last plan tells it."""
+
+    pods: int
+    reason: str
+
+
+class Result(Struct, frozen=True, gc=False):
+    """What came out of a run. Hours and dollars are totals, times seconds since the epoch of the run.
+
+    ``gpu_hours_used`` is work that was finished, ``lost_gpu_hours`` work that evictions threw away. ``kept`` and ``broken`` count
+    promises: pods that ran on the machine they were planned for, and others. ``reclaimed`` and ``failed`` count machines that went by
+    themselves, ``capacity_errors`` refusals for want of machines. ``plans`` is how often the policy was asked.
+
+    ``gpu_hours_held`` is how long pods held GPUs, lost work and image pulls included; None for a bound. ``waits`` has every pod, the
+    summaries of it stand beside. ``users``, ``namespaces`` and ``classes`` divide the cost; ``fleet`` is machines over time,
+    ``last_quarter`` the end of the trace by itself.
+    """
+
+    policy: str
+    seed: int
+    cost: float
+    lower_bound: float
+    gpu_hours_used: float
+    gpu_hours_paid: float
+    wait: Wait
+    served: int
+    unserved: int
+    unserved_reasons: tuple[UnservedReason, ...]
+    evictions: int
+    lost_gpu_hours: float
+    machine_hours: tuple[MachineHours, ...]
+    kept: int
+    broken: int
+    failover: Failover
+    reclaimed: int
+    failed: int
+    capacity_errors: int
+    plans: int
+    began: float
+    ended: float
+    services: tuple[ServiceResult, ...]
+    timeline: tuple[Sample, ...]
+    decisions: tuple[Decision, ...]
+    gpu_hours_held: float | None = None
+    waits: tuple[PodWait, ...] = ()
+    wait_by_class: tuple[ClassWait, ...] = ()
+    wait_curve: Curve = Curve()
+    users: tuple[Share, ...] = ()
+    namespaces: tuple[Share, ...] = ()
+    classes: tuple[Share, ...] = ()
+    fleet: tuple[Presence, ...] = ()
+    last_quarter: LastQuarter | None = None
+
+
+class Meter:
+    """Counts while a run goes on."""
+
+    def __init__(self) -> None:
+        self.waits: list[PodWait] = []
+        self.shares = Shares()
+        self.hours: dict[str, float] = defaultdict(float)
+        self.specs: dict[str, PodSpec] = {}
+        self.used_hours = 0.0
+        self.lost_hours = 0.0
+        self.evictions = 0
+        self.kept = 0
+        self.broken = 0
+        self.plans = 0
+        self.reclaimed = 0
+        self.failed = 0
+        self.capacity_errors = 0
+        self.failovers: list[float] = []
+        self.decisions: list[Decision] = []
+        self.timeline: list[Sample] = []
+        self._wanted = 0.0
+        self._used = 0.0
+        self._paid = 0.0
+        #: Markets that refused purchases for nobody in particular, and when the first of them did, until another market is asked.
+        self._dry: set[str] = set()
+        self._dry_since = 0.0
+
+    def arrived(self, task: Task) -> None:
+        self._wanted += task.member.gpus
+
+    def began(self, task: Task) -> None:
+        self._used += task.member.gpus
+        if task.first_start is None:
+            self._waited(task, task.working_from - task.since, ran=True)
+
+    def finished(self, task: Task, now: float) -> None:
+        """A pod has ended, running or not; counts all its work, however often it began."""
+        self._wanted -= task.member.gpus
+        if task.first_start is None:
+            self._waited(task, now - task.since, ran=False)
+        if task.started is None:
+            return
+        hours = (task.done + task.worked(now)) / 3600.0
+        self._used -= task.member.gpus
+        self.used_hours += hours * task.member.gpus
+        digest = task.member.spec.digest
+        self.hours[digest] += hours
+        self.specs[digest] = task.member.spec
+
+    def left(self, task: Task, offering: Offering, *, cost: float, now: float) -> None:
+        """A pod leaves a machine of ``offering``, which cost ``cost`` dollars while the pod was bound to it."""
+        if task.started is not None:
+            self.shares.held(task.member, offering, hours=(now - task.started) / 3600.0, cost=cost)
+
+    def all_waits(self, unserved: Iterable[Task], ended: float) -> tuple[PodWait, ...]:
+        """The waits of all pods, those included that had not run when the run ended."""
+        for task in unserved:
+            self._waited(task, ended - task.since, ran=False)
+        return tuple(self.waits)
+
+    def _waited(self, task: Task, seconds: float, *, ran: bool) -> None:
+        self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran, task.since))
+
+    def evicted(self, task: Task, *, lost: float) -> None:
+        """A running pod was evicted and ``lost`` seconds of its work with it."""
+        self._used -= task.member.gpus
+        self.lost_hours += lost / 3600.0 * task.member.gpus
+        self.evictions += 1
+
+    def asked(self, purchase: Purchase, now: float) -> None:
+        """A purchase for nobody in particular was sent; one to another market than those that refused before is the end of a failover."""
+        if any(intent.pods for intent in purchase.intents):
+            return
+        if self._dry and not {market for _, market, _, _ in purchase.offerings} & self._dry:
+            self.failovers.append(now - self._dry_since)
+            self._dry.clear()
+
+    def refused(self, answer: Answer, now: float) -> None:
+        for refusal in answer.refusals:
+            self.decided(now, "refused", f"{refusal.missing} x {'/'.join(refusal.offering)}", refusal.detail)
+            if refusal.kind == NO_CAPACITY:
+                self.capacity_errors += 1
+                if not self._dry:
+                    self._dry_since = now
+                self._dry.add(refusal.offering[1])
+
+    def granted(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
+        """Machines were granted to a purchase; a market that grants is not dry."""
+        groups: dict[Key, int] = defaultdict(int)
+        for machine in machines:
+            groups[machine.offering.key] += 1
+            self._paid += gpus_of(machine.offering)
+            self._dry.discard(machine.offering.market)
+        pods = sum(len(intent.pods) for intent in purchase.machines[: len(machines)])
+        for key, count in groups.items():
+            self.decided(now, "buy", f"{count} x {'/'.join(key)}", purchase.why, pods)
+
+    def began_with(self, machine: CloudMachine) -> None:
+        """A machine was there before the run."""
+        self._paid += gpus_of(machine.offering)
+
+    def lost(self, machine: CloudMachine, why: str, now: float) -> None:
+        self.reclaimed += why == RECLAIMED
+        self.failed += why == FAILED
+        self.decided(now, "lost", f"{machine.id}, {machine.offering.instance_type} of {machine.offering.pool}", f"{why} by the cloud")
+
+    def gone(self, machine: CloudMachine) -> None:
+        self._paid -= gpus_of(machine.offering)
+
+    def decided(self, now: float, kind: str, what: str, why: str, pods: int = 0) -> None:
+        self.decisions.append(Decision(now, kind, what, why, pods))
+
+    def sample(self, now: float, dollars_per_hour: float) -> None:
+        """Note how things stand at the end of what happened at ``now``."""
+        # Sums of fractions drift by rounding; a millionth of a GPU is nothing.
+        values = (round(self._wanted, 6), round(self._used, 6), self._paid, round(dollars_per_hour, 6))
+        if self.timeline:
+            last = self.timeline[-1]
+            if (last.wanted, last.used, last.paid, last.dollars_per_hour) == values:
+                return
+        self.timeline.append(Sample(now, *values))
+
+
+def unserved_reasons(
+    tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignored: Iterable[Ignored], *, serves: Callable[[PodSpec], bool]
+) -> tuple[UnservedReason, ...]:
+    """The reasons of pods that never ran, as the last plan told them, most frequent first.
+
+    Not every policy gives reasons; ``serves`` says whether any machine could hold one pod of a specification.
+    """
+    reasons = {one.pod: one.reason for one in ignored}
+    for one in unplaced:
+        told = [f"pool {reason.pool}: {reason.excluded_by}: {reason.detail}" for reason in one.reasons]
+        reasons[one.pod] = "; ".join(told) or "there is no pool"
+    counts: dict[str, int] = defaultdict(int)
+    able: dict[str, bool] = {}
+    for task in tasks:
+        if task.key not in reasons and task.digest not in able:
+            able[task.digest] = serves(task.member.spec)
+        unsaid = "still waiting when the run ended" if able.get(task.digest) else "no machine of any pool could hold it"
+        counts[reasons.get(task.key, unsaid)] += 1
+    return tuple(UnservedReason(pods, reason) for reason, pods in sorted(counts.items(), key=lambda entry: (-entry[1], entry[0])))
+
+
+def gpus_of(offering: Offering) -> int:
+    return offering.allocatable.get(GPU, 0)
+
+
+def failover_of(seconds: list[float]) -> Failover:
+    return Failover(float(np.percentile(seconds, 50)), max(seconds)) if seconds else Failover()
+
+
+def machine_hours(cloud: SimulatedCloud, ended: float) -> tuple[MachineHours, ...]:
+    """Billed hours and cost of every offering, dearest first."""
+    groups: Mapping[Key, list[CloudMachine]] = defaultdict(list)
+    for machine in cloud.history():
+        groups[machine.offering.key].append(machine)
+    rows = [
+        MachineHours(
+            pool=pool,
+            instance_type=instance_type,
+            market=market,
+            zone=zone,
+            hours=sum(cloud.billed_seconds(machine, ended) for machine in group) / 3600.0,
+            cost=sum(cloud.cost(machine, ended) for machine in group),
+            machines=len(group),
+        )
+        for (pool, market, instance_type, zone), group in groups.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: (-row.cost, row.pool, row.instance_type, row.market, row.zone)))
+
+
+def gpu_hours_paid(cloud: SimulatedCloud, ended: float) -> float:
+    return sum(gpus_of(machine.offering) * cloud.billed_seconds(machine, ended) for machine in cloud.history()) / 3600.0

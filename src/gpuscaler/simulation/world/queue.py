@@ -1,0 +1,205 @@
+"""Pods of a run: waiting, promised to a machine that is coming, running, done."""
+
+import heapq
+import math
+from collections.abc import Iterable, Iterator, Mapping
+
+from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Refusal
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.traces.workload import Member
+from gpuscaler.simulation.world.scheduler import Seat
+
+
+class Task:
+    """One pod while it lives.
+
+    ``since`` is when it was created, ``started`` when it was bound last, ``working_from`` when its image was there.
+    """
+
+    __slots__ = (
+        "attempt",
+        "done",
+        "first_start",
+        "member",
+        "nominated",
+        "promised",
+        "refused",
+        "seat",
+        "since",
+        "started",
+        "waits_since",
+        "working_from",
+    )
+
+    def __init__(self, member: Member, since: float) -> None:
+        self.member = member
+        self.since = since
+        #: When it was created, or evicted last.
+        self.waits_since = since
+        self.seat: Seat | None = None
+        self.started: float | None = None
+        self.working_from = 0.0
+        self.first_start: float | None = None
+        #: Seconds of its work that are saved in a checkpoint.
+        self.done = 0.0
+        #: When a machine was refused that should have come for it, and in which markets since.
+        self.refused: tuple[float, frozenset[str]] | None = None
+        #: The machine that is coming for it, by its intent.
+        self.promised = ""
+        #: Whether its seat on an open node is held while the rest of its gang gets ready.
+        self.nominated = False
+        #: How often it was started, so that the end of an earlier attempt is not taken for that of this one.
+        self.attempt = 0
+
+    @property
+    def key(self) -> str:
+        return self.member.key
+
+    @property
+    def gang(self) -> str:
+        return self.member.options.gang
+
+    @property
+    def digest(self) -> str:
+        return self.member.spec.digest
+
+    @property
+    def ends_at(self) -> float:
+        """When its work will be done, if nothing happens to it."""
+        return self.working_from + self.member.duration - self.done
+
+    def worked(self, now: float) -> float:
+        """Seconds of work of this attempt so far."""
+        return max(0.0, now - self.working_from) if self.started is not None else 0.0
+
+    def fall_back(self, now: float, checkpoint: float) -> float:
+        """Go back to the last checkpoint, of which there is one every ``checkpoint`` seconds of work; returns the seconds of work lost."""
+        work = self.done + self.worked(now)
+        saved = work // checkpoint * checkpoint if checkpoint else 0.0
+        # A service has served what it has served.
+        self.done = work if self.member.duration == math.inf else max(self.done, saved)
+        return work - self.done
+
+    def note_refused(self, refusals: Iterable[Refusal], now: float) -> None:
+        """The cloud had no machine for it in some markets: from now on it waits for another."""
+        dry = frozenset(refusal.offering[1] for refusal in refusals if refusal.kind == NO_CAPACITY)
+        if dry:
+            since, before = self.refused or (now, frozenset())
+            self.refused = (since, before | dry)
+
+    def failed_over(self, offerings: Iterable[Key], now: float) -> list[float]:
+        """A machine was asked for: how long after the first refusal, if in none of the markets that refused."""
+        if self.refused is None or {market for _, market, _, _ in offerings} & self.refused[1]:
+            return []
+        seconds, self.refused = now - self.refused[0], None
+        return [seconds]
+
+
+class Waiting:
+    """Pods without a place, by specification, so that a look at the queue costs what its variety costs.
+
+    What the last plan said is kept: ``hopeless`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
+    """
+
+    def __init__(self) -> None:
+        self._by_spec: dict[str, dict[str, Task]] = {}
+        #: Those of them that no machine is coming for.
+        self._loose: dict[str, dict[str, Task]] = {}
+        self._gangs: dict[str, dict[str, Task]] = {}
+        self._hopeless: set[str] = set()
+        self._stuck: set[str] = set()
+
+    def __len__(self) -> int:
+        return sum(map(len, self._by_spec.values())) + sum(map(len, self._gangs.values()))
+
+    def __iter__(self) -> Iterator[Task]:
+        for tasks in (*self._by_spec.values(), *self._gangs.values()):
+            yield from tasks.values()
+
+    @property
+    def gangs(self) -> Mapping[str, Mapping[str, Task]]:
+        """Waiting members of gangs, by gang."""
+        return self._gangs
+
+    @property
+    def hopeful(self) -> bool:
+        """Whether any pod waits that nothing is coming for and that a pool could serve, some day."""
+        loose = sum(map(len, self._loose.values()))
+        loose += sum(not task.promised for tasks in self._gangs.values() for task in tasks.values())
+        return loose > len(self._hopeless)
+
+    @property
+    def promising(self) -> bool:
+        """Whether a policy may have an answer now that it did not have before.
+
+        A pod of a specification that was refused for a limit gets the same refusal until machines go; a gang may also be helped by room
+        on open nodes, which only the policy hands out to gangs.
+        """
+        if any(not task.promised and task.key not in self._hopeless for tasks in self._gangs.values() for task in tasks.values()):
+            return True
+        return any(digest not in self._stuck and next(iter(tasks)) not in self._hopeless for digest, tasks in self._loose.items())
+
+    def add(self, task: Task) -> None:
+        """A pod waits, and nothing is coming for it yet."""
+        if task.gang:
+            self._gangs.setdefault(task.gang, {})[task.key] = task
+            return
+        self._by_spec.setdefault(task.digest, {})[task.key] = task
+        self._loose.setdefault(task.digest, {})[task.key] = task
+
+    def remove(self, task: Task) -> None:
+        """A pod waits no more."""
+        self._hopeless.discard(task.key)
+        if task.gang:
+            _discard(self._gangs, task.gang, task.key)
+            return
+        _discard(self._by_spec, task.digest, task.key)
+        _discard(self._loose, task.digest, task.key)
+
+    def promise(self, task: Task, machine: str) -> None:
+        """A machine is coming for a waiting pod."""
+        task.promised = machine
+        if not task.gang:
+            _discard(self._loose, task.digest, task.key)
+
+    def release(self, task: Task) -> None:
+        """No machine is coming for a pod any more; if it waits, it is demand again."""
+        task.promised = ""
+        if not task.gang and task.seat is None:
+            self._loose.setdefault(task.digest, {})[task.key] = task
+
+    def judge(self, *, hopeless: set[str], refused: set[str]) -> None:
+        """Note what a plan says: the pods that no pool can ever serve, and those that were refused for now."""
+        self._hopeless = {task.key for task in self if task.key in hopeless} if hopeless else set()
+        self._stuck = {digest for digest, tasks in self._loose.items() if any(key in refused for key in tasks)} if refused else set()
+
+    def forget(self) -> None:
+        """Limits may have lifted: who was refused may ask again."""
+        self._stuck.clear()
+
+    def by_spec(self) -> Iterator[tuple[dict[str, Task], int]]:
+        """The pods of each specification that are no gang's, and how many of them nothing is coming for."""
+        for digest, tasks in self._by_spec.items():
+            yield tasks, len(self._loose.get(digest, ()))
+
+    def overtaken(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
+        """Pods of ``promised``, who wait for one machine, each with an older one that scheduling cannot tell from it and that does not."""
+        mine = [task for task in promised if not task.gang]
+        pairs: list[tuple[Task, Task]] = []
+        for like in {(task.digest, task.member.options): task for task in mine}.values():
+            here = [task for task in mine if task.digest == like.digest and task.member.options == like.member.options]
+            alike = (task for task in self._by_spec[like.digest].values() if task.member.options == like.member.options)
+            first = heapq.nsmallest(len(here), alike, key=lambda task: task.since)
+            pairs += zip([task for task in here if task not in first], [task for task in first if task not in here], strict=True)
+        return pairs
+
+    def heads(self) -> list[Task]:
+        """The first pod of every specification that is no gang's, in the scheduler's order: priority, then time."""
+        heads = [next(iter(tasks.values())) for tasks in self._by_spec.values()]
+        return sorted(heads, key=lambda task: (-task.member.spec.priority, task.since, task.key))
+
+
+def _discard(groups: dict[str, dict[str, Task]], group: str, key: str) -> None:
+    tasks = groups.get(group)
+    if tasks is not None and tasks.pop(key, None) is not None and not tasks:
+        del groups[group]

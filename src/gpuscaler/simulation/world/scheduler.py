@@ -1,0 +1,255 @@
+"""A model of kube-scheduler: which open node a pod is bound to.
+
+It has the filters that pods of traces can meet (node affinity, node selector, taints, resources, pod count, and the devices behind parts
+of GPUs) and the default scores that tell their nodes apart: NodeResourcesFit and NodeResourcesBalancedAllocation, weight 1 each, over cpu
+and memory (``pkg/scheduler/framework/plugins/noderesources``). NodeResourcesFit scores as kube-scheduler is configured: LeastAllocated,
+its default, spreads pods and so keeps machines from falling idle; MostAllocated fills one machine before the next. TaintToleration, weight
+3, comes on top where an autoscaler marks its machines with soft taints (:mod:`gpuscaler.lifecycle.node_marks.soft_taints`). Of equal nodes
+kube-scheduler takes a random one; this takes the one that has been there longest, so that a run can be repeated.
+"""
+
+from collections.abc import Collection, Sequence
+
+import numpy as np
+from msgspec import Struct
+
+from gpuscaler.lifecycle.node_marks.soft_taints import MEASURED, shares_used, taints_due
+from gpuscaler.model.accelerators import GPU_MILLI
+from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Offering
+from gpuscaler.model.table import Array, Mask
+from gpuscaler.simulation.cloud.machines import KUBELET_RESOURCES
+from gpuscaler.simulation.world.scoring import TAINT_WEIGHT, resource_scores, taint_scores
+
+#: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
+LEAST_ALLOCATED, MOST_ALLOCATED = SCORINGS = ("least-allocated", "most-allocated")
+
+
+class Seat(Struct, frozen=True, gc=False):
+    """Where a pod sits: a node, and (device, thousandths) it takes there."""
+
+    node: str
+    devices: tuple[tuple[int, int], ...] = ()
+
+
+class Scheduler:
+    """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
+
+    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. A node
+    bears a soft taint for each of the shares ``discourages`` that it is used by or less, at any moment: the seconds until a controller
+    looks again are left out. Whoever sets such taints one by one says so by :meth:`mark`.
+    """
+
+    def __init__(
+        self,
+        offerings: Sequence[Offering],
+        *,
+        scoring: str = LEAST_ALLOCATED,
+        kept: Collection[str] = (),
+        discourages: Sequence[float] = (),
+    ) -> None:
+        names = sorted({name for offering in offerings for name in offering.allocatable} | {"cpu", "memory", "pods"})
+        self._column = {name: number for number, name in enumerate(names)}
+        self._kubelet: Array = np.array([name in KUBELET_RESOURCES for name in names], dtype=np.int64)
+        self._offerings = tuple(offerings)
+        self._unsteered: Mask = np.array([offering.pool not in kept for offering in offerings], dtype=np.bool_)
+        self._fill = scoring == MOST_ALLOCATED
+        self._discourages = discourages
+        self._measured = [name for name in MEASURED if name in self._column]
+        self._kind_of_offering = {offering.key: number for number, offering in enumerate(offerings)}
+        self._devices = max((offering.allocatable.get(GPU_MILLI, 0) // 1000 for offering in offerings), default=0)
+        self._row: dict[str, int] = {}
+        self._names: list[str] = []
+        self._vacant: list[int] = []
+        self._capacity: Array = np.zeros((0, len(names)), dtype=np.int64)
+        self._free: Array = np.zeros((0, len(names)), dtype=np.int64)
+        self._device_room: Array = np.zeros((0, self._devices), dtype=np.int64)
+        self._kind: Array = np.zeros(0, dtype=np.int64)
+        self._age: Array = np.zeros(0, dtype=np.int64)
+        self._open: Mask = np.zeros(0, dtype=np.bool_)
+        self._marked: Mask = np.zeros(0, dtype=np.bool_)
+        self._added = 0
+        self._requests: dict[str, Array | None] = {}
+        #: What a pod asks for, by column: devices first, since few nodes have any left.
+        self._asked: dict[str, list[tuple[int, int]]] = {}
+        self._eligible: dict[str, Mask] = {}
+
+    def copy(self) -> "Scheduler":
+        """Books to try something on."""
+        twin = object.__new__(Scheduler)
+        twin.__dict__.update(self.__dict__)
+        for name in ("_capacity", "_free", "_device_room", "_kind", "_age", "_open", "_marked"):
+            setattr(twin, name, getattr(self, name).copy())
+        twin._row, twin._names, twin._vacant = dict(self._row), list(self._names), list(self._vacant)
+        return twin
+
+    def add(self, name: str, offering: Offering, *, devices: bool = True) -> None:
+        """A node has opened, with nothing on it; without ``devices`` it offers only what the kubelet counts so far."""
+        if not self._vacant:
+            self._grow()
+        row = self._vacant.pop()
+        self._names[row] = name
+        self._row[name] = row
+        self._capacity[row] = [offering.allocatable.get(resource, 0) for resource in self._column]
+        self._free[row] = self._capacity[row]
+        self._device_room[row] = self._whole_devices(offering)
+        self._kind[row] = self._kind_of_offering[offering.key]
+        self._added += 1
+        self._age[row] = self._added
+        self._open[row] = True
+        self._marked[row] = False
+        if not devices:
+            self._free[row] *= self._kubelet
+            self._device_room[row] = 0
+
+    def complete(self, name: str, offering: Offering) -> None:
+        """The device plugin of a node has registered: the rest of what it has is there."""
+        row = self._row[name]
+        self._free[row] += self._capacity[row] * (1 - self._kubelet)
+        self._device_room[row] = self._whole_devices(offering)
+
+    def open(self, name: str) -> None:
+        """A node that was closed takes pods again."""
+        self._open[self._row[name]] = True
+
+    def close(self, name: str) -> None:
+        """No pod is bound here any more."""
+        self._open[self._row[name]] = False
+
+    def mark(self, name: str, *, unneeded: bool) -> None:
+        """Set or lift a soft taint (PreferNoSchedule) on a node."""
+        self._marked[self._row[name]] = unneeded
+
+    def remove(self, name: str) -> None:
+        """The node is gone."""
+        row = self._row.pop(name)
+        self._open[row] = False
+        self._vacant.append(row)
+
+    def best(self, spec: PodSpec) -> str | None:
+        """The node that the next pod of ``spec`` is bound to, or None when it fits nowhere."""
+        request = self._request(spec)
+        if request is None:
+            return None
+        rows = self._fitting(spec, self._unsteered)
+        if not rows.size:
+            return None
+        scores = self._scores(rows, request)
+        ties = rows[scores == scores.max()]
+        return self._names[int(ties[np.argmin(self._age[ties])])]
+
+    def best_for_all(self, specs: Sequence[PodSpec]) -> list[str] | None:
+        """The nodes that pods are bound to one after the other, or None when they do not all fit."""
+        trial = self.copy()
+        nodes: list[str] = []
+        for spec in specs:
+            node = trial.best(spec)
+            if node is None:
+                return None
+            trial.place(spec, node)
+            nodes.append(node)
+        return nodes
+
+    def first(self, spec: PodSpec) -> str | None:
+        """The node of longest standing on which a pod of ``spec`` fits: what a first-fit packer takes. None when it fits nowhere."""
+        if self._request(spec) is None:
+            return None
+        rows = self._fitting(spec)
+        return self._names[int(rows[np.argmin(self._age[rows])])] if rows.size else None
+
+    def fits(self, spec: PodSpec, name: str) -> bool:
+        """Whether a pod of ``spec`` fits on that node now."""
+        row = self._row.get(name)
+        return row is not None and self._request(spec) is not None and row in self._fitting(spec)
+
+    def place(self, spec: PodSpec, name: str) -> Seat:
+        """Take room on a node where the pod fits."""
+        row = self._row[name]
+        request = self._request(spec)
+        assert request is not None, "placed pods were found to fit"
+        self._free[row] -= request
+        devices = self._take_devices(row, spec.requests.get(GPU_MILLI, 0))
+        return Seat(name, devices)
+
+    def leave(self, spec: PodSpec, seat: Seat) -> None:
+        """Give back the room of a pod."""
+        row = self._row[seat.node]
+        request = self._request(spec)
+        assert request is not None, "a seated pod had a request"
+        self._free[row] += request
+        for device, amount in seat.devices:
+            self._device_room[row, device] += amount
+
+    def _whole_devices(self, offering: Offering) -> list[int]:
+        """The devices of a new machine, of whose parts pods may take: thousandths of each."""
+        devices = offering.allocatable.get(GPU_MILLI, 0) // 1000
+        return [1000 if number < devices else 0 for number in range(self._devices)]
+
+    def _grow(self) -> None:
+        old = len(self._names)
+        new = max(16, old)
+        self._names.extend([""] * new)
+        self._vacant.extend(range(old + new - 1, old - 1, -1))
+        self._capacity, self._free, self._device_room = (
+            np.concatenate((array, np.zeros((new, array.shape[1]), dtype=np.int64)))
+            for array in (self._capacity, self._free, self._device_room)
+        )
+        self._kind = np.concatenate((self._kind, np.zeros(new, dtype=np.int64)))
+        self._age = np.concatenate((self._age, np.zeros(new, dtype=np.int64)))
+        self._open = np.concatenate((self._open, np.zeros(new, dtype=np.bool_)))
+        self._marked = np.concatenate((self._marked, np.zeros(new, dtype=np.bool_)))
+
+    def _request(self, spec: PodSpec) -> Array | None:
+        """What a pod takes, by column; None when it asks for something that no offering has."""
+        if spec.digest not in self._requests:
+            known = all(name in self._column for name in spec.requests)
+            wanted = {**spec.requests, "pods": 1}
+            request = np.array([wanted.get(name, 0) for name in self._column], dtype=np.int64)
+            self._requests[spec.digest] = request if known else None
+            asked = np.flatnonzero(request)
+            asked = asked[np.argsort(self._kubelet[asked], kind="stable")]
+            self._asked[spec.digest] = list(zip(asked.tolist(), request[asked].tolist(), strict=True))
+        return self._requests[spec.digest]
+
+    def _fitting(self, spec: PodSpec, offerings: Mask | None = None) -> Array:
+        """Rows of open nodes, of ``offerings`` where given, on which a pod of ``spec`` fits, whose request is known."""
+        eligible = self._eligible.get(spec.digest)
+        if eligible is None:
+            eligible = np.array([offering.admits(spec) for offering in self._offerings], dtype=np.bool_)
+            self._eligible[spec.digest] = eligible
+        rows = (self._open & (eligible if offerings is None else eligible & offerings)[self._kind]).nonzero()[0]
+        # A column that is not asked for is no obstacle, even where more than everything is taken.
+        for column, amount in self._asked[spec.digest]:
+            if not rows.size:
+                return rows
+            rows = rows[self._free[rows, column] >= amount]
+        milli = spec.requests.get(GPU_MILLI, 0)
+        if milli and rows.size:
+            room = self._device_room[rows]
+            rows = rows[room.max(axis=1) >= milli if milli <= 1000 else (room == 1000).sum(axis=1) * 1000 >= milli]
+        return rows
+
+    def _scores(self, rows: Array, request: Array) -> Array:
+        columns = [self._column["cpu"], self._column["memory"]]
+        scores = resource_scores(self._capacity[rows][:, columns], self._free[rows][:, columns], request[columns], fill=self._fill)
+        return scores + TAINT_WEIGHT * self._taint_scores(rows) if self._discourages or self._marked[rows].any() else scores
+
+    def _taint_scores(self, rows: Array) -> Array:
+        whole = {name: self._capacity[rows, self._column[name]] for name in self._measured}
+        taken = {name: amount - self._free[rows, self._column[name]] for name, amount in whole.items()}
+        return taint_scores(taints_due(shares_used(taken, whole), self._discourages) + self._marked[rows])
+
+    def _take_devices(self, row: int, milli: int) -> tuple[tuple[int, int], ...]:
+        if not milli:
+            return ()
+        room = self._device_room[row]
+        if milli <= 1000:
+            # The fullest device that still has room, as GPU-sharing schedulers pack.
+            device = min((free, number) for number, free in enumerate(room.tolist()) if free >= milli)[1]
+            taken: tuple[tuple[int, int], ...] = ((device, milli),)
+        else:
+            whole = np.flatnonzero(room == 1000)[: milli // 1000]
+            taken = tuple((int(device), 1000) for device in whole)
+        for device, amount in taken:
+            room[device] -= amount
+        return taken

@@ -1,0 +1,217 @@
+"""Pods of a run: who waits, who is promised which machine, who sits where and since when."""
+
+from collections.abc import Iterable, Sequence
+
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.traces.workload import Member
+from gpuscaler.simulation.world.autoscaler import Moment
+from gpuscaler.simulation.world.ledger import Entry
+from gpuscaler.simulation.world.meter import Meter
+from gpuscaler.simulation.world.queue import Task, Waiting
+from gpuscaler.simulation.world.scheduler import Scheduler
+
+
+class Seating:
+    """Pods and the nodes they sit on; see :class:`~gpuscaler.simulation.world.world.World`, which brings the machines.
+
+    ``started`` collects pods whose end has to be put on the calendar, ``moment`` what happens now.
+    """
+
+    def __init__(self, cloud: SimulatedCloud, scheduler: Scheduler, *, steers: bool, kept: frozenset[str], checkpoint: float) -> None:
+        self.cloud = cloud
+        self.scheduler = scheduler
+        self.steers = steers
+        #: Pools whose machines stay closed: only who steers can keep them so.
+        self.kept = kept
+        self.meter = Meter()
+        self.waiting = Waiting()
+        self.tasks: dict[str, Task] = {}
+        self.on_node: dict[str, dict[str, Task]] = {}
+        self.idle_since: dict[str, float] = {}
+        self.ledger: dict[str, Entry] = {}
+        self.started: list[Task] = []
+        self.running = 0
+        self.moment = Moment(0.0)
+        #: Nodes and pods that pictures have to show anew.
+        self.nodes_changed: set[str] = set()
+        self.pods_changed: set[str] = set()
+        self.distrusted: set[str] = set()
+        self._checkpoint = checkpoint
+        self._gangs: dict[str, dict[str, Task]] = {}
+        self._promises: dict[str, dict[str, Task]] = {}
+
+    def arrive(self, member: Member, now: float) -> Task:
+        """A pod is created and waits."""
+        task = self.tasks[member.key] = Task(member, now)
+        if task.gang:
+            self._gangs.setdefault(task.gang, {})[task.key] = task
+        self.waiting.add(task)
+        self.meter.arrived(task)
+        self.pods_changed.add(task.key)
+        self.moment.arrived.append(task.key)
+        return task
+
+    def schedule(self, tasks: Iterable[Task] | None, now: float) -> None:
+        """One pass of the scheduler over ``tasks``, or over every pod that waits.
+
+        Gangs are left to who steers; else they are bound when the whole gang fits, and not before.
+        """
+        if tasks is not None:
+            for task in tasks:
+                self._try(task, now)
+        else:
+            self._try_all(now)
+        if not self.steers:
+            for gang in [name for name in self.waiting.gangs if len(self.waiting.gangs[name]) == len(self._gangs[name])]:
+                self._try_gang(list(self._gangs[gang].values()), now)
+
+    def _try_all(self, now: float) -> None:
+        blocked: set[str] = set()
+        while heads := [task for task in self.waiting.heads() if task.digest not in blocked]:
+            for task in heads:
+                if self._try(task, now):
+                    break
+                blocked.add(task.digest)
+
+    def _try(self, task: Task, now: float) -> bool:
+        node = None if task.gang else self.scheduler.best(task.member.spec)
+        if node is None:
+            return False
+        self._sit(task, node)
+        self._start([task], now)
+        return True
+
+    def _try_gang(self, tasks: list[Task], now: float) -> None:
+        if len(tasks) < tasks[0].member.options.gang_size:
+            return
+        nodes = self.scheduler.best_for_all([task.member.spec for task in tasks])
+        if nodes is None:
+            return
+        for task, node in zip(tasks, nodes, strict=True):
+            self._sit(task, node)
+        self._start(tasks, now)
+
+    def place(self, task: Task, node: str, now: float) -> bool:
+        """Bind a waiting pod to an open node, or hold its seat there until its gang is complete; False where it does not fit."""
+        if not self.scheduler.fits(task.member.spec, node):
+            self._break_promise(task, node)
+            return False
+        self._sit(task, node)
+        if task.gang:
+            task.nominated = True
+        else:
+            self._start([task], now)
+        return True
+
+    def _break_promise(self, task: Task, node: str) -> None:
+        """A policy promised room that is not there: pods that share GPUs sit on devices that the API does not show.
+
+        Until a pod leaves it the node is shown with a taint, so that the pod becomes demand again and is not sent there for ever.
+        """
+        self.meter.broken += 1
+        self.moment.broken.append(task.key)
+        self.distrusted.add(node)
+        self.nodes_changed.add(node)
+
+    def promise(self, task: Task, intent: str) -> None:
+        """A machine is coming for a waiting pod; should room appear elsewhere before, the scheduler binds it there.
+
+        A gang that lacks a machine may be planned for another zone as a whole: what came for its members comes for nobody then.
+        """
+        if task.promised:
+            self.ledger[task.promised].drop_pod(task.key)
+            self._release(task)
+        self.waiting.promise(task, intent)
+        self._promises.setdefault(intent, {})[task.key] = task
+
+    def _release(self, task: Task) -> None:
+        if task.promised:
+            self._promises.get(task.promised, {}).pop(task.key, None)
+            self.waiting.release(task)
+
+    def finish(self, task: Task, now: float) -> None:
+        """A pod has done its work, or is not wanted any more."""
+        if task.seat is not None:
+            self._leave(task, now)
+        else:
+            self._release(task)
+            self.waiting.remove(task)
+        self.meter.finished(task, now)
+        if task.started is not None:
+            self.running -= 1
+        del self.tasks[task.key]
+        if task.gang:
+            del self._gangs[task.gang][task.key]
+        self.pods_changed.add(task.key)
+        self.moment.finished += 1
+
+    def evict(self, task: Task, now: float) -> None:
+        """A pod loses its seat and the work since its last checkpoint, and waits again; a gang does so together."""
+        mates = self._gangs[task.gang].values() if task.gang else (task,)
+        for one in mates:
+            if one.seat is not None:
+                self._evict(one, now)
+
+    def _evict(self, task: Task, now: float) -> None:
+        self._leave(task, now)
+        if task.started is not None:
+            self.running -= 1
+            self.meter.evicted(task, lost=task.fall_back(now, self._checkpoint))
+        task.started = None
+        task.nominated = False
+        task.waits_since = now
+        self.waiting.add(task)
+        self.pods_changed.add(task.key)
+        self.moment.evicted.append(task.key)
+
+    def _sit(self, task: Task, node: str) -> None:
+        self._release(task)
+        task.refused = None
+        self.waiting.remove(task)
+        task.seat = self.scheduler.place(task.member.spec, node)
+        self.on_node[node][task.key] = task
+        self.idle_since.pop(node, None)
+        self.pods_changed.add(task.key)
+
+    def _start(self, tasks: Sequence[Task], now: float) -> None:
+        """Start pods that work together: from when the last of them has its image."""
+        working_from = now + max((self.cloud.image_pull(task.seat.node, now) for task in tasks if task.seat is not None), default=0.0)
+        for task in tasks:
+            task.started = now
+            task.working_from = working_from
+            task.nominated = False
+            task.attempt += 1
+            self.running += 1
+            self.meter.began(task)
+            if task.first_start is None:
+                task.first_start = task.working_from
+            self.started.append(task)
+            self.pods_changed.add(task.key)
+
+    def _leave(self, task: Task, now: float) -> None:
+        seat = task.seat
+        assert seat is not None, "only seated pods leave"
+        self.scheduler.leave(task.member.spec, seat)
+        if task.started is not None:
+            offering = self.cloud.machine(seat.node).offering
+            self.meter.left(task, offering, cost=self.cloud.markets.cost(offering, task.started, now), now=now)
+        task.seat = None
+        del self.on_node[seat.node][task.key]
+        if not self.on_node[seat.node]:
+            self._idle(seat.node, now)
+        if seat.node in self.distrusted:
+            self.distrusted.discard(seat.node)
+            self.nodes_changed.add(seat.node)
+        if self.kept and self.cloud.machine(seat.node).offering.pool in self.kept:
+            # The scheduler will not fill it again; a plan may.
+            self.waiting.forget()
+
+    def _idle(self, node: str, now: float) -> None:
+        self.idle_since[node] = now
+        self.moment.idled.append(node)
+
+    def start_gang(self, gang: str, now: float) -> None:
+        """Start a gang's pods together once each has its seat on an open node."""
+        tasks = self._gangs[gang].values()
+        if all(task.seat is not None for task in tasks):
+            self._start([task for task in tasks if task.started is None], now)

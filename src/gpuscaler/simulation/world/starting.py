@@ -1,0 +1,47 @@
+"""Machines that exist before a run: the start sizes of pools."""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.simulation.cloud.markets import Key
+
+#: Which market an existing machine is of, where a pool has several: the one that is least likely to take it away.
+STEADIEST = ("reserved", "on-demand", "spot")
+
+
+class StartError(ValueError):
+    """A start size that the pools cannot have; the message says what was seen and what was expected."""
+
+
+def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[Key, int]:
+    """How many machines of every offering stand when a run begins.
+
+    ``sizes`` are machines by ``pool`` or ``pool/instance type``. A pool alone starts with its cheapest type, and any with machines of its
+    steadiest market, dealt to its zones in turn. Raises :class:`StartError` for what is unknown, and for more than a pool may have.
+    """
+    pools = {pool.name: pool for pool in policy.pools}
+    wanted: Counter[str] = Counter()
+    found: Counter[Key] = Counter()
+    for name, count in sizes.items():
+        pool_name, _, instance_type = name.partition("/")
+        if pool_name not in pools:
+            raise StartError(f"saw the pool {pool_name}, expected one of {', '.join(pools)}")
+        pool = pools[pool_name]
+        wanted[pool_name] += count
+        if pool.max is not None and wanted[pool_name] > pool.max:
+            raise StartError(f"saw {wanted[pool_name]} machines of pool {pool_name}, expected at most {pool.max}, which is its max")
+        zones = _zones(pool, instance_type)
+        found.update(zones[number % len(zones)].key for number in range(count))
+    return dict(sorted(found.items()))
+
+
+def _zones(pool: Pool, instance_type: str) -> list[Offering]:
+    """The offerings of one type and one market, a zone each."""
+    offered = [one for one in pool.offerings if instance_type in ("", one.instance_type)]
+    if not offered:
+        types = sorted({one.instance_type for one in pool.offerings})
+        raise StartError(f"saw the type {instance_type}, which pool {pool.name} does not have; expected one of {', '.join(types)}")
+    first = min(offered, key=lambda one: (STEADIEST.index(one.market), one.price, one.instance_type))
+    zones = {one.zone: one for one in offered if (one.market, one.instance_type) == (first.market, first.instance_type)}
+    return [zones[zone] for zone in sorted(zones)]

@@ -1,0 +1,226 @@
+"""The cluster of a run: pods that wait and run, machines that come and go."""
+
+from collections import deque
+from collections.abc import Sequence
+
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.plans import Ignored, Unplaced
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.machines import Answer, CloudMachine
+from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.simulation.world.autoscaler import Lost, Purchase
+from gpuscaler.simulation.world.ledger import Drain, Entry, entry_of
+from gpuscaler.simulation.world.queue import Task
+from gpuscaler.simulation.world.scheduler import Scheduler
+from gpuscaler.simulation.world.seating import Seating
+
+
+class World(Seating):
+    """Everything that is true at a moment of virtual time: :class:`Seating` has the pods, this the machines.
+
+    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` at which
+    shares of use they bear soft taints. A pod saves its work every ``checkpoint`` seconds, never where that is 0.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        cloud: SimulatedCloud,
+        *,
+        scoring: str,
+        steers: bool = True,
+        discourages: Sequence[float] = (),
+        checkpoint: float = 0.0,
+    ) -> None:
+        kept = frozenset(pool.name for pool in policy.pools if pool.min_gpus_per_pod and steers)
+        offerings = [offering for pool in policy.pools for offering in pool.offerings]
+        scheduler = Scheduler(offerings, scoring=scoring, kept=kept, discourages=discourages)
+        super().__init__(cloud, scheduler, steers=steers, kept=kept, checkpoint=checkpoint)
+        self.entries: dict[str, Entry] = {}
+        self.node_of_intent: dict[str, str] = {}
+        self.drains: dict[str, Drain] = {}
+        self.bought: deque[float] = deque()
+        #: What the last plan left without a place, and what it took for no demand.
+        self.refusals: tuple[Unplaced, ...] = ()
+        self.ignored: tuple[Ignored, ...] = ()
+        self._orders: dict[str, deque[Entry]] = {}
+        self._withdrawn: set[str] = set()
+        #: Pods whose machine has just opened to everybody, and that machine.
+        self._expected: list[tuple[Task, str]] = []
+
+    def ask(self, purchase: Purchase, now: float) -> None:
+        """Write a purchase into the ledger and ask the cloud; the pods it is for wait for it."""
+        entries = deque(entry_of(purchase, intent, now) for intent in purchase.machines)
+        self._orders[purchase.id] = entries
+        for entry in entries:
+            self.ledger[entry.id] = entry
+            self.bought.append(now)
+            for key in entry.intent.pods:
+                task = self.tasks.get(key)
+                if task is not None and task.seat is None and (task.gang or not task.promised):
+                    self.promise(task, entry.id)
+                    self.meter.failovers += task.failed_over(purchase.offerings, now)
+        self.meter.asked(purchase, now)
+        self.cloud.ask(purchase.id, purchase.offerings, count=len(entries), now=now, spread=purchase.spread, standing=purchase.standing)
+
+    def withdraw(self, purchase: str) -> None:
+        """What the cloud has not granted of a purchase is wanted no more; an answer that is still out is taken as it comes."""
+        self.cloud.withdraw(purchase)
+        self._withdrawn.add(purchase)
+        if purchase not in self._orders or self.cloud.unanswered(purchase):
+            return
+        for entry in self._orders.pop(purchase):
+            self._forget(entry)
+
+    def answered(self, answer: Answer, now: float) -> None:
+        """The cloud has answered: some intents have their machine, the rest are given up unless the order stands."""
+        entries = self._orders[answer.purchase]
+        purchase = entries[0].purchase
+        for machine in answer.machines:
+            entry = entries.popleft()
+            entry.grant(machine)
+            self.entries[machine.id] = entry
+            for task in self._promises.get(entry.id, {}).values():
+                task.refused = None
+        self.meter.granted(purchase, answer.machines, now)
+        if entries:
+            self.meter.refused(answer, now)
+            for task in [task for entry in entries for task in self._promises.get(entry.id, {}).values()]:
+                task.note_refused(answer.refusals, now)
+        if not entries or not purchase.standing or answer.purchase in self._withdrawn:
+            for entry in self._orders.pop(answer.purchase):
+                self._forget(entry)
+        self.moment.answers.append(answer)
+
+    def registered(self, machine: CloudMachine, now: float) -> None:
+        """A Node has joined, its GPUs not there yet."""
+        entry = self.entries[machine.id]
+        entry.name_node()
+        self.node_of_intent[entry.id] = machine.id
+        self.nodes_changed.add(machine.id)
+        self.moment.registered.append(machine.id)
+        if not self.steers:
+            self._join(machine, now, devices=False)
+
+    def visible(self, machine: CloudMachine) -> None:
+        """All that a machine has is allocatable."""
+        self.entries[machine.id].ready = True
+        self.nodes_changed.add(machine.id)
+
+    def open_ready(self, now: float) -> None:
+        """Open every machine that may open now, seat its pods, start the gangs that are complete."""
+        while able := [entry for entry in self.entries.values() if entry.ready and self._may_open(entry)]:
+            for entry in able:
+                self._open(entry, now)
+        if self.steers:
+            for gang in {task.gang for name in self.moment.opened for task in self.on_node.get(name, {}).values() if task.gang}:
+                self.start_gang(gang, now)
+
+    def settle_promises(self) -> None:
+        """Where nobody steers: who sits where it was planned, now that the scheduler has had its way?"""
+        for task, node in self._expected:
+            kept = task.seat is not None and task.seat.node == node
+            self.meter.kept += kept
+            self.meter.broken += not kept
+        self._expected.clear()
+
+    def start(self, key: Key, now: float) -> None:
+        """A machine that was there before the run."""
+        machine = self.cloud.start(key, now)
+        self.meter.began_with(machine)
+        self._join(machine, now, devices=True)
+
+    def _join(self, machine: CloudMachine, now: float, *, devices: bool) -> None:
+        self.scheduler.add(machine.id, machine.offering, devices=devices)
+        self.on_node[machine.id] = {}
+        self._idle(machine.id, now)
+        self.nodes_changed.add(machine.id)
+
+    def _may_open(self, entry: Entry) -> bool:
+        if not self.steers:
+            return True
+        if any(intent in self.ledger for intent in entry.intent.opens_after):
+            return False
+        # The machines of a gang open together: none is eaten by other pods while another still boots.
+        gangs = {task.gang for task in self._promises.get(entry.id, {}).values()} - {""}
+        return all(self._has_room(task) for gang in gangs for task in self._gangs[gang].values())
+
+    def _has_room(self, task: Task) -> bool:
+        return task.seat is not None or (bool(task.promised) and self.ledger[task.promised].ready)
+
+    def _open(self, entry: Entry, now: float) -> None:
+        machine = entry.machine
+        assert machine is not None, "only machines that were granted open"
+        del self.ledger[entry.id], self.entries[machine.id]
+        self.moment.opened.append(machine.id)
+        if self.steers:
+            self._oldest_first(entry)
+        promised = list(self._promises.pop(entry.id, {}).values())
+        for task in promised:
+            self.waiting.release(task)
+        if not self.steers:
+            self.scheduler.complete(machine.id, machine.offering)
+            self.nodes_changed.add(machine.id)
+            self._expected += [(task, machine.id) for task in promised]
+            return
+        self._join(machine, now, devices=True)
+        for task in promised:
+            if self.place(task, machine.id, now):
+                self.meter.kept += 1
+
+    def _oldest_first(self, entry: Entry) -> None:
+        """Of pods that scheduling cannot tell apart the oldest take the seats of a machine, whichever of them it was bought for.
+
+        The younger ones wait in their place: machines that boot slowly would else keep pods waiting that others overtook.
+        """
+        for task, older in self.waiting.overtaken(self._promises.get(entry.id, {}).values()):
+            other = older.promised
+            self._release(task)
+            self._release(older)
+            self.promise(older, entry.id)
+            if other:
+                self.promise(task, other)
+                self.ledger[other].exchange(older.key, task.key)
+
+    def close(self, drain: Drain) -> None:
+        """Take no more pods on a node that is going away."""
+        self.scheduler.close(drain.node)
+        self.drains[drain.node] = drain
+
+    def give_back(self, name: str, now: float) -> None:
+        """Give a machine back: pods that are still there are evicted. ``name`` is a machine's, or an intent's that has its machine."""
+        machine = self.cloud.terminate(name, now)
+        self.moment.given_back.append(name)
+        self._gone(machine, now)
+        self.waiting.forget()
+
+    def lost(self, machine: CloudMachine, why: str, now: float) -> None:
+        """A machine is gone by itself."""
+        self.moment.lost.append(Lost(machine, why))
+        self.meter.lost(machine, why, now)
+        self._gone(machine, now)
+
+    def _gone(self, machine: CloudMachine, now: float) -> None:
+        self.meter.gone(machine)
+        name = machine.id
+        if name in self.on_node:
+            for task in list(self.on_node[name].values()):
+                if task.seat is not None:
+                    self.evict(task, now)
+            self.drains.pop(name, None)
+            self.scheduler.remove(name)
+            del self.on_node[name], self.idle_since[name]
+        self.distrusted.discard(name)
+        self.nodes_changed.add(name)
+        entry = self.entries.pop(name, None)
+        if entry is not None:
+            self._forget(entry)
+
+    def _forget(self, entry: Entry) -> None:
+        """Nothing comes of an entry: its pods are demand again, and a node that it was to replace stays."""
+        del self.ledger[entry.id]
+        for task in list(self._promises.pop(entry.id, {}).values()):
+            self.waiting.release(task)
+        for drain in [drain for drain in self.drains.values() if entry.id in drain.needs]:
+            del self.drains[drain.node]
+            self.scheduler.open(drain.node)

@@ -1,0 +1,134 @@
+"""The simulated cloud as a provider: what a list shows, and what goes wrong with calls."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from tests.simulation.cloud.test_core import FIXED, GPU, SPOT
+
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, QUOTA, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.model.pools import Pool
+from gpuscaler.simulation.cloud.core import SimulatedCloud
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Faults
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import CallFaults, SimulatedProvider
+
+BEGAN = 1_000_000.0
+POOLS = (Pool("gpu", (SPOT, GPU), max=5),)
+
+
+@asynccontextmanager
+async def provider(
+    *, calls: CallFaults | None = None, faults: Faults = NO_FAULTS, markets: Markets | None = None
+) -> AsyncIterator[SimulatedProvider]:
+    """A provider whose time passes with the loop's."""
+    loop = asyncio.get_running_loop()
+    zero = loop.time()
+    core = SimulatedCloud(POOLS, seed=1, delays=FIXED, faults=faults, markets=markets)
+    made = SimulatedProvider(
+        core, POOLS, now=lambda: BEGAN + loop.time() - zero, listener=lambda _event: None, faults=calls or CallFaults(), seed=1
+    )
+    task = asyncio.create_task(made.run())
+    try:
+        yield made
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+async def buy(made: SimulatedProvider, *offerings: Any, token: str = "a", count: int = 1) -> Bought:
+    return await made.buy(Order(token, "gpu", offerings or (GPU.key,), count))
+
+
+async def test_a_second_order_of_one_token_is_answered_as_the_first() -> None:
+    async with provider() as made:
+        assert await buy(made, count=2) == await buy(made, count=2)
+        assert len((await made.inventory()).instances) == 2
+
+
+async def test_without_tokens_it_buys_again_and_machines_do_not_say_whose_they_are() -> None:
+    async with provider(calls=CallFaults(tokens=False)) as made:
+        await buy(made)
+        await buy(made)
+        assert [one.token for one in (await made.inventory()).instances] == ["", ""]
+        assert not made.keeps_tokens
+
+
+async def test_why_machines_were_refused_is_told_in_the_words_that_breakers_know() -> None:
+    markets = Markets({SPOT.key: Steps([0], [1])})
+    async with provider(markets=markets) as made:
+        bought = await buy(made, SPOT.key, ("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
+        assert len(bought.instances) == 5
+        assert {one.offering: one.cause for one in bought.refusals} == {
+            SPOT.key: CAPACITY,
+            ("gpu", "spot", "unknown", "z1"): CONFIGURATION,
+            GPU.key: QUOTA,
+        }
+
+
+async def test_a_stale_list_is_what_was_so_before() -> None:
+    async with provider(calls=CallFaults(stale_seconds=90.0)) as made:
+        (machine,) = (await buy(made)).instances
+        assert (await made.inventory()).instances == ()
+        await asyncio.sleep(95.0)
+        assert [one.id for one in (await made.inventory()).instances] == [machine.id]
+        await made.remove((machine.id,))
+        await asyncio.sleep(80.0)
+        assert [one.id for one in (await made.inventory()).instances] == [machine.id]
+        await asyncio.sleep(20.0)
+        assert (await made.inventory()).instances == ()
+
+
+async def test_a_lost_answer_may_have_taken_effect_or_not() -> None:
+    async with provider(calls=CallFaults(lost=1.0)) as made:
+        for number in range(5):
+            with pytest.raises(LostAnswerError):
+                await buy(made, token=f"t{number}")
+        await asyncio.sleep(1.0)
+        assert 0 < len(made.core.list()) < 5
+
+
+async def test_throttling_and_outages_fail_calls_and_change_nothing() -> None:
+    async with provider(calls=CallFaults(throttled=1.0, retry_after=7.0)) as made:
+        with pytest.raises(CloudError) as failure:
+            await buy(made)
+        assert (failure.value.cause, failure.value.retry_after) == ("throttled", 7.0)
+    async with provider() as made:
+        made.outage = "The service is unavailable."
+        with pytest.raises(CloudError, match=r"The service is unavailable\."):
+            await made.inventory()
+        assert made.core.history() == ()
+
+
+async def test_what_is_wrong_with_a_machine_is_in_the_list() -> None:
+    faults = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0, impaired=1.0)
+    async with provider(faults=faults) as made:
+        await buy(made)
+        await asyncio.sleep(500.0)
+        (one,) = (await made.inventory()).instances
+        assert (one.fault, one.state) == ("Instance reachability check failed", "pending")
+
+
+@pytest.mark.parametrize("without", [0.0, 1.0])
+async def test_a_reclaimed_machine_is_announced_unless_it_is_not(without: float) -> None:
+    faults = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, without_notice=without)
+    markets = Markets({SPOT.key: Steps([0, 1000], [9, 0])}, began=BEGAN)
+    async with provider(faults=faults, markets=markets) as made:
+        (machine,) = (await buy(made, SPOT.key)).instances
+        await asyncio.sleep(1000.0 + 181.0)
+        notices = [one.instance for one in await made.notices()]
+        assert notices == ([] if without else [machine.id])
+        assert list(await made.notices()) == []
+        await asyncio.sleep(121.0)
+        assert (await made.inventory()).instances == ()
+
+
+async def test_prices_follow_their_series() -> None:
+    markets = Markets(prices={SPOT.key: Steps([0, 100], [1.5, 2.5])}, began=BEGAN)
+    async with provider(markets=markets) as made:
+        before = {one.key: one.price for pool in await made.pools() for one in pool.offerings}
+        await asyncio.sleep(150.0)
+        after = {one.key: one.price for pool in await made.pools() for one in pool.offerings}
+        assert (before[SPOT.key], after[SPOT.key], after[GPU.key]) == (1.5, 2.5, GPU.price)

@@ -1,0 +1,82 @@
+"""How long pods waited, censored waits included."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuscaler.simulation.measures.waits import CLASSES, POINTS, PodWait, Wait, by_class, class_of, curve_of, wait_of
+
+
+def ran(*seconds: float) -> list[PodWait]:
+    return [PodWait(f"p{number}", CLASSES[2], one, ran=True) for number, one in enumerate(seconds)]
+
+
+def never(*seconds: float) -> list[PodWait]:
+    return [PodWait(f"n{number}", CLASSES[2], one, ran=False) for number, one in enumerate(seconds)]
+
+
+def test_where_all_pods_ran_the_waits_are_plain_ones() -> None:
+    wait = wait_of(ran(*range(1, 101)))
+    assert (wait.p50, wait.p95, wait.p99, wait.at_least) == (50, 95, 99, ())
+    assert wait.mean == pytest.approx(50.5)
+
+
+def test_no_pod_is_no_wait() -> None:
+    assert wait_of([]) == Wait()
+    assert curve_of([]).seconds == ()
+
+
+def test_a_pod_that_never_ran_lifts_percentiles_and_makes_the_highest_ones_lower_bounds() -> None:
+    wait = wait_of([*ran(10, 20), *never(1000)])
+    assert (wait.p50, wait.p95, wait.p99) == (20, 1000, 1000)
+    assert wait.mean == pytest.approx((10 + 20 + 1000) / 3)
+    assert wait.at_least == ("mean", "p95", "p99")
+
+
+def test_pods_that_nobody_wanted_any_more_count_while_they_waited() -> None:
+    # The textbook's way by hand: after 10 s 2/3 wait; one is taken away at 15 s; of the one left the other runs after 30 s.
+    wait = wait_of([*ran(10, 30), *never(15)])
+    assert (wait.p50, wait.p99, wait.at_least) == (30, 30, ())
+    assert wait.mean == pytest.approx(10 + 20 * 2 / 3)
+
+
+def test_a_pod_taken_away_at_the_moment_another_runs_was_still_waiting_then() -> None:
+    assert wait_of([*ran(10), *never(10)]).p50 == 10
+
+
+def test_where_nothing_ran_everything_is_a_lower_bound() -> None:
+    assert wait_of(never(5, 9)) == Wait(9, 9, 9, 9, ("mean", "p50", "p95", "p99"))
+
+
+def test_kinds_of_pods_go_by_gpus_and_gangs() -> None:
+    sizes = (0, 0.25, 1, 2, 3, 4, 7, 8, 16)
+    assert [class_of(size, "") for size in sizes] == [CLASSES[number] for number in (0, 1, 2, 3, 3, 4, 4, 5, 5)]
+    assert class_of(8, "g") == class_of(0, "g") == CLASSES[6]
+
+
+def test_every_kind_has_its_own_waits_in_the_order_of_kinds() -> None:
+    waits = [PodWait("a", CLASSES[6], 7, ran=True), PodWait("b", CLASSES[0], 3, ran=True), PodWait("c", CLASSES[0], 9, ran=False)]
+    first, second = by_class(waits)
+    assert (first.pod_class, first.pods, first.served, first.wait.p50) == (CLASSES[0], 2, 1, 3)
+    assert (second.pod_class, second.pods, second.served, second.wait.p99) == (CLASSES[6], 1, 1, 7)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=400))
+def test_a_curve_rises_ends_where_the_last_pod_ran_and_is_bounded(drawn: list[tuple[float, bool]]) -> None:
+    waits = [PodWait(str(number), CLASSES[2], seconds, has_run) for number, (seconds, has_run) in enumerate(drawn)]
+    curve = curve_of(waits)
+    assert len(curve.seconds) == len(curve.shares) <= POINTS
+    assert list(curve.seconds) == sorted(set(curve.seconds))
+    assert list(curve.shares) == sorted(curve.shares)
+    if any(one.ran for one in waits):
+        assert curve.seconds[-1] == max(one.seconds for one in waits if one.ran)
+    if all(one.ran for one in waits):
+        assert curve.shares[-1] == pytest.approx(1)
+
+
+@given(st.lists(st.tuples(st.floats(0, 1e6), st.booleans()), min_size=1, max_size=100), st.floats(0, 1e6))
+def test_waiting_longer_without_ever_running_makes_no_figure_better(drawn: list[tuple[float, bool]], more: float) -> None:
+    waits = [PodWait(str(number), CLASSES[2], seconds, has_run) for number, (seconds, has_run) in enumerate(drawn)]
+    before, after = wait_of([*waits, *never(0.0)]), wait_of([*waits, *never(more)])
+    for name in ("mean", "p50", "p95", "p99"):
+        assert getattr(after, name) >= getattr(before, name) * (1 - 1e-9)

@@ -1,0 +1,107 @@
+"""Karpenter's model against what the real program was measured to do, and in the corners that decide what it costs."""
+
+import itertools
+
+import pytest
+from tests.simulation.policies.peers.recording import Recording, dry, pools_of, replay
+from tests.simulation.pools import trace
+
+from gpuscaler.simulation.cloud.delays import Delay, Delays
+from gpuscaler.simulation.policies.peers.karpenter import Karpenter
+from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
+from gpuscaler.simulation.traces.traces import Job
+from gpuscaler.simulation.world.meter import Result
+
+#: US dollars per hour of Karpenter 1.15 for pods of 1 GPU, 2 vCPU and 13 Gi over g5, c6i and m6i in us-east-1.
+MEASURED = {2: 5.67, 8: 16.29, 64: 130.30, 1000: 2031.0}
+TYPES = ["g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g5.8xlarge", "g5.12xlarge", "g5.16xlarge", "g5.24xlarge", "g5.48xlarge", "m6i.large"]
+POD = {"gpus": 1, "cpu_milli": 2000, "memory": 13 * 1024**3}
+
+
+def jobs(number: int, *, submit: float = 0.0, duration: float = 3600.0, prefix: str = "p") -> list[Job]:
+    return [Job(f"{prefix}{one}", submit, duration, **POD) for one in range(number)]  # type: ignore[arg-type]
+
+
+def most_paid_per_hour(result: Result) -> float:
+    return max(sample.dollars_per_hour for sample in result.timeline)
+
+
+@pytest.mark.parametrize("number", [2, 8, 64])
+def test_one_batch_costs_what_the_real_program_pays(number: int) -> None:
+    policy = pools_of(TYPES)
+    result = replay(trace(*jobs(number)), policy, Karpenter(policy))
+    assert most_paid_per_hour(result) == pytest.approx(MEASURED[number], abs=0.01)
+    assert result.unserved == 0
+
+
+def test_a_thousand_pods_that_come_in_two_batches_cost_what_the_real_program_pays() -> None:
+    policy = pools_of(TYPES)
+    halves = jobs(500) + jobs(500, submit=12.0, prefix="q")
+    result = replay(trace(*halves), policy, Karpenter(policy))
+    # Each half fills 62 machines of eight GPUs and leaves four pods, for which one of four GPUs is cheapest.
+    assert most_paid_per_hour(result) == pytest.approx(MEASURED[1000], abs=0.1)
+
+
+def test_pods_that_come_within_a_second_of_each_other_share_a_batch_for_ten_seconds_at_most() -> None:
+    policy = pools_of(TYPES)
+    scaler = Recording(Karpenter(policy))
+    steady = [Job(f"p{one}", 0.5 * one, 600.0, **POD) for one in range(40)]  # type: ignore[arg-type]
+    replay(trace(*steady), policy, scaler)
+    rounds = sorted({round(at, 3) for at, purchase in scaler.purchases})
+    assert rounds[0] == pytest.approx(10.0)
+    assert all(later - earlier >= 9.9 for earlier, later in itertools.pairwise(rounds))
+
+
+def test_an_offering_without_capacity_is_left_out_for_three_minutes() -> None:
+    policy = pools_of(["g5.xlarge"], markets=["spot", "on-demand"], zones=["us-east-1a"])
+    scaler = Recording(Karpenter(policy))
+    again = [*jobs(1), *jobs(1, submit=100.0, prefix="q"), *jobs(1, submit=300.0, prefix="r")]
+    result = replay(trace(*again), policy, scaler, markets=dry(policy, "spot"))
+    asked = [(round(at), {offering[1] for offering in purchase.offerings}) for at, purchase in scaler.purchases]
+    # Refused on spot, on demand in the next round; still left out at 100 s, asked again after 180 s.
+    assert [markets for _, markets in asked] == [{"spot"}, {"on-demand"}, {"on-demand"}, {"spot"}, {"on-demand"}]
+    assert asked[1][0] - asked[0][0] <= 15
+    assert result.unserved == 0
+
+
+def test_pods_wait_when_every_offering_is_dry_and_are_tried_again() -> None:
+    policy = pools_of(["g5.xlarge"], markets=["spot"], zones=["us-east-1a"])
+    scaler = Recording(Karpenter(policy))
+    result = replay(trace(*jobs(1)), policy, scaler, markets=dry(policy, "spot", until=1000.0))
+    assert result.unserved == 0
+    asked = [at for at, _ in scaler.purchases]
+    assert all(181 <= later - earlier <= 184 for earlier, later in itertools.pairwise(asked))
+    assert asked[-2] < 1000.0 < asked[-1]
+
+
+def test_empty_nodes_go_a_tenth_at_a_time_after_their_validation() -> None:
+    policy = pools_of(["g5.xlarge"])
+    scaler = Recording(Karpenter(policy))
+    replay(trace(*jobs(20, duration=600.0)), policy, scaler)
+    moments = sorted({at for at, _ in scaler.removals})
+    counts = [sum(at == moment for at, _ in scaler.removals) for moment in moments]
+    assert counts[0] == 2
+    assert max(counts) == 2
+    assert all(later - earlier >= 25.0 - 0.01 for earlier, later in itertools.pairwise(moments))
+
+
+def test_a_node_with_pods_is_never_removed_and_no_work_is_lost() -> None:
+    policy = pools_of(["g5.xlarge", "g5.12xlarge"])
+    mixed = [Job(f"p{one}", 40.0 * one, 200.0 + 77.0 * (one % 7), **POD) for one in range(40)]  # type: ignore[arg-type]
+    result = replay(trace(*mixed), policy, Karpenter(policy))
+    assert (result.evictions, result.lost_gpu_hours, result.unserved) == (0, 0.0, 0)
+
+
+def test_a_machine_that_never_registers_is_given_up_and_replaced() -> None:
+    policy = pools_of(["g5.xlarge"])
+    scaler = Recording(Karpenter(policy, KarpenterSettings(registration=900.0)))
+    slow = Delays(boot=Delay(5000.0, 5000.0, 5000.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
+    replay(trace(*jobs(1)), policy, scaler, delays=slow, until=2000.0)
+    assert scaler.removals[0][0] == pytest.approx(1.0 + 1.0 + 900.0, abs=1.0)
+    assert len(scaler.purchases) >= 2
+
+
+def test_machines_with_gpus_are_not_bought_for_pods_that_ask_for_none() -> None:
+    policy = pools_of(["g4dn.xlarge", "m6i.16xlarge"])
+    result = replay(trace(Job("a", 0.0, 600.0, cpu_milli=1000, memory=1024**3)), policy, Karpenter(policy))
+    assert [row.instance_type for row in result.machine_hours] == ["m6i.16xlarge"]

@@ -1,0 +1,78 @@
+"""Peers with other settings: their names, and the search for the setting that costs least."""
+
+from collections.abc import Sequence
+
+import pytest
+from tests.simulation.policies.peers.recording import pools_of, replay
+from tests.simulation.pools import GIB, trace
+
+from gpuscaler.simulation.policies.peers.settings import ClusterAutoscalerSettings, KarpenterSettings
+from gpuscaler.simulation.policies.peers.variants import AXES, axes_of, named, peer, sweep
+from gpuscaler.simulation.policies.policies import autoscaler_of
+from gpuscaler.simulation.traces.traces import Job
+from gpuscaler.simulation.world.meter import Result
+
+POLICY = pools_of(["g5.xlarge", "g5.12xlarge"])
+SETTINGS = {"karpenter": KarpenterSettings(), "cluster-autoscaler": ClusterAutoscalerSettings()}
+JOBS = trace(*[Job(f"p{number}", 300.0 * number, 500.0, gpus=1, cpu_milli=1000, memory=GIB) for number in range(12)])
+
+
+def results(names: Sequence[str]) -> list[Result]:
+    return [replay(JOBS, POLICY, autoscaler_of(name, POLICY, ())) for name in names]
+
+
+def test_a_name_says_its_settings_and_results_bear_it() -> None:
+    name = named("karpenter", {"consolidate_after": 300.0, "budget": 1.0})
+    assert name == "karpenter(budget=1.0,consolidate_after=300.0)"
+    default, slow = results(["karpenter", name])
+    assert (default.policy, slow.policy) == ("karpenter", name)
+    assert sum(row.machines for row in slow.machine_hours) < sum(row.machines for row in default.machine_hours)
+
+
+def test_a_setting_of_none_is_named_too() -> None:
+    assert peer(named("cluster-autoscaler", {"error_signal": None, "expander": "price"}), POLICY) is not None
+
+
+def test_a_name_that_is_no_peers_is_left_to_others() -> None:
+    assert peer("gpuscaler", POLICY) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("karpenter(patience=3)", "unknown setting patience: expected one of batch_idle, "),
+        ("karpenter(budget=all)", "Expected `float`"),
+        ("cluster-autoscaler(expander=cheapest)", "unknown expander 'cheapest'"),
+    ],
+)
+def test_an_unknown_setting_or_value_is_named(name: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        peer(name, POLICY)
+
+
+@pytest.mark.parametrize("base", sorted(AXES))
+def test_a_sweep_finds_nothing_dearer_than_the_defaults_and_tries_every_value(base: str) -> None:
+    asked: list[str] = []
+
+    def run(names: Sequence[str]) -> list[Result]:
+        asked.extend(names)
+        return results(names)
+
+    found = sweep(base, run)
+    default = next(result for result in found if result.policy == base)
+    assert found[0].cost <= default.cost
+    assert [result.cost for result in found] == sorted(result.cost for result in found)
+    for key, values in AXES[base].items():
+        for value in values[1:]:
+            assert named(base, {key: value}) in asked
+    assert len(asked) == len(set(asked))
+
+
+@pytest.mark.parametrize("base", sorted(AXES))
+def test_where_pods_may_be_moved_a_sweep_tries_what_moves_them_too(base: str) -> None:
+    without, having = axes_of(base, moves=False), axes_of(base, moves=True)
+    assert without == AXES[base]
+    assert set(having) > set(without)
+    for key, values in having.items():
+        assert peer(named(base, {key: values[0]}), POLICY) is not None
+        assert getattr(SETTINGS[base], key) == values[0], "the default comes first"

@@ -1,0 +1,125 @@
+"""Two sets of pools on the same trace."""
+
+import pytest
+from msgspec.structs import replace
+from tests.simulation.pools import C8, G1, G4, POLICY, trace
+
+from gpuscaler.model.pools import Limits, Policy, Pool
+from gpuscaler.simulation.measures.waits import PodWait, by_class
+from gpuscaler.simulation.results.campaign import Setting, run_each
+from gpuscaler.simulation.results.comparing import NAMED, Difference, difference, with_waits
+from gpuscaler.simulation.results.explaining import explained, pool_changes
+from gpuscaler.simulation.traces.traces import Job
+from gpuscaler.simulation.world.meter import Result
+
+JOBS = trace(
+    *(Job(f"small-{number}", 600.0 * number, 900, gpus=1) for number in range(8)),
+    *(Job(f"large-{number}", 100.0 * number, 900, gpus=4) for number in range(7)),
+    Job("c", 100, 500, cpu_milli=1000),
+)
+LARGE = Policy((Pool("gpu", (G4,), idle_after=300), Pool("cpu", (C8,), idle_after=300)))
+SMALL = Policy((Pool("gpu", (G1,), idle_after=300), Pool("cpu", (C8,), idle_after=300)))
+
+
+def runs(policy: Policy, *, seeds: int = 1) -> list[Result]:
+    setting = Setting(trace=JOBS, policy=policy)
+    return run_each([(setting, "gpuscaler", seed) for seed in range(seeds)], workers=1, told=with_waits)
+
+
+@pytest.fixture(scope="module")
+def found() -> dict[str, Difference]:
+    before = runs(POLICY, seeds=2)
+    return {"large": difference(before, runs(LARGE, seeds=2)), "small": difference(before, runs(SMALL, seeds=2))}
+
+
+@pytest.mark.parametrize("name", ["large", "small"])
+def test_machines_and_holders_each_explain_the_whole_difference_in_cost(found: dict[str, Difference], name: str) -> None:
+    one = found[name]
+    assert one.cost.difference == pytest.approx((one.cost.b or 0) - (one.cost.a or 0))
+    assert sum(row.cost.difference or 0 for row in one.offerings) == pytest.approx(one.cost.difference)
+    assert sum(row.cost.difference or 0 for row in one.classes) == pytest.approx(one.cost.difference)
+    contributions = [abs(row.cost.difference or 0) for row in one.offerings]
+    assert contributions == sorted(contributions, reverse=True)
+
+
+def test_a_machine_that_only_one_file_offers_has_no_hours_with_the_other(found: dict[str, Difference]) -> None:
+    (g4,) = [row for row in found["small"].offerings if row.instance_type == "g4"]
+    assert (g4.hours.b, g4.cost.b) == (0, 0)
+    assert (g4.hours.a or 0) > 0
+
+
+def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_named(found: dict[str, Difference]) -> None:
+    one = found["small"]
+    (large,) = one.only_a
+    assert (large.pod_class, large.pods, large.some) == ("4-7 GPUs", 14, tuple(f"trace/large-{number}" for number in range(NAMED)))
+    assert one.only_b == ()
+    assert [reason.pods for reason in one.why_not_b] == [7]
+    (told,) = [sentence for sentence in explained(one) if sentence.startswith("Only with A")]
+    assert told.startswith("Only with A run 14 pods of 4-7 GPUs (trace/large-0, ")
+    assert "With B 7 pods never ran because of: pool gpu" in told
+
+
+def test_pods_that_never_run_with_b_wait_longer_there(found: dict[str, Difference]) -> None:
+    (row,) = [row for row in found["small"].waits if row.pod_class == "4-7 GPUs"]
+    assert (row.pods, row.longer, row.shorter) == (14, 14, 0)
+    assert "p50" in row.b.at_least
+    assert any(
+        sentence.startswith("Pods of 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explained(found["small"])
+    )
+
+
+def test_the_difference_from_a_lower_bound_is_not_known(found: dict[str, Difference]) -> None:
+    one = found["small"]
+    assert (one.at_least_a, one.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
+    assert one.figures["wait_p99"].difference is None
+    assert (one.figures["wait_p99"].b or 0) > 0
+    assert one.figures["wait_p50"].difference is not None
+
+
+def test_the_cost_is_told_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
+    one = found["large"]
+    assert (one.seeds, one.cheaper, one.sd is not None) == (2, 0, True)
+    assert explained(one)[0].startswith(
+        f"B costs ${one.cost.difference:,.2f} more than A: ${one.cost.b:,.2f} instead of ${one.cost.a:,.2f} (+"
+    )
+    assert explained(one)[0].endswith("B costs less with 0 of them.")
+    assert explained(one)[-1] == "Pods are counted over all 2 seeds together."
+
+
+def test_the_same_pools_differ_in_nothing() -> None:
+    one = difference(runs(POLICY), runs(POLICY))
+    assert explained(one) == [f"B costs the same as A: ${one.cost.a:,.2f}.", "No pod waits noticeably longer or less long."]
+    assert all(change.difference in (0, None) for change in one.figures.values())
+    assert (one.sd, one.only_a, one.only_b) == (None, (), ())
+
+
+def test_runs_of_other_seeds_are_not_compared() -> None:
+    one, other = runs(POLICY, seeds=2)
+    with pytest.raises(ValueError, match="same seeds"):
+        difference([one], [other])
+
+
+def test_a_pod_that_was_created_in_one_run_only_is_neither_served_nor_refused_by_the_other() -> None:
+    (one,) = runs(POLICY)
+    more = (*one.waits, PodWait("trace/service#r9", "1 GPU", 3.0, ran=True))
+    found = difference([one], [replace(one, waits=more, wait_by_class=by_class(more))])
+    assert (found.only_a, found.only_b) == ((), ())
+
+
+def test_how_the_files_differ_is_told_by_pool() -> None:
+    cheaper = replace(G1, price=1.0)
+    other = Policy(
+        (Pool("gpu", (cheaper, replace(G4, zone="z2")), idle_after=60, max=3), Pool("new", (C8,))),
+        limits=Limits(gpus=8, dollars_per_hour=2.5),
+    )
+    assert pool_changes(POLICY, other) == [
+        "only A has the pool cpu",
+        "only B has the pool new",
+        "pool gpu: only A has g4 on-demand in z1",
+        "pool gpu: only B has g4 on-demand in z2",
+        "pool gpu: 1 offering has another price",
+        "pool gpu: idle_after: 300 s → 60 s",
+        "pool gpu: max: none → 3",
+        "limits: none → gpus 8, dollars_per_hour 2.5",
+    ]
+    assert pool_changes(POLICY, POLICY) == []

@@ -1,0 +1,269 @@
+"""What a recording makes of pods and nodes that come and go."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuscaler.model.decoding import Interner, decode_object
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.settings import parse_policy
+from gpuscaler.simulation.traces.machine_prices import Offer, offer_of
+from gpuscaler.simulation.traces.recording import JOB_COLUMNS, MACHINE_COLUMNS, Recording
+
+#: A Wednesday, 02:00 UTC; second 0 is the Monday before.
+BEGAN = 1_800_410_400.0
+AT = 2 * 86_400 + 2 * 3_600.0
+LABELS = {
+    "node.kubernetes.io/instance-type": "g5.xlarge",
+    "topology.kubernetes.io/zone": "us-east-1a",
+    "topology.kubernetes.io/region": "us-east-1",
+}
+POLICY = parse_policy("""
+region: us-east-1
+pools:
+  - name: gpu
+    zones: [us-east-1a]
+    offerings: [{type: g5.xlarge, market: spot, price: 0.5}]
+""")
+INTERNER = Interner()
+
+
+def stamp(at: float) -> str:
+    return datetime.fromtimestamp(BEGAN + at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def pod(name: str = "a", phase: str = "Running", *, uid: str = "", created: float = 0.0, started: float = 0.0, **more: Any) -> Pod:
+    """A pod of two GPUs; times are seconds after the recording began."""
+    resources = {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "2"}}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name, "namespace": "ns", "uid": uid or f"uid-of-{name}", "creationTimestamp": stamp(created), **more},
+        "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}], "priority": 5},
+        "status": {"phase": phase, **({"startTime": stamp(started)} if phase != "Pending" else {})},
+    }
+    found = decode_object(msgspec.json.encode(body), INTERNER)
+    assert isinstance(found, Pod)
+    return found
+
+
+def node(name: str = "n", created: float = 0.0, labels: Mapping[str, str] | None = None) -> Node:
+    amounts = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": stamp(created), "labels": {**LABELS, **(labels or {})}},
+        "status": {"allocatable": amounts, "capacity": amounts},
+    }
+    found = decode_object(msgspec.json.encode(body), INTERNER)
+    assert isinstance(found, Node)
+    return found
+
+
+def recording(began: float = 0.0) -> Recording:
+    return Recording(began=BEGAN + began, offer_of=lambda node: offer_of(node, POLICY))
+
+
+def settled(began: float = 0.0) -> Recording:
+    """A recording that began on an empty cluster."""
+    made = recording(began)
+    made.settle()
+    return made
+
+
+def jobs(made: Recording) -> list[dict[str, str]]:
+    return [dict(zip(JOB_COLUMNS, map(str, row), strict=True)) for row in (*made.over, *made.open_rows())]
+
+
+def machines(made: Recording) -> list[dict[str, str]]:
+    return [dict(zip(MACHINE_COLUMNS, map(str, row), strict=True)) for row in made.machine_rows()]
+
+
+def test_a_pod_is_a_job_from_its_creation_with_the_time_that_it_ran() -> None:
+    made = settled()
+    made.pod("ns/a", pod(phase="Pending", created=10), BEGAN + 10)
+    made.pod("ns/a", pod(created=10, started=50), BEGAN + 70)
+    made.pod("ns/a", pod(phase="Succeeded", created=10), BEGAN + 170)
+    (row,) = jobs(made)
+
+    assert (row["job_id"], row["namespace"], row["priority"]) == ("ns.a.uid-of-a", "ns", "5")
+    assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT + 10, AT + 70, 100]
+    assert [row[key] for key in ("n_pods", "gpus_per_pod", "gpu_milli", "cpu_milli", "mem_mib")] == ["1", "2", "1000", "1500", "1024"]
+    assert (row["status"], row["note"]) == ("over", "")
+
+
+def test_a_pod_that_is_deleted_or_replaced_under_its_name_has_ended() -> None:
+    made = settled()
+    made.pod("ns/a", pod(uid="one"), BEGAN)
+    made.pod("ns/a", pod(uid="two", created=60), BEGAN + 60)
+    made.pod("ns/a", None, BEGAN + 90)
+
+    assert [(row["job_id"], float(row["duration_s"])) for row in jobs(made)] == [("ns.a.one", 60), ("ns.a.two", 30)]
+
+
+def test_a_pod_that_has_ended_does_not_begin_again_under_its_uid() -> None:
+    made = settled()
+    for at, phase in ((0, "Running"), (10, "Succeeded"), (20, "Running"), (30, "Succeeded")):
+        made.pod("ns/a", pod(phase=phase), BEGAN + at)
+
+    assert [float(row["duration_s"]) for row in jobs(made)] == [10]
+
+
+def test_a_pod_that_was_there_before_counts_from_the_beginning_and_says_so() -> None:
+    made = recording()
+    made.pod("ns/a", pod(created=-500, started=-400), BEGAN + 1)
+    made.settle()
+    made.until(BEGAN + 100)
+    (row,) = jobs(made)
+
+    assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT, AT, 100]
+    assert row["note"] == "ran on after the recording; was there before the recording"
+    assert row["status"] == "there"
+
+
+def test_pods_that_never_started_are_left_out_and_counted() -> None:
+    made = settled()
+    made.pod("ns/a", pod(phase="Pending"), BEGAN)
+    made.pod("ns/b", pod("b", phase="Pending"), BEGAN)
+    made.pod("ns/a", None, BEGAN + 60)
+    made.until(BEGAN + 60)
+
+    assert jobs(made) == []
+    assert made.unserved == 1
+
+
+@pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
+def test_pods_that_come_with_a_node_are_no_work(kind: str) -> None:
+    made = settled()
+    owner = [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o", "controller": True}]
+    made.pod("ns/a", pod(ownerReferences=owner), BEGAN)
+
+    assert jobs(made) == []
+
+
+def test_a_gang_is_one_job_that_runs_once_all_are_there_until_the_last_is_gone() -> None:
+    made = settled()
+    gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"}}
+    for name, start in (("a", 20), ("b", 30)):
+        made.pod(f"ns/{name}", pod(name, "Pending", **gang), BEGAN)
+        made.pod(f"ns/{name}", pod(name, **gang), BEGAN + start)
+    # One is evicted, and another comes in its place.
+    made.pod("ns/a", None, BEGAN + 40)
+    made.pod("ns/c", pod("c", created=41, **gang), BEGAN + 50)
+    made.pod("ns/b", None, BEGAN + 100)
+    made.pod("ns/c", None, BEGAN + 110)
+    (row,) = jobs(made)
+
+    assert (row["job_id"], row["n_pods"]) == ("ns.g.uid-of-a", "2")
+    assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT, AT + 30, 80]
+
+
+def test_a_gang_of_the_same_name_after_the_first_is_another_job() -> None:
+    made = settled()
+    gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
+    made.pod("ns/a", pod("a", **gang), BEGAN)
+    made.pod("ns/a", None, BEGAN + 10)
+    made.pod("ns/b", pod("b", created=20, **gang), BEGAN + 20)
+    made.pod("ns/b", None, BEGAN + 40)
+
+    assert [float(row["duration_s"]) for row in jobs(made)] == [10, 20]
+
+
+def test_a_machine_is_there_from_its_node_to_its_end_at_the_price_of_the_pools_file() -> None:
+    made = settled()
+    made.node("n", node(created=30, labels={"karpenter.sh/capacity-type": "spot"}), BEGAN + 31)
+    made.node("n", None, BEGAN + 3630)
+    (row,) = machines(made)
+
+    assert [row[key] for key in ("node", "pool", "market", "instance_type", "zone", "gpus")] == [
+        "n", "gpu", "spot", "g5.xlarge", "us-east-1a", "1",
+    ]  # fmt: skip
+    assert [float(row[key]) for key in ("begin_s", "end_s", "usd_per_hour")] == [AT + 30, AT + 3630, 0.5]
+    assert (row["status"], row["price_source"]) == ("over", "pools file")
+    assert made.machines[0].dollars == pytest.approx(0.5)
+
+
+def test_a_machine_of_no_offering_has_its_list_price_and_an_unknown_one_none() -> None:
+    listed = offer_of(node(), POLICY)
+
+    assert listed == Offer("gpu", "on-demand", "g5.xlarge", "us-east-1a", 1.006, "catalogue")
+    assert offer_of(node(labels={"node.kubernetes.io/instance-type": "mine"}), POLICY).price is None
+    assert offer_of(node(labels={"karpenter.sh/capacity-type": "reserved"}), None).price is None
+
+
+def test_a_node_that_learns_its_type_later_has_it_then() -> None:
+    made = settled()
+    made.node("n", node(labels={"node.kubernetes.io/instance-type": ""}), BEGAN)
+    made.node("n", node(), BEGAN + 5)
+
+    assert [row["instance_type"] for row in machines(made)] == ["g5.xlarge"]
+
+
+def test_a_recording_goes_on_from_its_rows() -> None:
+    first = settled()
+    first.pod("ns/a", pod("a"), BEGAN)
+    first.pod("ns/b", pod("b"), BEGAN)
+    first.pod("ns/c", pod("c"), BEGAN)
+    first.pod("ns/c", None, BEGAN + 50)
+    first.node("n", node(), BEGAN)
+    first.node("m", node("m"), BEGAN)
+    first.until(BEGAN + 100)
+    second = recording(began=500.0)
+    second.resume(jobs(first), machines(first))
+    # Meanwhile b and m went, and d came.
+    second.pod("ns/a", pod("a"), BEGAN + 501)
+    second.pod("ns/d", pod("d", created=300, started=310), BEGAN + 501)
+    second.node("n", node(), BEGAN + 501)
+    second.settle()
+    second.pod("ns/a", None, BEGAN + 600)
+    second.until(BEGAN + 700)
+    found = {row["job_id"][:4]: row for row in jobs(second)}
+
+    assert {name: (float(row["duration_s"]), row["status"]) for name, row in found.items()} == {
+        "ns.a": (600, "over"),
+        "ns.b": (100, "over"),
+        "ns.c": (50, "over"),
+        "ns.d": (390, "there"),
+    }
+    assert found["ns.b"]["note"] == "ended while nothing was recorded"
+    assert float(found["ns.d"]["submit_s"]) == AT + 300
+    assert [(row["node"], float(row["end_s"]) - AT, row["status"]) for row in machines(second)] == [
+        ("n", 700, "there"),
+        ("m", 100, "over"),
+    ]
+
+
+def test_a_gang_that_is_gone_on_with_takes_its_new_members() -> None:
+    gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
+    first = settled()
+    first.pod("ns/a", pod("a", **gang), BEGAN)
+    first.until(BEGAN + 100)
+    second = recording(began=100.0)
+    second.resume(jobs(first), [])
+    second.pod("ns/a", pod("a", **gang), BEGAN + 101)
+    second.settle()
+    second.pod("ns/b", pod("b", created=150, **gang), BEGAN + 150)
+    second.pod("ns/a", None, BEGAN + 160)
+    second.pod("ns/b", None, BEGAN + 200)
+
+    assert [(row["n_pods"], float(row["duration_s"])) for row in jobs(second)] == [("2", 50)]
+
+
+def test_going_on_without_a_pause_gives_the_same_rows() -> None:
+    first = settled()
+    first.pod("ns/a", pod("a"), BEGAN)
+    first.node("n", node(), BEGAN)
+    first.until(BEGAN + 100)
+    second = recording(began=100.0)
+    second.resume(jobs(first), machines(first))
+
+    assert (jobs(second), machines(second)) == (jobs(first), machines(first))
+
+
+def test_rows_that_are_no_recording_are_refused() -> None:
+    with pytest.raises(ValueError, match="saw 'philly' in the column trace"):
+        recording().resume([{"trace": "philly"}], [])
