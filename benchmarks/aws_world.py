@@ -17,9 +17,9 @@ from gpuscaler.clouds.aws.calls import Calls
 from gpuscaler.clouds.aws.discovery import Discovery
 from gpuscaler.clouds.aws.provider import AwsProvider
 from gpuscaler.clouds.aws.regions import Scope
-from gpuscaler.control.attempts import Attempts
-from gpuscaler.control.controller import Controller
-from gpuscaler.control.store import MemoryStore
+from gpuscaler.control.loop.attempts import Attempts
+from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.api.control import Limit, set_capacity

@@ -17,12 +17,12 @@ from tests.model import realistic
 
 from benchmarks.live_server import commands, tell
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Refusal, Unfilled
-from gpuscaler.control.records import happening
-from gpuscaler.control.records.happening import Happening
-from gpuscaler.control.records.records import Sink
+from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.settings_file import SettingsFile
+from gpuscaler.control.records.events import happening
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.records import Sink
 from gpuscaler.control.records.service import Service, make
-from gpuscaler.control.running import Made, Place, Running
-from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.tls import Tls

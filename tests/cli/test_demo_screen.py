@@ -7,8 +7,8 @@ import pytest
 from rich.console import Console
 
 from gpuscaler.cli.demo_screen import Screen, picture_of, status_of, telling
-from gpuscaler.control.records import happening as kinds
-from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
 
 BEGAN = 1_800_000_000.0

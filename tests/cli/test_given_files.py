@@ -13,7 +13,7 @@ from tests.control.records.deciding import POLICY, decided
 from tests.planning.building import NOW
 
 from gpuscaler.cli import main
-from gpuscaler.control.records.packing import packed
+from gpuscaler.control.records.history.packing import packed
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.decoding import Interner, read_items

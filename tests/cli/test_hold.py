@@ -9,9 +9,9 @@ from click.testing import CliRunner, Result
 from tests.cli.serving import Served, served
 
 from gpuscaler.cli import main
-from gpuscaler.control.holding import NAME, holds_in
-from gpuscaler.control.records.reporting import body_of
-from gpuscaler.control.records.status import HoldNow, Process, Status
+from gpuscaler.control.loop.holding import NAME, holds_in
+from gpuscaler.control.records.status.reporting import body_of
+from gpuscaler.control.records.status.status import HoldNow, Process, Status
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.model.holds import Holds

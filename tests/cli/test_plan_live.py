@@ -11,7 +11,7 @@ from tests.cli.serving import Served, kubeconfig, served
 from tests.cli.test_plan import POOLS, machines, node, pod
 
 from gpuscaler.cli import main
-from gpuscaler.control.store import MemoryStore
+from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.client import Client

@@ -26,12 +26,12 @@ from tests.planning import building as on_paper
 
 from gpuscaler import __version__
 from gpuscaler.cli import main
-from gpuscaler.control.records import packing
-from gpuscaler.control.records.history import FILE, Made, open_history
-from gpuscaler.control.records.packing import packed
-from gpuscaler.control.records.records import Decision
-from gpuscaler.control.records.reporting import body_of, status_in
-from gpuscaler.control.records.status import Process, Status
+from gpuscaler.control.records.events.records import Decision
+from gpuscaler.control.records.history import packing
+from gpuscaler.control.records.history.history import FILE, Made, open_history
+from gpuscaler.control.records.history.packing import packed
+from gpuscaler.control.records.status.reporting import body_of, status_in
+from gpuscaler.control.records.status.status import Process, Status
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.client import Client

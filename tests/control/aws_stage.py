@@ -14,12 +14,12 @@ from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, QUICK, pod
 
 from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.control import aws
+from gpuscaler.control.process import aws
+from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
-from gpuscaler.control.records.reporting import NAME, status_in
-from gpuscaler.control.records.status import Status
-from gpuscaler.control.running import Made, Place, Running
-from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.records.status.reporting import NAME, status_in
+from gpuscaler.control.records.status.status import Status
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.api.control import Interruption, Limit, set_capacity
 from gpuscaler.embedded.aws.api.endpoint import Endpoint

@@ -12,10 +12,10 @@ from tests.control.violations import judged
 from tests.control.world import ONE_GPU_MACHINES, Notes, World, world
 
 from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal, Unfilled
-from gpuscaler.control.cloud import CALL_SECONDS
-from gpuscaler.control.controller import Controller
-from gpuscaler.control.running import Made, Place, Running
-from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.loop.cloud import CALL_SECONDS
+from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.errors import NotFound, Unreachable
 from gpuscaler.kube.resources import LEASES

@@ -19,7 +19,7 @@ from tests.shipped import SHIPPED
 from tests.virtual_time import VirtualTimeLoop
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
-from gpuscaler.control.store import KEY
+from gpuscaler.control.loop.store import KEY
 from gpuscaler.embedded.apiserver import faults
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.serving.cluster import Conditions

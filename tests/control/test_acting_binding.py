@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.control.world import pod
 
-from gpuscaler.control.acting import Actor, Outcome
+from gpuscaler.control.loop.acting import Actor, Outcome
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault

@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import yaml
 from tests.control.managing import managed
-from tests.control.test_running import SMALL, Ticking
+from tests.control.process.test_running import SMALL, Ticking
 from tests.control.world import pod
 
-from gpuscaler.control.expander import NAME, NAMESPACE
+from gpuscaler.control.process.expander import NAME, NAMESPACE
+from gpuscaler.control.process.running import Place, Running
+from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
-from gpuscaler.control.running import Place, Running
-from gpuscaler.control.settings_file import SettingsFile
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.embedded.nodes.leases import NAMESPACE as NODE_LEASES

@@ -7,7 +7,7 @@ from tests.control.test_replacing import serve
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
-from gpuscaler.control.controller import Pace
+from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.serving.alone import node_named, ready_at
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request

@@ -12,13 +12,13 @@ import msgspec
 from tests.control.violations import judged
 
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
-from gpuscaler.control.acting import Outcome
-from gpuscaler.control.attempts import Attempts
-from gpuscaler.control.cloud import Answered, Ended
-from gpuscaler.control.controller import Controller, Pace
-from gpuscaler.control.holding import Brake, change
-from gpuscaler.control.pools import FoundPools
-from gpuscaler.control.store import MemoryStore
+from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.loop.attempts import Attempts
+from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.controller import Controller, Pace
+from gpuscaler.control.loop.holding import Brake, change
+from gpuscaler.control.loop.store import MemoryStore
+from gpuscaler.control.process.pools import FoundPools
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client

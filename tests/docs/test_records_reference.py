@@ -6,10 +6,10 @@ from pathlib import Path
 import msgspec
 from tests.control.records.test_service import serviced
 
-from gpuscaler.control.records import happening
-from gpuscaler.control.records.happening import EVENTS
-from gpuscaler.control.records.pages import Pages
-from gpuscaler.control.records.status import BreakerNow, Kind, Limit, PoolNow, Process, Said, Status, Waiting
+from gpuscaler.control.records.events import happening
+from gpuscaler.control.records.events.happening import EVENTS
+from gpuscaler.control.records.status.pages import Pages
+from gpuscaler.control.records.status.status import BreakerNow, Kind, Limit, PoolNow, Process, Said, Status, Waiting
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 

@@ -13,7 +13,7 @@ from tests.e2e.cutting import Wire
 from tests.e2e.objects import deployment, job, pod_spec
 from tests.e2e.stage import NAMESPACE, Controller, Json, Stage, until
 
-from gpuscaler.control.records.reporting import KEY
+from gpuscaler.control.records.status.reporting import KEY
 from gpuscaler.embedded.controlplane.building import API_SERVER, ETCD
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NODES
 from gpuscaler.model.well_known import ARRIVING_TAINT

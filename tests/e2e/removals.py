@@ -12,11 +12,11 @@ import msgspec
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import NAMESPACE, Json, Stage, until
 
+from gpuscaler.control.process.running import MakeProvider, Place, Running
+from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
-from gpuscaler.control.records.removals import RemovalNow
-from gpuscaler.control.records.reporting import status_in
-from gpuscaler.control.running import MakeProvider, Place, Running
-from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.records.status.removals import RemovalNow
+from gpuscaler.control.records.status.reporting import status_in
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client

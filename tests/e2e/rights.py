@@ -10,7 +10,7 @@ from typing import NamedTuple
 import msgspec
 from tests.e2e.stage import ACCOUNT, CLUSTER_ROLES, KINDS, Controller, Json, Stage, client, roles, until
 
-from gpuscaler.control.records.reporting import KEY
+from gpuscaler.control.records.status.reporting import KEY
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport

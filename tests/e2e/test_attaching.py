@@ -13,7 +13,7 @@ from tests.e2e.stage import Json, Stage, stage, until, version
 from tests.e2e.storage import ATTACHED, Attacher, claim, provisioner
 
 from gpuscaler.clouds.protocol import Refusal
-from gpuscaler.control.running import Made, Place
+from gpuscaler.control.process.running import Made, Place
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
 from gpuscaler.lifecycle.termination.steps import DETACH_SECONDS

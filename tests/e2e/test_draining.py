@@ -13,8 +13,8 @@ import structlog
 from tests.e2e.removals import GRACE, REPLICAS, Diary, Noting, Pair, Pulls, Sleeping, controller, removals, written
 from tests.e2e.stage import NAMESPACE, Json, Stage, stage, until, version
 
-from gpuscaler.control.acting import Actor, Outcome
-from gpuscaler.control.records.removals import GIVEN_UP
+from gpuscaler.control.loop.acting import Actor, Outcome
+from gpuscaler.control.records.status.removals import GIVEN_UP
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport

@@ -17,9 +17,9 @@ import yaml
 from aiohttp import web
 from tests.e2e.stage import NAMESPACE, Json, Stage, stage, version
 
-from gpuscaler.control.records.reporting import body_of
-from gpuscaler.control.records.status import Process, Status
-from gpuscaler.control.records.why import Answer
+from gpuscaler.control.records.status.reporting import body_of
+from gpuscaler.control.records.status.status import Process, Status
+from gpuscaler.control.records.status.why import Answer
 from gpuscaler.embedded.apiserver.objects.forwarding import forward
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS, SERVICE_ACCOUNTS, Resource

@@ -13,9 +13,9 @@ from tests.control.world import ONE_GPU_MACHINES, World, world
 from tests.faults.guarding import LIMITS, Watch, guarded
 
 from gpuscaler.clouds.protocol import Bought, Key, Order, Refusal
-from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.service import Service
-from gpuscaler.control.records.status import Process, Status, status_of
+from gpuscaler.control.records.status.status import Process, Status, status_of
 from gpuscaler.kube.resources import NODES
 from gpuscaler.planning.plans import Plan
 

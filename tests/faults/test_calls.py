@@ -6,8 +6,8 @@ from itertools import pairwise
 from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, recorded, status, taints
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
-from gpuscaler.control.cloud import CALL_SECONDS, LONGEST_PAUSE
-from gpuscaler.control.controller import Pace
+from gpuscaler.control.loop.cloud import CALL_SECONDS, LONGEST_PAUSE
+from gpuscaler.control.loop.controller import Pace
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.simulation.cloud.provider import CallFaults
 

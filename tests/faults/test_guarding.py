@@ -12,7 +12,7 @@ from tests.faults.guarding import IDLE_STRANGER, Watch
 from tests.faults.kit import IDLE, bought, faulty, watch_of
 from tests.faults.test_adoption import REPLACING
 
-from gpuscaler.control import awaiting
+from gpuscaler.control.loop import awaiting
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
 from gpuscaler.lifecycle import reconcile

@@ -12,7 +12,7 @@ from tests.faults.guarding import Watch
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
-from gpuscaler.control.controller import FRESH_PICTURE, Pace
+from gpuscaler.control.loop.controller import FRESH_PICTURE, Pace
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import NODES

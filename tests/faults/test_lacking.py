@@ -9,7 +9,7 @@ from tests.control.test_lacking import EFA, NEVER, submit, with_resource
 from tests.control.world import QUICK, pod
 from tests.faults.kit import faulty, status
 
-from gpuscaler.control.controller import Pace
+from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.nodes.devices import Devices, Promise
 from gpuscaler.kube.resources import PODS

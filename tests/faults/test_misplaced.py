@@ -6,7 +6,7 @@ from tests.control.world import World, pod
 from tests.faults.guarding import BUSY_STRANGER, IDLE_STRANGER
 from tests.faults.kit import bought, faulty, status
 
-from gpuscaler.control.records.status import Process
+from gpuscaler.control.records.status.status import Process
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
 
 LABELS = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}

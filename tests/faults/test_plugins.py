@@ -4,7 +4,7 @@ import pytest
 from tests.control.world import ONE_GPU_MACHINES
 from tests.faults.kit import all_bound, bought, faulty, status, watch_of
 
-from gpuscaler.control.controller import Pace
+from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.nodes.plugins import PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS
 

@@ -13,9 +13,9 @@ from tests.faults.kit import all_bound, faulty, latest, markets, recorded, watch
 from tests.faults.test_removals import dear, offer_spot
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
-from gpuscaler.control.records.pages import about_pod
 from gpuscaler.control.records.service import Service
-from gpuscaler.control.records.why import why_node, why_pod
+from gpuscaler.control.records.status.pages import about_pod
+from gpuscaler.control.records.status.why import why_node, why_pod
 from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NAMESPACES, NODES, PODS, STATEFUL_SETS, Resource
 from gpuscaler.model.pods import Owner

@@ -11,7 +11,7 @@ from tests.control.test_replacing import BOTH, without_spot
 from tests.control.world import World, pod
 from tests.faults.kit import IDLE, all_bound, faulty, latest, markets, taints, watch_of
 
-from gpuscaler.control.records.why import why_node
+from gpuscaler.control.records.status.why import why_node
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS

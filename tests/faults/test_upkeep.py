@@ -20,9 +20,9 @@ from tests.kube.servers import served, server_context
 from tests.kube.test_http import get, reaching
 from tests.planning.building import node, offering, pod, pool, spec
 
-from gpuscaler.control.attempts import Attempts
-from gpuscaler.control.controller import Controller
-from gpuscaler.control.store import FORM_KEY, KEY, MemoryStore
+from gpuscaler.control.loop.attempts import Attempts
+from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.loop.store import FORM_KEY, KEY, MemoryStore
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.serving.memory import MemoryTransport

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from tests.model.releases.fields import full, releases
 
-from gpuscaler.control.attempts import Attempts
+from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client

@@ -8,8 +8,8 @@ from tests.kube.doubles import answer, refusal
 from tests.kube.test_client import asked, client
 
 from gpuscaler.clouds.aws.calls import MissingError
-from gpuscaler.control import aws
-from gpuscaler.control.running import Place, UnusableError
+from gpuscaler.control.process import aws
+from gpuscaler.control.process.running import Place, UnusableError
 from gpuscaler.kube.services import by_address
 from gpuscaler.settings.run_settings import AwsSettings, RunSettings
 

@@ -41,7 +41,7 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
 
     async def read() -> "tuple[Looked, Inventory]":
         from gpuscaler.clouds.aws.provider import AwsProvider
-        from gpuscaler.control.aws import discovery_of, withheld
+        from gpuscaler.control.process.aws import discovery_of, withheld
 
         discovery = discovery_of(settings.aws, calls, now=time.time, folder=cache)
         provider = AwsProvider(calls, discovery, fence=withheld, now=time.time)

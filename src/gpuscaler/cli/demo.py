@@ -155,7 +155,7 @@ class _Show:
 
     async def run(self, told: "Scenario", plane: "ControlPlane | None" = None) -> None:
         """Show a demo until it has ended."""
-        from gpuscaler.control.settings_file import SettingsFile
+        from gpuscaler.control.process.settings_file import SettingsFile
         from gpuscaler.embedded.demo.stage import Demo
 
         whole = asyncio.current_task()

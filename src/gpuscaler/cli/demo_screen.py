@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gpuscaler.cli.printing import count, shown
-from gpuscaler.control.records import happening as kinds
+from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.words import money, spoken
 from gpuscaler.embedded.demo.decisions import Line, lines
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView

@@ -70,7 +70,7 @@ def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold |
 
     async def talking(transport: "Transport") -> int:
         from gpuscaler.cli.printing import shown
-        from gpuscaler.control.holding import change
+        from gpuscaler.control.loop.holding import change
         from gpuscaler.kube.client import Client
 
         holds = await change(Client(transport), namespace, changes)

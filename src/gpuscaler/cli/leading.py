@@ -12,7 +12,7 @@ import click
 from gpuscaler.cli.reaching import namespace_of, told
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status import Process, Status
+    from gpuscaler.control.records.status.status import Process, Status
     from gpuscaler.kube.access import Access
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
@@ -82,7 +82,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 
 async def read_status(client: "Client", namespace: str) -> "Status":
     """What the leader last wrote. Raises :class:`NotInstalledError` where there is nothing, ValueError for what is not its."""
-    from gpuscaler.control.records.reporting import NAME, status_in
+    from gpuscaler.control.records.status.reporting import NAME, status_in
     from gpuscaler.kube.errors import NotFound
     from gpuscaler.kube.resources import CONFIG_MAPS
 

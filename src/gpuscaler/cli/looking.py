@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from gpuscaler.control.expander import PriorityExpander
-from gpuscaler.control.store import MemoryStore, StoreError
+from gpuscaler.control.loop.store import MemoryStore, StoreError
+from gpuscaler.control.process.expander import PriorityExpander
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden

@@ -87,7 +87,7 @@ def _nothing(aws: "AwsSettings") -> str:
 
 def _look(settings: "RunSettings", cache: Path) -> "Found":
     from gpuscaler.clouds.aws.calls import Calls, MissingError
-    from gpuscaler.control.aws import discovery_of
+    from gpuscaler.control.process.aws import discovery_of
 
     try:
         calls = Calls(sleep=time.sleep, random=SystemRandom(), endpoint_url=settings.aws.endpoint_url)

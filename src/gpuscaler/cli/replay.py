@@ -11,7 +11,7 @@ from gpuscaler.cli.reaching import UNREACHABLE, access_options, find
 from gpuscaler.cli.status import line
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.history import Brief
+    from gpuscaler.control.records.history.history import Brief
     from gpuscaler.kube.http import HttpTransport
 
 #: Exit status where the plan is another one now.
@@ -69,7 +69,7 @@ def replay(
             return compared(body, save, as_json=as_json)
         import msgspec
 
-        from gpuscaler.control.records.history import Brief
+        from gpuscaler.control.records.history.history import Brief
 
         print_list(msgspec.json.decode(body, type=list[Brief]))
         return 0
@@ -90,8 +90,8 @@ def from_history(path: Path, name: str, save: Path | None, *, as_json: bool) -> 
     """Replay a decision, or list all, of a file."""
     import sqlite3
 
-    from gpuscaler.control.records.history import read_history
-    from gpuscaler.control.records.pages import missing
+    from gpuscaler.control.records.history.history import read_history
+    from gpuscaler.control.records.status.pages import missing
 
     read(path)
     try:
@@ -118,8 +118,8 @@ def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
 
     from gpuscaler import __version__
     from gpuscaler.cli.printing import count
-    from gpuscaler.control.records.inputs import InputsError, unpacked
-    from gpuscaler.control.records.replaying import replayed
+    from gpuscaler.control.records.history.inputs import InputsError, unpacked
+    from gpuscaler.control.records.history.replaying import replayed
 
     try:
         decision, version = unpacked(data)

@@ -17,7 +17,7 @@ from gpuscaler.cli.ending import until_terminated
 from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
-    from gpuscaler.control.settings_file import SettingsFile
+    from gpuscaler.control.process.settings_file import SettingsFile
     from gpuscaler.kube.access import Access
 
 
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 @click.option("--dry-run", is_flag=True, help="Plan and say what would be done; write nothing anywhere.")
 def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> None:
     """Watch the cluster, buy what waiting pods need and give back what nobody uses, until it is stopped."""
-    from gpuscaler.control.running import UnusableError
-    from gpuscaler.control.store import StoreError
+    from gpuscaler.control.loop.store import StoreError
+    from gpuscaler.control.process.running import UnusableError
 
     file = load(config)
     access = find(kubeconfig, context)
@@ -42,7 +42,7 @@ def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> N
 
 def load(path: Path) -> "SettingsFile":
     """The run file; every mistake in it is printed and ends the command with exit code 2."""
-    from gpuscaler.control.settings_file import SettingsFile
+    from gpuscaler.control.process.settings_file import SettingsFile
     from gpuscaler.settings import SettingsError
     from gpuscaler.settings.run_settings import DRIVEN
 
@@ -81,9 +81,9 @@ def _cache() -> Path | None:
 
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
     """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
-    from gpuscaler.control import aws
+    from gpuscaler.control.process import aws
+    from gpuscaler.control.process.running import Running
     from gpuscaler.control.records.service import make as make_records
-    from gpuscaler.control.running import Running
     from gpuscaler.embedded.nodes import providers
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.serving.logs import lines_to

@@ -12,7 +12,7 @@ from gpuscaler.cli.leading import NotInstalledError, namespace_option, read_stat
 from gpuscaler.cli.reaching import access_options, find, namespace_of
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.status import Limit, Process, Said, Status
+    from gpuscaler.control.records.status.status import Limit, Process, Said, Status
     from gpuscaler.kube.transport import Transport
     from gpuscaler.metrics.registration import Registration
 
@@ -54,7 +54,7 @@ def print_json(found: "Status | None", served: "tuple[Registration, ...]", now: 
     """The status with what it is not itself: whether it is old, and how the metrics API does. Without one there is only the latter."""
     import msgspec
 
-    from gpuscaler.control.records.reporting import OLD_SECONDS
+    from gpuscaler.control.records.status.reporting import OLD_SECONDS
 
     own = {} if found is None else {**whole(found), "old": now - found.at > OLD_SECONDS}
     told = {**own, "metrics_api": [{**whole(one), "text": one.text} for one in served]}
@@ -72,10 +72,10 @@ def whole(value: Any) -> Any:
 def print_status(found: "Status", now: float) -> None:
     """The status for a person."""
     from gpuscaler.cli.printing import uncut_console
-    from gpuscaler.control.records.held import told as all_held
-    from gpuscaler.control.records.removals import told
-    from gpuscaler.control.records.reporting import OLD_SECONDS
-    from gpuscaler.control.records.status import summary
+    from gpuscaler.control.records.status.held import told as all_held
+    from gpuscaler.control.records.status.removals import told
+    from gpuscaler.control.records.status.reporting import OLD_SECONDS
+    from gpuscaler.control.records.status.status import summary
     from gpuscaler.control.records.words import counted, spoken
 
     console = uncut_console()

@@ -22,7 +22,7 @@ from gpuscaler.cli.reaching import access_options, find
 from gpuscaler.cli.status import happened, line
 
 if TYPE_CHECKING:
-    from gpuscaler.control.records.why import Answer
+    from gpuscaler.control.records.status.why import Answer
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.transport import Transport
 
@@ -50,7 +50,7 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
     async def talking(transport: "HttpTransport") -> int:
         import msgspec
 
-        from gpuscaler.control.records.why import Answer
+        from gpuscaler.control.records.status.why import Answer
         from gpuscaler.kube.errors import Forbidden
 
         missing = 0
@@ -128,8 +128,8 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
     """What our Events and the scheduler's tell of an object, the oldest first."""
     import msgspec
 
-    from gpuscaler.control.records.status import Said
-    from gpuscaler.control.records.why import Answer
+    from gpuscaler.control.records.status.status import Said
+    from gpuscaler.control.records.status.why import Answer
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.errors import NotFound
     from gpuscaler.kube.resources import CORE_EVENTS, NODES, PODS

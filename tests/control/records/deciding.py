@@ -2,7 +2,7 @@
 
 from tests.planning.building import NOW, node, offering, pool
 
-from gpuscaler.control.records.records import Decision
+from gpuscaler.control.records.events.records import Decision
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import plan

@@ -17,9 +17,9 @@ from tests.metrics.api.scene import Reviewing
 from tests.serving.test_server import written
 
 from gpuscaler.cli import main
+from gpuscaler.control.process.running import UnusableError
 from gpuscaler.control.records.listening import Listeners
-from gpuscaler.control.records.why import Answer
-from gpuscaler.control.running import UnusableError
+from gpuscaler.control.records.status.why import Answer
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.settings.run_settings import AuthenticatedSettings, HttpSettings, PagesSettings

@@ -16,19 +16,20 @@ import pytest
 import trustme
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
-from tests.control.records.test_records import DRY, IDLE_SOON
+from tests.control.records.events.test_records import DRY, IDLE_SOON
 from tests.control.world import ONE_GPU_MACHINES, World, pod, world
 from tests.serving.test_server import written
 
-from gpuscaler.control.records import happening, reporting
-from gpuscaler.control.records.happening import Happening
-from gpuscaler.control.records.inputs import unpacked
-from gpuscaler.control.records.records import Sink
-from gpuscaler.control.records.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
+from gpuscaler.control.process.running import UnusableError
+from gpuscaler.control.records.events import happening
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.records import Sink
+from gpuscaler.control.records.history.inputs import unpacked
 from gpuscaler.control.records.service import Service, Surroundings
-from gpuscaler.control.records.status import Process, Status, status_of
-from gpuscaler.control.records.why import why_pod
-from gpuscaler.control.running import UnusableError
+from gpuscaler.control.records.status import reporting
+from gpuscaler.control.records.status.reporting import CHANGED_SECONDS, REFRESH_SECONDS, status_in
+from gpuscaler.control.records.status.status import Process, Status, status_of
+from gpuscaler.control.records.status.why import why_pod
 from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.resources import CONFIG_MAPS, EVENTS, PODS

@@ -1,7 +1,7 @@
 """Lines of what was decided."""
 
-from gpuscaler.control.records import happening as kinds
-from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.embedded.demo.decisions import lines
 
 

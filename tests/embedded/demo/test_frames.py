@@ -2,7 +2,7 @@
 
 from tests.planning.building import NOW, node, offering, pod, pool, spec
 
-from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.embedded.demo.frames import Machine, Pending, pending_of, pools_of
 from gpuscaler.embedded.nodes.machines import name_of
 from gpuscaler.lifecycle.memory import Memory

@@ -1,6 +1,6 @@
 """Figures of a demo's report."""
 
-from gpuscaler.control.records.happening import GRANTED, ORDERED, REFUSED, Happening
+from gpuscaler.control.records.events.happening import GRANTED, ORDERED, REFUSED, Happening
 from gpuscaler.embedded.demo.report import failovers
 
 

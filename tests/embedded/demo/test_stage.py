@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.demo.frames import Frame
 from gpuscaler.embedded.demo.scenario import scenario
 from gpuscaler.embedded.demo.stage import Demo

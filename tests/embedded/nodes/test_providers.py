@@ -16,13 +16,13 @@ from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman,
 from tests.embedded.tolerant import tolerant_plugin
 
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
-from gpuscaler.control.attempts import Attempts
-from gpuscaler.control.controller import Controller
-from gpuscaler.control.expander import PriorityExpander
-from gpuscaler.control.holding import Brake
-from gpuscaler.control.running import Made, Place, Running, UnusableError
-from gpuscaler.control.settings_file import SettingsFile
-from gpuscaler.control.store import OvertakenError
+from gpuscaler.control.loop.attempts import Attempts
+from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.loop.holding import Brake
+from gpuscaler.control.loop.store import OvertakenError
+from gpuscaler.control.process.expander import PriorityExpander
+from gpuscaler.control.process.running import Made, Place, Running, UnusableError
+from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken

@@ -11,7 +11,7 @@ import jsonschema
 import msgspec
 from tests.planning.filling import filled
 
-from gpuscaler.control.records.removals import STEPS
+from gpuscaler.control.records.status.removals import STEPS
 from gpuscaler.lifecycle.memory import Memory
 
 FOLDER = Path(__file__).parent

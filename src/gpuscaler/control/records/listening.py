@@ -10,8 +10,8 @@ from pathlib import Path
 import structlog
 from aiohttp import web
 
+from gpuscaler.control.process.running import UnusableError
 from gpuscaler.control.records.guarding import Vouched, addressed_by_loopback, guarded
-from gpuscaler.control.running import UnusableError
 from gpuscaler.kube.client import Client, no_fence
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.reviews import Reviews

@@ -8,19 +8,19 @@ from typing import Any
 import structlog
 
 from gpuscaler import __version__
-from gpuscaler.control.controller import Controller
-from gpuscaler.control.expander import Standing
-from gpuscaler.control.records.announcing import Announcer
-from gpuscaler.control.records.history import open_history
-from gpuscaler.control.records.keeping import Keeper
+from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.process.expander import Standing
+from gpuscaler.control.process.running import Place
+from gpuscaler.control.records.events.announcing import Announcer
+from gpuscaler.control.records.events.logging import LogLines
+from gpuscaler.control.records.events.records import Records
+from gpuscaler.control.records.history.history import open_history
+from gpuscaler.control.records.history.keeping import Keeper
 from gpuscaler.control.records.listening import Listeners
-from gpuscaler.control.records.logging import LogLines
-from gpuscaler.control.records.metrics import Gauges, Metrics
-from gpuscaler.control.records.pages import Pages
-from gpuscaler.control.records.records import Records
-from gpuscaler.control.records.reporting import Reporter
-from gpuscaler.control.records.status import Process
-from gpuscaler.control.running import Place
+from gpuscaler.control.records.status.metrics import Gauges, Metrics
+from gpuscaler.control.records.status.pages import Pages
+from gpuscaler.control.records.status.reporting import Reporter
+from gpuscaler.control.records.status.status import Process
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture

@@ -4,8 +4,8 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
-from gpuscaler.control.records import happening as kinds
-from gpuscaler.control.records.happening import Happening
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.control.records.words import counted, some
 
 #: Kinds that are told, and in which word.

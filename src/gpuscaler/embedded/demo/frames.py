@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from gpuscaler.control.records.happening import Happening
-from gpuscaler.control.records.latest import Latest
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.words import offering as named
 from gpuscaler.control.records.words import spoken
 from gpuscaler.embedded.demo.tally import GPU

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from gpuscaler.control.records.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, Happening
+from gpuscaler.control.records.events.happening import DECIDED, INSTEAD, LOST, ORDERED, REFUSED, Happening
 from gpuscaler.embedded.demo.stage import Demo
 from gpuscaler.embedded.demo.tally import Life, first_waits
 from gpuscaler.embedded.demo.workload import submissions

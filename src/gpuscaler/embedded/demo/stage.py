@@ -5,12 +5,12 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from gpuscaler.control.controller import Controller
-from gpuscaler.control.records.announcing import Announcer
-from gpuscaler.control.records.happening import Happening
-from gpuscaler.control.records.records import Records, Sink
-from gpuscaler.control.running import Made, Place, Running
-from gpuscaler.control.settings_file import SettingsFile
+from gpuscaler.control.loop.controller import Controller
+from gpuscaler.control.process.running import Made, Place, Running
+from gpuscaler.control.process.settings_file import SettingsFile
+from gpuscaler.control.records.events.announcing import Announcer
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.records import Records, Sink
 from gpuscaler.embedded.controlplane.cluster import RealCluster
 from gpuscaler.embedded.controlplane.plane import ControlPlane
 from gpuscaler.embedded.demo.frames import Frame, pending_of, pools_of

@@ -3,7 +3,7 @@
 import asyncio
 from typing import Final
 
-from gpuscaler.control.store import Store
+from gpuscaler.control.loop.store import Store
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ServerError, TooManyRequests, Unreachable
 from gpuscaler.simulation.cloud.provider import ProviderState, SimulatedProvider

@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from random import Random
 
-from gpuscaler.control.running import Made, Part, Place, UnusableError
+from gpuscaler.control.process.running import Made, Part, Place, UnusableError
 from gpuscaler.embedded.nodes.keeping import CloudStore, Keeper
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.machines import Machines, Naming

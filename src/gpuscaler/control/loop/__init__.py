@@ -1,0 +1,1 @@
+"""The control loop: observe, write down, act, plan, write down, send."""

@@ -1,0 +1,562 @@
+"""The loop: look, write down what changed, act, and plan when there is something to plan for. One thing at a time.
+
+Nothing here decides: what to do comes from ``planning``, as data, and what came of it goes back there. The order is what keeps a restart
+harmless: what is remembered is written before anything is sent, and every write and call asks the fence first.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from msgspec.structs import replace
+
+from gpuscaler.clouds.protocol import Provider
+from gpuscaler.control.loop.acting import Actor, Outcome
+from gpuscaler.control.loop.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
+from gpuscaler.control.loop.attempts import Attempts
+from gpuscaler.control.loop.awaiting import Awaiting
+from gpuscaler.control.loop.cloud import Cloud
+from gpuscaler.control.loop.failing import STOPPING, Failures
+from gpuscaler.control.loop.holding import Brake
+from gpuscaler.control.loop.looking import newcomer
+from gpuscaler.control.loop.recorder import Recorder
+from gpuscaler.control.loop.store import MemoryStore, UnreadableError
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.turns import breathe
+from gpuscaler.lifecycle import quarantine
+from gpuscaler.lifecycle.actions import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
+from gpuscaler.lifecycle.hard_stop import bounded
+from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of, vanishing
+from gpuscaler.lifecycle.node_health import device_plugins
+from gpuscaler.lifecycle.observed.machine_index import Rolls
+from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.unshown_resources import withheld
+from gpuscaler.lifecycle.steering import windows
+from gpuscaler.lifecycle.steering.binding import Refused
+from gpuscaler.lifecycle.termination import Refusal
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod, PodSpec
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.capacity.storage_labels import with_storage_places
+from gpuscaler.planning.planner import Planner
+from gpuscaler.planning.result import without_removals
+from gpuscaler.planning.scale_up import markets
+from gpuscaler.planning.state import State, breakers, learned_templates, offering_events, openness, promises
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.ledger import named
+
+__all__ = ["FRESH_PICTURE", "Controller", "Pace"]
+
+#: Machines are about to open: it is looked so often whether bindings and nominations show.
+OPENING_SECONDS = 0.2
+#: The pause after the memory could not be read or written, in seconds.
+AGAIN_SECONDS = 1.0
+#: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
+FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
+#: So long after a look, in seconds, it is acted on, and a plan is made of it. No write takes as long but to an API server that is away.
+OLD_LOOK = 30.0
+#: How often to look whether pods that run would fit better elsewhere where nothing has changed: what moving them loses changes with time.
+CONSOLIDATION = 600.0
+
+
+#: What a turn is at.
+OBSERVING, ACTING, PLANNING = "observing the cluster", "acting", "planning"
+#: The pause before the next look after a plan has failed, in seconds: what is under way does not wait for it.
+PAUSE_OBSERVING = 0.5
+#: So many of the objects that planning fails with are reported each by itself.
+MOST_REPORTED = 20
+
+
+def _nothing(_cluster: Cluster) -> None:
+    """There is nothing that could be tried again with fewer objects."""
+
+
+def weight(spec: PodSpec) -> int:
+    """How much more a plan has to do for a pod than for one without any rules."""
+    terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
+    rules = len(spec.affinity) + len(spec.anti_affinity) + len(spec.spread) + len(spec.host_ports) + len(spec.volumes)
+    return 1 + rules + (len(terms) + len(spec.tolerations) + len(spec.requests)) // 8
+
+
+class Controller:
+    """Drives one cloud for one cluster, for as long as :meth:`run` runs.
+
+    ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
+    writes; with ``dry_run`` nothing is asked of the cloud either, and plans are only told to ``recorder``. ``attempts`` tells when the
+    scheduler last failed each pod, and must be running. ``brake`` knows what people have stopped; without one nothing ever is.
+    """
+
+    def __init__(
+        self,
+        *,
+        picture: Picture,
+        client: Client,
+        provider: Provider,
+        store: MemoryStore,
+        policy: Policy,
+        recorder: Recorder,
+        now: Callable[[], float],
+        attempts: Attempts,
+        pace: Pace = NORMAL,
+        dry_run: bool = False,
+        brake: Brake | None = None,
+    ) -> None:
+        self.memory = Memory()
+        self.plans = 0
+        self._unreadable = ""
+        self._picture, self._store, self._recorder = picture, store, recorder
+        self._now, self._attempts, self._dry_run = now, attempts, dry_run
+        self._alarm, self._brake = Alarm(pace), brake
+        self._client, self._actor = client, Actor(client)
+        self._cloud = Cloud(provider, now=now, fence=client.fence, wake=self._alarm.wake)
+        self._policy = policy
+        self._planner, self._rolls = Planner(policy), Rolls()
+        self._acting: set[asyncio.Task[list[Outcome]]] = set()
+        self._labelling: asyncio.Task[list[Outcome]] | None = None
+        self._unevicted: list[Refusal] = []
+        self._unbound: list[Refused] = []
+        self._unseen: dict[str, str] = {}
+        self._failure: BaseException | None = None
+        self.failures = Failures(self._alarm.wake)
+        #: What the last look was given, where it failed: what only comes once is given to the next as well.
+        self._unheard: Facts | None = None
+        #: What is computed now from which cluster, to be tried again without some of its objects, and the last for which a plan was made.
+        self._stage = OBSERVING
+        self._attempt: tuple[Cluster, quarantine.Attempt] = (Cluster(), _nothing)
+        self._planned: Cluster | None = None
+        self._no_plan_before = 0.0
+        self._crowded: frozenset[str] = frozenset()
+        self._awaiting = Awaiting()
+        self._began = 0.0
+        self._version = 0
+        #: The nodes as they were last seen.
+        self._nodes: Mapping[str, Node] = {}
+        #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
+        self._weighed_at, self._weighed = -CONSOLIDATION, -1
+        self._unsettled: frozenset[offering_events.Key] = frozenset()
+
+    @property
+    def trouble(self) -> str:
+        """Why it cannot begin, or what fails now, for people; empty while all is well."""
+        return "; ".join(filter(None, (self._unreadable, self.failures.trouble)))
+
+    @property
+    def cloud(self) -> Cloud:
+        return self._cloud
+
+    def set_policy(self, policy: Policy) -> None:
+        """From the next plan on, ``policy`` holds; what waited for another configuration is tried again."""
+        if policy != self._policy:
+            known, trusted = self.memory.breakers, self.memory.promises
+            for change in markets.changed(self._policy, policy, self._now()):
+                known, trusted = breakers.step(known, change), promises.mended(trusted, change.pool)
+            self._policy, self.memory = policy, replace(self.memory, breakers=known, promises=trusted)
+            self._alarm.plan_by(self._time())
+
+    def plan_soon(self) -> None:
+        """Something that plans depend on has changed outside of the cluster's objects."""
+        self._alarm.plan_by(self._time())
+
+    def set_pace(self, pace: Pace) -> None:
+        """From the next turn on, wait as ``pace`` says."""
+        self._alarm.pace = pace
+        self._alarm.wake()
+
+    async def run(self) -> None:
+        """Lead until cancelled. Raises what says that somebody else leads, or that the memory is of another version."""
+        unlisten = self._picture.listen(self._alarm.hear)
+        try:
+            await self._run()
+        finally:
+            unlisten()
+
+    async def _remember(self) -> Memory:
+        """What was remembered; asked for again while the API server does not answer, or until somebody has put right what is there."""
+        while True:
+            try:
+                memory = await self._store.load()
+            except (ApiError, Unreachable, UnreadableError) as error:
+                self._unreadable = str(error)
+                self._recorder.failed("the memory could not be read", error, self._now())
+                await asyncio.sleep(AGAIN_SECONDS)
+            else:
+                self._unreadable = ""
+                return memory
+
+    async def _run(self) -> None:
+        memory, self._began = await self._remember(), self._now()
+        self.memory = recalled(memory, self._began)
+        watching = asyncio.get_running_loop().create_task(self._cloud.watch())
+        watching.add_done_callback(self._stopped)
+        try:
+            while not self._picture.synced:
+                self._alarm.look_at(self._time() + SOON_SECONDS)
+                await self._alarm.wait()
+            while True:
+                await self._alarm.wait()
+                await self._turn_or_tell()
+        finally:
+            watching.cancel()
+            for task in self._acting:
+                task.cancel()
+            await asyncio.gather(watching, *self._acting, return_exceptions=True)
+            await self.failures.close()
+            await self._cloud.close()
+
+    def _time(self) -> float:
+        return self._alarm.time()
+
+    # One turn
+
+    async def _turn_or_tell(self) -> None:
+        try:
+            await self.turn()
+        except (ApiError, Unreachable) as error:
+            # Nothing was acted on that is not written down: the next turn begins anew from what is remembered.
+            self._recorder.failed("the memory could not be written", error, self._now())
+            self._alarm.look_at(self._time() + AGAIN_SECONDS)
+        except STOPPING:
+            raise
+        except Exception as error:  # noqa: BLE001  # one odd object must not end what serves all pods
+            self._failed(error)
+
+    def _failed(self, error: Exception) -> None:
+        """Report an error that nobody foresaw, and try again later. What was decided and not written down is forgotten with it."""
+        stage = self._stage
+        words, pause = self.failures.happened(stage, error)
+        self._recorder.failed(f"{stage} failed", error, self._now())
+        # What an error left half done is worked out again.
+        self._planner, self._rolls, self._weighed = Planner(self._policy), Rolls(), -1
+        until = self._time() + pause
+        if stage == PLANNING:
+            self._no_plan_before = until
+            self._alarm.plan_by(until)
+        self._alarm.look_at(until if stage != PLANNING else self._time() + PAUSE_OBSERVING)
+        cluster, attempt = self._attempt
+        if self.failures.repeated(stage) and attempt is not _nothing:
+            self.failures.search(cluster, self._planned, attempt, words)
+
+    def _set_aside(self, cluster: Cluster) -> Cluster:
+        """``cluster`` without the objects that planning fails with; those that have changed since are tried again."""
+        poison = quarantine.remaining(self.memory.poison, cluster)
+        if found := self.failures.found():
+            poison = (*poison, *found)
+            self._no_plan_before = 0.0
+            self._alarm.plan_by(self._time())
+            for each in found[:MOST_REPORTED]:
+                self._recorder.failed(f"{each.kind} {each.key} is set aside", ValueError(each.reason), self._now())
+        if poison != self.memory.poison:
+            self.memory = replace(self.memory, poison=poison)
+        return quarantine.without(cluster, poison)
+
+    def _with_devices(self, cluster: Cluster) -> Cluster:
+        """``cluster`` with the devices of nodes whose device plugin restarts, and closed nodes whose window is open as closed ones."""
+        cluster = windows.as_closed(cluster)
+        away = device_plugins.observe(self.memory.away, self._nodes, cluster, self._now())
+        self._nodes = cluster.nodes
+        if away is not self.memory.away:
+            self.memory = replace(self.memory, away=away)
+        return device_plugins.as_before(cluster, away, self._now())
+
+    async def turn(self) -> None:
+        """Look, write down, act; then plan if it is time to."""
+        started = self._alarm.looking()
+        if self._cloud.inventory is not None:
+            self._picture.belong(self._cloud.inventory, named(self.memory.ledger))
+        self._stage, self._attempt = OBSERVING, (Cluster(), _nothing)
+        taken = await self._picture.take()
+        self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
+        cluster = self._with_devices(self._set_aside(taken.cluster))
+        # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
+        await breathe()
+        if self._failure is not None:
+            raise self._failure
+        refused = self._take_answers()
+        if self._brake is not None and self.memory.ledger.leaving:
+            await self._brake.poll()
+        now = self._now()
+        facts = self._unheard = self._facts(now)
+        memory, policy = self.memory, self._policy
+        self._attempt = cluster, lambda some: look(memory, some, policy, facts, now, rolls=Rolls())
+        seen = look(memory, cluster, policy, facts, now, rolls=self._rolls)
+        self._unheard = None
+        self.failures.succeeded(OBSERVING)
+        self._stage, self._attempt = ACTING, (cluster, _nothing)
+        changed = any(
+            isinstance(fate, offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed) for fate in seen.arrivals.fates
+        ) or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
+        # Whose machine others came to first is planned for anew, before it opens.
+        changed = changed or bool(seen.crowded - self._crowded)
+        self._crowded = seen.crowded
+        # What a removal that has ended makes room for need not wait for the next resync.
+        changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
+        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
+        changed = changed or bool(vanishing(seen.memory) - vanishing(self.memory))
+        self.memory = seen.memory
+        self._recorder.looked(seen, cluster, now)
+        self.memory = replace(self.memory, decided=self._recorder.decided)
+        await breathe()
+        if not self._dry_run and not await self._act_in_time(seen, cluster, started):
+            return
+        self.failures.succeeded(ACTING)
+        gone = self._awaiting.observe(cluster.nodes, facts.going, facts.inventory, now)
+        if gone or self._awaiting.is_due(facts.inventory, now):
+            self._cloud.hasten()
+        self._cloud.read_often(seen.soon)
+        if self._alarm.plans(started, anyway=refused or changed):
+            if self._time() < self._no_plan_before:
+                self._alarm.plan_by(self._no_plan_before)
+            elif self._awaiting.waits(facts.inventory, self._now()):
+                self._alarm.plan_by(self._time() + AGAIN_SECONDS)
+            elif not self.failures.searching:
+                self._stage = PLANNING
+                await self._plan(cluster, seen)
+                self._planned = cluster
+                self.failures.succeeded(PLANNING)
+        self._await()
+
+    def _take_answers(self) -> bool:
+        """Fold what the cloud answered; whether anything was refused, so that another offering is to be asked at once."""
+        answers, ended, withdrawn = self._cloud.take()
+        now = self._now()
+        refused = False
+        for answer in answers:
+            known = self.memory.breakers
+            for fate in answer.fates:
+                known = breakers.step(known, fate)
+                refused = refused or isinstance(fate, offering_events.Refused)
+            self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, answer.steps), breakers=known)
+            self._recorder.answered(answer, now)
+        for one in ended:
+            self._recorder.ended(one, now)
+            if one.held:
+                self._unseen[one.node] = one.detail
+        confirmed = map(ledger.Withdrawn, withdrawn)
+        self.memory = replace(self.memory, ledger=ledger.folded(self.memory.ledger, confirmed))
+        return refused
+
+    def _facts(self, now: float) -> Facts:
+        provider = self._cloud.provider
+        announced, vanished = self._cloud.found()
+        unevicted, self._unevicted = tuple(self._unevicted), []
+        unbound, self._unbound = tuple(self._unbound), []
+        unseen, self._unseen = self._unseen, {}
+        if self._unheard is not None:
+            announced, vanished = (*self._unheard.announced, *announced), (*self._unheard.vanished, *vanished)
+            unevicted, unseen = (*self._unheard.unevicted, *unevicted), {**self._unheard.unseen, **unseen}
+            unbound = (*self._unheard.unbound, *unbound)
+        return Facts(
+            inventory=self._cloud.inventory,
+            attempts=self._attempts,
+            said=self._attempts.said,
+            going=self._cloud.going,
+            worked_on=self._cloud.worked_on,
+            why=self._cloud.why,
+            guarded=self._cloud.guarded(),
+            announced=announced,
+            vanished=vanished,
+            unevicted=unevicted,
+            unbound=unbound,
+            unseen=unseen,
+            holds=self._holds,
+            # Without an object that others rest on nothing is removed.
+            fresh=self._fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
+            waits=Waits(
+                register=self._alarm.pace.register,
+                ready=self._alarm.pace.ready,
+                lag=provider.read_lag,
+                keeps_tokens=provider.keeps_tokens,
+                began=self._began,
+                seen=now - self._picture.stale_for(self._time()),
+            ),
+        )
+
+    @property
+    def _holds(self) -> Holds:
+        return self._brake.holds if self._brake is not None else Holds()
+
+    async def _stopped_meanwhile(self, held: Holds, now: float) -> bool:
+        """Whether a person holds more than was known when a plan was made."""
+        if self._brake is None:
+            return False
+        await self._brake.poll()
+        return any(self._holds.of(activity, now) is not None and held.of(activity, now) is None for activity in ACTIVITIES)
+
+    def _fresh(self, now: float) -> bool:
+        """Whether nothing is missing or old that a removal rests on (I4)."""
+        return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
+
+    async def _act_in_time(self, seen: Look, cluster: Cluster, started: float) -> bool:
+        """Write down what a look found, and act on it; False where writing took so long that it is to be looked again first.
+
+        The API server was away meanwhile: pods have gone, groups have launched machines, and what was seen is no reason for anything now.
+        """
+        await self._store.save(self.memory)
+        if self._time() > started + OLD_LOOK:
+            self._alarm.plan_by(self._time())
+            return False
+        self._act(seen, cluster)
+        return True
+
+    def _act(self, seen: Look, cluster: Cluster) -> None:
+        for act in seen.acts:
+            if isinstance(act, End):
+                known = frozenset(pod.uid for pod in cluster.on_node.get(act.node, {}).values())
+                self._cloud.end(act.instance, act.node, partial(newcomer, self._client, act.node, known) if act.look else None)
+            elif isinstance(act, Extend):
+                self._cloud.extend(act.instance)
+            elif isinstance(act, Protect):
+                self._cloud.protect(act)
+        self._cloud.expect(self.memory.ledger)
+        for one in self.memory.ledger.withdrawals:
+            if one.token in seen.withdrawals:
+                self._cloud.withdraw(one)
+        for order in seen.doubtful:
+            self._cloud.buy(order)
+        others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES) and not isinstance(act, Label)]
+        if others:
+            self._acting.add(self._carry_out(others))
+        # Labels are written beside the rest: nothing waits for what becomes of them.
+        labels = [act for act in seen.acts if isinstance(act, Label)]
+        if labels and (self._labelling is None or self._labelling.done()):
+            self._labelling = self._carry_out(labels)
+            self._acting.add(self._labelling)
+
+    def _carry_out(self, acts: Sequence[Act]) -> asyncio.Task[list[Outcome]]:
+        task = asyncio.get_running_loop().create_task(self._actor.carry_out(acts))
+        task.add_done_callback(self._acted)
+        return task
+
+    def _stopped(self, task: asyncio.Task[None]) -> None:
+        """Without the cloud's list nothing arrives and nothing leaves: whatever ended the watch ends the loop too, and is seen."""
+        if not task.cancelled() and (failure := task.exception()) is not None:
+            self._failure = failure
+            self._alarm.wake()
+
+    def _acted(self, task: asyncio.Task[list[Outcome]]) -> None:
+        self._acting.discard(task)
+        if task.cancelled():
+            return
+        if (failure := task.exception()) is not None:
+            if isinstance(failure, Exception) and not isinstance(failure, STOPPING):
+                # What was not done is still to be done, and the next look says so.
+                self.failures.happened(ACTING, failure)
+                self._recorder.failed(f"{ACTING} failed", failure, self._now())
+            else:
+                self._failure = failure
+                self._alarm.wake()
+            return
+        for outcome in task.result():
+            self._recorder.acted(outcome, self._now())
+            act = outcome.act
+            if outcome.detail and isinstance(act, Evict):
+                self._unevicted.append(Refusal(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
+            elif isinstance(act, Bind) and outcome.lasting:
+                self._unbound.append(Refused(act.pod, act.node, outcome.detail))
+
+    async def _plan(self, cluster: Cluster, seen: Look) -> None:
+        """Make a plan of what was ``seen``, write its intent down, and send its orders."""
+        now = self._now()
+        policy, unshown = withheld(learned_templates.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
+        policy = with_storage_places(policy, cluster)
+        if policy != self._planner.policy:
+            self._planner, self._weighed = Planner(policy), -1
+        state = state_of(self.memory, policy, now)
+        held = self._holds
+        state = replace(
+            state,
+            consolidating=self._consolidates(state),
+            unlisted=seen.unlisted,
+            upcoming=(*state.upcoming, *seen.owed),
+            buying_held=held.sentence(BUYING, now),
+            removing_held=held.sentence(REMOVING, now),
+        )
+        began, memory = self._time(), self.memory
+
+        def attempt(some: Cluster) -> object:
+            return ordered(memory, Planner(policy).plan(some, state, now, live=True), some, policy, state=state, now=now)
+
+        self._attempt = cluster, attempt
+        if self._is_small(cluster):
+            plan = self._planner.plan(cluster, state, now, live=True)
+        else:
+            plan = await asyncio.to_thread(self._planner.plan, cluster, state, now, live=True)
+        self.plans += 1
+        plan = replace(plan, warnings=(*plan.warnings, *unshown), solve_seconds=round(self._time() - began, 6))
+        if not self._fresh(self._now()) or any(each.kind != Pod.__name__ for each in self.memory.poison):
+            plan = without_removals(plan)
+        memory = self.memory
+        plan = bounded(
+            plan,
+            cluster,
+            policy,
+            book=memory.ledger,
+            breakers=memory.breakers,
+            now=now,
+            unlisted=state.unlisted,
+            guarding=memory.guarding,
+        )
+        await breathe()
+        if (plan.machines or plan.removals) and await self._stopped_meanwhile(held, now):
+            self._alarm.plan_by(self._time())
+            return
+        self._recorder.planned(plan, cluster, state, policy, now)
+        changes = (openness.next_change(breakers_of(self.memory, policy, now), now), self._markets_change(cluster, now))
+        for change in changes:
+            if change is not None:
+                self._alarm.plan_by(self._time() + max(0.0, change - now))
+        if self._dry_run:
+            return
+        meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
+        # Their ids are told to people and kept in histories: the next process must not begin anew.
+        meant = replace(meant, decisions=max(meant.decisions, self._recorder.decisions))
+        if meant != self.memory:
+            await self._store.save(meant)
+            self.memory = meant
+        for order in orders:
+            machines = tuple(one for one in meant.ledger.coming if one.order == order.token)
+            self._recorder.sent(order, machines, meant, now)
+            self._cloud.buy(order)
+        if meant.ledger.leaving or meant.ledger.promises:
+            # What was just decided begins at once.
+            self._alarm.look_by(self._time())
+
+    def _is_small(self, cluster: Cluster) -> bool:
+        """Whether a plan for ``cluster`` surely takes no longer than the event loop may stand still."""
+        pace = self._alarm.pace
+        if len(cluster.nodes) + len(cluster.pods) > pace.inline:
+            return False
+        return sum(weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
+
+    def _consolidates(self, state: State) -> bool:
+        """Whether a plan should look for better places for pods that run: not at every change, and rarely where there is none."""
+        now = self._time()
+        news = self._version != self._weighed or bool(self._unsettled - state.unsettled_offerings)
+        if now < self._weighed_at + (self._alarm.pace.consolidate if news else CONSOLIDATION) or not self._fresh(self._now()):
+            return False
+        self._weighed_at, self._weighed, self._unsettled = now, self._version, state.unsettled_offerings
+        return True
+
+    def _markets_change(self, cluster: Cluster, now: float) -> float | None:
+        """When waiting pods may buy in other markets by the passing of time alone."""
+        timed = (key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
+        return markets.next_change((pod for one in cluster.unbound.values() for pod in one.pods.values()), now) if any(timed) else None
+
+    def _await(self) -> None:
+        """Remember whose changes matter at once, and look again soon while writes are to be seen."""
+        book = self.memory.ledger
+        nodes = {one.node for one in book.coming if one.node} | {one.node for one in book.promises} | {one.node for one in book.leaving}
+        pods = {pod for one in book.promises for pod in one.pods} | {pod for one in book.leaving for pod in one.pods}
+        coming = {one.id for one in book.coming}
+        self._alarm.awaited = frozenset(nodes | pods | coming)
+        if (due := windows.next_look(self.memory.windows, now := self._now())) is not None:
+            self._alarm.look_by(self._time() + due - now)
+        if book.promises or book.leaving:
+            opening = any(one.step == ledger.NOMINATING for one in book.promises)
+            self._alarm.look_by(self._time() + (OPENING_SECONDS if opening else 1.0))

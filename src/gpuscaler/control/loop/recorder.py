@@ -1,0 +1,42 @@
+"""Who is told what the controller does."""
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.ledger import ledger
+
+
+class Recorder(Protocol):
+    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait.
+
+    ``decisions`` is how many decisions have been numbered, and ``decided`` are the ids of those that are being carried out, by the token
+    of an order and the name of a node: in this process, and by what it was shown to be remembered.
+    """
+
+    @property
+    def decisions(self) -> int: ...
+
+    @property
+    def decided(self) -> Mapping[str, str]: ...
+
+    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None: ...
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None: ...
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None: ...
+
+    def answered(self, answer: Answered, now: float, /) -> None: ...
+
+    def acted(self, outcome: Outcome, now: float, /) -> None: ...
+
+    def ended(self, ended: Ended, now: float, /) -> None: ...
+
+    def failed(self, what: str, error: BaseException, now: float, /) -> None: ...

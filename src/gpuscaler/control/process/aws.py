@@ -1,0 +1,91 @@
+"""AWS for `gpuscaler run`: its groups are the pools, and are bought from, emptied and listened to while this process leads."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from pathlib import Path
+from random import Random
+from typing import NoReturn
+
+from gpuscaler.clouds.aws.calls import Calls, MissingError
+from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.provider import AwsProvider
+from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.protocol import UNKNOWN, CloudError
+from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.running import Made, Place, UnusableError
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import NotFound
+from gpuscaler.kube.services import by_address
+from gpuscaler.settings.run_settings import AwsSettings, RunSettings
+
+
+def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
+    """What looks where the settings say; ``folder`` keeps over restarts what hardly changes."""
+    return Discovery(
+        calls,
+        Scope(told.cluster, told.groups, told.tags, told.exclude),
+        regions=told.regions,
+        now=now,
+        launch=told.launch,
+        overrides=told.overrides,
+        prices=told.prices,
+        folder=folder,
+    )
+
+
+async def make(
+    settings: RunSettings, place: Place, *, folder: Path | None = None, calls: Calls | None = None, executor: Executor | None = None
+) -> Made:
+    """The provider, once something is known of the account. Raises :class:`UnusableError` where boto3 is not installed.
+
+    ``folder`` keeps over restarts what hardly changes. ``calls`` and ``executor`` are boto3 as installed, and threads, unless they are
+    given. On a dry run nothing is written, and the queue is left alone: what is read there is gone for the one who acts.
+    """
+    told = settings.aws
+    if calls is None:
+        calls = await asyncio.to_thread(_calls, await _endpoint(place.client, told.endpoint_url), place.identity)
+    discovery = discovery_of(told, calls, now=place.now, folder=folder)
+    provider = AwsProvider(
+        calls,
+        discovery,
+        fence=withheld if place.dry_run else place.client.fence,
+        now=place.now,
+        queue_url="" if place.dry_run else told.queue_url,
+        queue_region=next(iter(told.regions), ""),
+        executor=executor,
+    )
+    found = FoundPools(provider.look, random=Random(place.identity))
+    try:
+        await found.begin()
+    except BaseException:
+        await provider.close()
+        raise
+
+    def reload(now: RunSettings) -> None:
+        discovery.override(now.aws.overrides)
+        found.hasten()
+
+    return Made(provider=provider, parts=[found.run], reload=reload, found=found)
+
+
+async def _endpoint(client: Client, url: str) -> str:
+    try:
+        return await by_address(client, url)
+    except NotFound as error:
+        raise UnusableError(
+            f"aws.endpoint_url: saw {url}, and {error}; expected a Service that is there: create it, or name another"
+        ) from error
+
+
+def _calls(endpoint_url: str, identity: str) -> Calls:
+    try:
+        return Calls(sleep=time.sleep, random=Random(identity), endpoint_url=endpoint_url)
+    except MissingError as error:
+        raise UnusableError(str(error)) from error
+
+
+def withheld(_seconds: float) -> NoReturn:
+    """The fence of who only looks."""
+    raise CloudError(UNKNOWN, "a dry run changes nothing")

@@ -1,0 +1,351 @@
+"""`gpuscaler run` put together: from a settings file and a way to the API server to a controller that leads."""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, replace
+from random import Random
+from typing import Any, Protocol
+
+import structlog
+
+from gpuscaler.clouds.protocol import Provider
+from gpuscaler.control.loop.attempts import Attempts
+from gpuscaler.control.loop.controller import Controller, Pace
+from gpuscaler.control.loop.holding import Brake
+from gpuscaler.control.loop.recorder import Recorder
+from gpuscaler.control.loop.store import MemoryStore, OvertakenError, StoreError
+from gpuscaler.control.process.expander import PriorityExpander
+from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, late_keys
+from gpuscaler.control.process.steady import SteadyClock
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Forbidden, NotFound, Unreachable
+from gpuscaler.kube.leases import LeaderElection, NotLeaderError, Times
+from gpuscaler.kube.picture import Picture
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
+from gpuscaler.kube.transport import Transport
+from gpuscaler.model.decoding.interning import Interner
+from gpuscaler.model.pools import Policy, bounded, boundless_warning
+from gpuscaler.settings.run_settings import PaceSettings, RunSettings
+
+_LOG = structlog.get_logger(__name__)
+
+#: After leadership was lost or the API server was away while the memory was read, the controller begins anew after so many seconds.
+AGAIN_SECONDS = 2.0
+#: Something that lives beside the controller until it is cancelled.
+Part = Callable[[], Coroutine[Any, Any, None]]
+
+
+class Clocks(Protocol):
+    """What time it is: ``wall`` in seconds since the epoch, ``monotonic`` for leases, which best goes on while the machine sleeps."""
+
+    def wall(self) -> float: ...
+
+    def monotonic(self) -> float: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What the parts of one process share.
+
+    ``client`` is fenced by the election, and withholds writes where ``dry_run``. ``namespace`` is where the objects of gpuscaler itself
+    are, ``identity`` is this process' own. ``election`` is None where there is none, ``expander`` knows priorities that are kept for
+    another autoscaler, ``attempts`` what the scheduler tried in vain, ``brake`` what people have stopped, and ``troubles`` tells what is
+    wrong now.
+    """
+
+    client: Client
+    picture: Picture
+    namespace: str
+    identity: str
+    dry_run: bool
+    now: Callable[[], float]
+    election: LeaderElection | None
+    file: SettingsFile
+    expander: PriorityExpander
+    attempts: Attempts
+    brake: Brake
+
+    def troubles(self) -> tuple[str, ...]:
+        """What goes wrong now, a sentence each."""
+        election = self.election.trouble if self.election else ""
+        clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
+        own = (self.file.trouble, self.expander.trouble, self.brake.trouble, election, clock, self.attempts.trouble)
+        return tuple(one for one in (*own, *self.picture.troubles) if one)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """A provider, the ``parts`` that must run beside it while this process leads, and whom to tell of other settings.
+
+    ``found`` are its pools where the cloud brings them, and the file only changes them.
+    """
+
+    provider: Provider
+    parts: Sequence[Part] = ()
+    reload: Callable[[RunSettings], None] = lambda _settings: None
+    found: FoundPools | None = None
+
+    def policy(self, settings: RunSettings) -> Policy:
+        """What holds now."""
+        return settings.policy if self.found is None else self.found.policy(settings.policy)
+
+
+#: Makes the provider of the settings each time that leading begins; what it remembers is read from the cluster.
+MakeProvider = Callable[[RunSettings, Place], Coroutine[Any, Any, Made]]
+
+
+class UnusableError(Exception):
+    """Something around the controller cannot work as the settings say; the text names the key, what was seen, and what to do."""
+
+
+class Records(Recorder, Protocol):
+    """A recorder that lives as long as the process."""
+
+    def led_by(self, controller: Controller | None, /) -> None:
+        """Who leads in this process, None when nobody does."""
+
+    def pools_from(self, found: FoundPools | None, /) -> None:
+        """Who knows the pools of the account, None where there are none but those of the file."""
+
+    def settings_changed(self, settings: RunSettings, /) -> None: ...
+
+    async def run(self) -> None:
+        """Serve and write until cancelled."""
+
+
+MakeRecords = Callable[[RunSettings, Place], Records]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Running:
+    """One process of the controller. ``namespace`` holds where the settings name none.
+
+    With ``default_limit``, settings that bound nothing get a modest limit in dollars per hour.
+    """
+
+    file: SettingsFile
+    transport: Transport
+    namespace: str
+    identity: str
+    clocks: Clocks
+    make_provider: MakeProvider
+    make_records: MakeRecords
+    dry_run: bool = False
+    default_limit: bool = False
+
+    async def run(self) -> None:
+        """Run until cancelled; the lease is then given back.
+
+        Raises :class:`ApiError` or :class:`Unreachable` where the API server cannot be used at all when this begins, and
+        :class:`~gpuscaler.control.loop.store.StoreError` for a memory of another version, and :class:`UnusableError`.
+        """
+        place = self._place()
+        await check(place, self.file.settings.leader_election.name)
+        records = self.make_records(self.file.settings, place)
+        lead = _Leading(self, place, records)
+        await place.expander.poll()
+        await place.brake.poll()
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (place.picture, place.attempts, records):
+                    tasks.create_task(part.run())
+                tasks.create_task(self.file.follow(lead.reload, broken))
+                tasks.create_task(place.expander.run(lead.plan_anew))
+                tasks.create_task(place.brake.run(lead.holds_changed))
+                tasks.create_task(lead.run() if place.election is None else place.election.run(lead.run))
+        except BaseExceptionGroup as group:
+            if isinstance(error := first(group), ApiError | Unreachable | StoreError | UnusableError):
+                raise error from None
+            raise
+
+    def _place(self) -> Place:
+        settings = self.file.settings
+        rate = settings.rate_limit
+        namespace = settings.namespace or self.namespace
+        client = Client(self.transport, limit=RateLimit(qps=rate.qps, burst=rate.burst), dry_run=self.dry_run)
+        election = None
+        if settings.leader_election.enabled and not self.dry_run:
+            told = settings.leader_election
+            # With a rate limit of its own: it must get through when the controller itself is held back.
+            election = LeaderElection(
+                replace(client, limit=RateLimit(qps=5.0, burst=10)),
+                name=told.name,
+                namespace=namespace,
+                identity=self.identity,
+                clock=self.clocks.monotonic,
+                wall=self.clocks.wall,
+                random=Random(self.identity),
+                times=Times(lease=told.lease, renew=told.renew, retry=told.retry),
+            )
+            client = client.fenced(election.fence)
+        now = SteadyClock(self.clocks.wall, self.clocks.monotonic)
+        return Place(
+            client=client,
+            picture=Picture(
+                client,
+                clock=asyncio.get_running_loop().time,
+                random=Random(self.identity),
+                interner=Interner(max_grace=settings.policy.max_grace),
+            ),
+            namespace=namespace,
+            identity=self.identity,
+            dry_run=self.dry_run,
+            now=now,
+            election=election,
+            file=self.file,
+            expander=PriorityExpander(client),
+            attempts=Attempts(client),
+            brake=Brake(client, namespace=namespace, now=now),
+        )
+
+
+class _Leading:
+    """What runs while this process leads."""
+
+    def __init__(self, running: Running, place: Place, records: Records) -> None:
+        self._running, self._place, self._records = running, place, records
+        self._controller: Controller | None = None
+        self._made: Made | None = None
+        self._warned = ""
+
+    async def run(self) -> None:
+        """Lead until cancelled: each time that somebody else wrote, or might have, everything is read anew."""
+        while True:
+            try:
+                await self._apart()
+            except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
+                _LOG.warning("reads everything again and goes on", problem=str(first(group)))
+            await asyncio.sleep(AGAIN_SECONDS)
+
+    async def _apart(self) -> None:
+        """Lead once, in a task of its own.
+
+        A task group that is cancelled while something in it fails tells of the failure alone, and whoever waits for the end of this task,
+        such as an election that was lost, would wait for ever.
+        """
+        once = asyncio.create_task(self._once())
+        try:
+            await asyncio.wait((once,))
+        except asyncio.CancelledError:
+            once.cancel()
+            await asyncio.gather(once, return_exceptions=True)
+            raise
+        once.result()
+
+    async def _once(self) -> None:
+        place, settings = self._place, self._running.file.settings
+        made = await self._running.make_provider(settings, place)
+        if self._running.file.settings is not settings:
+            # The file has changed meanwhile, when nobody here could be told.
+            settings = self._running.file.settings
+            made.reload(settings)
+        controller = Controller(
+            picture=place.picture,
+            client=place.client,
+            provider=made.provider,
+            store=MemoryStore(place.client, namespace=place.namespace),
+            policy=self._policy(made, settings),
+            recorder=self._records,
+            now=place.now,
+            attempts=place.attempts,
+            pace=pace_of(settings.pace),
+            dry_run=place.dry_run,
+            brake=place.brake,
+        )
+        self._controller, self._made = controller, made
+        if made.found is not None:
+            made.found.listen(self.plan_anew)
+        self._records.pools_from(made.found)
+        self._records.led_by(controller)
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                for part in (*made.parts, controller.run):
+                    tasks.create_task(part())
+        finally:
+            self._controller = self._made = None
+            self._records.led_by(None)
+            self._records.pools_from(None)
+
+    def reload(self, before: RunSettings, now: RunSettings) -> None:
+        """The file has changed."""
+        keys = changed_keys(before, now)
+        _LOG.info("settings changed", keys=keys)
+        if late := late_keys(before, now):
+            _LOG.warning("takes effect when gpuscaler is started again", keys=late)
+        self._records.settings_changed(now)
+        self._place.picture.interner.max_grace = now.policy.max_grace
+        if self._controller is not None and self._made is not None:
+            self._made.reload(now)
+            self.plan_anew()
+            self._controller.set_pace(pace_of(now.pace))
+
+    def holds_changed(self) -> None:
+        """A person has stopped buying or removing, or lets it go on."""
+        if self._controller is not None:
+            self._controller.plan_soon()
+
+    def plan_anew(self) -> None:
+        """Pools, or what is said of them, may be others."""
+        if self._controller is not None and self._made is not None:
+            self._controller.set_policy(self._policy(self._made, self._running.file.settings))
+
+    def _policy(self, made: Made, settings: RunSettings) -> Policy:
+        """What holds now, bounded where nobody has set any bound."""
+        policy = self._place.expander.policy(made.policy(settings))
+        self._place.expander.announce()
+        if self._running.default_limit and not settings.limits_stated:
+            policy = bounded(policy)
+        if (warning := boundless_warning(policy)) != self._warned:
+            self._warned = warning
+            if warning:
+                _LOG.warning("no limit is set", problem=warning)
+        return policy
+
+
+def broken(trouble: str) -> None:
+    """The file has changed, and cannot be used; without ``trouble`` it says again what it said before."""
+    if trouble:
+        _LOG.error("the settings stay as they were", problem=trouble)
+    else:
+        _LOG.info("the settings file can be used again, and says what it said before")
+
+
+async def check(place: Place, lease: str) -> None:
+    """Ask the API server for what nothing works without; raises what it answers instead."""
+    client, namespace = place.client, place.namespace
+    for resource in (NODES, PODS):
+        await client.get_page(resource, limit=1)
+    names = [(CONFIG_MAPS, "gpuscaler-state"), *([(LEASES, lease)] if place.election is not None else [])]
+    for resource, name in names:
+        try:
+            await client.get(resource, name, namespace=namespace)
+        except NotFound:
+            continue
+    try:
+        await client.get(NAMESPACES, namespace)
+    except NotFound as error:
+        raise StoreError(f"namespace {namespace}: saw none of that name, expected it to be there; create it, or set namespace") from error
+    except Forbidden as error:
+        # One that may not be read may well be there.
+        _LOG.warning("whether the namespace is there is not known", problem=str(error))
+
+
+def pace_of(settings: PaceSettings) -> Pace:
+    return Pace(
+        debounce=settings.debounce,
+        patience=settings.patience,
+        resync=settings.resync,
+        register=settings.register_timeout,
+        ready=settings.ready_timeout,
+        consolidate=settings.consolidate,
+    )
+
+
+def first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    """The first error among several that happened together."""
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

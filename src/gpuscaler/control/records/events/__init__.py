@@ -1,0 +1,1 @@
+"""What happened, as Kubernetes Events and log lines."""

@@ -1,0 +1,60 @@
+"""Kubernetes Events: waiting pods learn what was ordered for them or why nothing can be, nodes why they come, stay and go."""
+
+from dataclasses import dataclass
+
+from gpuscaler.control.records.events.happening import EVENTS, Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.events.records import Sink
+from gpuscaler.kube.events import EventRecorder, Reference
+from gpuscaler.kube.resources import DAEMON_SETS, DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
+
+#: So many pods get an Event of one happening; an order for thousands says nothing new to the last of them.
+MOST_PODS = 500
+#: Where owners that are watched come from; of others an Event says kind and name.
+API_VERSIONS = {one.kind: one.api_version for one in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, DAEMON_SETS, JOBS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Announcer(Sink):
+    """A sink that writes through ``events``, which is to be kept running, about objects of the latest cluster."""
+
+    events: EventRecorder
+    latest: Latest
+    #: The pod of this process, None outside a cluster.
+    own: Reference | None = None
+
+    def happened(self, what: Happening, /) -> None:
+        told = EVENTS.get(what.kind)
+        if told is None:
+            return
+        if told.on == "controller":
+            about = [self.own] if self.own is not None else []
+        else:
+            about = self._pods(what) if told.on == "pod" else self._node(what.node)
+        if what.owner.kind:
+            about.append(self._owner(what))
+        related = next(iter(self._node(what.node)), None) if told.on == "pod" else None
+        for one in about:
+            self.events.record(one, told.reason, what.text, action=told.action, warning=told.warning, related=related)
+
+    def _pods(self, what: Happening) -> list[Reference]:
+        if what.uid:
+            namespace, _, name = what.pods[0].partition("/")
+            return [Reference("Pod", name, namespace, what.uid)]
+        found = []
+        for key in what.pods[:MOST_PODS]:
+            pod = self.latest.cluster.pods.get(key)
+            if pod is not None and not (pod.finished or pod.deleted):
+                found.append(Reference("Pod", pod.name, pod.namespace, pod.uid))
+        return found
+
+    def _owner(self, what: Happening) -> Reference:
+        owner, namespace = what.owner, what.pods[0].partition("/")[0]
+        return Reference(owner.kind, owner.name, namespace, owner.uid, API_VERSIONS.get(owner.kind, ""))
+
+    def _node(self, name: str) -> list[Reference]:
+        # A machine that never became a node goes by its id, which no object has for its name.
+        if not name or "://" in name:
+            return []
+        # The kubelet's Events about a node have the node's name as uid, and `kubectl describe node` looks for that as well.
+        return [Reference("Node", name, uid=name)]

@@ -1,0 +1,289 @@
+"""The controller's recorder: turns what it is told into happenings, once, and hands each to everything that keeps or tells them.
+
+Nothing here raises into the loop or waits: a sink that fails is counted and logged, and the others are told all the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import partial
+
+import structlog
+from msgspec.structs import replace
+
+from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.process.pools import FoundPools
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events import telling
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.status.findings import is_let_go
+from gpuscaler.lifecycle.actions import Delete, Evict
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.owners import top_of
+from gpuscaler.model.pods import NO_OWNER, Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.plans import Plan, Reason
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.boot_times import Forecast
+from gpuscaler.planning.state.ledger import ledger
+
+_LOG = structlog.get_logger(__name__)
+#: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.
+TOLD_AT_ONCE = 200
+#: What fails at every turn is told so often.
+FAILING_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """A plan, with all that it was made from: planning again from this gives the same plan."""
+
+    id: str
+    at: float
+    text: str
+    cluster: Cluster
+    state: State
+    policy: Policy
+    plan: Plan
+
+
+class Sink:
+    """Takes what happens, as much of it as it overrides. It may raise, which costs nobody else anything, and must not wait."""
+
+    __slots__ = ()
+
+    def happened(self, what: Happening, /) -> None: ...
+
+    def decided(self, decision: Decision, /) -> None:
+        """A plan that acts, or would on a dry run."""
+
+    def looked(self, seen: Look, /) -> None: ...
+
+    def planned(self, plan: Plan, /) -> None:
+        """Any plan."""
+
+
+@dataclass(slots=True)
+class Records:
+    """Implements :class:`~gpuscaler.control.loop.controller.Recorder` over ``sinks``; ``latest`` is what is known now."""
+
+    sinks: Sequence[Sink] = ()
+    latest: Latest = field(default_factory=Latest)
+    #: How often a sink failed or a happening could not be made.
+    failures: int = field(default=0, init=False)
+    #: Whether there was a look before: what is there at the first one is no news.
+    _begun: bool = field(default=False, init=False)
+    #: What was remembered at the last look, with the orders and answers since; what the next one finds is told against it.
+    _seen: Memory = field(default_factory=Memory, init=False)
+    #: How many decisions were numbered, over all restarts: the memory that looks show tells of those of before.
+    decisions: int = field(default=0, init=False)
+    _orders: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
+    _decisions: dict[str, str] = field(default_factory=dict, init=False)
+    _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
+    _same: object = field(default=None, init=False)
+    _left_out: int = field(default=0, init=False)
+    #: The pods that are or were on nodes that leave, by their uid; and those whose eviction was told.
+    _residents: dict[str, Pod] = field(default_factory=dict, init=False)
+    _evicted: set[str] = field(default_factory=set, init=False)
+    #: What the hard stop took off the last plan, by pool.
+    _cut: tuple[tuple[str, int], ...] = field(default=(), init=False)
+    _complained: set[str] = field(default_factory=set, init=False)
+    #: When each failure was told.
+    _failing: dict[str, float] = field(default_factory=dict, init=False)
+
+    @property
+    def decided(self) -> Mapping[str, str]:
+        """The ids of decisions that are being carried out, by the tokens of orders and the names of nodes."""
+        return dict(self._decisions)
+
+    def forget(self) -> None:
+        """Another controller begins: what it finds at its first look is no news."""
+        self._begun, self._same = False, None
+
+    # What the controller calls
+
+    def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
+        self._guarded("a look", lambda: self._looked(seen, cluster, now))
+
+    def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
+        self._guarded("a plan", lambda: self._planned(plan, cluster, state, policy, now))
+
+    def sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float, /) -> None:
+        self._guarded("an order", lambda: self._sent(order, machines, memory, now))
+
+    def answered(self, answer: Answered, now: float, /) -> None:
+        self._guarded("an answer", lambda: self._answered(answer, now))
+
+    def acted(self, outcome: Outcome, now: float, /) -> None:
+        self._guarded("an act", lambda: self._acted(outcome, now))
+
+    def ended(self, ended: Ended, now: float, /) -> None:
+        self._guarded("an end", lambda: self._tell(telling.of_end(ended, now)))
+
+    def failed(self, what: str, error: BaseException, now: float, /) -> None:
+        self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
+
+    def pools_from(self, found: FoundPools | None, /) -> None:
+        """Who knows the pools of the account, None where there are none but those of the file."""
+        self.latest.found = found
+
+    # What that means
+
+    def _failed(self, words: str, now: float) -> None:
+        self._failing = {said: at for said, at in self._failing.items() if 0.0 <= now - at < FAILING_SECONDS}
+        if words not in self._failing:
+            self._failing[words] = now
+            self._tell(Happening(now, kinds.FAILED, words))
+
+    def _looked(self, seen: Look, cluster: Cluster, now: float) -> None:
+        latest, book = self.latest, seen.memory.ledger
+        before, self._seen = self._seen, seen.memory
+        self.decisions = max(self.decisions, seen.memory.decisions)
+        self._decisions = {**seen.memory.decided, **self._decisions}
+        # What was known before this look is what the forecast was that people were told.
+        granted = [one for one in book.coming if one.granted]
+        expected = {key: latest.outlook(key) for key in {one.key for one in granted if one.id not in latest.forecasts}}
+        latest.memory = seen.memory
+        latest.cluster, latest.looked_at, latest.unpooled = cluster, now, seen.unpooled
+        latest.unlisted = seen.unlisted
+        told, latest.let_go = {one.pool for one in latest.let_go}, seen.let_go
+        for what in (Happening(now, kinds.NOTICED, is_let_go(one)) for one in seen.let_go if one.pool not in told):
+            self._tell(what)
+        # A pod may be gone by the time that its eviction is answered.
+        leaving = {one.node for one in book.leaving}
+        there = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}
+        self._residents = {uid: pod for uid, pod in {**self._residents, **there}.items() if pod.node_name in leaving}
+        self._evicted &= self._residents.keys()
+        if {one.node for one in before.ledger.leaving} != {one.node for one in book.leaving}:
+            # A removal that was given up may be decided again in the same words.
+            self._same = None
+        forecasts = {one.id: latest.forecasts.get(one.id) or expected[one.key] for one in granted}
+        known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
+        self._each("a look", lambda sink: sink.looked(seen))
+        if self._begun:
+            for what in telling.of_look(before, seen, cluster, known, now):
+                self._tell(what)
+        self._begun = True
+        latest.forecasts = forecasts
+        alive = {one.order for one in book.coming} | {one.token for one in book.orders}
+        self._orders = {token: pods for token, pods in self._orders.items() if token in alive}
+        kept = alive | {one.node for one in book.leaving}
+        self._decisions = {name: decision for name, decision in self._decisions.items() if name in kept}
+
+    def _planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+        latest = self.latest
+        latest.plan, latest.policy, latest.cluster, latest.planned_at, latest.decision = plan, policy, cluster, now, ""
+        if state.consolidating:
+            latest.weighed, latest.weighed_at = {one.node: one for one in plan.blocked_nodes}, now
+        self._each("a plan", lambda sink: sink.planned(plan))
+        # A dry run decides the same at every turn, since nothing comes of it: once is enough.
+        same = (plan.purchases, plan.removals, len(plan.unplaced))
+        if same != self._same:
+            self._same = same
+            self._decide(plan, cluster, state, policy, now)
+        self._tell_cut(plan, now)
+        self._tell_unplaced(plan, now)
+
+    def _tell_cut(self, plan: Plan, now: float) -> None:
+        """Say what the hard stop took off, once for as long as it is the same."""
+        cut = tuple((one.pool, one.machines) for one in plan.cut)
+        if cut != self._cut:
+            for one in plan.cut:
+                self._tell(telling.of_cut(one, plan, now))
+        self._cut = cut
+
+    def _decide(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float) -> None:
+        what = telling.of_plan(plan, now)
+        left_out, self._left_out = self._left_out, len(plan.unplaced)
+        if not (plan.machines or plan.removals):
+            if plan.unplaced and len(plan.unplaced) != left_out:
+                self._tell(what)
+            return
+        self.decisions += 1
+        name = f"{datetime.fromtimestamp(now, UTC):%Y%m%dT%H%M%S}-{self.decisions}"
+        self.latest.decision = name
+        self._decisions.update((one.node, name) for one in plan.removals)
+        decision = Decision(name, now, what.text, cluster, state, policy, plan)
+        self._each("a decision", lambda sink: sink.decided(decision))
+        self._tell(Happening(now, kinds.PLANNED, what.text, decision=name))
+
+    def _tell_unplaced(self, plan: Plan, now: float) -> None:
+        """Say why pods cannot be served, once for as long as the reasons stay the same."""
+        before, self._told = self._told, {}
+        fresh: dict[tuple[Reason, ...], list[str]] = {}
+        # Pods of one class share their reasons.
+        words: dict[int, tuple[tuple[str, str], ...]] = {}
+        number = 0
+        for one in plan.unplaced:
+            why = words.get(id(one.reasons))
+            if why is None:
+                # Details quote amounts and times that change all the time; what excludes the pod does not.
+                why = words[id(one.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in one.reasons)
+            if before.get(one.pod) != why:
+                number += 1
+                if number > TOLD_AT_ONCE:
+                    continue
+                fresh.setdefault(one.reasons, []).append(one.pod)
+            self._told[one.pod] = why
+        for reasons, pods in fresh.items():
+            self._tell(telling.of_reasons(reasons, tuple(pods), now))
+
+    def _sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
+        # Whatever is planned next is another decision, even if it looks the same.
+        self._same = None
+        # Who asks meanwhile shall see machines on their way, and not only at the next look.
+        self.latest.memory = memory
+        self._fold(ledger.Intended(order, machines))
+        self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
+        if self.latest.decision:
+            self._decisions[order.token] = self.latest.decision
+        self._tell(telling.of_order(order, machines, self.latest.policy, self.latest.outlook, now))
+
+    def _answered(self, answer: Answered, now: float) -> None:
+        token, policy, outlook = answer.order.token, self.latest.policy, self.latest.outlook
+        # What is answered in parts is counted in parts.
+        asked = sum(one.order == token and not one.instance for one in self._seen.ledger.coming) or answer.order.count
+        self._fold(*answer.steps)
+        self._tell(telling.counted_answer(answer, asked, policy, outlook, now))
+        for what in telling.of_answer(answer, self._orders.get(token, ()), policy, outlook, now):
+            self._tell(what)
+
+    def _acted(self, outcome: Outcome, now: float) -> None:
+        self._tell(telling.of_outcome(outcome, now))
+        act = outcome.act
+        if isinstance(act, Evict | Delete) and not (outcome.detail or outcome.gone or act.uid in self._evicted):
+            # One that gets less time to end than it was given at first is evicted twice.
+            self._evicted.add(act.uid)
+            pod = self._residents.get(act.uid)
+            top = NO_OWNER if pod is None else top_of(self.latest.cluster.workloads, pod.namespace, pod.owner)
+            removal = next((one for one in self.latest.memory.ledger.leaving if one.node == act.node), None)
+            self._tell(telling.of_eviction(act, removal, pod, top, now))
+
+    def _fold(self, *steps: ledger.Event) -> None:
+        self._seen = replace(self._seen, ledger=ledger.folded(self._seen.ledger, steps))
+
+    def _tell(self, what: Happening | None) -> None:
+        if what is None:
+            return
+        decision = what.decision or self._decisions.get(what.order) or self._decisions.get(what.node) or ""
+        told = replace(what, decision=decision)
+        self._each(f"a happening ({told.kind})", lambda sink: sink.happened(told))
+
+    def _each(self, what: str, call: Callable[[Sink], None]) -> None:
+        for sink in self.sinks:
+            self._guarded(what, partial(call, sink))
+
+    def _guarded(self, what: str, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001  # a record that cannot be kept must not stop the controller; it is counted and logged
+            self.failures += 1
+            kind = f"{what}: {type(error).__name__}"
+            if kind not in self._complained:
+                # Once a kind: a broken record would say the same at every turn.
+                self._complained.add(kind)
+                _LOG.exception("a record was not kept", record=what)

@@ -1,0 +1,309 @@
+"""What the controller tells its recorder, as happenings. Pure: the same calls give the same happenings."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+
+from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.records import costing
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.words import counted, expected, hourly, money, offering, some, soon, spoken
+from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict, Mark, OnPod
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.lifecycle.termination.node_pods import is_daemon
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.planning.plans import Cut, Plan, Reason
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.boot_times import Forecast
+from gpuscaler.planning.state.breaker_messages import WORDS
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
+from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.planning.state.promises import Broken
+
+#: What to expect of the next machine of an offering.
+Outlook = Callable[[Key], Forecast]
+
+_UNTAINTED = "pods may come to it before those that it was bought for; have its pool's nodes register with the taint"
+
+
+def of_plan(plan: Plan, now: float) -> Happening:
+    """A plan in one line."""
+    parts = []
+    if plan.machines:
+        pods = sum(len(one.pods) for one in plan.machines)
+        parts.append(f"buys {counted(len(plan.machines), 'machine')} at {costing.of_plan(plan.machines)} for {counted(pods, 'pod')}")
+    if plan.removals:
+        saving = sum(one.saving_per_hour for one in plan.removals)
+        parts.append(f"gives back {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
+    if plan.unplaced:
+        parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
+    return Happening(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
+
+
+def of_cut(cut: Cut, plan: Plan, now: float) -> Happening:
+    """What the hard stop took off a plan in one pool, told on the pods that it was for."""
+    pods = tuple(one.pod for one in plan.unplaced if any(reason.detail == cut.text for reason in one.reasons))
+    return Happening(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
+
+
+def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> Happening:
+    """Why some pods cannot be served, all for the same reasons."""
+    said = "; ".join(f"pool {one.pool}: {one.detail}" for one in reasons) or "there is no pool"
+    return Happening(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
+
+
+def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy | None, outlook: Outlook, now: float) -> Happening:
+    """A purchase that is being sent, with what is expected of it."""
+    key = order.offerings[0]
+    meant = max((one.meant for one in machines), default=1)
+    number = f"{order.count} x " if order.count > 1 else ""
+    others = f" (or another of {meant} offerings, as the cloud chooses)" if meant > 1 else ""
+    price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
+    text = f"{number}{offering(key)} ordered{others}: {expected(outlook(key), price)}"
+    pods = tuple(pod for one in machines for pod in one.pods)
+    return Happening(now, kinds.ORDERED, text, pods=pods, machines=order.count, offering=key, order=order.token)
+
+
+def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, outlook: Outlook, now: float) -> Iterator[Happening]:
+    """What a cloud answered. ``pods`` are those that the order was for."""
+    wanted, token = answer.order.offerings[0], answer.order.token
+    for step in answer.steps:
+        match step:
+            case ledger.Answered(granted=granted):
+                for instance, key in granted:
+                    price = costing.price_of(policy, key) if len(answer.order.offerings) > 1 else None
+                    text = f"machine {instance} granted: {offering(key)}{f', {money(price)}/h' if price is not None else ''}"
+                    yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=token)
+                for key in dict.fromkeys(key for _, key in granted if key != wanted):
+                    price = costing.price_of(policy, key) or 0.0
+                    said = expected(outlook(key), hourly(price, price))
+                    text = f"{offering(key)} granted instead of {offering(wanted)}: {said}"
+                    yield Happening(now, kinds.INSTEAD, text, pods=pods, offering=key, order=token)
+            case ledger.Doubted():
+                text = f"the answer to the order of {offering(wanted)} was lost: {answer.detail}"
+                yield Happening(now, kinds.ANSWER_LOST, text, offering=wanted, order=token)
+    for fate in answer.fates:
+        if isinstance(fate, offering_events.Refused):
+            waiting = () if fate.filled else pods
+            yield Happening(now, kinds.REFUSED, of_refusal(fate), pods=waiting, offering=fate.offering, order=token, cause=fate.cause)
+
+
+def of_refusal(fate: offering_events.Refused) -> str:
+    """That an offering was refused, and why, as the cloud says it."""
+    said = f" ({fate.detail})" if fate.detail else ""
+    return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
+
+
+def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> Happening | None:
+    """All that an answer grants and refuses of the ``asked`` machines, counted in one line; None where it says neither."""
+    step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
+    refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
+    if step is None or not (step.granted or refusals):
+        return None
+    parts = []
+    for key, number in Counter(key for _, key in step.granted).items():
+        price = costing.price_of(policy, key)
+        each = f", {money(price)}/h{' each' if number > 1 else ''}" if price is not None else ""
+        parts.append(f"{number} x {offering(key)}{each}, {soon(outlook(key))}")
+    if step.pending:
+        parts.append(f"{step.pending} more accepted, whose names follow")
+    short = asked - len(step.granted) - step.pending
+    parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
+    text = f"{len(step.granted)} of {counted(asked, 'machine')} granted: {'; '.join(parts)}"
+    cause = next((fate.cause for fate in answer.fates if isinstance(fate, offering_events.Refused)), "") if short > 0 else ""
+    return Happening(now, kinds.ANSWERED, text, offering=answer.order.offerings[0], order=answer.order.token, cause=cause)
+
+
+def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
+    """What a look found out. ``forecasts`` are those made when machines were granted, by the ledger's names."""
+    known = _known(before, seen)
+    yield from _arriving(known, seen, cluster, forecasts, now)
+    yield from _unfamiliar(before, seen, now)
+    yield from _gone(known, seen, cluster, now)
+    yield from _leaving(before, seen, now)
+    for remark in seen.remarks:
+        yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
+    for away in seen.turned_away:
+        text = f"pod {away.pod} was bound to node {away.node}, whose kubelet turned it away: {away.reason}; it has failed for good"
+        yield Happening(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
+    for one in seen.unfit:
+        text = f"node {one.node} was bought for pod {one.pod}, which it does not admit: {one.why}; no other like it is bought for the pod"
+        yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
+    # Of those that a nomination held the ledger knows, too.
+    broken = dict.fromkeys(set(seen.memory.ledger.broken) - set(before.ledger.broken), "")
+    broken |= {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken) and not one.certain}
+    for (pod, node), why in sorted(broken.items()):
+        text = f"node {node} was meant for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned for again"
+        yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
+
+
+def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
+    """The machines of the ledger by its names, with all that the look learned of them: one may get its name, be a node and open in it."""
+    learned = ledger.folded(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
+    return {one.id: one for one in (*before.ledger.coming, *learned.coming)}
+
+
+def _untainted(one: Coming, node: Node | None, now: float) -> Iterator[Happening]:
+    """That a node has registered without our taint: others' pods may have come to it by now."""
+    if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
+        text = f"node {node.name} of pool {one.key[0]} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
+        yield Happening(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
+
+
+def _arriving(
+    known: Mapping[str, Coming], seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float
+) -> Iterator[Happening]:
+    closed = {one.id for one in seen.memory.ledger.coming}
+    for step in seen.arrivals.steps:
+        match step:
+            case ledger.Found(machine=machine, instance=instance, offering=key) if machine in known:
+                text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
+                yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
+            case ledger.Adopted(machine=one):
+                text = f"machine {one.instance} ({offering(one.key)}) is no node, and nobody here asked for it; it counts as on its way"
+                yield Happening(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
+            case ledger.Registered(machine=machine, node=node) if machine in known:
+                one = known[machine]
+                text = f"machine {one.instance} has become node {node} {spoken(now - (one.began or now))} after its grant"
+                yield Happening(now, kinds.REGISTERED, text, node=node, machine=one.instance, offering=one.key, order=one.order)
+                if machine in closed:
+                    yield from _untainted(one, cluster.nodes.get(node), now)
+            case ledger.Ready(machine=machine) if machine in known:
+                one = known[machine]
+                took = now - (one.began or now)
+                said = forecasts.get(machine)
+                late = None if said is None else took - said.typical
+                against = "" if said is None else f" (forecast: {spoken(said.typical)})"
+                yield Happening(
+                    now,
+                    kinds.READY,
+                    f"node {one.node} is ready {spoken(took)} after its grant{against}",
+                    node=one.node,
+                    machine=one.instance,
+                    offering=one.key,
+                    order=one.order,
+                    late=late,
+                    seen=said is not None and said.seen > 0,
+                )
+    for token in seen.arrivals.unfilled:
+        yield Happening(now, kinds.UNFILLED, f"order {token} was not filled in time; the rest of it is withdrawn", order=token)
+
+
+def _unfamiliar(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
+    """Machines that came under a key which their pool does not offer."""
+    coming = {one.instance: one for one in seen.memory.ledger.coming if one.instance}
+    for machine, key in seen.memory.unfamiliar.items():
+        if machine not in before.unfamiliar:
+            one = coming.get(machine)
+            pods, node = (one.pods, one.node) if one is not None else ((), "")
+            text = (
+                f"machine {machine} of pool {key[0]} is {offering(key)}, which the pool does not offer; it counts as the dearest that "
+                f"it may be, and nothing more is bought in the pool while it is there; end it, or add the offering to the pool"
+            )
+            yield Happening(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
+
+
+def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:
+    """Machines that left the ledger: open, or lost. Those that never had a name were refused, which is told already."""
+    left = {one.id for one in seen.memory.ledger.coming}
+    lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
+    overdue = {one.machine.id: one.reason for one in seen.arrivals.overdue}
+    taken = {one.instance for one in seen.memory.ledger.leaving if one.forced}
+    for one in known.values():
+        if one.id in left or not one.instance:
+            continue
+        if one.id in lost or one.id in overdue or one.instance in taken or one.node not in cluster.nodes:
+            why = overdue.get(one.id) or ("the cloud takes it back" if one.instance in taken else "it ended before it opened")
+            text = f"machine {one.instance} ({offering(one.key)}) is lost: {why}"
+            yield Happening(now, kinds.LOST, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
+        else:
+            pods = f" for {some(one.pods)}" if one.pods else ""
+            text = f"node {one.node} is open{pods}"
+            yield Happening(now, kinds.OPENED, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
+
+
+def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
+    known = {one.node: one for one in before.ledger.leaving}
+    going = {one.node: one for one in seen.memory.ledger.leaving}
+    kept = dict(seen.kept)
+    for node, why in seen.kept:
+        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"node {node} stays after all: {why}", now)
+    for node, one in going.items():
+        earlier = known.get(node)
+        if earlier is None:
+            moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
+            ends = f"; it goes in {spoken(one.ends - now)}" if one.ends else ""
+            yield _of_leaving(one, node, kinds.DECIDED, f"node {node} is to be removed: {one.reason}{ends}{moved}", now)
+        if one.detail and (earlier is None or earlier.detail != one.detail):
+            yield _of_leaving(one, node, kinds.HELD, f"the removal of node {node} waits: {one.detail}", now)
+        if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
+            yield _of_leaving(one, node, kinds.DRAINING, f"the pods of node {node} are evicted: {one.reason}", now)
+        if one.step == ENDING and (earlier is None or earlier.step != ENDING):
+            yield _of_leaving(one, node, kinds.ENDING, f"the machine of node {node} is ended: {one.reason}", now)
+    for node, one in known.items():
+        if node not in going and node not in kept and one.step in (ENDING, CLEARING):
+            yield _of_leaving(one, node, kinds.REMOVED, f"node {node} is gone: {one.reason}", now)
+
+
+def _of_leaving(one: Leaving | None, node: str, kind: str, text: str, now: float) -> Happening:
+    if one is None:
+        return Happening(now, kind, text, node=node)
+    return Happening(now, kind, text, node=node, machine=one.instance, offering=one.offering)
+
+
+def of_outcome(outcome: Outcome, now: float) -> Happening | None:
+    """What came of an act; None where there is nothing to tell: nominations and evictions that worked are seen on the pods."""
+    act = outcome.act
+    if isinstance(act, Checkpoint) and not outcome.detail:
+        text = f"save your work within {spoken(act.seconds)}: node {act.node} leaves"
+        return Happening(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
+    if not outcome.detail:
+        return (
+            Happening(now, kinds.MARKED, f"node {act.node} is closed to new pods: {act.reason}", node=act.node)
+            if isinstance(act, Mark)
+            else None
+        )
+    if outcome.budget or not outcome.tried:
+        # That a PodDisruptionBudget holds is no failure; the removal says what it waits for. What is not tried was told when it was.
+        return None
+    what = type(act).__name__.lower()
+    pods = (act.pod,) if isinstance(act, OnPod) else ()
+    return Happening(now, kinds.ACTED, f"{what} failed: {outcome.detail}", pods=pods, node=act.node)
+
+
+def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, top: Owner, now: float) -> Happening | None:
+    """A pod that was evicted, or deleted because its machine goes first; None for a DaemonSet's, which belongs to its machine.
+
+    ``top`` is what the pod belongs to in the end.
+    """
+    if pod is not None and is_daemon(pod):
+        return None
+    text = f"pod {act.pod} was evicted from node {act.node}{why_evicted(act.pod, removal)}"
+    return Happening(now, kinds.EVICTED, text, pods=(act.pod,), node=act.node, uid=act.uid, owner=top)
+
+
+def why_evicted(pod: str, removal: Leaving | None) -> str:
+    """The end of a sentence: where a pod is to go, and what its removal is good for."""
+    if removal is None:
+        return ""
+    if removal.forced or removal.unready:
+        return f": its machine goes away: {removal.reason}"
+    if pod not in removal.pods:
+        return f", which is given back: {removal.reason}"
+    node = dict(zip(removal.pods, removal.to, strict=False)).get(pod)
+    where = f"node {node}" if node else "a machine that was bought for it"
+    return f" to move it to {where}; the node is given back: {removal.reason}"
+
+
+def of_end(ended: Ended, now: float) -> Happening | None:
+    if not ended.detail:
+        return None
+    text = f"machine {ended.instance} could not be ended: {ended.detail}"
+    return Happening(now, kinds.ACTED, text, node=ended.node, machine=ended.instance)

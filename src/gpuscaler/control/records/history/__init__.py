@@ -1,0 +1,1 @@
+"""Decisions with their inputs, kept and replayed."""

@@ -1,0 +1,200 @@
+"""The decision history: a bounded ring of happenings, decisions and what these were made from, in SQLite.
+
+A file keeps it over restarts; on a dry run, and where there is no folder to write in, it is in memory. The newest are kept.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.model.pods import Owner
+from gpuscaler.planning.plans import Plan
+
+#: The form of the tables; a file of another one is put aside.
+FORM = 1
+FILE = "history.db"
+#: So many happenings are kept for each decision that may be; so many pods of one are found by their names, and so many names in all.
+EACH, NAMED, SUBJECTS = 10, 500, 200_000
+
+_TABLES = """
+CREATE TABLE happenings (number INTEGER PRIMARY KEY, body TEXT NOT NULL);
+CREATE TABLE subjects (subject TEXT NOT NULL, number INTEGER NOT NULL);
+CREATE INDEX subjects_by_name ON subjects (subject, number);
+CREATE INDEX subjects_by_number ON subjects (number);
+CREATE TABLE decisions (
+  number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, at REAL NOT NULL, text TEXT NOT NULL, plan TEXT NOT NULL,
+  inputs BLOB, size INTEGER NOT NULL, missing TEXT NOT NULL
+);
+"""
+
+
+class Made(Struct, frozen=True):
+    """A decision as it is kept. ``inputs`` are None where they were not kept, and ``missing`` then says why."""
+
+    id: str
+    at: float
+    text: str
+    plan: Plan
+    inputs: bytes | None = None
+    missing: str = ""
+
+
+class Brief(Struct, frozen=True):
+    """A decision in a list; ``size`` are the bytes of its inputs, 0 where there are none."""
+
+    id: str
+    at: float
+    text: str
+    size: int
+
+
+class History:
+    """Everything below may be called from any thread, one at a time waits for the other. Raises sqlite3.Error and OSError."""
+
+    def __init__(self, connection: sqlite3.Connection, *, decisions: int, most_bytes: int, on_disk: bool) -> None:
+        self.on_disk = on_disk
+        self._db = connection
+        self._decisions, self._bytes = decisions, most_bytes
+        self._lock = threading.Lock()
+
+    def add(self, happenings: Sequence[Happening], decisions: Iterable[Made]) -> None:
+        """Keep these, and let the oldest go for them."""
+        encode = msgspec.json.Encoder().encode
+        with self._lock, self._db:
+            for one in happenings:
+                number = self._db.execute("INSERT INTO happenings (body) VALUES (?)", (encode(one).decode(),)).lastrowid
+                about = {f"pod/{pod}" for pod in one.pods[:NAMED]} | ({f"node/{one.node}"} if one.node else set())
+                about |= {f"decision/{one.decision}"} if one.decision else set()
+                if one.owner.kind and one.pods:
+                    about.add(owner_subject(one.pods[0], one.owner))
+                self._db.executemany("INSERT INTO subjects VALUES (?, ?)", [(name, number) for name in sorted(about)])
+            for made in decisions:
+                size = len(made.inputs or b"")
+                row = (made.id, made.at, made.text, encode(made.plan).decode(), made.inputs, size, made.missing)
+                self._db.execute(
+                    "INSERT OR REPLACE INTO decisions (id, at, text, plan, inputs, size, missing) VALUES (?, ?, ?, ?, ?, ?, ?)", row
+                )
+            self._forget()
+
+    def _forget(self) -> None:
+        """Bounded in number, and the inputs in bytes; the newest decision keeps its inputs unless they alone are too many."""
+        most = self._decisions * EACH
+        self._db.execute("DELETE FROM happenings WHERE number <= (SELECT max(number) FROM happenings) - ?", (most,))
+        self._db.execute("DELETE FROM subjects WHERE number <= (SELECT max(number) FROM happenings) - ?", (most,))
+        self._db.execute("DELETE FROM subjects WHERE rowid <= (SELECT max(rowid) FROM subjects) - ?", (SUBJECTS,))
+        self._db.execute("DELETE FROM decisions WHERE number <= (SELECT max(number) FROM decisions) - ?", (self._decisions,))
+        room = self._bytes
+        for number, size in self._db.execute("SELECT number, size FROM decisions WHERE size > 0 ORDER BY number DESC").fetchall():
+            room -= size
+            if room < 0:
+                why = f"the inputs of newer decisions take the {self._bytes} bytes that are kept (history.bytes)"
+                self._db.execute("UPDATE decisions SET inputs = NULL, size = 0, missing = ? WHERE number = ?", (why, number))
+
+    def about(self, subject: str, *, most: int = 20) -> list[Happening]:
+        """The newest happenings about ``pod/NS/NAME``, ``node/NAME``, ``owner/KIND/NS/NAME`` or ``decision/ID``, the oldest first."""
+        rows = self._rows(
+            "SELECT body FROM happenings JOIN subjects USING (number) WHERE subject = ? ORDER BY number DESC LIMIT ?", (subject, most)
+        )
+        return [msgspec.json.decode(body, type=Happening) for (body,) in reversed(rows)]
+
+    def recent(self, *, most: int = 50) -> list[Happening]:
+        """The newest happenings, the oldest first."""
+        rows = self._rows("SELECT body FROM happenings ORDER BY number DESC LIMIT ?", (most,))
+        return [msgspec.json.decode(body, type=Happening) for (body,) in reversed(rows)]
+
+    def decisions(self, *, most: int = 50) -> list[Brief]:
+        """The newest decisions, the newest first."""
+        return [Brief(*row) for row in self._rows("SELECT id, at, text, size FROM decisions ORDER BY number DESC LIMIT ?", (most,))]
+
+    def decision(self, name: str, *, inputs: bool = False) -> Made | None:
+        """A decision by its id, with what it was made from only where that is asked for."""
+        what = "inputs" if inputs else "NULL"
+        rows = self._rows(f"SELECT id, at, text, plan, {what}, missing FROM decisions WHERE id = ?", (name,))  # noqa: S608  # two words of ours
+        for found, at, text, plan, blob, missing in rows:
+            return Made(found, at, text, msgspec.json.decode(plan, type=Plan), blob, missing)
+        return None
+
+    def close(self) -> None:
+        with self._lock:
+            self._db.close()
+
+    def _rows(self, statement: str, values: tuple[object, ...]) -> list[Any]:
+        with self._lock:
+            return self._db.execute(statement, values).fetchall()
+
+
+def owner_subject(pod: str, owner: Owner) -> str:
+    """What happenings about pods of ``owner`` are found by; ``pod`` is the ``namespace/name`` of one of them."""
+    return f"owner/{owner.kind}/{pod.partition('/')[0]}/{owner.name}"
+
+
+def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[History, str]:
+    """The history in ``folder``, in memory where that is empty; and what is wrong, if anything is.
+
+    A folder that cannot be written to is no reason to stop: the history then is in memory. A file that is damaged or of another form is
+    put aside.
+    """
+    if folder:
+        try:
+            return _of(_opened(Path(folder)), decisions=decisions, most_bytes=most_bytes, on_disk=True), ""
+        except (sqlite3.Error, OSError) as error:
+            trouble = f"history.folder {folder}: saw {error}, expected a folder to write in; decisions are kept in memory only"
+    else:
+        trouble = ""
+    memory = sqlite3.connect(":memory:", check_same_thread=False)
+    memory.executescript(_TABLES)
+    return _of(memory, decisions=decisions, most_bytes=most_bytes, on_disk=False), trouble
+
+
+def read_history(path: Path) -> History:
+    """The history in the file ``path``, to be read only, also while a controller writes it. Raises sqlite3.Error."""
+    connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
+    connection.execute("SELECT count(*) FROM decisions").fetchone()
+    return _of(connection, decisions=0, most_bytes=0, on_disk=True)
+
+
+def _of(connection: sqlite3.Connection, *, decisions: int, most_bytes: int, on_disk: bool) -> History:
+    return History(connection, decisions=decisions, most_bytes=most_bytes, on_disk=on_disk)
+
+
+def _opened(folder: Path) -> sqlite3.Connection:
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / FILE
+    try:
+        return _connected(path)
+    except sqlite3.DatabaseError:
+        if not path.exists():
+            raise
+        path.replace(path.with_suffix(".unreadable"))
+        for rest in (f"{FILE}-wal", f"{FILE}-shm"):
+            (folder / rest).unlink(missing_ok=True)
+        return _connected(path)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # Names of pods and nodes are not for every user of a machine; SQLite gives the files beside it the same mode.
+    with suppress(OSError):
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+    connection = sqlite3.connect(path, check_same_thread=False)
+    try:
+        form = connection.execute("PRAGMA user_version").fetchone()[0]
+        if form not in (0, FORM):
+            raise sqlite3.DatabaseError(f"form {form} of the tables, expected {FORM}")
+        # Losing the last second of it in a crash of the machine costs nobody anything; waiting for the disk at each write would.
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")
+        if form == 0:
+            connection.executescript(f"{_TABLES}PRAGMA user_version = {FORM};")
+        connection.execute("SELECT count(*) FROM decisions").fetchone()
+    except BaseException:
+        connection.close()
+        raise
+    return connection

@@ -1,0 +1,1 @@
+"""What people and programs ask: status, why, pages, metrics, findings."""

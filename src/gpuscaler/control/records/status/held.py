@@ -1,0 +1,78 @@
+"""What keeps machines: what the newest plan that looked into it has found of each, and how many stay for what, with their cost."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.words import counted, money, spoken
+from gpuscaler.planning.capacity.pool_membership import Member
+from gpuscaler.planning.plans import BlockedNode
+from gpuscaler.planning.scale_down.decide import NOT_NOW
+
+#: What holds machines that need not be there for lack of room elsewhere, by the blocker's word: somebody has said so, or can change it.
+HOLDERS: Mapping[str, str] = {
+    "job": "Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving",
+    "sole-replica": "pods of which no other replica would be ready",
+    "pdb": "PodDisruptionBudgets",
+    "disruption": "gpuscaler.io/disruption: never",
+    "safe-to-evict": "safe-to-evict: false",
+    "do-not-drain": "do-not-drain on a pod",
+    "do-not-disrupt": "do-not-disrupt on a pod or the node",
+    "scale-down-disabled": "scale-down-disabled on the node",
+    "local-storage": "data of pods on the node",
+    "bare-pod": "pods without a controller",
+    "kube-system": "pods in kube-system without a PodDisruptionBudget",
+    "unreadable-pod": "pods that cannot be read",
+    "drain-failed": "drains that came to nothing",
+    "price-unknown": "prices that are not known",
+    "minimum-size": "the minimum of their pool",
+    "spare": "the spare machines of their pool",
+    "budget": "the disruption budgets of their pool",
+}
+
+
+class Held(Struct, frozen=True):
+    """``machines`` that cost ``dollars_per_hour`` together and stay for ``blocker``; ``text`` is for people, ``node`` one of them."""
+
+    blocker: str
+    machines: int
+    dollars_per_hour: float
+    node: str
+    text: str
+
+
+def staying(latest: Latest, now: float) -> Iterator[BlockedNode]:
+    """Why each node stays. Most plans do not ask whether pods fit elsewhere: of such nodes the last one that did speaks."""
+    for blocked in latest.plan.blocked_nodes:
+        if blocked.detail != NOT_NOW.detail:
+            yield blocked
+        elif (found := latest.weighed.get(blocked.node)) is not None:
+            yield replace(found, detail=f"{found.detail} (found {spoken(now - latest.weighed_at)} ago)")
+        else:
+            yield replace(
+                blocked, detail="pods run on it; whether they fit elsewhere was not examined yet, which is done about once a minute"
+            )
+
+
+def held(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[Held, ...]:
+    """What holds machines of ours, the dearest first."""
+    nodes: dict[str, list[str]] = defaultdict(list)
+    for blocked in staying(latest, now):
+        if blocked.blocker in HOLDERS and blocked.node in members:
+            nodes[blocked.blocker].append(blocked.node)
+    found = []
+    for blocker, names in nodes.items():
+        offerings = (members[name].offering for name in names)
+        dollars = sum(one.price for one in offerings if one is not None)
+        text = f"{counted(len(names), 'machine')} ({money(dollars)}/h) by {HOLDERS[blocker]}"
+        found.append(Held(blocker, len(names), round(dollars, 6), min(names), text))
+    return tuple(sorted(found, key=lambda one: (-one.dollars_per_hour, one.blocker)))
+
+
+def told(found: tuple[Held, ...]) -> str:
+    """All of it in one line for people."""
+    node = found[0].node
+    return f"Held: {'; '.join(one.text for one in found)}. gpuscaler why node {node} names the object."

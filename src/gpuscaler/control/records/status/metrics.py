@@ -1,0 +1,226 @@
+"""Prometheus metrics. Labels are pools, markets, types, verbs: never a node's or a pod's name, of which there are too many.
+
+``docs/reference/metrics.md`` describes every one.
+"""
+
+from collections import Counter as Counts
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.records import Decision, Sink
+from gpuscaler.control.records.status.status import Status
+from gpuscaler.kube.requests import BUCKETS, RequestMetrics
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.model.holds import ACTIVITIES
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.planning.state.promises import Kept
+
+OFFERING = ("pool", "market", "instance_type")
+#: Seconds by which machines are ready before (below zero) or after their forecast.
+LATE = (-300.0, -120.0, -60.0, -30.0, -10.0, 0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
+PLAN = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
+
+
+def _labels(key: Key) -> tuple[str, str, str]:
+    pool, market, instance_type, _ = key
+    return pool, market, instance_type
+
+
+class Metrics(Sink):
+    """A sink that counts; ``registry`` is what ``/metrics`` shows."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        ProcessCollector(registry=registry)
+        self._plans = Counter("gpuscaler_plans", "Plans made.", registry=registry)
+        self._plan_seconds = Histogram("gpuscaler_plan_seconds", "Time that a plan took.", buckets=PLAN, registry=registry)
+        self._decisions = Counter("gpuscaler_decisions", "Plans that bought or gave back.", registry=registry)
+        self._ordered = Counter("gpuscaler_machines_ordered", "Machines ordered.", OFFERING, registry=registry)
+        self._granted = Counter("gpuscaler_machines_granted", "Machines that the cloud granted.", OFFERING, registry=registry)
+        self._refused = Counter("gpuscaler_refusals", "Offerings that the cloud refused.", (*OFFERING, "cause"), registry=registry)
+        self._opened = Counter("gpuscaler_machines_opened", "Machines that became open nodes.", OFFERING, registry=registry)
+        self._unfamiliar = Counter(
+            "gpuscaler_unfamiliar_machines", "Machines granted that their pool does not offer.", ("pool",), registry=registry
+        )
+        self._stopped = Counter(
+            "gpuscaler_machines_stopped", "Machines of plans that the hard stop did not order.", ("pool",), registry=registry
+        )
+        self._lacking = Counter(
+            "gpuscaler_machines_lacking",
+            "Machines given up since they never showed a resource.",
+            ("pool", "instance_type", "resource"),
+            registry=registry,
+        )
+        self._lost = Counter("gpuscaler_machines_lost", "Machines that ended before they opened.", OFFERING, registry=registry)
+        self._removed = Counter("gpuscaler_removals", "Removals that ended.", ("pool", "result"), registry=registry)
+        self._failed = Counter("gpuscaler_failed_acts", "Writes and calls that failed.", registry=registry)
+        self._promises = Counter("gpuscaler_promises", "Pods that a node was opened for.", ("outcome",), registry=registry)
+        self._stray = Counter("gpuscaler_stray_pods", "Pods bound to another node than the one promised.", registry=registry)
+        self._turned_away = Counter(
+            "gpuscaler_pods_turned_away", "Pods that we bound and the node's kubelet did not admit.", ("pool", "reason"), registry=registry
+        )
+        self._late = Histogram(
+            "gpuscaler_forecast_error_seconds",
+            "Time from the forecast to the moment a machine was ready; below zero when it was early.",
+            ("basis",),
+            buckets=LATE,
+            registry=registry,
+        )
+        self.lag = Histogram("gpuscaler_loop_lag_seconds", "Time by which the event loop was late.", buckets=LAG, registry=registry)
+        for outcome in ("kept", "broken"):
+            self._promises.labels(outcome)
+
+    def planned(self, plan: Plan, /) -> None:
+        self._plans.inc()
+        if plan.solve_seconds is not None:
+            self._plan_seconds.observe(plan.solve_seconds)
+
+    def decided(self, _decision: Decision, /) -> None:
+        self._decisions.inc()
+
+    def looked(self, seen: Look, /) -> None:
+        for fate in seen.arrivals.fates:
+            if isinstance(fate, offering_events.Lacking):
+                pool, _, instance_type, _ = fate.offering
+                self._lacking.labels(pool, instance_type, fate.resource).inc()
+        self._stray.inc(len(seen.stray))
+        for one in seen.turned_away:
+            self._turned_away.labels(one.pool, one.reason).inc()
+        for outcome in seen.outcomes:
+            self._promises.labels("kept" if isinstance(outcome, Kept) else "broken").inc()
+
+    def happened(self, what: Happening, /) -> None:
+        by_offering = {kinds.GRANTED: self._granted, kinds.OPENED: self._opened, kinds.LOST: self._lost}
+        if what.offering is not None and what.kind in by_offering:
+            by_offering[what.kind].labels(*_labels(what.offering)).inc()
+        elif what.offering is not None and what.kind == kinds.ORDERED:
+            self._ordered.labels(*_labels(what.offering)).inc(what.machines)
+        elif what.offering is not None and what.kind == kinds.REFUSED:
+            self._refused.labels(*_labels(what.offering), what.cause).inc()
+        elif what.kind in (kinds.KEPT, kinds.REMOVED):
+            self._removed.labels(what.offering[0] if what.offering else "", what.kind).inc()
+        elif what.kind == kinds.ACTED:
+            self._failed.inc()
+        elif what.kind == kinds.STOPPED:
+            self._stopped.labels(what.cause).inc(what.machines)
+        elif what.offering is not None and what.kind == kinds.UNFAMILIAR:
+            self._unfamiliar.labels(what.offering[0]).inc()
+        if what.late is not None:
+            self._late.labels("seen" if what.seen else "assumed").observe(what.late)
+
+
+@dataclass(slots=True, eq=False)
+class Gauges(Collector):
+    """What is read off at each scrape. ``numbers`` gives counters that others keep, by name, with their help."""
+
+    status: Callable[[], Status | None]
+    requests: RequestMetrics
+    leading: Callable[[], bool]
+    synced: Callable[[], bool]
+    numbers: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
+
+    def describe(self) -> list[Metric]:
+        """Nothing: what is there is known when it is asked for."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        yield GaugeMetricFamily("gpuscaler_leader", "1 while this process leads.", float(self.leading()))
+        yield GaugeMetricFamily("gpuscaler_synced", "1 once every kind has been listed.", float(self.synced()))
+        for name, (text, value) in self.numbers.items():
+            yield CounterMetricFamily(name, text, value())
+        yield from self._requests()
+        status = self.status()
+        if status is not None:
+            yield from _of_status(status)
+
+    def _requests(self) -> Iterator[Metric]:
+        answered = CounterMetricFamily(
+            "gpuscaler_kube_requests", "Requests to the API server; status 0 is no answer.", labels=("verb", "resource", "status")
+        )
+        seconds = HistogramMetricFamily("gpuscaler_kube_request_seconds", "Time to the head of an answer.", labels=("verb", "resource"))
+        retried = CounterMetricFamily("gpuscaler_kube_retries", "Reads that were repeated.", labels=("verb", "resource"))
+        withheld = CounterMetricFamily("gpuscaler_kube_withheld_writes", "Writes that a dry run withheld.", labels=("verb", "resource"))
+        for (what, status), number in self.requests.requests.items():
+            answered.add_metric((*what, str(status)), number)
+        for what, latency in self.requests.latencies.items():
+            total, buckets = 0, []
+            for bound, number in zip((*map(str, BUCKETS), "+Inf"), latency.counts, strict=True):
+                total += number
+                buckets.append((bound, float(total)))
+            seconds.add_metric(what, buckets, latency.total)
+        for family, counts in ((retried, self.requests.retries), (withheld, self.requests.withheld)):
+            for what, number in counts.items():
+                family.add_metric(what, number)
+        yield from (answered, seconds, retried, withheld)
+        limited = self.requests.limited_seconds
+        yield CounterMetricFamily("gpuscaler_kube_rate_limited_seconds", "Time that requests waited for the rate limit.", limited)
+
+
+def _of_removals(status: Status) -> Iterator[Metric]:
+    steps = GaugeMetricFamily("gpuscaler_removals_under_way", "Removals of machines, by how far they are.", labels=("pool", "step"))
+    held = GaugeMetricFamily(
+        "gpuscaler_held_removals_dollars_per_hour", "What machines cost that were to go, and that something keeps.", labels=("pool",)
+    )
+    for (pool, step), count in Counts((one.pool, one.step) for one in status.removals).items():
+        steps.add_metric((pool, step), count)
+    for pool in sorted({one.pool for one in status.removals if one.held}):
+        held.add_metric((pool,), sum(one.dollars_per_hour or 0.0 for one in status.removals if one.held and one.pool == pool))
+    yield from (steps, held)
+
+
+def _of_unready(status: Status) -> Iterator[Metric]:
+    nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
+    dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "What the machines of such nodes cost an hour.", labels=("pool",))
+    for pool in status.pools:
+        here = [one for one in status.unready if one.pool == pool.name]
+        nodes.add_metric((pool.name,), len(here))
+        dollars.add_metric((pool.name,), sum(one.dollars_per_hour for one in here))
+    yield from (nodes, dollars)
+
+
+def _of_status(status: Status) -> Iterator[Metric]:
+    machines = GaugeMetricFamily("gpuscaler_machines", "Machines of the pools.", labels=(*OFFERING, "state"))
+    for one in status.kinds:
+        machines.add_metric((one.pool, one.market, one.instance_type, one.state), one.machines)
+    gpus = GaugeMetricFamily("gpuscaler_gpus", "GPUs of open machines.", labels=("pool",))
+    used = GaugeMetricFamily("gpuscaler_gpus_requested", "GPUs that bound pods have asked for.", labels=("pool",))
+    dollars = GaugeMetricFamily("gpuscaler_dollars_per_hour", "What open machines cost an hour.", labels=("pool",))
+    for pool in status.pools:
+        gpus.add_metric((pool.name,), pool.gpus)
+        used.add_metric((pool.name,), pool.used)
+        dollars.add_metric((pool.name,), pool.dollars_per_hour)
+    waiting = GaugeMetricFamily(
+        "gpuscaler_pending_pods", "Pods that wait for a machine, or that none can be bought for.", labels=("state",)
+    )
+    waiting.add_metric(("unplaced",), status.unplaced)
+    waiting.add_metric(("coming",), status.coming)
+    yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
+    yield from _of_unready(status)
+    stopping = sum(one.open for one in status.breakers)
+    holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this.", labels=("activity",))
+    held = {hold.activity for hold in status.holds}
+    for activity in ACTIVITIES:
+        holds.add_metric((activity,), float(activity in held))
+    yield holds
+    yield GaugeMetricFamily("gpuscaler_breakers_open", "Breakers that are open.", stopping)
+    causes = GaugeMetricFamily("gpuscaler_breakers", "Breakers that are open, by what opened them.", labels=("cause",))
+    for cause, number in sorted(Counts(one.cause for one in status.breakers if one.open).items()):
+        causes.add_metric((cause,), number)
+    yield causes
+    yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be understood.", status.set_aside_count)
+    yield GaugeMetricFamily("gpuscaler_troubles", "Sentences under troubles in gpuscaler status.", len(status.troubles))
+    yield GaugeMetricFamily("gpuscaler_last_look_timestamp_seconds", "When the controller last looked.", status.looked_at)
+    yield GaugeMetricFamily("gpuscaler_last_plan_timestamp_seconds", "When the controller last planned.", status.planned_at)
+    told = status.promises_kept + status.promises_broken
+    if told:
+        share = status.promises_kept / told
+        yield GaugeMetricFamily("gpuscaler_promises_kept_ratio", "Share of all promises that were kept.", share)

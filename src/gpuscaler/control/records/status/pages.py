@@ -1,0 +1,124 @@
+"""What the leader answers over HTTP, as JSON: the status, why a pod or node is as it is, and its decisions."""
+
+import asyncio
+import sqlite3
+from collections.abc import Callable
+from typing import TypeVar
+
+import msgspec
+from aiohttp import web
+
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.history.history import Brief, History, owner_subject
+from gpuscaler.control.records.history.keeping import Keeper
+from gpuscaler.control.records.status.reporting import Reporter
+from gpuscaler.control.records.status.why import Answer, why_node, why_pod
+from gpuscaler.model.owners import top_of
+from gpuscaler.model.pods import NO_OWNER, Owner
+from gpuscaler.planning.plans import Plan
+
+T = TypeVar("T")
+#: Happenings told about one thing, and decisions in the list.
+HAPPENINGS, DECISIONS, EVICTIONS = 30, 100, 5
+
+
+class Detail(msgspec.Struct, frozen=True):
+    """One decision, and what came of it. ``inputs`` says where its inputs are, or why there are none."""
+
+    id: str
+    at: float
+    text: str
+    plan: Plan
+    happened: tuple[str, ...]
+    inputs: str
+
+
+class Pages:
+    """Handlers over what is known now and over the history. Who does not lead, by ``leading``, knows nothing of now."""
+
+    def __init__(
+        self, latest: Latest, keeper: Keeper, reporter: Reporter, *, leading: Callable[[], bool], now: Callable[[], float]
+    ) -> None:
+        self._latest, self._keeper, self._reporter, self._leading, self._now = latest, keeper, reporter, leading, now
+
+    def routes(self) -> list[web.RouteDef]:
+        return [
+            web.get("/status", self._status),
+            web.get("/why/pod/{namespace}/{name}", self._why_pod),
+            web.get("/why/node/{name:.+}", self._why_node),
+            web.get("/decisions", self._decisions),
+            web.get("/decisions/{id}", self._decision),
+            web.get("/decisions/{id}/inputs", self._inputs),
+        ]
+
+    def _must_lead(self) -> None:
+        if not self._leading():
+            raise web.HTTPServiceUnavailable(text="this process does not lead; gpuscaler status says who does\n")
+
+    async def _asked(self, question: Callable[[History], T]) -> T:
+        """Ask the history, with what has just happened in it. Where it cannot be read, that is the answer."""
+        history = self._keeper.history
+        try:
+            await self._keeper.flush()
+            return await asyncio.to_thread(question, history) if history.on_disk else question(history)
+        except sqlite3.Error as error:
+            raise web.HTTPServiceUnavailable(text=f"the history of decisions cannot be read: {error}\n") from error
+
+    async def _status(self, _request: web.Request) -> web.Response:
+        self._must_lead()
+        return _json(await self._reporter.look())
+
+    async def _why_pod(self, request: web.Request) -> web.Response:
+        self._must_lead()
+        key = f"{request.match_info['namespace']}/{request.match_info['name']}"
+        pod = self._latest.cluster.pods.get(key)
+        top = NO_OWNER if pod is None else top_of(self._latest.cluster.workloads, pod.namespace, pod.owner)
+        history = await self._asked(lambda kept: about_pod(kept, key, top))
+        return _answered(why_pod(self._latest, key, history, self._now()))
+
+    async def _why_node(self, request: web.Request) -> web.Response:
+        self._must_lead()
+        name = request.match_info["name"]
+        history = await self._asked(lambda kept: kept.about(f"node/{name}", most=HAPPENINGS))
+        return _answered(why_node(self._latest, name, history, self._now()))
+
+    async def _decisions(self, _request: web.Request) -> web.Response:
+        found: list[Brief] = await self._asked(lambda kept: kept.decisions(most=DECISIONS))
+        return _json(found)
+
+    async def _decision(self, request: web.Request) -> web.Response:
+        name = request.match_info["id"]
+        made, after = await self._asked(lambda kept: (kept.decision(name), kept.about(f"decision/{name}", most=HAPPENINGS)))
+        if made is None:
+            raise web.HTTPNotFound(text=missing(name))
+        where = made.missing or f"/decisions/{name}/inputs"
+        return _json(Detail(made.id, made.at, made.text, made.plan, tuple(one.text for one in after), where))
+
+    async def _inputs(self, request: web.Request) -> web.Response:
+        name = request.match_info["id"]
+        made = await self._asked(lambda kept: kept.decision(name, inputs=True))
+        if made is None:
+            raise web.HTTPNotFound(text=missing(name))
+        if made.inputs is None:
+            raise web.HTTPGone(text=f"decision {name}: {made.missing}\n")
+        return web.Response(body=made.inputs, content_type="application/octet-stream")
+
+
+def about_pod(kept: History, key: str, top: Owner) -> list[Happening]:
+    """What happened to a pod, and to others of its owner ``top`` that it may stand in for now; the oldest first."""
+    own = kept.about(f"pod/{key}", most=HAPPENINGS)
+    others = kept.about(owner_subject(key, top), most=EVICTIONS) if top.kind else []
+    return sorted((*own, *(one for one in others if one not in own)), key=lambda one: one.at)
+
+
+def missing(name: str) -> str:
+    return f"decision {name}: saw none of that id, expected one that is kept; gpuscaler replay without an id lists them\n"
+
+
+def _json(value: object) -> web.Response:
+    return web.Response(body=msgspec.json.encode(value), content_type="application/json")
+
+
+def _answered(answer: Answer) -> web.Response:
+    return web.Response(status=200 if answer.known else 404, body=msgspec.json.encode(answer), content_type="application/json")

@@ -1,0 +1,401 @@
+"""The state of everything at a moment, small enough for a ConfigMap: what ``gpuscaler status`` prints and the gauges show."""
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.clouds.protocol import Looked
+from gpuscaler.control.records.costing import range_of_coming
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.status.findings import closed, findings, is_let_go, unbound
+from gpuscaler.control.records.status.held import Held, held
+from gpuscaler.control.records.status.misplaced import misplaced
+from gpuscaler.control.records.status.removals import RemovalNow, removals_of
+from gpuscaler.control.records.words import counted, offering, spoken
+from gpuscaler.kube.events import shortened
+from gpuscaler.lifecycle.memory import breakers_of
+from gpuscaler.lifecycle.node_health import device_plugins
+from gpuscaler.lifecycle.node_health.unready import described
+from gpuscaler.lifecycle.registration.readiness import asked_for, lack
+from gpuscaler.lifecycle.scale_in_protection import described as uneven
+from gpuscaler.lifecycle.steering import steering, windows
+from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import ACTIVITIES, Holds
+from gpuscaler.model.pools import Offering, Policy, unpriced
+from gpuscaler.planning.capacity.limits import worth
+from gpuscaler.planning.capacity.pool_membership import Member, members
+from gpuscaler.planning.capacity.similar_offerings import may_be, offered, taken_for
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state.breaker_messages import told
+from gpuscaler.planning.state.breakers import Breakers, counts, is_open
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+from gpuscaler.planning.state.offering_events import Key
+
+#: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
+MOST, NAMED, SENTENCE = 40, 5, 400
+
+
+class PoolNow(Struct, frozen=True, omit_defaults=True):
+    """A pool: machines that are nodes, those on their way, those being removed; ``used`` are GPUs that bound pods have asked for.
+
+    ``way`` is how its machines are bought, where there is more than one.
+    """
+
+    name: str
+    machines: int = 0
+    coming: int = 0
+    leaving: int = 0
+    min: int = 0
+    max: int | None = None
+    gpus: int = 0
+    used: int = 0
+    dollars_per_hour: float = 0.0
+    way: str = ""
+
+
+class Kind(Struct, frozen=True):
+    """Machines of one kind that are open, ``coming`` or ``leaving``."""
+
+    pool: str
+    market: str
+    instance_type: str
+    state: str
+    machines: int
+
+
+class Limit(Struct, frozen=True):
+    """A limit over all pools: what is used of it, machines on their way included."""
+
+    name: str
+    used: float
+    most: float
+
+
+class BreakerNow(Struct, frozen=True):
+    """A breaker that stops something; ``until`` is None where it waits for a change of settings."""
+
+    target: str
+    cause: str
+    open: bool
+    until: float | None
+    text: str
+
+
+class Waiting(Struct, frozen=True):
+    """Pods that wait for the same reason: ``count`` of them, a few by their names."""
+
+    reason: str
+    count: int
+    pods: tuple[str, ...]
+
+
+class Said(Struct, frozen=True, omit_defaults=True):
+    """Something that happened, as part of a ``decision`` where that is known, or an object that was set aside."""
+
+    about: str
+    text: str
+    at: float = 0.0
+    decision: str = ""
+
+
+class HoldNow(Struct, frozen=True):
+    """An activity, ``buying`` or ``removing``, that a person has stopped; without ``until`` it is held until it is resumed."""
+
+    activity: str
+    since: float
+    until: float | None
+    text: str
+
+
+class UnreadyNow(Struct, frozen=True, omit_defaults=True):
+    """A node that has not been Ready since ``since`` (seconds since the epoch), for long enough to be reported; ``text`` is for people."""
+
+    node: str
+    pool: str
+    since: float
+    dollars_per_hour: float = 0.0
+    text: str = ""
+
+
+class Process(Struct, frozen=True):
+    """Who wrote a status, and where its pages are: at ``port`` of the loopback ``address`` of ``pod``, or outside a cluster of ``host``.
+
+    ``port`` is 0 where none are served.
+    """
+
+    identity: str = ""
+    version: str = ""
+    pod: str = ""
+    namespace: str = ""
+    port: int = 0
+    address: str = ""
+    host: str = ""
+
+
+class Status(Struct, frozen=True):
+    """Everything. Times are seconds since the epoch; ``at`` is when this was written."""
+
+    at: float
+    leader: Process
+    looked_at: float = 0.0
+    planned_at: float = 0.0
+    nodes: int = 0
+    pods: int = 0
+    pools: tuple[PoolNow, ...] = ()
+    kinds: tuple[Kind, ...] = ()
+    limits: tuple[Limit, ...] = ()
+    breakers: tuple[BreakerNow, ...] = ()
+    unplaced: int = 0
+    coming: int = 0
+    waiting: tuple[Waiting, ...] = ()
+    removals: tuple[RemovalNow, ...] = ()
+    happened: tuple[Said, ...] = ()
+    set_aside_count: int = 0
+    set_aside: tuple[Said, ...] = ()
+    holds: tuple[HoldNow, ...] = ()
+    troubles: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    promises_kept: int = 0
+    promises_broken: int = 0
+    unready: tuple[UnreadyNow, ...] = ()
+    held: tuple[Held, ...] = ()
+    priorities: str = ""
+
+
+def status_of(
+    latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[Happening], now: float, holds: Holds | None = None
+) -> Status:
+    """The status at ``now``. Work grows with nodes and with pods that wait; call it in a thread where these are many."""
+    cluster, memory, plan = latest.cluster, latest.memory, latest.plan
+    policy = latest.policy or Policy(())
+    found = members(cluster.nodes, policy, latest.unlisted)
+    account = latest.found.newest if latest.found is not None else Looked()
+    aside = (*cluster.set_aside, *account.set_aside)
+    coming_nodes = {one.node for one in memory.ledger.coming if one.node}
+    leaving = {one.node for one in memory.ledger.leaving}
+    pools = _pools(policy, cluster, found, memory.ledger, coming_nodes)
+    pools = tuple(replace(one, way=account.ways.get(one.name, "")) for one in pools)
+    waiting = _waiting(latest, now)
+    unready = _unready(latest, policy, now)
+    standing = latest.priorities()
+    return Status(
+        at=now,
+        leader=leader,
+        looked_at=latest.looked_at,
+        planned_at=latest.planned_at,
+        nodes=len(cluster.nodes),
+        pods=len(cluster.pods),
+        pools=pools,
+        kinds=_kinds(cluster, found, memory.ledger, coming_nodes, leaving),
+        limits=_limits(policy, pools, memory.ledger),
+        breakers=_breakers(breakers_of(memory, policy, now), now)[:MOST],
+        unplaced=len(plan.unplaced),
+        coming=sum(len(one.pods) for one in memory.ledger.coming),
+        waiting=waiting[:MOST],
+        removals=removals_of(latest, now)[:MOST],
+        happened=tuple(Said(one.kind, shortened(one.text, SENTENCE), one.at, one.decision) for one in happened),
+        set_aside_count=len(aside),
+        set_aside=tuple(Said(one.object, shortened(one.reason, SENTENCE)) for one in aside[:MOST]),
+        holds=_holds(holds or Holds(), now),
+        troubles=tuple(
+            shortened(one, SENTENCE)
+            for one in (
+                *troubles,
+                *prices_unknown(policy),
+                *(one.text for one in unready),
+                *uneven(memory.guarding, policy),
+                *device_plugins.reports(memory.away, now),
+                *unbound(memory.unbinding, now),
+                *windows.reports(memory.windows),
+            )
+        )[:MOST],
+        warnings=tuple(
+            shortened(one, SENTENCE)
+            for one in (
+                *findings(plan, cluster, found, latest.unpooled),
+                *closed(cluster, found, memory.ledger, now),
+                *map(is_let_go, latest.let_go),
+                *misplaced(cluster, f"{leader.namespace}/{leader.pod}"),
+                *plan.warnings,
+                *account.warnings,
+                *standing.remarks,
+            )
+        )[:MOST],
+        promises_kept=memory.promises.kept,
+        promises_broken=memory.promises.broken,
+        unready=unready[:MOST],
+        held=held(latest, found, now),
+        priorities=shortened(standing.text, SENTENCE),
+    )
+
+
+def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ...]:
+    """Nodes that have not been Ready for so long that people are to know, the dearest first."""
+    prices = {one.key: one.price for pool in policy.pools for one in pool.offerings}
+    found = [
+        UnreadyNow(one.node, one.offering[0], one.since, prices.get(one.offering, 0.0), described(one, policy, now))
+        for one in latest.memory.unready.nodes
+        if one.reported
+    ]
+    return tuple(sorted(found, key=lambda one: (-one.dollars_per_hour, one.since, one.node)))
+
+
+def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:
+    """A node that is still ``closed`` counts as coming, and is no machine yet: each is counted once."""
+    names: dict[str, list[str]] = defaultdict(list)
+    for name, member in found.items():
+        if name not in closed:
+            names[member.pool.name].append(name)
+    coming = Counter(one.key[0] for one in book.coming)
+    leaving = Counter(one.offering[0] for one in book.leaving)
+    return tuple(
+        PoolNow(
+            name=pool.name,
+            machines=len(names[pool.name]),
+            coming=coming[pool.name],
+            leaving=leaving[pool.name],
+            min=pool.min,
+            max=pool.max,
+            gpus=sum(gpus_of(cluster.nodes[name].allocatable, cluster.nodes[name].labels) for name in names[pool.name]),
+            used=_gpus_requested(cluster, names[pool.name]),
+            dollars_per_hour=round(sum(worth(cluster.nodes[name], found[name]).price for name in names[pool.name]), 6),
+        )
+        for pool in policy.pools
+    )
+
+
+def _gpus_requested(cluster: Cluster, names: Sequence[str]) -> int:
+    """GPUs that pods on these nodes have asked for; of shared ones by the device."""
+    rows = [cluster.table.row[name] for name in names]
+    asked = {kind: int(cluster.requested[kind][rows].sum()) for kind in (*ACCELERATORS, GPU_MILLI) if kind in cluster.requested}
+    return gpus_in(asked)
+
+
+def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: set[str], leaving: set[str]) -> tuple[Kind, ...]:
+    tally: Counter[tuple[str, str, str, str]] = Counter()
+    for name in cluster.nodes:
+        member = found.get(name)
+        if member is None or name in coming:
+            continue
+        _, market, instance_type, _ = member.offering.key if member.offering is not None else ("", "", "", "")
+        tally[member.pool.name, market, instance_type, "leaving" if name in leaving else "open"] += 1
+    for one in book.coming:
+        tally[one.key[0], one.key[1], one.key[2], "coming"] += 1
+    return tuple(Kind(*kind, count) for kind, count in sorted(tally.items()))
+
+
+def prices_unknown(policy: Policy) -> Iterator[str]:
+    """One sentence about all types of which no region has a price."""
+    unknown = unpriced(policy)
+    if names := sorted({key[2] for key in unknown}):
+        some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
+        pools = ", ".join(sorted({key[0] for key in unknown}))
+        guess = "a guess from the size counts when machines are bought, and nothing is moved to save money"
+        yield f"prices unknown: no region has a price of {some} (pool {pools}); {guess}: add the prices to aws.prices"
+
+
+def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
+    offerings = offered(policy)
+    gpus = sum(max((offering.gpus for offering in may_be((one.key,), offerings)), default=0) for one in book.coming)
+    dollars = sum(range_of_coming(one, policy)[1] if one.key in offerings else _dearest(one.key, offerings) for one in book.coming)
+    used = {
+        "machines": sum(pool.machines + pool.coming for pool in pools),
+        "gpus": sum(pool.gpus for pool in pools) + gpus,
+        "dollars_per_hour": round(sum(pool.dollars_per_hour for pool in pools) + dollars, 6),
+    }
+    limits = policy.limits
+    most = {"machines": limits.machines, "gpus": limits.gpus, "dollars_per_hour": limits.dollars_per_hour}
+    return tuple(Limit(name, float(used[name]), float(value)) for name, value in most.items() if value is not None)
+
+
+def _dearest(key: Key, offerings: Mapping[Key, Offering]) -> float:
+    """What a machine under a key that nobody offers costs at most."""
+    return max((offering.price for offering in may_be((key,), offerings)), default=0.0)
+
+
+def _breakers(breakers: Breakers, now: float) -> tuple[BreakerNow, ...]:
+    stopping = sorted((one for one in breakers.open if counts(one)), key=lambda one: one.target.words)
+    return tuple(
+        BreakerNow(one.target.words, one.cause, is_open(one, now), one.until, shortened(told(one, now), SENTENCE)) for one in stopping
+    )
+
+
+def _holds(holds: Holds, now: float) -> tuple[HoldNow, ...]:
+    held = {activity: hold for activity in ACTIVITIES if (hold := holds.of(activity, now)) is not None}
+    return tuple(
+        HoldNow(activity, hold.since, hold.until, shortened(holds.sentence(activity, now), SENTENCE)) for activity, hold in held.items()
+    )
+
+
+def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
+    """Pods that wait, by the reason: first those that nothing can be bought for."""
+    groups: dict[str, list[str]] = defaultdict(list)
+    for pod, reason in unplaced(latest.plan):
+        groups[reason].append(pod)
+    closed = still_closed(latest, now)
+    for one in latest.memory.ledger.coming:
+        if one.pods:
+            groups[coming(one, latest, now, closed)] += one.pods
+    return tuple(Waiting(shortened(reason, SENTENCE), len(pods), tuple(pods[:NAMED])) for reason, pods in groups.items())
+
+
+def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
+    """Every pod that nothing can be bought for, and why."""
+    said: dict[int, str] = {}
+    for one in plan.unplaced:
+        # Pods of one class share their reasons.
+        if id(one.reasons) not in said:
+            said[id(one.reasons)] = "; ".join(f"pool {reason.pool}: {reason.detail}" for reason in one.reasons) or "there is no pool"
+        yield one.pod, said[id(one.reasons)]
+
+
+def coming(one: Coming, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
+    """Where a machine that is on its way stands, and when it should be ready; ``closed`` is :func:`still_closed`, where it is known."""
+    if one.ready:
+        closed = still_closed(latest, now) if closed is None else closed
+        return f"{offering(one.key)} is ready as node {one.node} and {opening(one.node, closed)}"
+    expected = latest.outlook(one.key)
+    if not one.granted:
+        return f"{offering(one.key)} was asked for {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} from its grant"
+    left = one.began + expected.typical - now
+    when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
+    stage = f"is node {one.node}, and not ready yet{lacking(one, latest)}" if one.node else "was granted"
+    return f"{offering(one.key)} {stage}; it {when}"
+
+
+def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
+    """Why machines that are ready are still closed, by node."""
+    book, policy = latest.memory.ledger, latest.policy
+    if policy is None or not (book.promises or any(one.ready for one in book.coming)):
+        return {}
+    return steering.still_closed(book, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
+
+
+def opening(node: str, closed: Mapping[str, str]) -> str:
+    """What keeps a machine that is ready closed, as the end of a sentence."""
+    return f"is still closed: {closed[node]}" if node in closed else "is being opened"
+
+
+def lacking(one: Coming, latest: Latest) -> str:
+    """What the node of a machine on its way still lacks, as part of a sentence; empty where that is not known."""
+    node = latest.cluster.nodes.get(one.node)
+    if node is None or latest.policy is None:
+        return ""
+    pool = next((pool for pool in latest.policy.pools if pool.name == one.key[0]), None)
+    lacks = lack(node, taken_for(one.key, offered(latest.policy)), pool, asked_for(one.pods, latest.cluster))
+    return f": {lacks.words}" if lacks is not None else ""
+
+
+def summary(status: Status) -> str:
+    """One line: how many machines, GPUs and waiting pods there are, and what it costs."""
+    machines, gpus = sum(pool.machines for pool in status.pools), sum(pool.gpus for pool in status.pools)
+    used, dollars = sum(pool.used for pool in status.pools), sum(pool.dollars_per_hour for pool in status.pools)
+    return (
+        f"{counted(machines, 'machine')} in {counted(len(status.pools), 'pool')} at ${dollars:.2f}/h; "
+        f"{used} of {counted(gpus, 'GPU')} in use; {counted(status.unplaced, 'pod')} cannot be placed, "
+        f"{status.coming} {'waits' if status.coming == 1 else 'wait'} for machines on their way"
+    )

@@ -1,0 +1,160 @@
+"""Why a pod waits or runs where it does, and why a node is there, stays or goes: sentences from what is known now, then what happened."""
+
+from collections.abc import Iterator, Sequence
+
+from msgspec import Struct
+
+from gpuscaler.control.records import costing
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.status.held import staying
+from gpuscaler.control.records.status.removals import of_leaving, of_resident
+from gpuscaler.control.records.status.status import Said, coming, opening, still_closed
+from gpuscaler.control.records.words import counted, money, offering, some, spoken
+from gpuscaler.lifecycle.node_health.unready import described
+from gpuscaler.lifecycle.steering.windows import explained
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.planning.capacity.idle import leaves_with_machine
+from gpuscaler.planning.capacity.pool_membership import members
+from gpuscaler.planning.scale_down.decide import NOT_NOW
+from gpuscaler.planning.scale_down.disruption import Disruption
+from gpuscaler.planning.state.idle_clocks import idle_seconds
+from gpuscaler.planning.state.ledger.ledger import NOMINATING, Coming
+
+
+class Answer(Struct, frozen=True):
+    """``subject`` is ``pod NS/NAME`` or ``node NAME``; ``known`` says whether it exists, or ever was heard of.
+
+    ``now`` are sentences about now, ``happened`` what came before, the oldest first.
+    """
+
+    subject: str
+    known: bool
+    now: tuple[str, ...]
+    happened: tuple[Said, ...] = ()
+    at: float = 0.0
+
+
+def why_pod(latest: Latest, key: str, history: Sequence[Happening], now: float) -> Answer:
+    """About the pod ``namespace/name``."""
+    pod = latest.cluster.pods.get(key)
+    lines = tuple(_of_pod(latest, pod, key, now)) if pod is not None else ("there is no such pod now",)
+    return Answer(f"pod {key}", pod is not None or bool(history), lines, _said(history), now)
+
+
+def why_node(latest: Latest, name: str, history: Sequence[Happening], now: float) -> Answer:
+    """About the node ``name``, or the machine of that id where it is no node yet."""
+    node = latest.cluster.nodes.get(name)
+    machine = next((one for one in latest.memory.ledger.coming if name in (one.node, one.instance) and name), None)
+    lines = tuple(_of_node(latest, node, name, machine, now))
+    known = node is not None or machine is not None or bool(history)
+    return Answer(f"node {name}", known, lines or ("there is no such node now",), _said(history), now)
+
+
+def _said(history: Sequence[Happening]) -> tuple[Said, ...]:
+    return tuple(Said(one.kind, one.text, one.at, one.decision) for one in history)
+
+
+def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
+    book, plan = latest.memory.ledger, latest.plan
+    yield from (f"could not be read in full: {warning}" for warning in pod.warnings)
+    if pod.finished:
+        yield f"it has ended ({pod.phase})"
+        return
+    leaving = next((one for one in book.leaving if one.node == pod.node_name), None)
+    if pod.node_name:
+        yield f"it is on node {pod.node_name}" + (f", which is leaving: {leaving.reason}" if leaving is not None else "")
+        yield from of_resident(leaving, pod, now) if leaving is not None else ()
+        return
+    if pod.deleted:
+        yield "it is being deleted"
+        return
+    yield from _waits(latest, key, now)
+    for entry in plan.unplaced:
+        if entry.pod == key:
+            yield "no machine can be bought for it now:"
+            yield from (f"  pool {one.pool}: {one.excluded_by}: {one.detail}" for one in entry.reasons)
+            pools = {one.pool for one in entry.reasons}
+            lessons = (one for one in latest.memory.learned.lessons if one.pool in pools)
+            yield from (f"  pool {one.pool}: {word}" for one in lessons for word in one.shown.words)
+            yield from () if entry.reasons else ("  there is no pool",)
+    # Who has a promise is no demand: that is no further news.
+    promised = any(key in promise.pods for promise in book.promises)
+    yield from (f"it is left alone: {ignored.reason}" for ignored in plan.ignored if ignored.pod == key and not promised)
+    if not latest.planned_at:
+        yield "no plan was made yet"
+    elif pod.unschedulable_since and pod.unschedulable_since > latest.planned_at:
+        yield "it became unschedulable after the newest plan; the next one looks at it"
+
+
+def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
+    book, plan = latest.memory.ledger, latest.plan
+    names = {one.id: one for one in book.coming}
+    meant = {one.pod: one.node for one in plan.placements}
+    for machine in book.coming:
+        if key in machine.pods:
+            yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}"
+            return
+    for promise in book.promises:
+        if key in promise.pods:
+            closed = promise.step == NOMINATING
+            step = f"it {opening(promise.node, still_closed(latest, now))}" if closed else "it is open, and the scheduler is awaited"
+            yield f"node {promise.node} is promised to it: {step}"
+            return
+    if key in meant:
+        to = names.get(meant[key])
+        yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; the scheduler will bind it"
+    for machine_ in plan.machines:
+        if key in machine_.pods and not any(one.order for one in book.coming):
+            kind = (machine_.pool, machine_.market, machine_.instance_type, machine_.zone)
+            yield f"the newest plan buys {offering(kind)} for it, at {costing.of_plan([machine_])}"
+
+
+def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | None, now: float) -> Iterator[str]:
+    book = latest.memory.ledger
+    leaving = next((one for one in book.leaving if one.node == name), None)
+    if machine is not None:
+        yield f"{coming(machine, latest, now)}; {costing.of_coming(machine, latest.policy)}, bought for {counted(len(machine.pods), 'pod')}"
+    if leaving is not None:
+        yield from of_leaving(leaving, now)
+    if node is None:
+        return
+    yield from (f"could not be read in full: {warning}" for warning in node.warnings)
+    promise = next((one for one in book.promises if one.node == name), None)
+    if promise is not None:
+        yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
+        if machine is None and promise.step == NOMINATING:
+            yield f"it {opening(name, still_closed(latest, now))}"
+    if name in latest.unlisted:
+        yield f"it is not a machine of any pool here: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
+        return
+    member = members({name: node}, latest.policy).get(name) if latest.policy is not None else None
+    if member is None:
+        yield "it belongs to no pool of the settings: it is never removed"
+        return
+    kind = f"{offering(member.offering.key)} at {money(member.offering.price)}/h" if member.offering is not None else "a machine"
+    yield f"it is {kind} of pool {member.pool.name}"
+    yield from (described(one, latest.policy, now) for one in latest.memory.unready.nodes if one.node == name and latest.policy)
+    if (window := latest.memory.windows.get(name)) is not None:
+        yield from explained(window, now)
+    if machine is None and leaving is None:
+        yield from _stays(latest, name, now)
+
+
+def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
+    here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
+    # Most plans do not ask which pods may be moved; what keeps the node is known all the same.
+    unasked = any(one.node == name and one.detail == NOT_NOW.detail for one in latest.plan.blocked_nodes)
+    leaving = frozenset(one.node for one in latest.memory.ledger.leaving)
+    kept = Disruption(latest.cluster, leaving).blocker(here) if unasked else None
+    if kept is not None:
+        yield f"it stays: {kept.word}: {kept.detail}"
+    else:
+        yield from (f"it stays: {one.blocker}: {one.detail}" for one in staying(latest, now) if one.node == name)
+    if here:
+        keys = tuple(sorted(pod.key for pod in here))
+        yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"
+    else:
+        idle = idle_seconds(latest.memory.clocks, now).get(name)
+        yield "nothing runs there but what leaves with it" + (f", since {spoken(idle)}" if idle is not None else "")

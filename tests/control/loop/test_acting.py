@@ -1,0 +1,152 @@
+"""What comes of acts on nodes: opening, marking, what is forbidden."""
+
+import asyncio
+from typing import Any
+
+import msgspec
+import pytest
+
+from gpuscaler.control.loop.acting import ABREAST, Actor
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.resources import NODES
+from gpuscaler.lifecycle.actions import Act, Ajar, Close, Evict, Exclude, Lift, Mark
+
+NODE: dict[str, Any] = {
+    "apiVersion": "v1",
+    "kind": "Node",
+    "metadata": {"name": "a"},
+    "spec": {"taints": [{"key": "gpuscaler.io/arriving", "effect": "NoSchedule"}]},
+}
+
+
+def nobody() -> Client:
+    return Client(MemoryTransport(ApiServer(lambda: 1_790_000_000.0)), limit=RateLimit(qps=1e6, burst=1_000_000))
+
+
+async def test_a_node_is_opened_and_taints_of_others_stay() -> None:
+    client = nobody()
+    other = {"key": "dedicated", "effect": "NoSchedule"}
+    await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
+    (outcome,) = await Actor(client).carry_out([Lift("a", "it is ready")])
+
+    assert outcome.detail == ""
+    assert msgspec.json.decode(await client.get(NODES, "a"))["spec"]["taints"] == [other]
+
+
+async def spec_after(client: Client, *acts: Act) -> dict[str, Any]:
+    """What node a is like after ``acts``, one after the other."""
+    for act in acts:
+        (outcome,) = await Actor(client).carry_out([act])
+        assert outcome.detail == ""
+    spec: dict[str, Any] = msgspec.json.decode(await client.get(NODES, "a"))["spec"]
+    return {name: value for name, value in spec.items() if name in {"taints", "unschedulable"}}
+
+
+@pytest.mark.parametrize("kept", [False, True])
+async def test_a_node_whose_window_opens_is_cordoned_and_that_is_undone_when_it_closes_or_the_node_opens(kept: bool) -> None:
+    client = nobody()
+    other = {"key": "dedicated", "effect": "NoSchedule"}
+    await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
+    key = "gpuscaler.io/kept" if kept else "gpuscaler.io/arriving"
+    window = Ajar("a", "it lacks a DaemonSet", kept=kept)
+
+    ajar = {"taints": [other, {"key": key, "effect": "PreferNoSchedule"}], "unschedulable": True}
+    assert await spec_after(client, window) == ajar
+    assert await spec_after(client, window) == ajar
+    assert await spec_after(client, Close("a", "", kept=kept)) == {"taints": [other, {"key": key, "effect": "NoSchedule"}]}
+    assert await spec_after(client, window, Lift("a", "")) == {"taints": [other]}
+
+
+async def test_a_cordon_of_a_person_stays_and_opens_no_window() -> None:
+    client = nobody()
+    await client.create(NODES, {**NODE, "spec": {**NODE["spec"], "unschedulable": True}})
+
+    assert await spec_after(client, Ajar("a", ""), Close("a", "")) == {**NODE["spec"], "unschedulable": True}
+    assert await spec_after(client, Lift("a", "")) == {"unschedulable": True}
+
+
+@pytest.mark.parametrize(
+    ("said", "others"),
+    [
+        ('admission webhook "nodes.example.com" denied the request: a is frozen', True),
+        ("nodes \"a\" is forbidden: ValidatingAdmissionPolicy 'frozen' with binding 'all' denied request: a is frozen", True),
+        ('nodes "a" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope', False),
+    ],
+)
+async def test_what_a_policy_forbids_of_one_node_is_done_to_others_and_a_right_that_is_missing_is_not_tried(
+    said: str, others: bool
+) -> None:
+    api = ApiServer(lambda: 1_790_000_000.0)
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
+    for name in ("a", "b"):
+        await user.create(NODES, {**NODE, "metadata": {"name": name}})
+    api.faults.add(Fault(method="PATCH", path=r"/nodes/a", refusal=Failure(403, "Forbidden", said)))
+    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
+    (refused,) = await actor.carry_out([Mark("a", "idle")])
+    (after,) = await actor.carry_out([Mark("b", "idle")])
+    taints = {one["key"] for one in msgspec.json.decode(await user.get(NODES, "b"))["spec"]["taints"]}
+
+    assert said in refused.detail
+    assert (after.detail == "", "gpuscaler.io/leaving" in taints) == (others, others)
+    assert (refused.tried, after.tried) == (True, others)
+
+
+async def test_a_node_that_is_gone_needs_nobody_kept_away_from_it_and_cannot_be_marked() -> None:
+    outcomes = await Actor(nobody()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
+
+    assert [one.detail for one in outcomes] == ["", "node b is gone"]
+
+
+async def test_nodes_that_are_taken_back_are_marked_before_hundreds_of_evictions_are_through() -> None:
+    api = ApiServer(lambda: 1_790_000_000.0)
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
+    await user.create(NODES, NODE)
+    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1, burst=1)))
+    loop = asyncio.get_running_loop()
+    evictions = asyncio.create_task(actor.carry_out([Evict(f"default/pod{number}", "", "a") for number in range(100)]))
+    await asyncio.sleep(2)
+    (marked,) = await actor.carry_out([Mark("a", "it is taken back")])
+    assert (marked.detail, evictions.done()) == ("", False)
+    assert loop.time() == pytest.approx(2, abs=0.1)
+    assert "gpuscaler.io/leaving" in (await user.get(NODES, "a")).decode()
+    await evictions
+
+
+async def test_what_waits_for_its_turn_does_not_wait_twice_and_is_not_begun_where_it_was_decided_otherwise_since() -> None:
+    api = ApiServer(lambda: 1_790_000_000.0)
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
+    names = [f"n{number}" for number in range(2 * ABREAST)]
+    for name in names:
+        await user.create(NODES, {**NODE, "metadata": {"name": name}})
+    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=10.0, burst=1)))
+    first = asyncio.create_task(actor.carry_out(Lift(name, "it is ready") for name in names))
+    await asyncio.sleep(0.5)
+    again = asyncio.create_task(actor.carry_out(Lift(name, "a second look") for name in names[-3:]))
+    other = asyncio.create_task(actor.carry_out([Close(names[-1], "it is not ready any more")]))
+    done, repeated, (closed,) = await asyncio.gather(first, again, other)
+    taints = {name: msgspec.json.decode(await user.get(NODES, name))["spec"].get("taints") for name in names}
+
+    assert repeated == []
+    assert [one.act.node for one in done] == names[:-1]
+    assert (closed.detail, [name for name, some in taints.items() if some]) == ("", [names[-1]])
+
+
+async def test_what_has_begun_and_is_not_answered_is_tried_again() -> None:
+    api = ApiServer(lambda: 1_790_000_000.0)
+    user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
+    await user.create(NODES, NODE)
+    api.faults.add(Fault(method="GET", path=r"/nodes/a", delay=30.0, times=1))
+    actor = Actor(Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000)))
+    stuck = asyncio.create_task(actor.carry_out([Lift("a", "it is ready")]))
+    await asyncio.sleep(5.0)
+    (outcome,) = await actor.carry_out([Lift("a", "it is ready")])
+
+    assert outcome.detail == ""
+    assert not msgspec.json.decode(await user.get(NODES, "a"))["spec"].get("taints")
+    stuck.cancel()
+    await asyncio.gather(stuck, return_exceptions=True)

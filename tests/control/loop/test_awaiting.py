@@ -1,0 +1,62 @@
+"""Before anything is bought in place of a node that has gone, the list is read again."""
+
+from gpuscaler.control.loop.awaiting import EARLY_SECONDS, LONGEST_WAIT, Awaiting
+from gpuscaler.model.instances import Delivery, Instance, Inventory
+from gpuscaler.model.nodes import Node
+
+KEY = ("gpus", "spot", "g5.xlarge", "us-east-1a")
+NODES = {"n": Node("n", {}, {}, provider_id="i-1", bought=KEY)}
+HERE = (Instance("i-1", *KEY),)
+
+
+def inventory(at: float, *, early: bool = False, replaces: bool = True) -> Inventory:
+    return Inventory(at, HERE, (Delivery("gpus", early=early),) if replaces else ())
+
+
+def test_a_node_that_is_gone_makes_plans_wait_for_a_list_that_is_newer() -> None:
+    awaiting = Awaiting()
+    awaiting.observe(NODES, {}, inventory(100.0), 100.0)
+
+    assert not awaiting.waits(inventory(100.0), 104.0)
+    assert awaiting.observe({}, {}, inventory(100.0), 105.0)
+    assert awaiting.waits(inventory(100.0), 105.0)
+    assert awaiting.is_due(inventory(105.0), 106.0)
+    assert not awaiting.waits(inventory(106.0), 106.0)
+
+
+def test_no_list_is_waited_for_for_long() -> None:
+    awaiting = Awaiting()
+    awaiting.observe(NODES, {}, inventory(100.0), 100.0)
+    awaiting.observe({}, {}, inventory(100.0), 105.0)
+
+    assert not awaiting.waits(inventory(100.0), 105.0 + LONGEST_WAIT)
+
+
+def test_where_no_group_replaces_machines_nothing_is_waited_for() -> None:
+    awaiting = Awaiting()
+    awaiting.observe(NODES, {}, inventory(100.0, replaces=False), 100.0)
+
+    assert not awaiting.observe({}, {}, inventory(100.0, replaces=False), 105.0)
+    assert not awaiting.waits(inventory(100.0, replaces=False), 105.0)
+
+
+def test_a_group_that_replaces_machines_early_is_given_a_moment_from_the_announcement_on() -> None:
+    awaiting = Awaiting()
+    awaiting.observe(NODES, {}, inventory(100.0, early=True), 100.0)
+
+    assert awaiting.observe(NODES, {"i-1": 220.0}, inventory(100.0, early=True), 101.0)
+    assert awaiting.waits(inventory(102.0, early=True), 102.0)
+    assert not awaiting.is_due(inventory(102.0, early=True), 102.0)
+    assert awaiting.is_due(inventory(102.0, early=True), 101.1 + EARLY_SECONDS)
+    assert not awaiting.waits(inventory(101.1 + EARLY_SECONDS, early=True), 101.2 + EARLY_SECONDS)
+    assert not awaiting.observe(NODES, {"i-1": 220.0}, inventory(110.0, early=True), 111.0)
+
+
+def test_before_there_is_any_list_plans_wait_for_it_and_no_longer_than_ten_seconds() -> None:
+    awaiting = Awaiting()
+
+    assert not awaiting.observe({}, {}, None, 100.0)
+    assert awaiting.waits(None, 100.0)
+    assert awaiting.waits(None, 100.0 + LONGEST_WAIT - 1.0)
+    assert not awaiting.waits(None, 100.0 + LONGEST_WAIT)
+    assert not Awaiting().waits(inventory(100.0), 100.0)

@@ -1,0 +1,255 @@
+"""A person holds buying or removing: every copy of the controller obeys at once, and goes on where it stood when that is over."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
+
+from gpuscaler.clouds.protocol import INTERRUPTION, Notice, Order
+from gpuscaler.control.loop.holding import NAME, POLL_SECONDS, Brake, change
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import Forbidden, ServerError, Unreachable
+from gpuscaler.kube.resources import CONFIG_MAPS
+from gpuscaler.model.holds import Hold, Holds
+from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.simulation.cloud.provider import CallFaults
+
+#: Nested deeper than any reader goes.
+DEEP = '{"x": ' + "[" * 50_000 + "]" * 50_000 + "}"
+IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
+
+
+def taints(node: dict[str, Any]) -> list[str]:
+    return [taint["key"] for taint in node["spec"].get("taints") or ()]
+
+
+class Counting(Watchman):
+    """Counts the orders that are sent."""
+
+    orders = 0
+
+    async def buy(self, order: Order) -> None:  # noqa: ARG002  # only their number matters
+        self.orders += 1
+
+
+async def until_bound(here: World, pod: str = "train", within: float = 300.0) -> None:
+    async with asyncio.timeout(within):
+        while not (await here.bound()).get(pod):
+            await here.sleep(0.5)
+
+
+async def write(here: World, data: dict[str, str]) -> None:
+    """The ConfigMap as a person edits it."""
+    body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data}
+    await here.user.apply(CONFIG_MAPS, NAME, body, namespace="kube-system")
+
+
+async def test_nothing_is_bought_while_buying_is_held_and_the_pod_is_told_why() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(5)
+        await here.hold(buying=Hold(since=here.now(), by="ann", reason="budget review"))
+        await here.submit("train")
+        await here.sleep(120)
+
+        assert here.notes.orders == []
+        assert here.notes.last is not None
+        (unplaced,) = here.notes.last.unplaced
+        assert unplaced.reasons[0].detail == (
+            "buying is on hold until it is resumed (asked for by ann): budget review; `gpuscaler resume --buying` ends the hold"
+        )
+
+        await here.hold(buying=None)
+        await until_bound(here, within=POLL_SECONDS + 90.0)
+        assert len(here.notes.orders) == 1
+
+
+async def test_a_hold_that_no_watch_and_no_poll_has_shown_yet_stops_the_purchase_that_was_just_planned() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(POLL_SECONDS * 2.5)
+        assert here.brake.holds == Holds()
+        await here.hold(buying=Hold())
+        await here.submit("train")
+        await here.sleep(1.0)
+
+        assert here.notes.plans
+        assert here.notes.orders == []
+
+
+async def test_a_hold_for_a_while_ends_by_itself() -> None:
+    async with world() as here:
+        here.start()
+        await here.hold(buying=Hold(since=here.now(), until=here.now() + 600.0))
+        await here.submit("train")
+        await here.sleep(590)
+        assert here.notes.orders == []
+
+        await until_bound(here, within=100.0)
+
+
+async def test_an_idle_node_stays_while_removing_is_held_and_goes_when_it_is_resumed() -> None:
+    async with world(IDLE) as here:
+        here.start()
+        await here.submit("train", 1, **{"gpuscaler.io/run-for": "30s"})
+        await until_bound(here)
+        await here.hold(removing=Hold())
+        await here.sleep(600)
+
+        (node,) = await here.nodes()
+        assert LEAVING_TAINT not in taints(node)
+        assert here.notes.last is not None
+        (blocked,) = here.notes.last.blocked_nodes
+        assert (blocked.node, blocked.blocker) == (node["metadata"]["name"], "hold")
+        assert "it would go: idle for" in blocked.detail
+
+        await here.hold(removing=None)
+        await here.sleep(60)
+        assert await here.nodes() == []
+
+
+async def test_a_removal_under_way_is_undone_when_removing_is_held() -> None:
+    async with world(IDLE) as here:
+        here.start()
+        await here.submit("train", 1, **{"gpuscaler.io/run-for": "5s"})
+        await until_bound(here)
+        async with asyncio.timeout(300):
+            while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
+                await here.sleep(0.05)
+        await here.hold(removing=Hold())
+        await here.sleep(60)
+
+        (node,) = await here.nodes()
+        assert LEAVING_TAINT not in taints(node)
+        assert any("removing is on hold" in why for _, why in here.notes.kept)
+
+
+async def test_a_machine_that_the_cloud_takes_away_is_drained_although_everything_is_held() -> None:
+    async with world() as here:
+        here.start()
+        await here.submit("train")
+        await until_bound(here)
+        await here.hold(buying=Hold(), removing=Hold())
+        await here.sleep(POLL_SECONDS * 2)
+        (node,) = await here.nodes()
+        here.announced.append(Notice(INTERRUPTION, node["spec"]["providerID"], here.now() + 120.0))
+        await here.sleep(60)
+
+        assert not (await here.bound()).get("train"), "the pod was not evicted"
+        assert len(here.notes.orders) == 1, "a replacement was bought although buying is held"
+
+
+async def test_an_order_whose_answer_was_lost_is_not_sent_again_while_buying_is_held() -> None:
+    resent = 0
+    for seed in range(4):
+        async with world(calls=CallFaults(lost=1.0), seed=seed) as here:
+            here.watchman = watch = Counting()
+            here.start()
+            await here.submit("train")
+            await here.sleep(12)
+            await here.hold(buying=Hold())
+            await here.sleep(120)
+            assert watch.orders == 1
+
+            await here.hold(buying=None)
+            await here.sleep(60)
+            resent += watch.orders - 1
+    assert resent, "none of these orders was lost on its way"
+
+
+async def test_the_next_process_obeys_a_hold_that_it_did_not_see_being_made() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(5)
+        await here.kill()
+        await here.hold(buying=Hold())
+        await here.submit("train")
+        here.start()
+        await here.sleep(60)
+
+        assert here.notes.orders == []
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"buying": "true"}, {"buying": '{"until": "tomorrow"}'}, {"purchases": "{}"}, {"removing": DEEP}],
+    ids=["true", "tomorrow", "key", "deep"],
+)
+async def test_a_hold_that_cannot_be_understood_holds_everything_and_is_reported(data: dict[str, str]) -> None:
+    async with world() as here:
+        here.start()
+        await write(here, data)
+        await here.submit("train")
+        await here.sleep(60)
+
+        assert here.notes.orders == []
+        assert here.brake.trouble.startswith("ConfigMap kube-system/gpuscaler-hold: saw ")
+        assert "`gpuscaler resume` does" in here.brake.trouble
+
+        await change(here.user, "kube-system", {"buying": None, "removing": None})
+        await until_bound(here)
+        assert here.brake.trouble == ""
+
+
+@pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("nothing answers")], ids=["forbidden", "unreachable"])
+async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(failure: Exception) -> None:
+    async with world() as here:
+        await here.hold(removing=Hold(by="ann"))
+        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        await brake.poll()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Client, "get", failing(failure))
+            assert not await brake.poll()
+
+        assert brake.holds == Holds(removing=Hold(by="ann"))
+        assert "could not be read, so holds stay as they were" in brake.trouble
+
+
+@pytest.mark.parametrize("failure", [Unreachable("nothing answers"), TimeoutError(), ServerError(503, "busy")], ids=repr)
+async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_it_can(failure: Exception) -> None:
+    async with world() as here:
+        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Client, "get", failing(failure))
+            assert await brake.poll()
+
+            assert len(brake.holds.sentences(here.now())) == 2
+            assert "could not be read, so everything is held until it can be" in brake.trouble
+
+        assert await brake.poll()
+        assert (brake.holds, brake.trouble) == (Holds(), "")
+
+
+async def test_a_role_from_before_there_were_holds_stops_nothing() -> None:
+    async with world() as here:
+        brake = Brake(here.user, namespace="kube-system", now=here.now)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Client, "get", failing(Forbidden(403, "no")))
+            assert not await brake.poll()
+
+        assert brake.holds == Holds()
+        assert "could not be read, so holds stay as they were" in brake.trouble
+
+
+def test_what_people_read_of_a_hold_is_no_longer_than_a_sentence() -> None:
+    (sentence,) = Holds(buying=Hold(by="b" * 10_000, reason="r" * 900_000)).sentences(0.0)
+
+    assert len(sentence) < 600
+
+
+def failing(failure: Exception) -> Callable[..., Awaitable[bytes]]:
+    async def get(*_: object, **__: object) -> bytes:
+        raise failure
+
+    return get
+
+
+async def test_two_people_who_hold_different_things_at_the_same_moment_both_get_what_they_want() -> None:
+    async with world() as here:
+        await asyncio.gather(*(here.hold(**{activity: Hold(by=activity)}) for activity in ("buying", "removing")))
+        brake = Brake(here.user, namespace="kube-system", now=here.now)
+
+        assert await brake.poll()
+        assert brake.holds == Holds(Hold(by="buying"), Hold(by="removing"))

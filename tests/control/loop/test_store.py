@@ -1,0 +1,148 @@
+"""A memory that somebody spoilt: who remembers writes it again, and who does not waits, says so, and does nothing meanwhile."""
+
+import zlib
+from base64 import b64encode
+from typing import Any
+
+import msgspec
+import pytest
+from tests.control.test_faults import bought, lives
+from tests.control.world import ONE_GPU_MACHINES, World, world
+
+from gpuscaler.control.loop.store import MOST_UNPACKED, MemoryStore, OvertakenError, UnreadableError
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.kube.resources import CONFIG_MAPS, PODS
+from gpuscaler.lifecycle.memory import Memory
+
+NAME, SPACE = "gpuscaler-state", "kube-system"
+SPOILT = b64encode(b"a person was here").decode()
+IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
+
+
+async def spoil(here: World, packed: str = SPOILT) -> str:
+    """Put something else in place of the memory; returns what was there."""
+    found: dict[str, Any] = msgspec.json.decode(await here.user.get(CONFIG_MAPS, NAME, namespace=SPACE))
+    await here.user.merge_patch(CONFIG_MAPS, NAME, {"binaryData": {"memory": packed}}, namespace=SPACE)
+    before: str = found["binaryData"]["memory"]
+    return before
+
+
+async def read(here: World) -> Memory:
+    return await MemoryStore(here.user, namespace=SPACE).load()
+
+
+@pytest.mark.parametrize("after", [0.0, 1.0, 10.0])
+async def test_a_memory_that_is_spoilt_while_machines_are_on_their_way_is_written_again_by_who_remembers(after: float) -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await bought(here, 1)
+        await here.sleep(after)
+        await spoil(here)
+        await here.sleep(120.0)
+
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.history()) == 1
+        await read(here)
+        await lives(here)
+
+
+async def test_a_memory_that_is_spoilt_while_its_write_is_in_doubt_is_written_again() -> None:
+    async with world() as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await bought(here, 1)
+        here.cluster.api.faults.add(Fault(method="PUT", path="configmaps", sever="after"))
+        await here.sleep(60.0)
+        await spoil(here)
+        here.cluster.api.faults.clear()
+        await here.sleep(120.0)
+
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.history()) == 1
+        await read(here)
+
+
+async def test_who_begins_with_a_spoilt_memory_does_nothing_until_it_is_put_back() -> None:
+    async with world(IDLE) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(120.0)
+        (machine,) = here.cluster.core.list()
+        await here.kill()
+        before = await spoil(here)
+        here.start()
+        await here.user.delete(PODS, "p", namespace="default")
+        await here.submit("q", 1)
+        await here.submit("r", 1)
+        await here.sleep(900.0)
+
+        assert here.controller is not None
+        told = here.controller.trouble
+        assert told.startswith(f"ConfigMap {SPACE}/{NAME}: saw a memory that cannot be read (")
+        for words in ("nothing is bought or removed", "put back", "delete the ConfigMap once"):
+            assert words in told
+        assert here.notes.failures
+        assert [one.id for one in here.cluster.core.list()] == [machine.id]
+        await spoil(here, before)
+        await here.sleep(300.0)
+        assert here.controller.trouble == ""
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.history()) == 2
+        await lives(here)
+
+
+async def test_machines_that_are_nodes_are_kept_and_given_back_like_any_other_when_a_spoilt_memory_is_deleted() -> None:
+    async with world(IDLE) as here:
+        here.start()
+        await here.sleep(2.0)
+        await here.submit("p")
+        await here.sleep(120.0)
+        await here.kill()
+        await spoil(here)
+        here.start()
+        await here.sleep(120.0)
+        await here.user.delete(CONFIG_MAPS, NAME, namespace=SPACE)
+        await here.sleep(300.0)
+
+        assert all((await here.bound()).values())
+        assert len(here.cluster.core.history()) == len(here.cluster.core.list()) == 1
+        await here.user.delete(PODS, "p", namespace="default")
+        await here.sleep(300.0)
+        assert here.cluster.core.list() == ()
+
+
+async def test_what_another_controller_wrote_over_a_spoilt_memory_is_not_written_over() -> None:
+    async with world() as here:
+        first, second = (MemoryStore(here.user, namespace=SPACE) for _ in range(2))
+        await first.save(Memory(decisions=1))
+        await second.load()
+        await spoil(here)
+        await second.save(Memory(decisions=2))
+
+        with pytest.raises(OvertakenError, match=NAME):
+            await first.save(Memory(decisions=3))
+        assert (await read(here)).decisions == 2
+
+
+@pytest.mark.parametrize("packed", [SPOILT, b64encode(b"").decode(), "eJwr"])
+async def test_what_is_no_memory_is_told_apart_from_none(packed: str) -> None:
+    async with world() as here:
+        await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
+        await spoil(here, packed)
+
+        with pytest.raises(UnreadableError, match="saw a memory that cannot be read"):
+            await read(here)
+
+
+async def test_a_memory_that_would_fill_ours_is_not_unpacked() -> None:
+    """Whoever may write the ConfigMap makes a gibibyte of a megabyte."""
+    async with world() as here:
+        await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
+        await spoil(here, b64encode(zlib.compress(msgspec.json.encode(Memory(decisions=1)) + b" " * MOST_UNPACKED)).decode())
+
+        with pytest.raises(UnreadableError, match="more than 64 MiB long"):
+            await read(here)

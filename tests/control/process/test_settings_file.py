@@ -1,0 +1,133 @@
+"""The run file while the controller runs: changed in every way that files are changed."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.control.process.settings_file import SettingsFile, changed_keys, late_keys
+from gpuscaler.settings import SettingsError
+from gpuscaler.settings.run_settings import RunSettings
+
+GOOD = "region: us-east-1\ncloud: simulated\npools: [{name: a, types: [g5.xlarge]}]\n"
+OTHER = f"{GOOD}log: {{level: debug}}\n"
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    made = tmp_path / "run.yaml"
+    made.write_text(GOOD)
+    return made
+
+
+def test_a_file_that_is_broken_when_it_is_first_read_is_an_error(path: Path) -> None:
+    path.write_text("pools: [")
+
+    with pytest.raises(SettingsError, match="not YAML"):
+        SettingsFile(path)
+
+
+def test_a_file_that_says_something_else_gives_other_settings_once(path: Path) -> None:
+    file = SettingsFile(path)
+    before = file.settings
+    path.write_text(OTHER)
+
+    assert (file.poll(), file.poll()) == (True, False)
+    assert changed_keys(before, file.settings) == ("log",)
+
+
+def test_a_file_of_the_same_size_and_time_that_says_something_else_is_seen(path: Path) -> None:
+    file = SettingsFile(path)
+    times = path.stat()
+    path.write_text(GOOD.replace("name: a", "name: b"))
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
+
+    assert file.poll()
+    assert file.settings.policy.pools[0].name == "b"
+
+
+def test_a_config_map_that_is_swapped_by_its_symbolic_link_is_seen(tmp_path: Path) -> None:
+    """As a kubelet does it: run.yaml -> ..data/run.yaml, ..data -> a folder of the moment."""
+    for name, text in (("one", GOOD), ("two", OTHER)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "run.yaml").write_text(text)
+    (tmp_path / "..data").symlink_to("one")
+    (tmp_path / "run.yaml").symlink_to("..data/run.yaml")
+    file = SettingsFile(tmp_path / "run.yaml")
+    (tmp_path / "..new").symlink_to("two")
+    (tmp_path / "..new").rename(tmp_path / "..data")
+
+    assert file.poll()
+    assert file.settings.log.level == "debug"
+
+
+def test_a_new_text_that_means_the_same_changes_nothing(path: Path) -> None:
+    file = SettingsFile(path)
+    path.write_text(f"# a comment\n{GOOD}")
+
+    assert not file.poll()
+
+
+@pytest.mark.parametrize("text", ["pools: [", f"{GOOD}nonsense: 1\n", None])
+def test_a_file_that_is_broken_or_gone_leaves_the_settings_and_says_so_until_it_is_mended(path: Path, text: str | None) -> None:
+    file = SettingsFile(path)
+    before = file.settings
+    if text is None:
+        path.unlink()
+    else:
+        path.write_text(text)
+
+    assert not file.poll()
+    assert file.trouble.startswith(str(path))
+    assert file.settings == before
+    path.write_text(GOOD)
+    assert not file.poll()
+    assert file.trouble == ""
+
+
+async def test_each_change_is_told_once_with_what_was_before(path: Path) -> None:
+    file = SettingsFile(path)
+    told: list[object] = []
+
+    def changed(before: RunSettings, now: RunSettings) -> None:
+        told.append((before.log.level, now.log.level))
+
+    following = asyncio.create_task(file.follow(changed, told.append))
+    for text in (OTHER, "pools: [", "pools: 5", GOOD):
+        write(path, text)
+        await asyncio.sleep(20)
+    following.cancel()
+
+    assert [told[0], told[3]] == [("info", "debug"), ("debug", "info")]
+    assert ["not YAML" in str(told[1]), "expected a list" in str(told[2]), len(told)] == [True, True, 4]
+
+
+async def test_a_mistake_that_is_taken_back_is_told_to_be_over(path: Path) -> None:
+    told: list[str] = []
+    following = asyncio.create_task(SettingsFile(path).follow(lambda _before, _now: told.append("changed"), told.append))
+    for text in ("pools: 5", GOOD):
+        write(path, text)
+        await asyncio.sleep(20)
+    following.cancel()
+
+    assert ["expected a list" in told[0], *told[1:]] == [True, ""]
+
+
+def write(path: Path, text: str) -> None:
+    path.write_text(text)
+
+
+def test_what_is_said_of_the_pools_of_an_account_counts_at_once_and_where_they_are_at_the_next_start(path: Path) -> None:
+    aws = "cloud: aws\naws: {cluster: a, regions: [us-east-1]}\n"
+    path.write_text(aws)
+    file = SettingsFile(path)
+    before = file.settings
+    path.write_text(f"{aws}pools: [{{name: gpu, max: 3}}]\nlimits: {{gpus: 8}}\n")
+    file.poll()
+
+    assert (changed_keys(before, file.settings), late_keys(before, file.settings)) == (("policy", "aws"), ())
+
+    path.write_text(aws.replace("cluster: a", "cluster: b"))
+    file.poll()
+    assert late_keys(before, file.settings) == ("aws",)

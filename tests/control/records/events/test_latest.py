@@ -1,0 +1,54 @@
+"""What is expected of the next machine: from machines that were bought, from nodes that are there, from settings."""
+
+import pytest
+from tests.planning.building import NOW, node, offering
+
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.service import set_to
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.planning.state.boot_times import Boots, Forecast, Kind
+from gpuscaler.settings import parse_settings
+
+KIND, OTHER = offering("g.1"), offering("g.2")
+SET = Forecast(25.0, 30.0, basis="simulated.boot")
+
+
+def latest(*boots: float, bought: Boots | None = None, listed: bool = True) -> Latest:
+    """A cluster whose nodes took so many seconds from their machines' launch."""
+    machines = [Instance(f"i-{number}", *KIND.key, launched=NOW - took) for number, took in enumerate(boots)]
+    nodes = [node(f"n{number}", KIND, provider_id=f"i-{number}", created=NOW) for number, _ in enumerate(boots)]
+    inventory = Inventory(NOW, tuple(machines)) if listed else None
+    return Latest(Cluster.of(nodes), Memory(boots=bought or Boots()), simulated=SET, inventory=lambda: inventory)
+
+
+def test_nodes_that_are_there_say_how_long_their_kind_takes_until_one_was_bought() -> None:
+    found = latest(40.0, 60.0, 50.0).outlook(KIND.key)
+
+    assert (found.typical, found.seen) == (50.0, 0)
+    assert found.basis == "as 3 of its kind took to become nodes, without device plugins; none was bought here yet"
+
+
+def test_machines_that_were_bought_say_it_better_than_nodes_that_are_there() -> None:
+    bought = Boots((Kind(KIND.pool, "g.1", (10.0,) * 9, (5.0,) * 9),))
+
+    assert latest(40.0, bought=bought).outlook(KIND.key) == Forecast(15.0, 15.0, 9, "")
+
+
+@pytest.mark.parametrize("boots", [(), (-5.0,), (3600.0,)])
+def test_nodes_that_say_nothing_of_boot_times_leave_it_to_the_settings(boots: tuple[float, ...]) -> None:
+    assert latest(*boots).outlook(KIND.key) == SET
+
+
+def test_without_a_list_of_machines_and_for_another_kind_the_settings_count() -> None:
+    assert latest(40.0, listed=False).outlook(KIND.key) == SET
+    assert latest(40.0).outlook(OTHER.key) == SET
+
+
+def test_the_simulated_cloud_says_what_its_machines_take() -> None:
+    text = "region: us-east-1\ncloud: {}\n{}pools: [{{name: a, types: [g5.xlarge]}}]\n"
+    simulated = parse_settings(text.format("simulated", "simulated: {boot: 20s, device_plugin_delay: 5s}\n"))
+
+    assert set_to(simulated) == Forecast(25.0, 25.0, basis="simulated.boot and device_plugin_delay; no machine was seen yet")
+    assert set_to(parse_settings("cloud: aws\naws: {cluster: c, regions: [us-east-1]}\n")) is None

@@ -1,0 +1,305 @@
+"""What the recorder tells of a controller's life in the embedded cluster."""
+
+from collections.abc import Callable
+
+import pytest
+import structlog
+from tests.control.records.deciding import idle
+from tests.control.world import World, pod, world
+
+from gpuscaler.control.loop.cloud import Ended
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.logging import LogLines
+from gpuscaler.control.records.events.records import Decision, Records, Sink
+from gpuscaler.kube.resources import PODS
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.planning.plans import Plan
+from gpuscaler.planning.state.ledger.ledger import Leaving, Ledger
+from gpuscaler.simulation.cloud.delays import Delay, Delays
+from gpuscaler.simulation.cloud.markets import Markets, Steps
+from gpuscaler.simulation.cloud.provider import CallFaults
+
+IDLE_SOON = """
+region: us-east-1
+pools:
+  - name: gpu
+    types: [g4dn.xlarge]
+    markets: [on-demand]
+    zones: [us-east-1a]
+    idle_after: 60s
+"""
+
+DRY = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+
+
+class Kept(Sink):
+    """Keeps everything."""
+
+    def __init__(self) -> None:
+        self.told: list[Happening] = []
+        self.decisions: list[Decision] = []
+
+    def happened(self, what: Happening, /) -> None:
+        self.told.append(what)
+
+    def decided(self, decision: Decision, /) -> None:
+        self.decisions.append(decision)
+
+    def kinds(self) -> list[str]:
+        return [one.kind for one in self.told]
+
+    def of(self, kind: str) -> list[Happening]:
+        return [one for one in self.told if one.kind == kind]
+
+
+def recorded(here: World, *sinks: Sink) -> Records:
+    """Let the world's controller tell a recorder over ``sinks``."""
+    records = Records(sinks)
+    here.notes = records  # type: ignore[assignment]  # the world only asks for a recorder
+    here.start()
+    return records
+
+
+async def test_a_machine_is_told_from_the_order_to_its_end_each_step_once() -> None:
+    async with world(IDLE_SOON) as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
+        await here.sleep(600.0)
+
+    ours = [kind for kind in kept.kinds() if kind != kinds.ACTED]
+    assert ours == [
+        kinds.PLANNED,
+        kinds.ORDERED,
+        kinds.ANSWERED,
+        kinds.GRANTED,
+        kinds.REGISTERED,
+        kinds.READY,
+        kinds.OPENED,
+        kinds.PLANNED,
+        kinds.DECIDED,
+        kinds.MARKED,
+        kinds.ENDING,
+        kinds.REMOVED,
+    ]
+
+
+async def test_the_order_says_what_it_is_what_it_costs_and_when_it_should_be_ready() -> None:
+    async with world() as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(120.0)
+        await here.submit("b")
+        await here.sleep(10.0)
+
+    first, second = kept.of(kinds.ORDERED)
+    assert first.pods == ("default/a",)
+    assert first.text == (
+        "g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed, none of its kind was seen yet), $0.53/h"
+    )
+    assert "assumed" not in second.text
+    assert second.text.startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about ")
+
+
+async def test_what_comes_of_a_plan_names_it() -> None:
+    async with world() as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(120.0)
+
+    decision = kept.decisions[0].id
+    assert [one.decision for one in kept.told if one.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [decision] * 4
+
+
+async def test_ids_of_decisions_go_on_in_the_next_process() -> None:
+    async with world() as here:
+        first, second = Kept(), Kept()
+        recorded(here, first)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(5.0)
+        await here.submit("b")
+        await here.sleep(5.0)
+        await here.kill()
+        recorded(here, second)
+        await here.sleep(10.0)
+        await here.submit("c")
+        await here.sleep(5.0)
+
+    assert [one.id.split("-")[1] for one in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
+
+
+async def test_what_comes_of_a_plan_names_it_in_the_next_process_too() -> None:
+    async with world(IDLE_SOON) as here:
+        first, second = Kept(), Kept()
+        recorded(here, first)
+        await here.sleep(3.0)
+        await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
+        await here.sleep(12.0)
+        await here.kill()
+        recorded(here, second)
+        await here.sleep(600.0)
+
+    opened, removed = second.of(kinds.OPENED), second.of(kinds.REMOVED)
+    assert [one.decision for one in (*opened, *removed)] == [first.decisions[0].id, second.decisions[-1].id]
+
+
+async def test_a_forecast_is_compared_with_what_came_of_it() -> None:
+    delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
+    async with world(delays=delays) as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(120.0)
+        await here.submit("b")
+        await here.sleep(120.0)
+
+    first, second = kept.of(kinds.READY)
+    assert first.late is not None
+    assert not first.seen
+    assert first.late < -200.0
+    assert second.late is not None
+    assert second.seen
+    assert abs(second.late) < 5.0
+
+
+async def test_why_a_pod_cannot_be_served_is_told_once_and_again_when_the_reason_changes() -> None:
+    async with world() as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.user.create(PODS, pod("big", gpus=8), namespace="default")
+        await here.sleep(120.0)
+        once = kept.of(kinds.UNPLACED)
+        changed = pod("big", gpus=8)
+        changed["spec"]["nodeSelector"] = {"color": "blue"}
+        await here.user.delete(PODS, "big", namespace="default", grace=0)
+        await here.user.create(PODS, changed, namespace="default")
+        await here.sleep(120.0)
+
+    assert [one.pods for one in once] == [("default/big",)]
+    assert "pool gpu: g4dn.xlarge in us-east-1a: 8 nvidia.com/gpu requested" in once[0].text
+    assert [one.pods for one in kept.of(kinds.UNPLACED)] == [("default/big",)] * 2
+    assert "color" in kept.of(kinds.UNPLACED)[1].text
+
+
+async def test_a_refusal_is_told_with_the_clouds_words_to_the_pods_that_wait() -> None:
+    async with world(markets=Markets({DRY: Steps([0.0], [0.0])})) as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(30.0)
+
+    refused = kept.of(kinds.REFUSED)
+    assert refused
+    assert refused[0].pods == ("default/a",)
+    assert refused[0].text.startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity (")
+
+
+async def test_a_machine_whose_grant_was_never_answered_is_told_once_the_cloud_lists_it() -> None:
+    async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        await here.submit("a")
+        await here.sleep(300.0)
+
+    assert kept.of(kinds.ANSWER_LOST)
+    (granted,) = kept.of(kinds.GRANTED)
+    assert granted.text.endswith("granted: g4dn.xlarge on-demand in us-east-1a, as the cloud's list shows")
+    assert kept.kinds().index(kinds.GRANTED) < kept.kinds().index(kinds.OPENED)
+
+
+async def test_a_sink_that_fails_costs_the_others_and_the_controller_nothing() -> None:
+    class Broken(Sink):
+        def happened(self, what: Happening, /) -> None:
+            raise RuntimeError(what.kind)
+
+        def planned(self, _plan: Plan, /) -> None:
+            raise OSError("the disk is full")
+
+    with structlog.testing.capture_logs() as logs:
+        async with world() as here:
+            kept = Kept()
+            records = recorded(here, Broken(), kept)
+            await here.sleep(3.0)
+            await here.submit("a")
+            await here.sleep(120.0)
+            assert (await here.bound())["a"]
+
+    assert kinds.OPENED in kept.kinds()
+    assert records.failures > 5
+    complaints = [one["record"] for one in logs if one["event"] == "a record was not kept"]
+    assert "a plan" in complaints
+    assert len(complaints) == len(set(complaints))
+
+
+async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() -> None:
+    with structlog.testing.capture_logs() as logs:
+        async with world() as here:
+            recorded(here, LogLines())
+            await here.sleep(3.0)
+            for number in range(12):
+                await here.user.create(PODS, pod(f"p{number}", gpus=4), namespace="default")
+            await here.sleep(60.0)
+
+    lines = [one for one in logs if one.get("kind") == kinds.UNPLACED]
+    assert sum(one["pod_count"] for one in lines) == 12
+    assert all(len(one["pods"]) <= 3 and one["log_level"] == "warning" for one in lines)
+    assert len(lines) <= 3
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda records: records.ended(Ended("i-1", "n-1", "not permitted"), 5.0), "machine i-1 could not be ended: not permitted"),
+        (lambda records: records.failed("the memory could not be written", OSError("no route"), 5.0), "could not be written: no route"),
+    ],
+)
+def test_trouble_is_told_in_its_own_words(call: Callable[[Records], None], text: str) -> None:
+    kept = Kept()
+    call(Records((kept,)))
+
+    assert [one.at for one in kept.told] == [5.0]
+    assert text in kept.told[0].text
+
+
+def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
+    kept = Kept()
+    records = Records((kept,))
+    for second in range(90):
+        records.failed("the memory could not be written", OSError("no route"), 1_000.0 + second)
+    records.failed("the memory could not be written", OSError("refused"), 1_090.0)
+
+    assert [(one.at, one.text.rpartition(": ")[2]) for one in kept.told] == [
+        (1_000.0, "no route"),
+        (1_060.0, "no route"),
+        (1_090.0, "refused"),
+    ]
+
+
+def test_a_decision_that_comes_to_nothing_is_told_once_and_again_when_something_was_done() -> None:
+    kept, decision = Kept(), idle()
+    records = Records((kept,))
+
+    def plan() -> None:
+        records.planned(decision.plan, decision.cluster, decision.state, decision.policy, 1_000.0)
+
+    plan()
+    plan()
+    assert len(kept.decisions) == 1
+    leaving = Leaving("n1", "i-1", DRY, "idle", 1_000.0, 1_000.0)
+    records.looked(Look(Memory(ledger=Ledger(leaving=(leaving,)))), decision.cluster, 1_001.0)
+    records.looked(Look(Memory()), decision.cluster, 1_002.0)
+    plan()
+    assert len(kept.decisions) == 2
+    assert len({one.id for one in kept.decisions}) == 2

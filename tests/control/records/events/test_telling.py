@@ -1,0 +1,211 @@
+"""What is told of machines that come faster than they are looked at, and of acts that come to nothing."""
+
+import pytest
+import structlog
+from tests.planning.building import NOW, node, offering, pod, pool
+
+from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.loop.cloud import Answered
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.events.logging import LogLines
+from gpuscaler.control.records.events.records import Records, Sink
+from gpuscaler.control.records.events.telling import of_look
+from gpuscaler.lifecycle.actions import Nominate
+from gpuscaler.lifecycle.memory import Memory, state_of
+from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.state import offering_events
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.promises import Broken
+
+KIND = offering("g.1", memory=32)
+POLICY = Policy((pool(KIND),))
+WAITS = pod("p", unschedulable=True)
+
+
+class Kept(Sink):
+    """Keeps what was told."""
+
+    def __init__(self) -> None:
+        self.told: list[Happening] = []
+
+    def happened(self, what: Happening, /) -> None:
+        self.told.append(what)
+
+    def of_machines(self) -> list[tuple[str, str]]:
+        return [(one.kind, one.node) for one in self.told if one.machine == "i-1"]
+
+
+class Life:
+    """A controller that looks when it is told to, with a machine that was ordered for a pod."""
+
+    def __init__(self) -> None:
+        self.kept = Kept()
+        self.records = Records((self.kept,))
+        self.memory = Memory()
+        self.look(WAITS, at=0.0)
+        cluster, state = Cluster.of([WAITS]), state_of(self.memory, POLICY, NOW)
+        decided = plan(cluster, state, POLICY, NOW)
+        self.memory, (self.order,) = ordered(self.memory, decided, cluster, POLICY, state=state, now=NOW)
+        self.records.sent(self.order, self.memory.ledger.coming, self.memory, NOW)
+
+    def look(self, *items: Item, at: float, there: bool = True) -> None:
+        now, cluster = NOW + at, Cluster.of(items)
+        machines = (Instance("i-1", *KIND.key, launched=NOW, token=self.order.token),) if at and there else ()
+        seen = look(self.memory, cluster, POLICY, Facts(inventory=Inventory(now, machines)), now)
+        self.memory = seen.memory
+        self.records.looked(seen, cluster, now)
+
+    def answer(self, *, at: float) -> None:
+        self._answered(ledger.Answered(self.order.token, NOW + at, (("i-1", KIND.key),)), NOW + at)
+
+    def lose_the_answer(self, *, at: float) -> None:
+        self._answered(ledger.Doubted(self.order.token, NOW + at), NOW + at)
+
+    def _answered(self, step: ledger.Event, now: float) -> None:
+        self.memory = Memory(ledger=ledger.step(self.memory.ledger, step))
+        self.records.answered(Answered(self.order, (step,), ()), now)
+
+
+OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n"), (kinds.OPENED, "n")]
+
+
+def test_a_machine_that_becomes_a_node_and_opens_in_the_same_look_is_told_as_open_and_not_as_lost() -> None:
+    life = Life()
+    life.answer(at=1.0)
+    life.look(WAITS, at=2.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+    assert life.kept.told[-1].text == "node n is open for default/p"
+
+
+def test_a_machine_whose_order_is_answered_when_it_is_a_node_already_is_told_as_open() -> None:
+    life = Life()
+    life.look(WAITS, at=2.0, there=False)
+    life.answer(at=59.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+
+
+def test_a_machine_that_is_answered_for_and_open_before_the_first_look_after_its_order_is_told_as_open() -> None:
+    life = Life()
+    life.answer(at=1.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+
+
+def test_a_machine_whose_answer_was_lost_and_that_is_found_open_is_told_by_its_name() -> None:
+    life = Life()
+    life.lose_the_answer(at=1.0)
+    life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
+
+    assert life.kept.of_machines() == OPEN_AT_ONCE
+    assert "machine i-1 has become node n" in next(one.text for one in life.kept.told if one.kind == kinds.REGISTERED)
+
+
+@pytest.mark.parametrize("node_came", [False, True])
+def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -> None:
+    life = Life()
+    life.answer(at=1.0)
+    closed = node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False, taints=(Taint("gpuscaler.io/arriving"),))
+    life.look(WAITS, *([closed] if node_came else []), at=60.0)
+    life.look(WAITS, at=120.0, there=False)
+
+    told = [one for one in life.kept.told if one.kind in (kinds.LOST, kinds.OPENED)]
+    assert [(one.kind, one.machine, one.node) for one in told] == [(kinds.LOST, "i-1", "n" if node_came else "")]
+    assert told[0].text.endswith("is lost: it ended before it opened")
+
+
+def answer_of(
+    *, asked: int, granted: int = 0, pending: int = 0, refused: tuple[offering_events.Refused, ...] = ()
+) -> list[tuple[str, str, str]]:
+    """What is told of one answer to an order of ``asked`` machines."""
+    kept = Kept()
+    order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
+    step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
+    Records((kept,), Latest(policy=POLICY)).answered(Answered(order, (step,), refused), NOW)
+    return [(one.kind, one.text, one.cause) for one in kept.told]
+
+
+def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
+    (kind, text, cause), *rest = answer_of(asked=10, granted=3, refused=(offering_events.Refused(KIND.key, NOW, detail="none left"),))
+    where = f"g.1 on-demand in {KIND.zone}"
+
+    assert (kind, cause) == (kinds.ANSWERED, "capacity")
+    assert text.startswith(f"3 of 10 machines granted: 3 x {where}, $1.00/h each, ready in about 4m")
+    assert text.endswith(f"; 7 not granted: {where} refused: no capacity (none left)")
+    assert [kind for kind, *_ in rest] == [kinds.GRANTED] * 3 + [kinds.REFUSED]
+
+
+def test_machines_that_are_accepted_without_a_name_are_counted_apart() -> None:
+    (told,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
+
+    assert told.startswith("1 of 3 machines granted: 1 x g.1")
+    assert told.endswith("; 2 more accepted, whose names follow")
+
+
+def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
+    life = Life()
+    machines = tuple(ledger.Coming(f"m{number}", "t", (KIND.key,), 1.0, NOW) for number in range(3))
+    order = ledger.Order("t", KIND.pool, (KIND.key,), 3, at=NOW, since=NOW)
+    life.records.sent(order, machines, Memory(), NOW)
+    for step in (ledger.Answered("t", NOW, (("i-1", KIND.key),), 2), ledger.Answered("t", NOW + 5, (("i-2", KIND.key),))):
+        fates = () if step.pending else (offering_events.Refused(KIND.key, NOW),)
+        life.records.answered(Answered(order, (step,), fates), NOW)
+
+    assert [one.text.partition(", ready")[0] for one in life.kept.told if one.kind == kinds.ANSWERED] == [
+        f"1 of 3 machines granted: 1 x g.1 on-demand in {KIND.zone}",
+        f"1 of 2 machines granted: 1 x g.1 on-demand in {KIND.zone}",
+    ]
+
+
+@pytest.mark.parametrize(("step", "words"), [(ledger.Answered("t", NOW), ()), (ledger.Doubted("t", NOW), (kinds.ANSWER_LOST,))])
+def test_an_answer_that_neither_grants_nor_refuses_has_no_count(step: ledger.Event, words: tuple[str, ...]) -> None:
+    kept = Kept()
+    order = ledger.Order("t", KIND.pool, (KIND.key,), 1, at=NOW, since=NOW)
+    Records((kept,)).answered(Answered(order, (step,), ()), NOW)
+
+    assert tuple(one.kind for one in kept.told) == words
+
+
+def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
+    told = [(kinds.ANSWERED, ""), (kinds.ANSWERED, "capacity"), (kinds.GRANTED, ""), (kinds.REFUSED, "capacity"), (kinds.INSTEAD, "")]
+    with structlog.testing.capture_logs() as lines:
+        for kind, cause in told:
+            LogLines().happened(Happening(NOW, kind, "x", offering=KIND.key, order="t", cause=cause))
+
+    assert [line["log_level"] for line in lines] == ["info", "warning", "debug", "debug", "debug"]
+    assert [line.get("cause") for line in lines] == [None, "capacity", None, "capacity", None]
+
+
+def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> None:
+    kept, act = Kept(), Nominate("default/p", "u", "n")
+    records = Records((kept,))
+    for tried in (True, False, False, True):
+        records.acted(Outcome(act, "pods is forbidden", 10.0, tried=tried), NOW)
+
+    assert [(one.kind, one.text) for one in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
+
+
+def test_why_a_node_did_not_take_a_pod_is_said_of_each_pod_though_the_pair_is_paused_already() -> None:
+    told = {"p": ("a", "0/1 nodes: Insufficient cpu."), "q": ("b", "0/2 nodes: node a lies."), "r": ("c", "")}
+    outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
+    book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))
+
+    found = of_look(Memory(), Look(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
+
+    assert [(one.kind, one.node, one.text) for one in found] == [
+        (kinds.BROKEN, "a", "node a was meant for pod p and did not take it: 0/1 nodes: Insufficient cpu.; it is planned for again"),
+        (kinds.BROKEN, "b", "node b was meant for pod q and did not take it: 0/2 nodes: node a lies.; it is planned for again"),
+        (kinds.BROKEN, "c", "node c was meant for pod r and did not take it; it is planned for again"),
+    ]

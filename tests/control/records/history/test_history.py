@@ -1,0 +1,176 @@
+"""The decision history: bounded, kept over restarts, and never a reason to stop."""
+
+import asyncio
+import sqlite3
+from pathlib import Path
+
+import pytest
+import structlog
+from msgspec.structs import replace
+from tests.control.records.deciding import idle
+
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.records import Decision
+from gpuscaler.control.records.history.history import EACH, FILE, History, Made, open_history
+from gpuscaler.control.records.history.inputs import unpacked
+from gpuscaler.control.records.history.keeping import WAITING, Keeper
+from gpuscaler.control.records.history.replaying import replayed
+from gpuscaler.planning.plans import Plan
+
+
+def memory(*, decisions: int = 10, most_bytes: int = 1_000) -> History:
+    return open_history("", decisions=decisions, most_bytes=most_bytes)[0]
+
+
+def made(number: int, size: int = 100) -> Made:
+    return Made(f"d-{number}", float(number), f"decision {number}", Plan(), b"x" * size)
+
+
+def told(number: int, **fields: object) -> Happening:
+    return replace(Happening(float(number), kinds.ORDERED, f"number {number}"), **fields)
+
+
+def test_what_happened_is_found_by_pod_node_and_decision_the_oldest_first() -> None:
+    history = memory()
+    history.add([told(1, pods=("a/x", "a/y"), decision="d-1"), told(2, node="n"), told(3, pods=("a/x",), node="n")], [])
+
+    assert [one.text for one in history.about("pod/a/x")] == ["number 1", "number 3"]
+    assert [one.text for one in history.about("pod/a/y")] == ["number 1"]
+    assert [one.text for one in history.about("node/n")] == ["number 2", "number 3"]
+    assert [one.text for one in history.about("decision/d-1")] == ["number 1"]
+    assert history.about("pod/a/x", most=1) == [told(3, pods=("a/x",), node="n")]
+    assert history.about("pod/nobody/knows") == []
+
+
+def test_only_the_newest_decisions_and_happenings_are_kept() -> None:
+    history = memory(decisions=3)
+    for number in range(50):
+        history.add([told(number, node="n")], [made(number, 1)])
+
+    assert [one.id for one in history.decisions()] == ["d-49", "d-48", "d-47"]
+    assert len(history.recent(most=1_000)) == 3 * EACH
+    assert len(history.about("node/n", most=1_000)) == 3 * EACH
+    assert history.decision("d-1") is None
+
+
+def test_the_inputs_of_old_decisions_go_first_and_it_is_said_why() -> None:
+    history = memory(most_bytes=250)
+    for number in range(4):
+        history.add([], [made(number)])
+
+    assert [one.size for one in history.decisions()] == [100, 100, 0, 0]
+    old = history.decision("d-0", inputs=True)
+    assert old is not None
+    assert old.inputs is None
+    assert old.missing == "the inputs of newer decisions take the 250 bytes that are kept (history.bytes)"
+
+
+def test_inputs_are_only_read_where_they_are_asked_for() -> None:
+    history = memory()
+    history.add([], [made(1)])
+
+    without, with_inputs = history.decision("d-1"), history.decision("d-1", inputs=True)
+    assert without is not None
+    assert with_inputs is not None
+    assert (without.inputs, with_inputs.inputs) == (None, b"x" * 100)
+
+
+def test_its_files_are_for_their_owner_alone_also_where_they_were_not(tmp_path: Path) -> None:
+    path = tmp_path / "history.db"
+    for _ in range(2):
+        history, trouble = open_history(str(tmp_path), decisions=3, most_bytes=1 << 20)
+        assert trouble == ""
+        assert {one.name: oct(one.stat().st_mode & 0o777) for one in tmp_path.iterdir()} == dict.fromkeys(
+            [one.name for one in tmp_path.iterdir()], "0o600"
+        )
+        history.close()
+        path.chmod(0o644)
+
+
+def test_a_file_keeps_it_over_restarts(tmp_path: Path) -> None:
+    first, trouble = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
+    first.add([told(1, node="n")], [made(1)])
+    first.close()
+
+    again, _ = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
+
+    assert trouble == ""
+    assert again.on_disk
+    assert [one.id for one in again.decisions()] == ["d-1"]
+    assert again.about("node/n") == [told(1, node="n")]
+    again.close()
+
+
+@pytest.mark.parametrize("damage", ["garbage", "another form"])
+def test_a_file_that_cannot_be_read_is_put_aside(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / FILE
+    if damage == "garbage":
+        path.write_bytes(b"this is no database" * 100)
+    else:
+        connection = sqlite3.connect(path)
+        connection.execute("PRAGMA user_version = 99")
+        connection.close()
+
+    history, trouble = open_history(str(tmp_path), decisions=10, most_bytes=1_000)
+
+    assert trouble == ""
+    assert history.on_disk
+    assert history.decisions() == []
+    assert (tmp_path / "history.unreadable").exists()
+    history.close()
+
+
+def test_a_folder_that_cannot_be_written_to_leaves_the_history_in_memory_and_says_so(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+
+    history, trouble = open_history(str(tmp_path / "file"), decisions=10, most_bytes=1_000)
+    history.add([told(1)], [])
+
+    assert not history.on_disk
+    assert trouble.startswith(f"history.folder {tmp_path}/file: saw ")
+    assert trouble.endswith("decisions are kept in memory only")
+
+
+async def test_decisions_are_written_a_moment_later_and_can_be_replayed() -> None:
+    keeper = Keeper(memory(most_bytes=1_000_000))
+    running = asyncio.create_task(keeper.run())
+    keeper.happened(told(1, node="n"))
+    keeper.decided(idle())
+    assert keeper.history.decisions() == []
+    await asyncio.sleep(2.0)
+
+    kept = keeper.history.decision("d-1", inputs=True)
+    assert kept is not None
+    assert kept.inputs is not None
+    decision, _ = unpacked(kept.inputs)
+    assert replayed(decision).identical
+    keeper.happened(told(2, node="n"))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert len(keeper.history.about("node/n")) == 2
+
+
+async def test_too_many_decisions_at_once_hold_no_more_pictures_than_a_few() -> None:
+    keeper = Keeper(memory())
+    some = idle()
+    for number in range(WAITING + 3):
+        keeper.decided(Decision(f"d-{number}", some.at, "", some.cluster, some.state, some.policy, some.plan))
+    await keeper.flush()
+
+    assert len(keeper.history.decisions()) == WAITING
+    assert keeper.lost == 3
+
+
+async def test_a_history_that_cannot_be_written_is_told_once_and_counted() -> None:
+    history = memory()
+    keeper = Keeper(history)
+    history.close()
+    with structlog.testing.capture_logs() as logs:
+        for number in range(3):
+            keeper.happened(told(number))
+            await keeper.flush()
+
+    assert keeper.lost == 3
+    assert keeper.trouble.startswith("the history of decisions cannot be written: ")
+    assert [one["event"] for one in logs] == ["decisions could not be kept"]

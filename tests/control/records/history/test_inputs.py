@@ -1,0 +1,232 @@
+"""The inputs of a plan as bytes: nothing is lost, and planning again from them gives the same plan."""
+
+import zlib
+from random import Random
+
+import msgspec
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from tests.control.records.deciding import POLICY, decided, idle
+from tests.control.records.events.test_records import Kept, recorded
+from tests.control.world import luck, pod, world
+from tests.planning.building import NOW, node, pods, spec
+from tests.planning.changing import POLICIES, World
+from tests.soaking import examples
+
+from gpuscaler.control.records.events.records import Decision
+from gpuscaler.control.records.history.inputs import InputsError, unpacked
+from gpuscaler.control.records.history.packing import Packer, packed
+from gpuscaler.control.records.history.replaying import replayed
+from gpuscaler.control.records.history.wire import WirePod
+from gpuscaler.kube.resources import PODS
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pods import Pod
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.planner import plan
+from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
+from gpuscaler.planning.state import State
+from gpuscaler.simulation.cloud.provider import CallFaults
+
+#: The head of inputs that a later version might write.
+NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})
+
+
+@settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(0, 12))
+def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(policy: Policy, seed: int, steps: int) -> None:
+    here = World(Random(seed))
+    for _ in range(steps):
+        here.step()
+    decision = decided(here.cluster, here.state, policy, here.now)
+
+    again, _ = unpacked(packed(decision))
+
+    for home, _ in HOMES.values():
+        assert getattr(again.cluster, home) == getattr(decision.cluster, home)
+    assert again.cluster.pods == decision.cluster.pods
+    assert list(again.cluster.pods) == list(decision.cluster.pods)
+    assert again.cluster.nodes == decision.cluster.nodes
+    assert again.cluster.table.names == decision.cluster.table.names
+    assert again.cluster.warned == decision.cluster.warned
+    assert (again.state, again.policy, again.at, again.plan) == (decision.state, decision.policy, decision.at, decision.plan)
+    assert replayed(again).identical
+    # Pods that no scheduler has tried yet are left alone in a live cluster: plan for them as well.
+    for_all = [plan(one.cluster, one.state, one.policy, one.at) for one in (decision, again)]
+    assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
+
+
+@settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
+@given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(1, 5))
+def test_decisions_that_are_packed_one_after_the_other_lose_as_little(policy: Policy, seed: int, steps: int) -> None:
+    here, packer = World(Random(seed)), Packer()
+    for _ in range(5):
+        for _ in range(steps):
+            here.step()
+        decision = decided(here.cluster, here.state, policy, here.now)
+
+        again, _ = unpacked(packer.packed(decision))
+
+        assert list(again.cluster.pods.items()) == list(decision.cluster.pods.items())
+        assert again.cluster.nodes == decision.cluster.nodes
+        assert replayed(again).identical
+
+
+def streams(data: bytes) -> list[bytes]:
+    """The compressed streams that ``data`` is made of."""
+    found = []
+    while data:
+        decompressor = zlib.decompressobj()
+        decompressor.decompress(data)
+        rest = decompressor.unused_data
+        found.append(data[: len(data) - len(rest)])
+        data = rest
+    return found
+
+
+def test_of_a_large_cluster_only_what_changed_is_written_again() -> None:
+    cluster, packer = Cluster.of((*pods("a", 3000, uid="u"), *(node(f"n{number}") for number in range(9)))), Packer()
+    first = packer.packed(decided(cluster, State(), POLICY, NOW))
+    some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
+    upserts: tuple[Item, ...] = (
+        *(replace(one, phase="Failed") for one in some),
+        *pods("b", 2),
+        node("n3", unschedulable=True),
+        node("n20"),
+    )
+    changed = cluster.apply(Delta(deletes=((Pod, "default/a-5"), (Node, "n6")), upserts=upserts))
+    second = packer.packed(decided(changed, State(), POLICY, NOW))
+    third = packer.packed(decided(changed, State(), POLICY, NOW))
+
+    assert streams(second)[:2] == streams(first)[:2]
+    assert len(streams(second)[2]) < 0.2 * len(streams(first)[1])
+    assert third == second
+    again = unpacked(second)[0].cluster
+    assert list(again.pods.items()) == list(changed.pods.items())
+    assert list(again.nodes.items()) == list(changed.nodes.items())
+    # When much has changed everything is.
+    other = cluster.apply(Delta(upserts=tuple(replace(one, phase="Failed") for one in cluster.pods.values())))
+    fourth = packer.packed(decided(other, State(), POLICY, NOW))
+    assert len(streams(fourth)) == 3
+    assert list(unpacked(fourth)[0].cluster.pods.items()) == list(other.pods.items())
+
+
+def test_many_small_changes_are_written_anew_in_the_end() -> None:
+    cluster, packer = Cluster.of(pods("a", 2000)), Packer()
+    lengths = []
+    for number in range(30):
+        some = [replace(cluster.pods[f"default/a-{place}"], phase=f"phase {number}") for place in range(100, 2000, 40)]
+        cluster = cluster.apply(Delta(upserts=tuple(some), deletes=((Pod, f"default/a-{number}"),)))
+        packed_now = packer.packed(decided(cluster, State(), POLICY, NOW))
+        lengths.append(len(streams(packed_now)))
+
+        assert list(unpacked(packed_now)[0].cluster.pods.items()) == list(cluster.pods.items())
+
+    assert max(lengths) < 30
+    assert lengths != sorted(lengths)
+
+
+def test_pods_in_another_order_are_written_in_it() -> None:
+    cluster, packer = Cluster.of(pods("a", 9)), Packer()
+    packer.packed(decided(cluster, State(), POLICY, NOW))
+    other = Cluster.of(reversed(cluster.pods.values()))
+
+    assert list(unpacked(packer.packed(decided(other, State(), POLICY, NOW)))[0].cluster.pods) == list(other.pods)
+
+
+def test_a_pod_is_written_with_all_its_fields() -> None:
+    assert set(WirePod.__struct_fields__) == set(Pod.__struct_fields__)
+
+
+def test_what_was_set_aside_is_in_the_plan_that_is_made_again() -> None:
+    cluster = Cluster.of(pods("a", 2), [SetAside("Pod x/y", "saw a number, expected a string")])
+
+    again, _ = unpacked(packed(decided(cluster, State(), POLICY, NOW)))
+
+    assert again.cluster.set_aside == cluster.set_aside
+    assert replayed(again).identical
+
+
+def test_pods_share_what_they_shared() -> None:
+    again, _ = unpacked(packed(decided(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
+
+    assert len({id(pod.spec) for pod in again.cluster.pods.values()}) == 1
+
+
+SIZES = """
+region: us-east-1
+min_saving: 0.01
+pools:
+  - name: gpu
+    types: [g5.xlarge, g5.12xlarge, g4dn.xlarge]
+    markets: [spot, on-demand]
+    zones: [us-east-1a, us-east-1b]
+    idle_after: 90s
+"""
+
+
+@pytest.mark.parametrize("seed", range(3))
+async def test_every_decision_of_a_running_controller_is_made_again_to_the_last_bit(seed: int) -> None:
+    dice = luck(seed, "replays")
+    async with world(SIZES, seed=seed, calls=CallFaults(throttled=0.1, lost=0.1)) as here:
+        kept = Kept()
+        recorded(here, kept)
+        await here.sleep(3.0)
+        for number in range(12):
+            body = pod(f"p{number}", dice.choice((1, 1, 2, 4)), {"gpuscaler.io/run-for": f"{dice.randint(60, 400)}s"})
+            await here.user.create(PODS, body, namespace="default")
+            await here.sleep(dice.choice((1.0, 20.0, 60.0)))
+        await here.sleep(900.0)
+
+    assert any(one.plan.machines for one in kept.decisions)
+    assert any(one.plan.removals for one in kept.decisions)
+    for decision in kept.decisions:
+        assert replayed(unpacked(packed(decision))[0]).differences == ()
+
+
+def test_a_plan_that_withheld_removals_is_made_again_without_them() -> None:
+    decision = idle()
+    assert decision.plan.removals
+    withheld = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, without_removals(decision.plan))
+
+    again = replayed(withheld)
+
+    assert again.identical
+    assert again.plan.removals == ()
+    assert REMOVALS_WITHHELD in again.plan.warnings
+
+
+def test_a_plan_that_differs_is_told_entry_by_entry() -> None:
+    decision = idle()
+    other = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, replace(decision.plan, removals=(), gap=0.5))
+
+    differences = replayed(other).differences
+
+    assert any(line.startswith('removals: now and not recorded: {"node":"n1"') for line in differences)
+    assert "gap: recorded 0.5, now 0.0" in differences
+
+
+def test_entries_in_another_order_are_a_difference() -> None:
+    decision = decided(Cluster.of(pods("a", 2, spec(gpus=1), unschedulable=True)), State(), POLICY, NOW)
+    assert len(decision.plan.machines) == 2
+    other = Decision("d", NOW, "", decision.cluster, State(), POLICY, replace(decision.plan, machines=decision.plan.machines[::-1]))
+
+    assert replayed(other).differences == ("machines: the same entries in another order",)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "expected the inputs of a decision"),
+        (b"no zlib at all", "cannot be read"),
+        (packed(idle())[:-20], "end early"),
+        (zlib.compress(b"\x00\x00\x00\x01\xff"), "cannot be read"),
+        (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "of form 9"),
+    ],
+)
+def test_bytes_that_are_no_inputs_are_told_apart(data: bytes, said: str) -> None:
+    with pytest.raises(InputsError, match=said):
+        unpacked(data)

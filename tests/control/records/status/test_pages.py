@@ -1,0 +1,152 @@
+"""The leader's pages over HTTP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import aiohttp
+import pytest
+from tests.control.records.deciding import idle
+from tests.control.records.history.test_history import memory, told
+from tests.control.records.status.test_why import WAITS, latest
+
+from gpuscaler.control.records.events.happening import DECIDED, ORDERED, Happening
+from gpuscaler.control.records.history.inputs import unpacked
+from gpuscaler.control.records.history.keeping import Keeper
+from gpuscaler.control.records.history.replaying import replayed
+from gpuscaler.control.records.status.pages import Pages
+from gpuscaler.control.records.status.reporting import Reporter
+from gpuscaler.control.records.status.status import Process
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.kube.client import Client
+from gpuscaler.planning.plans import Plan, Reason, Unplaced
+from gpuscaler.serving.server import serve
+
+pytestmark = pytest.mark.looptime(False)
+STUCK = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1 has a taint"),)),))
+
+
+def last(*happenings: Happening) -> list[str]:
+    """What the status shows of what happened."""
+    client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
+    reporter = Reporter(
+        client, latest(), namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
+    )
+    for one in happenings:
+        reporter.happened(one)
+    return [one.text for one in asyncio.run(reporter.look()).happened]
+
+
+def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> Happening:
+    return Happening(1.0, DECIDED, f"node n{number} is to be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
+
+
+def test_nodes_that_go_by_one_decision_for_the_same_reason_are_one_line_of_the_status() -> None:
+    gone = [removal(number, seconds=60 + number) for number in range(5)]
+    other = [removal(8, why="its pods fit elsewhere, which saves"), removal(9, decision="d-2")]
+
+    assert last(*gone, *other) == [
+        "each of 5 nodes (n0, n1, n2 and 2 more) is to be removed: idle for 60s",
+        "node n8 is to be removed: its pods fit elsewhere, which saves 60s",
+        "node n9 is to be removed: idle for 60s",
+    ]
+
+
+def test_many_nodes_push_nothing_else_out_of_the_status() -> None:
+    assert last(Happening(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
+
+
+@asynccontextmanager
+async def served(most_bytes: int = 1_000_000, *, leads: bool = True) -> AsyncIterator[tuple[str, Keeper]]:
+    """The pages of a leader that has made a decision and cannot place a pod."""
+    known = latest(WAITS, plan=STUCK)
+    keeper = Keeper(memory(most_bytes=most_bytes))
+    keeper.decided(idle())
+    keeper.happened(told(5, pods=(WAITS.key,), decision="d-1"))
+    client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
+    reporter = Reporter(
+        client, known, namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
+    )
+    server = await serve(Pages(known, keeper, reporter, leading=lambda: leads, now=lambda: 1_000.0).routes(), host="127.0.0.1", port=0)
+    try:
+        yield f"http://127.0.0.1:{server.port}", keeper
+    finally:
+        await server.close()
+
+
+async def get(url: str) -> tuple[int, Any]:
+    async with aiohttp.ClientSession() as session, session.get(url) as answer:
+        kind = answer.headers["Content-Type"]
+        return answer.status, await (answer.json() if "json" in kind else answer.text() if "text" in kind else answer.read())
+
+
+async def test_a_pod_is_explained_with_what_happened() -> None:
+    async with served() as (url, _):
+        status, answer = await get(f"{url}/why/pod/{WAITS.key}")
+
+    assert status == 200
+    assert answer["now"] == ["no machine can be bought for it now:", "  pool gpu: taint: g.1 has a taint"]
+    assert answer["happened"] == [{"about": "ordered", "text": "number 5", "at": 5.0, "decision": "d-1"}]
+
+
+async def test_what_nobody_knows_is_not_found() -> None:
+    async with served() as (url, _):
+        pod, node, decision = [await get(f"{url}/{path}") for path in ("why/pod/x/y", "why/node/n", "decisions/d-9")]
+
+    assert (pod[0], pod[1]["now"]) == (404, ["there is no such pod now"])
+    assert (node[0], node[1]["now"]) == (404, ["there is no such node now"])
+    assert decision == (404, "decision d-9: saw none of that id, expected one that is kept; gpuscaler replay without an id lists them\n")
+
+
+async def test_decisions_are_listed_and_told_one_by_one_with_what_came_of_them() -> None:
+    async with served() as (url, _):
+        listed, one = await get(f"{url}/decisions"), await get(f"{url}/decisions/d-1")
+
+    assert [(entry["id"], entry["size"] > 0) for entry in listed[1]] == [("d-1", True)]
+    assert one[1]["happened"] == ["number 5"]
+    assert one[1]["inputs"] == "/decisions/d-1/inputs"
+    assert one[1]["plan"]["removals"][0]["node"] == "n1"
+
+
+async def test_what_a_decision_was_made_from_gives_the_same_plan_at_home() -> None:
+    async with served() as (url, _):
+        status, data = await get(f"{url}/decisions/d-1/inputs")
+
+    assert status == 200
+    assert replayed(unpacked(data)[0]).identical
+
+
+async def test_inputs_that_are_not_kept_any_more_are_gone_and_it_says_why() -> None:
+    async with served(most_bytes=10) as (url, _):
+        status, text = await get(f"{url}/decisions/d-1/inputs")
+
+    assert status == 410
+    assert text.startswith("decision d-1: the inputs of newer decisions take the 10 bytes")
+
+
+async def test_the_status_is_there_before_it_is_written() -> None:
+    async with served() as (url, _):
+        _, status = await get(f"{url}/status")
+
+    assert status["unplaced"] == 1
+    assert status["leader"]["identity"] == "me"
+
+
+async def test_a_history_that_cannot_be_read_is_no_error_of_the_page() -> None:
+    async with served() as (url, keeper):
+        keeper.history.close()
+        status, text = await get(f"{url}/decisions")
+
+    assert status == 503
+    assert text.startswith("the history of decisions cannot be read: ")
+
+
+async def test_who_does_not_lead_says_so_and_still_has_its_history() -> None:
+    async with served(leads=False) as (url, _):
+        now = [await get(f"{url}/{path}") for path in ("status", f"why/pod/{WAITS.key}", "why/node/n1")]
+        before = await get(f"{url}/decisions")
+
+    assert now == [(503, "this process does not lead; gpuscaler status says who does\n")] * 3
+    assert [one["id"] for one in before[1]] == ["d-1"]

@@ -1,0 +1,120 @@
+"""Removals under way, in status, metrics, Events and answers: what holds them up, and what that costs."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, node, offering, pool
+
+from gpuscaler.cli.status import print_status
+from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.events.telling import of_look, of_outcome
+from gpuscaler.control.records.status.metrics import Gauges
+from gpuscaler.control.records.status.removals import RemovalNow, removals_of, told
+from gpuscaler.control.records.status.status import Process, status_of
+from gpuscaler.control.records.status.why import why_node
+from gpuscaler.kube.requests import RequestMetrics
+from gpuscaler.lifecycle.actions import Checkpoint, Evict
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state.failed_removals import Spared, Sparing
+from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, MARKING, Leaving
+from gpuscaler.planning.state.ledger.ledger import Ledger
+
+G1, G8 = offering("g.1", 1.0), offering("g.8", 6.5, gpus=8)
+POLICY = Policy((pool(G1, G8),))
+HELD = "pod default/web cannot be evicted: the budget"
+
+
+def leaving(name: str = "n1", of: Any = G1, **more: Any) -> Leaving:
+    return Leaving(name, f"i-{name}", of.key, "idle", NOW - 70.0, NOW - 60.0, **{"step": DRAINING, **more})
+
+
+def known(*removals: Leaving, spared: tuple[Spared, ...] = ()) -> Latest:
+    memory = Memory(ledger=Ledger(leaving=removals), spared=Sparing(spared))
+    return Latest(Cluster.of([node("n1", G1)]), memory, policy=POLICY)
+
+
+def test_removals_that_are_held_up_come_first_and_the_dearest_of_them_at_the_top() -> None:
+    given_up = Spared("n4", "i-4", G8.key, "it could not be emptied", NOW + 600.0)
+    found = removals_of(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
+
+    assert [(one.node, one.step, one.dollars_per_hour) for one in found] == [
+        ("n3", "draining", 6.5),
+        ("n4", "given-up", 6.5),
+        ("n2", "draining", 1.0),
+        ("n1", "draining", 1.0),
+    ]
+
+
+def test_a_node_whose_drain_came_to_nothing_is_listed_for_as_long_as_it_is_spared() -> None:
+    latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be emptied", NOW + 90.0),))
+
+    assert [told(one, NOW) for one in removals_of(latest, NOW)] == ["n4 ($6.50/h) stays: it could not be emptied; tried again in 1m30s"]
+    assert removals_of(latest, NOW + 90.0) == ()
+
+
+def test_a_line_says_how_far_it_is_since_when_what_holds_it_up_and_when_the_machine_goes() -> None:
+    one = removals_of(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
+
+    assert told(one, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine goes in 45s [idle]"
+    assert told(RemovalNow("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
+
+
+def test_an_answer_about_a_node_says_when_its_machine_goes() -> None:
+    assert "the machine goes in 45s" in why_node(known(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
+    assert "the machine was to go 5s ago" in why_node(known(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
+
+
+def test_gauges_count_removals_and_add_up_what_is_held_up() -> None:
+    status = status_of(
+        known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD)), Process(), troubles=(), happened=(), now=NOW
+    )
+    gauges = Gauges(status=lambda: status, requests=RequestMetrics(), leading=lambda: True, synced=lambda: True)
+    found = {sample.name: (sample.labels, sample.value) for metric in gauges.collect() for sample in metric.samples}
+
+    assert found["gpuscaler_removals_under_way"] == ({"pool": "main", "step": "draining"}, 3.0)
+    assert found["gpuscaler_held_removals_dollars_per_hour"] == ({"pool": "main"}, 7.5)
+
+
+def happened(before: Leaving | None, after: Leaving | None) -> list[tuple[str, str]]:
+    memory = Memory(ledger=Ledger(leaving=(before,) if before is not None else ()))
+    seen = Look(Memory(ledger=Ledger(leaving=(after,) if after is not None else ())))
+    return [(one.kind, one.text) for one in of_look(memory, seen, Cluster(), {}, NOW)]
+
+
+def test_what_holds_a_removal_up_is_told_once() -> None:
+    held = leaving(detail=HELD)
+
+    assert happened(leaving(), held) == [(kinds.HELD, f"the removal of node n1 waits: {HELD}")]
+    assert happened(held, held) == []
+
+
+def test_a_machine_that_the_cloud_takes_is_told_with_the_time_that_is_left() -> None:
+    taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
+
+    assert happened(None, taken) == [(kinds.DECIDED, "node n1 is to be removed: idle; it goes in 2m; 1 pod to move first")]
+
+
+def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(status_of(known(leaving(detail=HELD)), Process("me", "1"), troubles=(), happened=(), now=NOW), NOW)
+
+    assert f"\nLeaving:\n  n1 ($1.00/h): its pods are being evicted, since 1m: {HELD} [idle]\n" in capsys.readouterr().out
+
+
+def test_a_removal_is_over_when_the_node_is_gone_that_the_cloud_left_behind() -> None:
+    assert happened(leaving(step=CLEARING), None) == [(kinds.REMOVED, "node n1 is gone: idle")]
+
+
+def test_a_pod_is_told_to_save_its_work_and_a_budget_that_holds_is_no_failure() -> None:
+    asked = of_outcome(Outcome(Checkpoint("default/p", "u", "n1", NOW, 300.0)), NOW)
+
+    assert asked is not None
+    assert (asked.kind, asked.pods, asked.text) == (kinds.CHECKPOINT, ("default/p",), "save your work within 5m: node n1 leaves")
+    assert of_outcome(Outcome(Evict("default/p", "u", "n1"), "the budget", budget=True), NOW) is None
+    failed = of_outcome(Outcome(Evict("default/p", "u", "n1"), "no answer"), NOW)
+    assert failed is not None
+    assert failed.kind == kinds.ACTED

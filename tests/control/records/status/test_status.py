@@ -1,0 +1,207 @@
+"""The status of everything, from what is known at a moment."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+from tests.planning.building import NOW, daemon, node, offering, pod, pool, spec
+
+from gpuscaler.cli.status import print_status
+from gpuscaler.control.process.expander import Standing
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.status.reporting import body_of
+from gpuscaler.control.records.status.status import MOST, NAMED, Process, Status, status_of, summary
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.pools import Limits, Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT
+from gpuscaler.model.workloads import Workload
+from gpuscaler.planning.plans import BlockedNode, Plan, Reason, Unplaced
+from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
+from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger
+
+G1 = offering("g.1", 1.0, gpus=1, cpu=4)
+G8 = offering("g.8", 6.5, gpus=8, cpu=32)
+POLICY = Policy((pool(G1, G8),), Limits(gpus=20, machines=None, dollars_per_hour=50.0))
+
+
+def status(*items: Item, aside: tuple[SetAside, ...] = (), plan: Plan | None = None, **memory: Any) -> Status:
+    latest = Latest(Cluster.of(items, aside), Memory(**memory), plan or Plan(), POLICY, NOW, NOW)
+    return status_of(latest, Process("me"), troubles=(), happened=(), now=NOW)
+
+
+def machine(name: str, of: Any = G8, **fields: Any) -> Coming:
+    return Coming(**{"id": name, "order": "t", "offerings": (of.key,), "price": of.price, "asked": NOW - 30, **fields})
+
+
+def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
+    closed = machine("m1", node="n3", instance="i-3", offering=G8.key, granted=NOW - 20)
+    book = Ledger(coming=(closed, machine("m2", G1)), leaving=(Leaving("n2", "i-2", G1.key, "idle", NOW, NOW),))
+    found = status(node("n1", G8), node("n2", G1), node("n3", G8), pod("a", spec(gpus=3), on="n1"), ledger=book)
+
+    (one,) = found.pools
+    assert (one.machines, one.coming, one.leaving) == (2, 2, 1)
+    assert (one.gpus, one.used) == (9, 3)
+    assert one.dollars_per_hour == 7.5
+    assert [(kind.instance_type, kind.state, kind.machines) for kind in found.kinds] == [
+        ("g.1", "coming", 1),
+        ("g.1", "leaving", 1),
+        ("g.8", "coming", 1),
+        ("g.8", "open", 1),
+    ]
+
+
+def test_nodes_of_no_pool_are_nodes_and_no_machines() -> None:
+    found = status(node("other", G8, labels={"gpuscaler.io/pool": "someone-elses"}))
+
+    assert (found.nodes, found.pools[0].machines, found.kinds) == (1, 0, ())
+
+
+def test_limits_count_what_is_on_its_way() -> None:
+    found = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
+
+    assert {one.name: (one.used, one.most) for one in found.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
+
+
+def test_a_breaker_says_until_when() -> None:
+    target = Target("", "spot", ("g.1",), "z1")
+    found = status(breakers=Breakers((Breaker(target, "capacity", 2, NOW - 60, NOW - 10, NOW + 100, detail="none left"),)))
+
+    (one,) = found.breakers
+    assert (one.target, one.cause, one.open, one.until) == ("spot g.1 z1", "capacity", True, NOW + 100)
+    assert "none left" in one.text
+
+
+def test_pods_that_wait_for_the_same_reason_are_one_entry_with_a_few_names() -> None:
+    why = (Reason("gpu", "resource", "too large"),)
+    plan = Plan(unplaced=tuple(Unplaced(f"default/p{number:02}", why) for number in range(12)))
+    (one,) = status(plan=plan).waiting
+
+    assert (one.count, one.reason) == (12, "pool gpu: too large")
+    assert one.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
+
+
+def test_lists_are_bounded_and_counts_are_of_all() -> None:
+    plan = Plan(
+        unplaced=tuple(Unplaced(f"default/p{number}", (Reason("gpu", "taint", f"{number} " + "é" * 900),)) for number in range(500))
+    )
+    found = status(plan=plan, aside=tuple(SetAside(f"Pod default/odd-{number}", "saw nothing") for number in range(500)))
+
+    assert (found.unplaced, len(found.waiting)) == (500, MOST)
+    assert (found.set_aside_count, len(found.set_aside)) == (500, MOST)
+    assert len(msgspec.json.encode(body_of(found, "kube-system"))) < 100_000
+
+
+def test_nodes_with_the_same_finding_are_one_warning() -> None:
+    seven = {**G8.allocatable, "nvidia.com/gpu": 7}
+    (warning,) = status(*(node(f"n{number}", G8, allocatable=seven) for number in range(5))).warnings
+
+    assert warning.startswith("5 nodes, n0, n1, n2 and 2 more show 7 of 8 nvidia.com/gpu that a g.8 has; plans go by what is shown;")
+
+
+def test_nodes_that_a_taint_keeps_closed_for_the_same_reason_are_one_warning() -> None:
+    closed = [node(f"n{number}", G8, taints=(Taint(ARRIVING_TAINT),), created=NOW - 3600.0) for number in range(3)]
+    (warning,) = status(*closed).warnings
+
+    assert warning.startswith(f"3 nodes, n0, n1, n2 are closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes")
+
+
+def test_what_holds_machines_is_one_line_with_how_many_and_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+    stays = (
+        BlockedNode("n1", "job", "pod default/a belongs to a running Job and states no restart cost"),
+        BlockedNode("n2", "job", "pod default/b belongs to a running Job and states no restart cost"),
+        BlockedNode("n3", "pdb", "budget default/web allows no eviction"),
+        BlockedNode("n4", "in-use", "pod default/c fits on no other node"),
+        BlockedNode("other", "not-listed", "it is somebody else's"),
+    )
+    found = status(node("n1", G8), node("n2", G8), node("n3", G1), node("n4", G1), node("other", G8), plan=Plan(blocked_nodes=stays))
+    print_status(found, NOW)
+
+    assert [(one.blocker, one.machines, one.dollars_per_hour, one.node) for one in found.held] == [
+        ("job", 2, 13.0, "n1"),
+        ("pdb", 1, 1.0, "n3"),
+    ]
+    assert (
+        "\nHeld: 2 machines ($13.00/h) by Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving; "
+        "1 machine ($1.00/h) by PodDisruptionBudgets. gpuscaler why node n1 names the object.\n"
+    ) in capsys.readouterr().out
+
+
+def test_where_nothing_holds_a_machine_there_is_no_line_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    print_status(status(node("n1", G1), plan=Plan(blocked_nodes=(BlockedNode("n1", "in-use", "pods run on it"),))), NOW)
+
+    assert "Held" not in capsys.readouterr().out
+
+
+def test_the_status_says_which_priorities_hold_and_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+    latest = Latest(policy=POLICY, priorities=lambda: Standing("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",)))
+    print_status(status_of(latest, Process("me"), troubles=(), happened=(), now=NOW), NOW)
+    said = capsys.readouterr().out
+
+    assert "\nPriorities: the ConfigMap is in force: 9: gpu.\n" in said
+    assert "\nWarnings:\n  its pattern 5: x matches no pool\n" in said
+
+
+def test_the_summary_is_a_line_for_people() -> None:
+    found = status(node("n1", G8), pod("a", spec(gpus=3), on="n1"), ledger=Ledger(coming=(machine("m1", pods=("default/b",)),)))
+
+    assert summary(found) == (
+        "1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for machines on their way"
+    )
+
+
+EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
+
+
+def exporter(**labels: str) -> Workload:
+    """A DaemonSet of the chart, meant for nodes with these labels."""
+    return replace(daemon("exporter", spec(node_selector=tuple(labels.items()))), template_labels=LabelSet(EXPORTER))
+
+
+def test_gpus_that_no_exporter_is_meant_for_are_told_with_their_nodes() -> None:
+    known, unknown = node("n1", G8, labels={"gpu": "yes"}), node("n2", G8)
+    paused = node("n3", G8, labels={"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"})
+    plain = node("n4", offering("c.1", 0.1, gpus=0))
+    (said,) = status(known, unknown, paused, plain, exporter(gpu="yes")).warnings
+
+    assert said.startswith("DaemonSet default/exporter matches 1 of 2 nodes with NVIDIA GPUs, and not node n2: saw none of the labels")
+    assert status(known, plain, paused, exporter(gpu="yes")).warnings == ()
+    # Without an exporter nothing is measured on purpose, and another one may be meant for what the first is not.
+    assert status(known, unknown).warnings == ()
+    assert status(known, unknown, exporter(gpu="yes"), replace(exporter(), name="other")).warnings == ()
+
+
+def test_a_leader_on_a_node_with_gpus_is_told() -> None:
+    def warnings(on: str) -> tuple[str, ...]:
+        own = pod("gpuscaler-0", spec(cpu=1), on=on)
+        items = (node("gpu", G8), node("plain", offering("c.1", 0.1, gpus=0)), own)
+        latest = Latest(Cluster.of(items), Memory(), Plan(), POLICY, NOW, NOW)
+        leader = Process("me", pod="gpuscaler-0", namespace="default")
+        return status_of(latest, leader, troubles=(), happened=(), now=NOW).warnings
+
+    (said,) = warnings("gpu")
+    assert said.startswith("pod default/gpuscaler-0, which leads, runs on node gpu, which has GPUs")
+    assert warnings("plain") == warnings("gone") == ()
+
+
+def test_machines_are_listed_by_type_and_the_leader_says_when_it_planned_and_where_its_pages_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    pages = {"pod": "leader", "namespace": "gpu", "port": 8081, "address": "127.0.0.1"}
+    found = status(node("n1", G8), node("n2", G8), node("n3", G1), ledger=Ledger(coming=(machine("m1"),)))
+    told = replace(found, looked_at=NOW - 3.0, planned_at=NOW - 60.0, leader=Process("me", **pages))  # type: ignore[arg-type]
+    print_status(told, NOW)
+    print_status(replace(told, planned_at=0.0, leader=Process("me", host="h", port=1, address="::1")), NOW)
+    said = capsys.readouterr().out
+
+    assert (
+        "\nIt looked at the cluster 3s ago and saw 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n"
+        in said
+    )
+    assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in said
+    assert f"\nMachines:\n  {found.kinds[0].pool}: " in said
+    assert {f"{one.machines} x {one.market} {one.instance_type} {one.state}" in said for one in found.kinds} == {True}

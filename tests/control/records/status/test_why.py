@@ -1,0 +1,221 @@
+"""Why a pod waits, and why a node stays or goes, in sentences."""
+
+from typing import Any
+
+import pytest
+from tests.planning.building import NOW, node, offering, pod, pool, spec
+
+from gpuscaler.control.records.events import happening as kinds
+from gpuscaler.control.records.events.happening import Happening
+from gpuscaler.control.records.events.latest import Latest
+from gpuscaler.control.records.events.records import Records
+from gpuscaler.control.records.status.why import why_node, why_pod
+from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.pods import Owner
+from gpuscaler.model.pools import Policy
+from gpuscaler.model.taints import Taint
+from gpuscaler.planning.planner import plan as make_plan
+from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
+from gpuscaler.planning.state import State
+from gpuscaler.planning.state.boot_times import Boots, Kind
+from gpuscaler.planning.state.idle_clocks import IdleClocks
+from gpuscaler.planning.state.ledger.entries import Eviction
+from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
+
+G1 = offering("g.1", 1.0, gpus=1, cpu=4)
+POLICY = Policy((pool(G1),))
+#: Machines of that kind were ready after a minute, each time.
+SEEN = Boots((Kind(G1.pool, "g.1", (50.0, 50.0), (10.0, 10.0)),))
+WAITS = pod("a", spec(gpus=1))
+
+
+def latest(*items: Item, book: Ledger | None = None, plan: Plan | None = None, idle: float | None = None) -> Latest:
+    clocks = IdleClocks({"n1": NOW - idle}) if idle is not None else IdleClocks()
+    memory = Memory(ledger=book or Ledger(), boots=SEEN, clocks=clocks)
+    return Latest(Cluster.of(items), memory, plan or Plan(), POLICY, NOW, NOW)
+
+
+def machine(**fields: object) -> Coming:
+    made = {"id": "m", "order": "t", "offerings": (G1.key,), "price": 1.0, "asked": NOW - 30, "pods": (WAITS.key,)}
+    return Coming(**{**made, **fields})  # type: ignore[arg-type]  # a few fields of many
+
+
+def pod_lines(known: Latest, key: str = WAITS.key) -> tuple[str, ...]:
+    return why_pod(known, key, [], NOW).now
+
+
+def node_lines(known: Latest, name: str = "n1") -> tuple[str, ...]:
+    return why_node(known, name, [], NOW).now
+
+
+def test_a_pod_whose_machine_is_asked_for_is_told_so_and_how_long_such_machines_take() -> None:
+    (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
+
+    assert line == f"g.1 {G1.market} in {G1.zone} was asked for 30s ago; it takes about 1m from its grant; $1.00/h"
+
+
+def test_of_a_machine_that_is_ready_it_is_told_why_it_is_still_closed() -> None:
+    shut = node("n1", G1, taints=(Taint("gpuscaler.io/arriving"),))
+    ready = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n1", registered=NOW - 30, ready=NOW - 1)
+    sent = Ledger(coming=(ready,), promises=(Promise("n1", G1.key, (WAITS.key,), NOW - 1, nominated=NOW - 1, sent=(WAITS.key,)),))
+    why = "is ready as node n1 and is still closed: the binding of pod default/a was sent and does not show yet"
+
+    assert any(why in line for line in node_lines(latest(WAITS, shut, book=sent)))
+    assert any(why in line for line in pod_lines(latest(WAITS, shut, book=sent)))
+    kept = Ledger(promises=sent.promises)
+    assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, book=kept)))
+
+
+def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:
+    granted = machine(instance="i-1", offering=G1.key, granted=NOW - 20)
+    late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n9", registered=NOW - 10)
+
+    assert "was granted; it should be ready in about 40s" in pod_lines(latest(WAITS, book=Ledger(coming=(granted,))))[0]
+    assert "is node n9, and not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, book=Ledger(coming=(late,))))[0]
+
+
+def test_a_pod_that_a_node_was_opened_for_is_told_which() -> None:
+    promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
+
+    assert pod_lines(latest(WAITS, book=promised)) == ("node n1 is promised to it: it is open, and the scheduler is awaited",)
+
+
+def test_a_pod_that_was_promised_a_node_is_not_said_to_be_left_alone() -> None:
+    promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
+    ignored = Plan(ignored=(Ignored(WAITS.key, "nominated to node n1"),))
+
+    assert pod_lines(latest(WAITS, book=promised, plan=ignored)) == ("node n1 is promised to it: it is open, and the scheduler is awaited",)
+
+
+def test_a_pod_that_nothing_can_be_bought_for_is_told_why_pool_by_pool() -> None:
+    plan = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1: it has a taint"), Reason("cpu", "resource", "no GPU"))),))
+
+    assert pod_lines(latest(WAITS, plan=plan)) == (
+        "no machine can be bought for it now:",
+        "  pool gpu: taint: g.1: it has a taint",
+        "  pool cpu: resource: no GPU",
+    )
+
+
+def test_a_pod_that_is_left_alone_or_fits_somewhere_is_told_so() -> None:
+    ignored = Plan(ignored=(Ignored(WAITS.key, "it has scheduling gates"),))
+    fits = Plan(placements=(Placement(WAITS.key, "n1"),))
+
+    assert pod_lines(latest(WAITS, plan=ignored)) == ("it is left alone: it has scheduling gates",)
+    assert pod_lines(latest(WAITS, plan=fits)) == ("it fits on node n1; the scheduler will bind it",)
+
+
+def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
+    runs = pod("a", spec(gpus=1), on="n1")
+    leaving = Ledger(leaving=(Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
+
+    assert pod_lines(latest(runs)) == ("it is on node n1",)
+    assert pod_lines(latest(runs, book=leaving)) == ("it is on node n1, which is leaving: idle for 10m",)
+
+
+@pytest.mark.parametrize(
+    ("eviction", "more", "line"),
+    [
+        (
+            {"signalled": NOW - 20.0},
+            {"options": {"grace": 300.0}},
+            "it was asked 20s ago to save its work, and has 4m40s more (gpuscaler.io/grace)",
+        ),
+        (
+            {"tries": 2, "again": NOW + 7.0, "why": "budget web needs 1"},
+            {},
+            "it could not be evicted, 2 times: budget web needs 1; tried again in 7s",
+        ),
+        ({"tries": 1}, {"deleted": NOW + 25.0}, "it was told to end; its time is over in 25s"),
+        ({"tries": 1}, {"deleted": NOW - 5.0}, "it was told to end and is overdue"),
+    ],
+)
+def test_a_pod_on_a_node_that_leaves_is_told_how_far_its_eviction_is(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
+    known = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="somebody else's"))
+    leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=known)
+
+    found = pod_lines(latest(pod("a", spec(gpus=1), on="n1", uid="u-a", **more), book=Ledger(leaving=(leaving,))))
+    assert found == ("it is on node n1, which is leaving: idle for 10m", line)
+
+
+def test_a_pod_nobody_knows_is_unknown_unless_something_is_remembered_of_it() -> None:
+    happened = [Happening(NOW - 60, kinds.ORDERED, "g.1 ordered", pods=("x/y",), decision="d-7")]
+
+    assert not why_pod(latest(), "x/y", [], NOW).known
+    remembered = why_pod(latest(), "x/y", happened, NOW)
+    assert remembered.known
+    assert remembered.now == ("there is no such pod now",)
+    assert [(one.about, one.text, one.at, one.decision) for one in remembered.happened] == [("ordered", "g.1 ordered", NOW - 60, "d-7")]
+
+
+def test_a_node_that_stays_says_what_blocks_it_and_who_runs_there() -> None:
+    plan = Plan(blocked_nodes=(BlockedNode("n1", "restart-cost", "pod default/a would lose its work"),))
+
+    assert node_lines(latest(node("n1", G1), pod("a", spec(gpus=1), on="n1"), plan=plan)) == (
+        f"it is g.1 {G1.market} in {G1.zone} at $1.00/h of pool {G1.pool}",
+        "it stays: restart-cost: pod default/a would lose its work",
+        "1 pod runs there: default/a",
+    )
+
+
+def test_a_busy_node_says_what_the_last_plan_found_that_asked_whether_its_pods_fit_elsewhere() -> None:
+    cluster = Cluster.of([node("n1", G1), pod("a", spec(gpus=1), on="n1", ready=True, options={"disruption": "allow"})])
+    records = Records()
+    stays: list[str] = []
+    for at, asks in ((0.0, False), (10.0, True), (50.0, False)):
+        state = State(consolidating=asks)
+        records.planned(make_plan(cluster, state, POLICY, NOW + at), cluster, state, POLICY, NOW + at)
+        stays += [line for line in why_node(records.latest, "n1", [], NOW + at).now if line.startswith("it stays")]
+
+    found = "it stays: in-use: pod default/a fits on no other node: there is no other open node"
+    assert stays == [
+        "it stays: in-use: pods run on it; whether they fit elsewhere was not examined yet, which is done about once a minute",
+        found,
+        f"{found} (found 40s ago)",
+    ]
+
+
+def test_a_node_that_idles_says_for_how_long_daemons_apart() -> None:
+    daemon = pod("log", spec(cpu=1), on="n1", owner=Owner("DaemonSet", "log", "u"))
+
+    assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == ("nothing runs there but what leaves with it, since 2m05s",)
+
+
+def test_a_node_that_leaves_says_why_and_how_far_it_is() -> None:
+    leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
+
+    assert node_lines(latest(node("n1", G1), book=Ledger(leaving=(leaving,))))[:2] == (
+        "it is being removed since 1m10s: idle for 10m",
+        "its pods are being evicted: a budget allows none",
+    )
+
+
+def test_a_node_of_no_pool_is_never_removed_and_says_so() -> None:
+    foreign = node("other", G1, labels={"gpuscaler.io/pool": "someone-elses"})
+
+    assert node_lines(latest(foreign), "other") == ("it belongs to no pool of the settings: it is never removed",)
+
+
+def test_a_node_that_looks_like_ours_and_is_on_no_list_says_so_and_shows_no_price() -> None:
+    known = latest(node("other", G1, provider_id="aws:///z1/i-9"))
+    known.unlisted = frozenset({"other"})
+
+    assert node_lines(known, "other") == (
+        "it is not a machine of any pool here: the cloud does not list aws:///z1/i-9; it is never removed",
+    )
+
+
+def test_a_machine_that_is_no_node_yet_is_found_by_its_id() -> None:
+    granted = Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 20),))
+
+    answer = why_node(latest(book=granted), "i-1", [], NOW)
+
+    assert answer.known
+    assert answer.now[0].endswith("was granted; it should be ready in about 40s; $1.00/h, bought for 1 pod")
+
+
+def test_nothing_is_known_of_a_node_that_never_was() -> None:
+    answer = why_node(latest(), "nobody", [], NOW)
+
+    assert (answer.known, answer.now) == (False, ("there is no such node now",))
