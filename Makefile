@@ -118,7 +118,7 @@ audit: $(READY) $(TOOLS)/.ready ## workflows that are unsafe, locked packages th
 	@$(WITH_TOOLS) $(BIN)/python -m tools.audit $(if $(filter no,$(ADVISORIES)),--no-advisories)
 
 soak: $(READY) ## RUNS=10000 schedules of faults and restarts against the controller, a tenth as many deaths, an eighth as many of two leaders, and as many of others who change a group, a hundredth of hostile workloads, and a four hundredth of whole worlds of AWS; SEED=1
-	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/test_withdrawing.py tests/control/test_aws_random.py tests/control/test_aws_balance_random.py tests/hostile/test_random.py
+	@SOAK_RUNS=$(RUNS) SOAK_SEED=$(SEED) $(BIN)/python -m pytest -q -n 2 --dist worksteal tests/control/test_invariants.py tests/control/test_restarts.py tests/control/test_leadership.py tests/clouds/aws/buying/test_withdrawing.py tests/control/test_aws_random.py tests/control/test_aws_balance_random.py tests/hostile/test_random.py
 
 properties: $(READY) ## try EXAMPLES=10 times as many random examples of each property as are written beside it
 	@EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -q -n 2 --dist worksteal -m "hypothesis and not conformance and not charts and not e2e"

@@ -12,9 +12,9 @@ from random import Random
 
 from benchmarks import aws_failover, aws_markets, aws_notices, aws_schedules
 from benchmarks.figures import Figure
-from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.discovery import Discovery
-from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.discovery.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.regions import Scope
 
 GROUPS, ANSWER = 500, 0.1
 REGIONS = ("us-east-1", "us-east-2", "us-west-2", "eu-west-1")

@@ -15,7 +15,7 @@ from msgspec import Struct
 from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import in_virtual_time
-from gpuscaler.clouds.aws.inbox import Counts
+from gpuscaler.clouds.aws.machines.inbox import Counts
 from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.ec2.instances import private_name

@@ -5,7 +5,7 @@ The model of a group, and what it leaves out because it cannot be told apart, is
 
 from collections.abc import Iterator
 
-from tests.clouds.aws.test_withdrawing import schedule
+from tests.clouds.aws.buying.test_withdrawing import schedule
 
 from benchmarks.figures import Figure
 

@@ -13,10 +13,10 @@ import msgspec
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, Notes, pod
 
-from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.discovery.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
-from gpuscaler.clouds.aws.regions import Scope
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.store import MemoryStore

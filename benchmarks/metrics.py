@@ -28,9 +28,9 @@ from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.exporter.footprint import footprint
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.direct import ExporterSource, Scraping
-from gpuscaler.metrics.evaluating import Timing
-from gpuscaler.metrics.objects import Objects
+from gpuscaler.metrics.sources.direct import ExporterSource, Scraping
+from gpuscaler.metrics.sources.evaluating import Timing
+from gpuscaler.metrics.sources.objects import Objects
 from gpuscaler.model.selector_text import parse_selector
 
 RULES = """

@@ -8,7 +8,7 @@ import yaml
 from tests.charts.rendering import Object, merged, refusal, render
 
 from gpuscaler.cli import metrics as cli
-from gpuscaler.metrics.command_settings import parse
+from gpuscaler.metrics.command.settings import parse
 from gpuscaler.metrics.rules.reading import read
 
 pytestmark = pytest.mark.charts

@@ -192,7 +192,7 @@ def test_where_no_group_speaks_of_the_cluster_the_tags_are_named_that_would(aske
 
 
 def test_an_endpoint_that_does_not_answer_exits_3(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr("gpuscaler.clouds.aws.calls.FIRST_WAIT", 0.001)
+    monkeypatch.setattr("gpuscaler.clouds.aws.api.calls.FIRST_WAIT", 0.001)
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
     file = tmp_path / "elsewhere.yaml"

@@ -13,7 +13,7 @@ from tests.clouds.aws.accounts import CLUSTER, DISCOVERED, MODELS, Session
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, QUICK, pod
 
-from gpuscaler.clouds.aws.calls import Calls
+from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.control.process import aws
 from gpuscaler.control.process.running import Made, Place, Running
 from gpuscaler.control.process.settings_file import SettingsFile

@@ -12,7 +12,7 @@ from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.aws_stage import Stage, aws_stage
 from tests.docs.test_examples import blocks
 
-from gpuscaler.clouds.aws.user_data import kubelet_of
+from gpuscaler.clouds.aws.templates.user_data import kubelet_of
 from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.model.taints import Taint
 

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from aiohttp import web
 from tests.cli.test_cluster import reaching, running
-from tests.metrics.test_command_service import World, listening
+from tests.metrics.command.test_service import World, listening
 
 from gpuscaler.embedded.apiserver.kinds import BY_NAME
 from gpuscaler.kube.client import Client

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.clouds.aws import causes
+from gpuscaler.clouds.aws.api import causes
 from gpuscaler.embedded.aws.ec2.hardware import Trouble
 from gpuscaler.kube.resources import EVENTS
 from gpuscaler.planning.state.breakers import Breakers, step

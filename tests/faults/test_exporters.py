@@ -2,7 +2,7 @@
 
 import pytest
 import structlog
-from tests.metrics.test_direct import APART, becomes, duty, eventually, page, scraped, telling
+from tests.metrics.sources.test_direct import APART, becomes, duty, eventually, page, scraped, telling
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -7,7 +7,7 @@ import pytest
 from tests.control.replicas import Replica
 from tests.faults.kit import faulty, refusing, replicated, status
 
-from gpuscaler.clouds.aws.causes import verdict
+from gpuscaler.clouds.aws.api.causes import verdict
 from gpuscaler.clouds.protocol import Refusal
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.

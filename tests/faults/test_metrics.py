@@ -10,10 +10,10 @@ from tests.metrics.building import Serving, pod, serving
 from tests.metrics.prometheus_double import PrometheusDouble
 
 from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.documents.statuses import Failure
 from gpuscaler.metrics.api.paths import read
-from gpuscaler.metrics.api.statuses import Failure
-from gpuscaler.metrics.prometheus import PrometheusAway
 from gpuscaler.metrics.rules.builtin import builtin
+from gpuscaler.metrics.sources.prometheus import PrometheusAway
 from gpuscaler.model.quantities import parse_milli
 from gpuscaler.simulation.horizontal.history import History
 from gpuscaler.simulation.horizontal.reading import read_autoscaler

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from tests.metrics.building import pod
-from tests.metrics.test_direct import APART, becomes, duty, exporter, is_not_asked, on, page, scraped
+from tests.metrics.sources.test_direct import APART, becomes, duty, exporter, is_not_asked, on, page, scraped
 from tests.serving.test_listening import closed, connected, made_by, probe, secured, served, until
 
 from gpuscaler.serving.connections import Bounds

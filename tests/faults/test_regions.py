@@ -7,9 +7,9 @@ import pytest
 from tests.clouds.aws.accounts import CLUSTER, Aws, reasons
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.discovery import Discovery
-from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.discovery.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.embedded.aws.ec2 import instance_types
 
 EVERYWHERE = instance_types.in_region

@@ -5,8 +5,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from tests.clouds.aws.machines.test_inbox import drain, machines, send, shop, warning
 from tests.clouds.aws.providers import Shop
-from tests.clouds.aws.test_inbox import drain, machines, send, shop, warning
 from tests.control.world import World
 from tests.faults.kit import bought, faulty, recorded
 from tests.hostile.workloads import (

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 from tests.control.world import World
 from tests.faults.kit import all_bound, faulty, status
 
-from gpuscaler.clouds.aws.buying import launched_as
+from gpuscaler.clouds.aws.buying.buying import launched_as
 from gpuscaler.clouds.protocol import Bought, Order
 from gpuscaler.model.instances import Instance, Inventory
 

@@ -7,7 +7,7 @@ import pytest
 from tests.kube.doubles import answer, refusal
 from tests.kube.test_client import asked, client
 
-from gpuscaler.clouds.aws.calls import MissingError
+from gpuscaler.clouds.aws.api.calls import MissingError
 from gpuscaler.control.process import aws
 from gpuscaler.control.process.running import Place, UnusableError
 from gpuscaler.kube.services import by_address

@@ -12,11 +12,11 @@ from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.discovering import Discoverer, Looks
-from gpuscaler.metrics.evaluating import Evaluator, Timing
-from gpuscaler.metrics.objects import Objects
 from gpuscaler.metrics.rules.reading import RuleSet, read
-from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
+from gpuscaler.metrics.sources.objects import Objects
+from gpuscaler.metrics.sources.source import PrometheusSource
 
 #: Of Alibaba Cloud's write-up (2018), with a rule whose query cannot be asked of all objects at once, and an external one.
 RULES = """

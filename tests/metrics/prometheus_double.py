@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from gpuscaler.metrics.prometheus import PrometheusError, QueryRefused, Sample
+from gpuscaler.metrics.sources.prometheus import PrometheusError, QueryRefused, Sample
 
 EPOCH = 1_780_000_000.0
 #: Prometheus looks back so far for the last sample of a series.

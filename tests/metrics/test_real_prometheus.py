@@ -19,14 +19,14 @@ from tests.metrics.real_prometheus import PATIENCE, RealPrometheus, binary, real
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
-from gpuscaler.metrics.discovering import Discoverer, Looks
-from gpuscaler.metrics.evaluating import Evaluator, Timing
-from gpuscaler.metrics.objects import Objects
-from gpuscaler.metrics.prometheus import Prometheus, QueryRefused, access_of, server_of
 from gpuscaler.metrics.rules.builtin import builtin
 from gpuscaler.metrics.rules.reading import RuleSet, read
-from gpuscaler.metrics.source import PrometheusSource
-from gpuscaler.metrics.values import Unavailable, UnknownMetric, Value
+from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
+from gpuscaler.metrics.sources.objects import Objects
+from gpuscaler.metrics.sources.prometheus import Prometheus, QueryRefused, access_of, server_of
+from gpuscaler.metrics.sources.source import PrometheusSource
+from gpuscaler.metrics.sources.values import Unavailable, UnknownMetric, Value
 from gpuscaler.model.quantities import parse_milli
 from gpuscaler.model.selector_text import parse_selector
 

@@ -16,21 +16,21 @@ from typing import Any
 import pytest
 from aiohttp import web
 from tests.metrics.building import pod
+from tests.metrics.command.test_service import listening
 from tests.metrics.real_prometheus import PATIENCE, binary, real_prometheus
-from tests.metrics.test_command_service import listening
 
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.documents.statuses import Failure
 from gpuscaler.metrics.api.paths import read as read_path
-from gpuscaler.metrics.api.statuses import Failure
-from gpuscaler.metrics.discovering import Discoverer, Looks
-from gpuscaler.metrics.evaluating import Evaluator, Timing
-from gpuscaler.metrics.objects import Objects
-from gpuscaler.metrics.prometheus import Prometheus, access_of, server_of
 from gpuscaler.metrics.rules.reading import read
-from gpuscaler.metrics.source import PrometheusSource
+from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
+from gpuscaler.metrics.sources.objects import Objects
+from gpuscaler.metrics.sources.prometheus import Prometheus, access_of, server_of
+from gpuscaler.metrics.sources.source import PrometheusSource
 
 pytestmark = pytest.mark.looptime(False)  # real processes take real time
 

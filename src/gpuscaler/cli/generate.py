@@ -46,7 +46,7 @@ def generate(ctx: click.Context, *, profile: str, jobs: int, days: int, seed: in
 @click.option("--partition", type=click.Choice(["aws", "aws-cn", "aws-us-gov"]), default="aws", show_default=True, help="The part of AWS.")
 def iam(*, cluster: str, queue: str, node_role: str, read_only: bool, partition: str) -> None:
     """Write the IAM policy that gpuscaler needs for one cluster to standard output."""
-    from gpuscaler.clouds.aws.iam import policy
+    from gpuscaler.clouds.aws.discovery.iam import policy
 
     if not _CLUSTER.fullmatch(cluster):
         raise click.BadParameter(f"saw {cluster!r}, expected letters, digits, '-', '_' and '.'", param_hint="--cluster")

@@ -17,8 +17,8 @@ from gpuscaler.cli.ending import until_terminated
 from gpuscaler.cli.reaching import find
 
 if TYPE_CHECKING:
-    from gpuscaler.metrics.command import Options
-    from gpuscaler.metrics.command_service import MetricsService
+    from gpuscaler.metrics.command.command import Options
+    from gpuscaler.metrics.command.service import MetricsService
 
 F = TypeVar("F", bound=Callable[..., Any])
 _FILE = click.Path(path_type=Path)
@@ -28,7 +28,7 @@ class AdapterCommand(click.Command):
     """Takes every flag that prometheus-adapter takes, and says which of them mean nothing here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        from gpuscaler.metrics.command import FlagError, without_ignored
+        from gpuscaler.metrics.command.command import FlagError, without_ignored
 
         switches = frozenset(
             option.removeprefix("--") for one in self.params if isinstance(one, click.Option) and one.is_flag for option in one.opts
@@ -127,7 +127,7 @@ _SERVING = _options(
 def metrics(**told: Any) -> None:
     """Serve custom.metrics.k8s.io and external.metrics.k8s.io to the HorizontalPodAutoscaler, until it is stopped."""
     from gpuscaler.kube.errors import AccessError
-    from gpuscaler.metrics.command import FlagError
+    from gpuscaler.metrics.command.command import FlagError
     from gpuscaler.serving.logs import lines_to
     from gpuscaler.serving.tls import CertificateError
     from gpuscaler.settings.errors import SettingsError
@@ -148,8 +148,8 @@ def metrics(**told: Any) -> None:
 def _parsed(told: dict[str, Any]) -> "Options":
     """The flags as they are used. Raises FlagError and SettingsError."""
     from gpuscaler.kube.reviews import Ttl
-    from gpuscaler.metrics.command import Options, TrustFlags, header, header_file, seconds, split
-    from gpuscaler.metrics.command_settings import MetricsSettings, load
+    from gpuscaler.metrics.command.command import Options, TrustFlags, header, header_file, seconds, split
+    from gpuscaler.metrics.command.settings import MetricsSettings, load
 
     relist = seconds("--metrics-relist-interval", told["metrics_relist_interval"])
     age = seconds("--metrics-max-age", told["metrics_max_age"]) if told["metrics_max_age"] else relist
@@ -205,8 +205,8 @@ def _parsed(told: dict[str, Any]) -> "Options":
 
 
 def _service(options: "Options") -> "MetricsService":
-    from gpuscaler.metrics.command_rules import RulesFile
-    from gpuscaler.metrics.command_service import Accesses, Clocks, MetricsService
+    from gpuscaler.metrics.command.rules import RulesFile
+    from gpuscaler.metrics.command.service import Accesses, Clocks, MetricsService
 
     options.check()
     rules = RulesFile(options.rules)

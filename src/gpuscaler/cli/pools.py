@@ -13,7 +13,7 @@ import click
 from gpuscaler.cli.reaching import FORBIDDEN, UNREACHABLE, access_options
 
 if TYPE_CHECKING:
-    from gpuscaler.clouds.aws.discovery import Found
+    from gpuscaler.clouds.aws.discovery.discovery import Found
     from gpuscaler.kube.access import Access
     from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
@@ -86,7 +86,7 @@ def _nothing(aws: "AwsSettings") -> str:
 
 
 def _look(settings: "RunSettings", cache: Path) -> "Found":
-    from gpuscaler.clouds.aws.calls import Calls, MissingError
+    from gpuscaler.clouds.aws.api.calls import Calls, MissingError
     from gpuscaler.control.process.aws import discovery_of
 
     try:
@@ -107,7 +107,7 @@ def _compared(found: "Found", kubeconfig: Path | None, context: str) -> "Found":
     import msgspec
 
     from gpuscaler.cli.reaching import find, told
-    from gpuscaler.clouds.aws.comparing import compared
+    from gpuscaler.clouds.aws.discovery.comparing import compared
 
     access = find(kubeconfig, context)
     with told(access):
@@ -128,7 +128,7 @@ async def _nodes(access: "Access") -> dict[str, "Node"]:
 
 def as_document(found: "Found") -> dict[str, Any]:
     """The keys of the reference."""
-    from gpuscaler.clouds.aws.describing import described
+    from gpuscaler.clouds.aws.discovery.describing import described
 
     return {
         "pools": [described(one) for one in found.pools],
@@ -141,7 +141,7 @@ def print_found(found: "Found") -> None:
     from rich.table import Table
 
     from gpuscaler.cli.printing import count, uncut_console
-    from gpuscaler.clouds.aws.describing import by_warning, some_names
+    from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
 
     console = uncut_console()
     console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} set aside.\n")

@@ -14,7 +14,7 @@ from gpuscaler.cli.reaching import access_options, find, namespace_of
 if TYPE_CHECKING:
     from gpuscaler.control.records.status.status import Limit, Process, Said, Status
     from gpuscaler.kube.transport import Transport
-    from gpuscaler.metrics.registration import Registration
+    from gpuscaler.metrics.command.registration import Registration
 
 
 @click.command()
@@ -27,7 +27,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
 
     async def talking(transport: "Transport") -> int:
         from gpuscaler.kube.client import Client
-        from gpuscaler.metrics.registration import registrations
+        from gpuscaler.metrics.command.registration import registrations
 
         client = Client(transport)
         found, missing = None, None

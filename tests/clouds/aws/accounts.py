@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.discovery import Discovery, Found
-from gpuscaler.clouds.aws.pools import FoundPool
-from gpuscaler.clouds.aws.regions import Scope
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.discovery.discovery import Discovery, Found
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.api.endpoint import Endpoint
 from gpuscaler.embedded.aws.api.memory import attach

@@ -2,9 +2,9 @@
 
 import random
 
-from gpuscaler.clouds.aws.activities import Change, Log
-from gpuscaler.clouds.aws.groups import Group, Machine
-from gpuscaler.clouds.aws.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write
+from gpuscaler.clouds.aws.api.groups import Group, Machine
+from gpuscaler.clouds.aws.buying.activities import Change, Log
+from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write
 
 
 class GroupModel:

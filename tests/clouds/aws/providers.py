@@ -7,9 +7,9 @@ from typing import Any
 
 from tests.clouds.aws.accounts import CLUSTER, Aws
 
-from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
-from gpuscaler.clouds.aws.regions import Scope
 from gpuscaler.clouds.protocol import Key, Order
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from tests.clouds.aws.accounts import DISCOVERED, Aws, pool, reasons
 
-from gpuscaler.clouds.aws.describing import described
+from gpuscaler.clouds.aws.discovery.describing import described
 
 RESERVED: dict[str, Any] = {"InstancePlatform": "Linux/UNIX", "AvailabilityZone": "us-east-1a", "InstanceMatchCriteria": "targeted"}
 

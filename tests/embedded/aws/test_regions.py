@@ -9,7 +9,7 @@ from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import code
 
 from gpuscaler.catalogue import types
-from gpuscaler.clouds.aws.instance_types import type_of
+from gpuscaler.clouds.aws.templates.instance_types import type_of
 from gpuscaler.embedded.aws.messages.queues import make
 
 

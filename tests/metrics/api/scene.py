@@ -20,7 +20,7 @@ from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.api.answering import Answering
 from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import trust_in
-from gpuscaler.metrics.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value
+from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.authorities import Authority, Pair
 from gpuscaler.serving.tls import LiveTls

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.metrics.api.scene import NOW, pod, scene
 
-from gpuscaler.metrics.values import EVERYTHING, MetricInfo, Rejected, Unavailable, UnknownMetric, Value
+from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Rejected, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selector_text import parse_selector
 
 pytestmark = pytest.mark.looptime(False)

@@ -11,10 +11,10 @@ import pytest
 from tests.conformance.asking import Oracle
 from tests.conformance.building import built
 
-from gpuscaler.metrics.api import bodies, statuses
-from gpuscaler.metrics.api.kinds import kind_of
+from gpuscaler.metrics.api.documents import bodies, statuses
+from gpuscaler.metrics.api.documents.kinds import kind_of
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, Metric, read
-from gpuscaler.metrics.values import Value, quantity
+from gpuscaler.metrics.sources.values import Value, quantity
 from gpuscaler.model.selector_text import SelectorError, Term, parse_terms
 
 pytestmark = pytest.mark.conformance

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuscaler.metrics.command_settings import parse
+from gpuscaler.metrics.command.settings import parse
 from gpuscaler.settings.errors import SettingsError
 
 EXAMPLE = Path(__file__).parents[3] / "docs" / "examples" / "metrics-settings.yaml"

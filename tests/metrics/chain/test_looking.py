@@ -19,12 +19,12 @@ from gpuscaler.kube.portforward import NotAnsweredError, PodPort
 from gpuscaler.kube.resources import DEPLOYMENTS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.documents.statuses import Failure
 from gpuscaler.metrics.api.paths import read
-from gpuscaler.metrics.api.statuses import Failure
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 from gpuscaler.metrics.chain.judging import broken, judge
 from gpuscaler.metrics.chain.looking import Pages, look
-from gpuscaler.metrics.prometheus import PrometheusAway
+from gpuscaler.metrics.sources.prometheus import PrometheusAway
 
 SERVICE = {"spec": {"service": {"namespace": "gpu", "name": "gpuscaler-metrics"}}}
 PAGE = 'nvidia_gpu_duty_cycle{node_name="n0",uuid="a",pod_name="p0",namespace_name="ml"} 40\n'

@@ -8,24 +8,24 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gpuscaler.clouds.aws.asking import Asking, Sleep
-from gpuscaler.clouds.aws.buying import impossible, launch
-from gpuscaler.clouds.aws.calls import Calls
-from gpuscaler.clouds.aws.causes import widened
-from gpuscaler.clouds.aws.delivering import Delivering
-from gpuscaler.clouds.aws.departed import Departed
-from gpuscaler.clouds.aws.describing import by_warning, some_names
-from gpuscaler.clouds.aws.discovery import Discovery, Found
-from gpuscaler.clouds.aws.ending import end, heartbeat, let_go, protect
-from gpuscaler.clouds.aws.groups import Group, GroupError, Machine, group_of
-from gpuscaler.clouds.aws.hooks import Ends, Hooks, Starts
-from gpuscaler.clouds.aws.inbox import Inbox
-from gpuscaler.clouds.aws.increments import Increments
-from gpuscaler.clouds.aws.listing import Detail, details_of, instance_id, instance_of, listed
-from gpuscaler.clouds.aws.notices import HELD, STATE, Said
-from gpuscaler.clouds.aws.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, FoundPool
-from gpuscaler.clouds.aws.regions import NAMES, chunks
-from gpuscaler.clouds.aws.terminations import EKS_HOOK, Terminations
+from gpuscaler.clouds.aws.api.asking import Asking, Sleep
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.api.causes import widened
+from gpuscaler.clouds.aws.api.groups import Group, GroupError, Machine, group_of
+from gpuscaler.clouds.aws.buying.buying import impossible, launch
+from gpuscaler.clouds.aws.buying.delivering import Delivering
+from gpuscaler.clouds.aws.buying.ending import end, heartbeat, let_go, protect
+from gpuscaler.clouds.aws.buying.hooks import Ends, Hooks, Starts
+from gpuscaler.clouds.aws.buying.increments import Increments
+from gpuscaler.clouds.aws.buying.terminations import EKS_HOOK, Terminations
+from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
+from gpuscaler.clouds.aws.discovery.discovery import Discovery, Found
+from gpuscaler.clouds.aws.discovery.pools import DESIRED, FLEET, LAUNCH, NO_FLEETS, FoundPool
+from gpuscaler.clouds.aws.discovery.regions import NAMES, chunks
+from gpuscaler.clouds.aws.machines.departed import Departed
+from gpuscaler.clouds.aws.machines.inbox import Inbox
+from gpuscaler.clouds.aws.machines.listing import Detail, details_of, instance_id, instance_of, listed
+from gpuscaler.clouds.aws.machines.notices import HELD, STATE, Said
 from gpuscaler.clouds.protocol import (
     CONFIGURATION,
     INTERRUPTION,

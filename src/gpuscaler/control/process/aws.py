@@ -8,10 +8,10 @@ from pathlib import Path
 from random import Random
 from typing import NoReturn
 
-from gpuscaler.clouds.aws.calls import Calls, MissingError
-from gpuscaler.clouds.aws.discovery import Discovery
+from gpuscaler.clouds.aws.api.calls import Calls, MissingError
+from gpuscaler.clouds.aws.discovery.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
-from gpuscaler.clouds.aws.regions import Scope
 from gpuscaler.clouds.protocol import UNKNOWN, CloudError
 from gpuscaler.control.process.pools import FoundPools
 from gpuscaler.control.process.running import Made, Place, UnusableError

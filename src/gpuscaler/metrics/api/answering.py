@@ -7,11 +7,11 @@ from typing import NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from gpuscaler.metrics.api import bodies, discovery, openapi, statuses
+from gpuscaler.metrics.api.documents import bodies, discovery, openapi, statuses
 from gpuscaler.metrics.api.identity import Headers
 from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS, Asked, Metric, Query
 from gpuscaler.metrics.rules.resources import RESOURCES_BY_TEXT, mapped
-from gpuscaler.metrics.values import EVERYTHING, MetricInfo, Rejected, Source, Unavailable, UnknownMetric, Value
+from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Rejected, Source, Unavailable, UnknownMetric, Value
 from gpuscaler.model.selector_text import SelectorError, Term, parse_terms
 from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.serving.health import Check, said

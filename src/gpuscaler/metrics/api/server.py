@@ -14,9 +14,9 @@ from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.reviews import BusyError, Verdict
 from gpuscaler.kube.users import UNAUTHENTICATED, Attributes, User
 from gpuscaler.metrics.api.answering import Answering, Reply
+from gpuscaler.metrics.api.documents.statuses import Failure, forbidden, internal, too_many, unauthorized
 from gpuscaler.metrics.api.identity import Peer, UnauthorizedError, identify, peer_of, proxied
 from gpuscaler.metrics.api.paths import Asked, read
-from gpuscaler.metrics.api.statuses import Failure, forbidden, internal, too_many, unauthorized
 from gpuscaler.metrics.api.trust import Trust
 from gpuscaler.serving.server import Server, serve_runner
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from gpuscaler.metrics.autoscale.annotation import ANNOTATION, PROFILES, AnnotationError, Autoscale, read
-from gpuscaler.metrics.values import NOT_BELOW_ZERO
+from gpuscaler.metrics.sources.values import NOT_BELOW_ZERO
 
 #: Marks our autoscalers; its value is the workload's UID. One without it is a person's or another program's, and never touched.
 OWNED_BY = "gpuscaler.io/autoscale-of"

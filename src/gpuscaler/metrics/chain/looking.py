@@ -12,7 +12,7 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Request
 from gpuscaler.metrics.autoscale.controller import AUTOSCALERS
 from gpuscaler.metrics.chain.judging import Exporter, Facts
-from gpuscaler.metrics.pages import PageReader
+from gpuscaler.metrics.sources.pages import PageReader
 
 _GROUPS = {"Pods": "custom.metrics.k8s.io", "Object": "custom.metrics.k8s.io", "External": "external.metrics.k8s.io"}
 #: How an aggregator begins where it has no answer of the server.

@@ -9,7 +9,7 @@ from binascii import Error as Base64Error
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from gpuscaler.metrics.certificates import mistakes
+from gpuscaler.metrics.command.certificates import mistakes
 from gpuscaler.metrics.converting.adapters import is_adapter, leads_to
 from gpuscaler.metrics.converting.objects import Json, containers, items, mapping, pod_template, seen, text
 

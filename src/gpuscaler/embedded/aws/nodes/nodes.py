@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
-from gpuscaler.clouds.aws.user_data import Kubelet, UserDataError, kubelet_of
+from gpuscaler.clouds.aws.templates.user_data import Kubelet, UserDataError, kubelet_of
 from gpuscaler.embedded.aws.ec2.instance_types import known as known_type
 from gpuscaler.embedded.aws.ec2.instances import private_name
 from gpuscaler.embedded.aws.ec2.zones import zone_id

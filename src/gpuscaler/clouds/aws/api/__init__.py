@@ -1,0 +1,1 @@
+"""AWS's API: calls, errors by cause, spelling."""

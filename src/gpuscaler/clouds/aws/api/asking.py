@@ -1,0 +1,130 @@
+"""Calls from the event loop: reads as :mod:`~gpuscaler.clouds.aws.api.calls` makes them, and writes, which are made once or not at all."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import Executor
+from email.utils import parsedate_to_datetime
+from functools import partial
+from importlib import import_module
+from typing import Any, Final, Protocol, TypeVar
+
+from gpuscaler.clouds.aws.api.calls import READ_SECONDS, Calls, DeniedError, action_of
+from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.aws.api.groups import Group, Reply, group_of
+from gpuscaler.clouds.protocol import CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN, CloudError, LostAnswerError
+
+_DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
+#: Errors of botocore that come before anything was sent.
+_UNSENT: Final = ("EndpointConnectionError", "ConnectTimeoutError", "NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
+_UNKNOWN_CALLER: Final = ("NoCredentialsError", "PartialCredentialsError")
+
+
+T = TypeVar("T")
+
+
+class Sleep(Protocol):
+    """Waits so many seconds."""
+
+    async def __call__(self, seconds: float, /) -> None: ...
+
+
+class RefusedError(CloudError):
+    """AWS refused a write with ``code``; nothing was changed."""
+
+    def __init__(self, cause: str, detail: str, *, code: str, text: str, retry_after: float = 0.0) -> None:
+        super().__init__(cause, detail, retry_after=retry_after)
+        self.code = code
+        self.text = text
+
+
+class Asking:
+    """Makes ``calls`` in threads of ``executor``.
+
+    ``fence`` is called right before each write with the seconds that it may take, and raises to stop it. ``wrote`` are the desired
+    capacities that were set last, by region and group: when, and from what to what.
+    """
+
+    def __init__(self, calls: Calls, executor: Executor, *, fence: Callable[[float], None], now: Callable[[], float], sleep: Sleep) -> None:
+        self._calls, self._executor, self._fence = calls, executor, fence
+        self.now, self.sleep = now, sleep
+        self.wrote: dict[tuple[str, str], tuple[float, int, int]] = {}
+        #: EC2's ids of machines that were protected from scale-in while their group was lowered.
+        self.protected: set[str] = set()
+        errors = import_module("botocore.exceptions")
+        self._refused: type[Exception] = errors.ClientError
+        self._broken: type[Exception] = errors.BotoCoreError
+
+    async def read(self, service: str, region: str, operation: str, **parameters: Any) -> Reply:
+        """The reply to a call that changes nothing. Raises CloudError."""
+        return await self._run(partial(self._calls.read, service, region, operation, **parameters))
+
+    async def pages(self, service: str, region: str, operation: str, key: str, **parameters: Any) -> list[Any]:
+        """The items of every page."""
+
+        def every() -> list[Any]:
+            found: Iterator[Any] = self._calls.pages(service, region, operation, key, **parameters)
+            return list(found)
+
+        return await self._run(every)
+
+    async def write(self, service: str, region: str, operation: str, **parameters: Any) -> Reply:
+        """The reply to a call that changes something, made once.
+
+        Raises :class:`RefusedError`, :class:`DeniedError` or CloudError where nothing was changed,
+        :class:`~gpuscaler.clouds.protocol.LostAnswerError` where nobody knows.
+        """
+        self._fence(READ_SECONDS)
+        return await self._run(partial(self._write, service, region, operation, parameters))
+
+    async def group(self, region: str, name: str) -> Group:
+        """The group as it is now. Raises CloudError, also where there is none."""
+        reply = await self.read("autoscaling", region, "DescribeAutoScalingGroups", AutoScalingGroupNames=[name])
+        entries = reply.get("AutoScalingGroups") or ()
+        if not entries:
+            raise CloudError(CONFIGURATION, f"saw no Auto Scaling group {name} in {region}, expected one; was it deleted?")
+        try:
+            return group_of(entries[0], region)
+        except ValueError as error:
+            raise CloudError(CONFIGURATION, f"group {name} in {region}: {error}") from error
+
+    async def _run(self, call: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._executor, call)
+
+    def _write(self, service: str, region: str, operation: str, parameters: Mapping[str, Any]) -> Reply:
+        client = self._calls.client(service, region)
+        try:
+            reply: Reply = client._make_api_call(operation, parameters)  # noqa: SLF001  # by its name, as botocore's paginators do
+        except self._refused as error:
+            raise refused(getattr(error, "response", {}), service=service, region=region, operation=operation) from error
+        except self._broken as error:
+            name = type(error).__name__
+            if name in _UNSENT:
+                raise CloudError(UNAUTHORISED if name in _UNKNOWN_CALLER else UNKNOWN, f"{service} in {region}: {error}") from error
+            raise LostAnswerError(f"{service} in {region}: {operation}: {error}") from error
+        return reply
+
+
+def refused(response: Mapping[str, Any], *, service: str, region: str, operation: str) -> CloudError | LostAnswerError:
+    """What the error in ``response`` to a write means: refused, or, where the service itself broke, nobody knows."""
+    error, meta = response.get("Error") or {}, response.get("ResponseMetadata") or {}
+    code, text = str(error.get("Code") or ""), str(error.get("Message") or "")
+    if code in _DENIED:
+        return DeniedError(action_of(service, operation, text), region)
+    found = verdict(code, text[:300])
+    said = f"{service} in {region}: {operation} answered {found.detail}"
+    status = int(meta.get("HTTPStatusCode") or 0)
+    cause = THROTTLED if status == 429 else found.cause
+    if status >= 500 and cause == UNKNOWN:
+        return LostAnswerError(said)
+    after = str((meta.get("HTTPHeaders") or {}).get("retry-after") or "")
+    seconds = float(after) if after.isascii() and after.isdecimal() else 0.0
+    return RefusedError(cause, said, code=code, text=text, retry_after=seconds)
+
+
+def told_at(reply: Reply, now: float) -> float:
+    """When AWS answered, by its own clock and in whole seconds; ``now`` where it does not say."""
+    date = ((reply.get("ResponseMetadata") or {}).get("HTTPHeaders") or {}).get("date", "")
+    try:
+        return parsedate_to_datetime(date).timestamp()
+    except (TypeError, ValueError):
+        return now

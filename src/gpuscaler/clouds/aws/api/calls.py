@@ -1,0 +1,191 @@
+"""Reading from AWS: one call at a time, from any thread. Slow, throttled and forbidden answers become few words.
+
+boto3's own retries are off everywhere: reads are repeated here, with a wait that the caller's clock can see, and nothing that changes
+something is ever repeated.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from datetime import datetime
+from importlib import import_module
+from random import Random
+from typing import Any
+
+from gpuscaler import __version__
+from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
+
+#: Seconds that connecting and answering may take.
+CONNECT_SECONDS, READ_SECONDS = 5.0, 10.0
+#: A throttled or broken read is tried so many times, after waits of up to so many seconds, doubling each time.
+TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
+_CREDENTIALS = (
+    "expected those of AWS's own chain: AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a cluster IRSA or Pod Identity "
+    "for the controller's ServiceAccount"
+)
+_MISSING = "saw no package boto3, expected it for cloud: aws; pip install '.[aws]' in a clone of gpuscaler, or an image with EXTRAS=aws"
+#: Codes of IAM's refusals; other codes of the cause ``unauthorised`` doubt who asks.
+_DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
+#: How IAM's refusals name the action.
+_ACTION = re.compile(r"not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)")
+#: IAM's prefix of each service's actions is boto3's name of the service.
+Client = Any
+
+
+class MissingError(Exception):
+    """The optional packages that AWS needs are not installed."""
+
+
+class DeniedError(CloudError):
+    """IAM does not allow ``action`` in ``region``."""
+
+    def __init__(self, action: str, region: str) -> None:
+        super().__init__(UNAUTHORISED, f"IAM does not allow {action} in {region}; add it to the policy (gpuscaler generate iam prints one)")
+        self.action, self.region = action, region
+
+
+class Calls:
+    """Clients of the services in every region, made when first used; safe to use from several threads.
+
+    ``sleep`` and ``random`` make the waits between tries. Credentials come from boto3's default chain, or from ``credentials``
+    (``aws_access_key_id`` and so on), or a whole ``session``. Raises :class:`MissingError` where boto3 is not installed.
+    """
+
+    def __init__(
+        self,
+        *,
+        sleep: Callable[[float], None],
+        random: Random,
+        endpoint_url: str = "",
+        session: Any = None,
+        credentials: Mapping[str, str] | None = None,
+    ) -> None:
+        try:
+            self._session = session or _session(credentials or {})
+            config = import_module("botocore.config").Config
+            self._errors = import_module("botocore.exceptions")
+            self._name = import_module("botocore").xform_name
+        except ImportError as error:
+            raise MissingError(_MISSING) from error
+        self._config = config(
+            connect_timeout=CONNECT_SECONDS,
+            read_timeout=READ_SECONDS,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=16,
+            user_agent_extra=f"gpuscaler/{__version__}",
+        )
+        self._endpoint = endpoint_url or None
+        self._sleep, self._random = sleep, random
+        self._clients: dict[tuple[str, str], Client] = {}
+        self._lock = threading.Lock()
+
+    def client(self, service: str, region: str) -> Client:
+        """boto3's client, which may be used from any thread."""
+        with self._lock:
+            found = self._clients.get((service, region))
+            if found is None:
+                # Making clients is not safe in several threads: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/clients.html
+                try:
+                    found = self._session.client(service, region_name=region, endpoint_url=self._endpoint, config=self._config)
+                except (self._errors.BotoCoreError, ValueError) as error:
+                    raise CloudError(UNKNOWN, f"{service} in {region}: {error}") from error
+                self._clients[(service, region)] = found
+            return found
+
+    def endpoint(self, service: str, region: str) -> str:
+        """The URL that is asked, be it told by settings, by boto3's own configuration or by nothing; empty where boto3 has none."""
+        try:
+            return str(self.client(service, region).meta.endpoint_url)
+        except CloudError:
+            return ""
+
+    def read(self, service: str, region: str, operation: str, *, tries: int = TRIES, **parameters: Any) -> Mapping[str, Any]:
+        """The reply to an operation that changes nothing, such as ``DescribeAutoScalingGroups``.
+
+        Raises :class:`DeniedError`, else :class:`~gpuscaler.clouds.protocol.CloudError`.
+        """
+        call = getattr(self.client(service, region), self._name(operation))
+        for attempt in range(tries):
+            try:
+                reply: Mapping[str, Any] = call(**parameters)
+            except (self._errors.ClientError, self._errors.BotoCoreError) as error:
+                failure = self._told(error, service=service, region=region, operation=operation)
+                if failure.cause not in (THROTTLED, UNKNOWN) or attempt == tries - 1 or not self._passing(error, failure):
+                    raise failure from error
+                self._sleep(self._wait(attempt, failure.retry_after))
+            else:
+                return reply
+        raise AssertionError("the last try returns or raises")
+
+    def pages(self, service: str, region: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
+        """The items under ``key`` of every page."""
+        token: dict[str, Any] = {}
+        while True:
+            reply = self.read(service, region, operation, **parameters, **token)
+            yield from reply.get(key) or ()
+            following = reply.get("NextToken")
+            if not following:
+                return
+            token = {"NextToken": following}
+
+    def _wait(self, attempt: int, least: float) -> float:
+        most = min(FIRST_WAIT * 2**attempt, LONGEST_WAIT)
+        return max(self._random.uniform(most / 2, most), min(least, LONGEST_WAIT))
+
+    def _passing(self, error: Exception, failure: CloudError) -> bool:
+        """Whether another try may do better: throttling, connections and the service's own errors."""
+        if failure.cause == THROTTLED:
+            return True
+        if isinstance(error, self._errors.ClientError):
+            return int(_status(error)) >= 500
+        return isinstance(error, self._errors.HTTPClientError | self._errors.ConnectionError)
+
+    def _told(self, error: Any, *, service: str, region: str, operation: str) -> CloudError:
+        if not isinstance(error, self._errors.ClientError):
+            if isinstance(error, self._errors.NoCredentialsError | self._errors.PartialCredentialsError):
+                return CloudError(UNAUTHORISED, f"{service} in {region}: {error}; {_CREDENTIALS}")
+            return CloudError(UNKNOWN, f"{service} in {region}: {error}")
+        code = error.response.get("Error", {}).get("Code", "")
+        message = error.response.get("Error", {}).get("Message", "")
+        if code in _DENIED:
+            return DeniedError(action_of(service, operation, message), region)
+        said = f"{service} in {region}: {operation} answered {code}: {message[:200]}"
+        cause = THROTTLED if _status(error) == 429 else verdict(code, "").cause
+        return CloudError(cause, said, retry_after=_retry_after(error))
+
+
+def action_of(service: str, operation: str, said: str) -> str:
+    """IAM's action that is missing: the one that AWS names, else that of the operation, which is one for messages and their batches.
+
+    LaunchInstances is also refused for what it does in the caller's name, such as ``ec2:CreateFleet``.
+    """
+    named = _ACTION.search(said)
+    return (named[1] if named is not None else f"{service}:{operation}").removesuffix("Batch")
+
+
+def _session(credentials: Mapping[str, str]) -> Any:
+    """boto3's session, whose replies' times are read by Python: dateutil, which botocore asks, takes a third of reading many groups."""
+    core = import_module("botocore.session").get_session()
+    otherwise = import_module("botocore.utils").parse_timestamp
+
+    def moment(told: Any) -> datetime:
+        if isinstance(told, str) and told.endswith("Z"):
+            with suppress(ValueError):
+                return datetime.fromisoformat(told)
+        found = otherwise(told)
+        assert isinstance(found, datetime)
+        return found
+
+    core.get_component("response_parser_factory").set_parser_defaults(timestamp_parser=moment)
+    return import_module("boto3").session.Session(botocore_session=core, **credentials)
+
+
+def _status(error: Any) -> int:
+    return int(error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
+
+
+def _retry_after(error: Any) -> float:
+    text = error.response.get("ResponseMetadata", {}).get("HTTPHeaders", {}).get("retry-after", "")
+    return float(text) if text.isascii() and text.isdecimal() else 0.0

@@ -1,0 +1,1 @@
+"""Buying and ending machines: requests, groups' desired capacity, activities, hooks."""

@@ -1,0 +1,146 @@
+"""Scaling activities: what became of an increment, and who changed how much a group is to hold.
+
+A group that is told a desired capacity answers nothing; its activities tell minutes later, one for each machine. Since only their texts
+carry reasons, these are read with the patience of :mod:`~gpuscaler.clouds.aws.api.causes`.
+"""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.causes import Verdict, verdict
+from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.protocol import UNKNOWN
+
+Reply = Mapping[str, Any]
+
+_OVER: Final = ("Failed", "Cancelled")
+_DONE: Final = "Successful"
+_LAUNCHING: Final = "Launching"
+_INSTANCE: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
+_CODED: Final = re.compile(r"(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*) - (?P<text>.*)", re.DOTALL)
+_CHANGED: Final = re.compile(r"At (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z? a[^.]*?changing the desired capacity from (\d+) to (\d+)")
+_REASON: Final = "Status Reason:"
+#: How groups speak of a machine that a hook gave up: "Instance failed to complete user's Lifecycle Action: …".
+_HOOK: Final = "user's Lifecycle Action"
+
+
+class Told(Struct, frozen=True, gc=False):
+    """What activities say of launches: ids of machines that came, why others did not, one verdict each, how many are still tried."""
+
+    instances: tuple[str, ...] = ()
+    failures: tuple[Verdict, ...] = ()
+    under_way: int = 0
+
+
+class Change(Struct, frozen=True, gc=False, order=True):
+    """Somebody changed the desired capacity at ``at``, a whole second since the epoch."""
+
+    at: float
+    before: int
+    after: int
+
+
+def told(activities: Iterable[Reply], *, since: float) -> Told:
+    """What became of launches that began at ``since`` or later, in seconds since the epoch.
+
+    What cannot be read is passed over: a group has many activities, and one odd one hides no other.
+    """
+    instances: list[str] = []
+    failures: list[Verdict] = []
+    under_way = 0
+    for one in activities:
+        description = str(one.get("Description") or "")
+        began = one.get("StartTime")
+        if not description.startswith(_LAUNCHING) or not isinstance(began, datetime) or began.timestamp() < since:
+            continue
+        status = _status(one)
+        named = _INSTANCE.search(description)
+        if status == _DONE and named is not None:
+            instances.append(named.group())
+        elif status in _OVER:
+            failed = _verdict(one, description)
+            # A launch that was called off because nobody wants it any longer says nothing about capacity.
+            if status == "Failed" or failed.cause != UNKNOWN:
+                failures.append(failed)
+        elif status != _DONE:
+            under_way += 1
+    return Told(tuple(dict.fromkeys(instances)), tuple(failures), under_way)
+
+
+def last_failure(activities: Iterable[Reply], *, since: float) -> str:
+    """Why a group's newest launch came to nothing, in its words, where that began at ``since`` or later; else empty."""
+    launches = [
+        (began.timestamp(), one)
+        for one in activities
+        if str(one.get("Description") or "").startswith(_LAUNCHING) and isinstance(began := one.get("StartTime"), datetime)
+    ]
+    if not launches:
+        return ""
+    began, newest = max(launches, key=lambda launch: launch[0])
+    status, said = _status(newest), str(newest.get("StatusMessage") or newest.get("Description"))
+    # A launch that is called off since nobody wants it any longer is no failure; one that a lifecycle hook gave up is.
+    failed = status == "Failed" or (status == "Cancelled" and _HOOK in said)
+    return said if failed and began >= since else ""
+
+
+def _status(one: Reply) -> str:
+    return spelt(one.get("StatusCode"), (*_OVER, _DONE))
+
+
+def _verdict(one: Reply, description: str) -> Verdict:
+    text = str(one.get("StatusMessage") or description.partition(_REASON)[2]).strip()
+    coded = _CODED.search(text)
+    found = verdict(coded["code"], coded["text"]) if coded is not None else verdict("", text)
+    return found if found.zone else msgspec.structs.replace(found, zone=_zone(one))
+
+
+def _zone(one: Reply) -> str:
+    """The zone that was tried: activities carry it beside the text."""
+    try:
+        details = msgspec.json.decode(str(one.get("Details") or "{}"))
+    except msgspec.DecodeError:
+        return ""
+    zone = details.get("Availability Zone", "") if isinstance(details, dict) else ""
+    return zone if isinstance(zone, str) else ""
+
+
+class Log(Struct, frozen=True, gc=False):
+    """What a group is up to: who changed it, and the machines that it launches or just launched, "" for those without an id yet."""
+
+    changes: tuple[Change, ...] = ()
+    launching: tuple[str, ...] = ()
+
+
+def logged(activities: Iterable[Reply], *, since: float) -> Log:
+    """The log from the whole second of ``since`` on, in seconds since the epoch; launches under way are told whatever their age."""
+    every = tuple(activities)
+    return Log(changes(every, since=since), tuple(_launching(every, int(since))))
+
+
+def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
+    for one in activities:
+        description = str(one.get("Description") or "")
+        status, ended = _status(one), one.get("EndTime")
+        over = status in _OVER or (status == _DONE and isinstance(ended, datetime) and ended.timestamp() < since)
+        if description.startswith(_LAUNCHING) and not over:
+            named = _INSTANCE.search(description)
+            yield named.group() if named is not None else ""
+
+
+def changes(activities: Iterable[Reply], *, since: float) -> tuple[Change, ...]:
+    """Changes of the desired capacity that activities name as their causes, from the whole second of ``since`` on, oldest first.
+
+    Only changes that launched or ended a machine are named.
+    """
+    found = set()
+    for one in activities:
+        for at, before, after in _CHANGED.findall(str(one.get("Cause") or "")):
+            moment = datetime.fromisoformat(at).replace(tzinfo=UTC).timestamp()
+            if moment >= int(since):
+                found.add(Change(moment, int(before), int(after)))
+    return tuple(sorted(found))

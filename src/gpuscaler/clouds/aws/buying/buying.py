@@ -1,0 +1,286 @@
+"""Buying in an Auto Scaling group: LaunchInstances, which answers at once, else a higher desired capacity, whose activities are read.
+
+LaunchInstances buys in one zone a call and tells each refusal; zones are asked one after the other, the most wanted first, so that nothing
+is outstanding beyond the need. A group that is only told a number tries for ever: what it does not fill is withdrawn before anybody else
+is asked for it.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpuscaler.clouds.aws.api.asking import Asking, told_at
+from gpuscaler.clouds.aws.api.calls import DeniedError
+from gpuscaler.clouds.aws.api.causes import Verdict, refusals, verdict
+from gpuscaler.clouds.aws.api.groups import HERE, Group, Machine, Reply
+from gpuscaler.clouds.aws.api.spelling import same
+from gpuscaler.clouds.aws.buying.activities import Told, logged, told
+from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.machines.listing import instance_of, provider_id
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, Key, LostAnswerError, Order, Refusal
+from gpuscaler.model.instances import PENDING, Instance
+
+#: LaunchInstances launches so many machines a call, SetInstanceProtection takes so many ids, an answer has so many activities.
+MOST_LAUNCHED, MOST_PROTECTED, MOST_ACTIVITIES = 100, 50, 100
+#: By how many seconds an answer of Auto Scaling may be behind: it says nothing of that, and Cluster Autoscaler looks away for a minute.
+READ_LAG = 10.0
+#: An order may take so long in all, in seconds, and a group is looked at so often until then.
+PATIENCE, LOOK_EVERY = 7.0, 1.0
+
+
+@dataclass(slots=True)
+class Increment:
+    """What a group was told to launch for an order; ``since`` is by AWS's clock, ``at`` by ours.
+
+    ``before`` are machines that it had already. One that is ``resumed`` was told by another process.
+    """
+
+    order: Order
+    units: int
+    weight: int
+    since: float
+    before: frozenset[str]
+    found: FoundPool
+    came: dict[str, Machine] = field(default_factory=dict)
+    resumed: bool = False
+    at: float = 0.0
+
+    @property
+    def missing(self) -> int:
+        return max(0, self.units - sum(one.weight for one in self.came.values()))
+
+
+def least_weight(found: FoundPool, offerings: Iterable[Key]) -> int:
+    """Units that are asked for a machine: those of the smallest of ``offerings``, so that a number of units is never more machines."""
+    return max(1, min((found.weights.get(key[2], 1) for key in offerings), default=1))
+
+
+def client_token(order: Order, zone: str, part: int) -> str:
+    """The same for the same part of the same order, whoever asks, and of the letters that AWS takes."""
+    return hashlib.sha256(f"{order.token}/{zone}/{part}".encode()).hexdigest()
+
+
+# At once
+
+
+async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
+    """Buy with LaunchInstances. Raises what the first call raises; later ones that fail leave what was granted before."""
+    instances: list[Instance] = []
+    refused: list[Refusal] = []
+    began = ask.now()
+    for zone in dict.fromkeys(key[3] for key in order.offerings):
+        keys = tuple(key for key in order.offerings if key[3] == zone)
+        for part, first in enumerate(range(0, left := order.count - len(instances), MOST_LAUNCHED)):
+            asked = min(left - first, MOST_LAUNCHED)
+            try:
+                granted, refusals_ = await _launch(ask, found, order, keys, count=asked, token=client_token(order, zone, part))
+            except CloudError as error:
+                if not instances and not refused:
+                    raise
+                refused += [Refusal(error.cause, key, error.detail, retry_after=error.retry_after) for key in keys]
+                break
+            instances += granted
+            refused += refusals_
+            if len(granted) < asked:
+                break
+        # A zone more takes seconds more; whoever waits for this answer has others to ask.
+        if len(instances) >= order.count or ask.now() - began > PATIENCE:
+            break
+    return Bought(tuple(instances), 0, tuple(refused))
+
+
+async def _launch(
+    ask: Asking, found: FoundPool, order: Order, keys: tuple[Key, ...], *, count: int, token: str
+) -> tuple[list[Instance], tuple[Refusal, ...]]:
+    weight = least_weight(found, keys)
+    reply = await ask.write(
+        "autoscaling",
+        found.group.region,
+        "LaunchInstances",
+        AutoScalingGroupName=found.group.name,
+        RequestedCapacity=count * weight,
+        ClientToken=token,
+        AvailabilityZones=[keys[0][3]],
+        RetryStrategy="none",
+    )
+    now = ask.now()
+    instances = [
+        Instance(provider_id(keys[0][3], ident), *launched_as(one, keys), state=PENDING, launched=now, token=order.token)
+        for one in reply.get("Instances") or ()
+        for ident in one.get("InstanceIds") or ()
+    ]
+    verdicts = [_of_error(one) for one in reply.get("Errors") or ()]
+    if len(instances) * weight < count * weight and not verdicts:
+        verdicts = [Verdict(UNKNOWN, f"{len(instances)} of {count} machines were launched, and nothing was said of the others")]
+    return instances, refusals(verdicts, keys)
+
+
+def launched_as(one: Reply, keys: tuple[Key, ...]) -> Key:
+    """The offering that was launched: as it was asked for, else as AWS says it."""
+    kinds, markets = ({key[place] for key in keys} for place in (2, 1))
+    # What the order leaves no choice of is not a matter of how the reply spells it.
+    kind = str(one.get("InstanceType") or (keys[0][2] if len(kinds) == 1 else "")).lower()
+    is_spot = keys[0][1] == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
+    alike = [key for key in keys if key[2] == kind and (key[1] == "spot") == is_spot]
+    return alike[0] if alike else (keys[0][0], "spot" if is_spot else "on-demand", kind, keys[0][3])
+
+
+def _of_error(one: Reply) -> Verdict:
+    said = verdict(str(one.get("ErrorCode") or ""), str(one.get("ErrorMessage") or ""))
+    return Verdict(
+        said.cause, said.detail, said.speaks_of, one.get("InstanceType") or said.instance_type, one.get("AvailabilityZone") or said.zone
+    )
+
+
+# By a number
+
+
+async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment | None, Bought]:
+    """Raise the desired capacity for ``order``; returns what is outstanding now, None where the group takes no more.
+
+    Raises CloudError, and LostAnswerError where nobody knows whether it was raised.
+    """
+    region, name = found.group.region, found.group.name
+    group = await ask.group(region, name)
+    if "Launch" in group.suspended:
+        raise CloudError(CONFIGURATION, f"group {name} in {region} has its process Launch suspended; resume it, or set the pool's max to 0")
+    weight = least_weight(found, order.offerings)
+    driver = _Driver(ask, group)
+    outcome = await driver.drive(raising(order.count * weight))
+    if not outcome.units:
+        full = f"group {name} in {region} is at its maximum of {group.max}"
+        return None, Bought(refusals=tuple(Refusal(UNKNOWN, key, full) for key in order.offerings))
+    before = frozenset(one.id for one in group.machines)
+    increment = Increment(order, outcome.units, weight, driver.since, before, found, at=ask.now())
+    return increment, Bought(pending=outcome.units // weight)
+
+
+async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -> bool:
+    """Whether the activities of a group say that it was raised for ``order`` after ``since``: by as much, or as far as it could be."""
+    group = await ask.group(found.group.region, found.group.name)
+    units = order.count * least_weight(found, order.offerings)
+    log = logged(await _activities(ask, group), since=since)
+    return any(one.after - one.before == units or (one.before < one.after == group.max) for one in log.changes)
+
+
+async def look(ask: Asking, one: Increment, claimed: Callable[[str], bool]) -> Told:
+    """See what came of an increment: new machines are put into ``came`` where no other order has ``claimed`` them."""
+    group = await ask.group(one.found.group.region, one.found.group.name)
+    take_up(one, group, claimed)
+    return told(await _activities(ask, group), since=one.since)
+
+
+def take_up(one: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
+    """Count machines that are new in ``group`` to the increment, as long as it lacks any."""
+    for machine in group.machines:
+        if machine.id in one.came or (one.missing and machine.state in HERE and machine.id not in one.before and not claimed(machine.id)):
+            one.came[machine.id] = machine
+
+
+async def give_up(ask: Asking, one: Increment) -> Outcome:
+    """Withdraw what an increment still lacks. Machines that exist stay."""
+    group = await ask.group(one.found.group.region, one.found.group.name)
+    return await _Driver(ask, group).drive(withdrawing(one.missing))
+
+
+def answer(one: Increment, said: Told, *, pending: int) -> Bought:
+    """What is known of an increment by now."""
+    instances = tuple(instance_of(machine, one.found, None, token=one.order.token) for machine in one.came.values())
+    found = refusals(said.failures, one.order.offerings)
+    if not found and len(instances) + pending < one.order.count and not pending:
+        detail = f"group {one.found.group.name} launched {len(instances)} of {one.order.count} machines and did not say why no more"
+        found = tuple(Refusal(CAPACITY, key, detail) for key in one.order.offerings)
+    return Bought(instances, pending, found)
+
+
+async def _activities(ask: Asking, group: Group) -> list[Any]:
+    """The newest activities of a group: one page is more than a group does in the time that anybody waits."""
+    reply = await ask.read(
+        "autoscaling", group.region, "DescribeScalingActivities", AutoScalingGroupName=group.name, MaxRecords=MOST_ACTIVITIES
+    )
+    return list(reply.get("Activities") or ())
+
+
+class _Driver:
+    """Makes the calls that steps of :mod:`~gpuscaler.clouds.aws.buying.withdrawing` ask for."""
+
+    def __init__(self, ask: Asking, group: Group) -> None:
+        self._ask, self._region, self._name = ask, group.region, group.name
+        #: When the first question was answered, by AWS's clock.
+        self.since = 0.0
+        self._read = group
+        self._changed: tuple[int, int] | None = None
+
+    async def drive(self, steps: Steps) -> Outcome:
+        """Raises CloudError and LostAnswerError only where the group was not changed, as far as anybody knows."""
+        await self._shown()
+        reply: object = None
+        while True:
+            try:
+                step = steps.send(reply)
+                reply = await self._do(step)
+            except StopIteration as stop:
+                outcome: Outcome = stop.value
+                return outcome
+            except (CloudError, LostAnswerError) as error:
+                if self._changed is None:
+                    raise
+                # What was written stands, whether or not it could be looked at again.
+                before, after = self._changed
+                return Outcome(abs(after - before), after, 0, str(error))
+
+    async def _shown(self) -> None:
+        """Wait until the group shows what was set last: who starts from an older number adds to what is no more."""
+        at, before, after = self._ask.wrote.get((self._region, self._name), (0.0, 0, 0))
+        while before != after and self._read.desired == before and self._ask.now() < at + READ_LAG:
+            await self._ask.sleep(LOOK_EVERY)
+            self._read = await self._ask.group(self._region, self._name)
+
+    async def _do(self, step: Step) -> object:
+        match step:
+            case Read():
+                self._read = await self._ask.group(self._region, self._name)
+                return self._read
+            case Look():
+                return await self._look()
+            case Write(desired=desired):
+                await self._set(desired)
+                self._ask.wrote[self._region, self._name] = (self._ask.now(), self._read.desired, desired)
+                self._changed = self._changed or (self._read.desired, desired)
+            case Protect(instances=names):
+                await self._protect(names)
+        return None
+
+    async def _set(self, desired: int) -> None:
+        try:
+            await self._write("SetDesiredCapacity", DesiredCapacity=desired, HonorCooldown=False)
+        except LostAnswerError:
+            # The group itself tells whether it heard.
+            if (await self._ask.group(self._region, self._name)).desired != desired:
+                raise
+
+    async def _look(self) -> object:
+        reply = await self._ask.read(
+            "autoscaling", self._region, "DescribeScalingActivities", AutoScalingGroupName=self._name, MaxRecords=MOST_ACTIVITIES
+        )
+        self.since = self.since or told_at(reply, self._ask.now())
+        return logged(reply.get("Activities") or (), since=self.since)
+
+    async def _protect(self, names: tuple[str, ...]) -> None:
+        for first in range(0, len(names), MOST_PROTECTED):
+            some = list(names[first : first + MOST_PROTECTED])
+            await self._write("SetInstanceProtection", InstanceIds=some, ProtectedFromScaleIn=True)
+            self._ask.protected.update(some)
+
+    async def _write(self, operation: str, **parameters: Any) -> None:
+        await self._ask.write("autoscaling", self._region, operation, AutoScalingGroupName=self._name, **parameters)
+
+
+def impossible(error: CloudError) -> bool:
+    """Whether LaunchInstances is not to be had for a group, so that it is bought from another way."""
+    if isinstance(error, DeniedError):
+        return True
+    code, text = getattr(error, "code", ""), str(getattr(error, "text", ""))
+    return code in ("InvalidAction", "UnknownOperationException", "NotImplemented") or "LaunchInstances is not supported" in text

@@ -1,0 +1,106 @@
+"""Lifecycle hooks of groups: what holds machines while they start, and while they end."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.groups import Group, Machine
+from gpuscaler.clouds.aws.api.spelling import same
+from gpuscaler.clouds.protocol import CloudError
+
+#: Hooks of a group are read again after so long, in seconds: people rarely change them.
+HOOKS_SECONDS: Final = 300.0
+LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
+TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
+#: What machines that wait for a hook are listed as; those that end begin so before and after, too.
+STARTS: Final = "Pending:Wait"
+ENDS: Final = "Terminating"
+_ENDS_LATER: Final = "Terminating:Wait"
+#: A machine that a hook still holds so long after it was to end is told, in seconds: EKS drains a node within so much.
+LONG_SECONDS: Final = 900.0
+
+Row = Mapping[str, Any]
+
+
+class Hooks:
+    """Reads the hooks of groups, and remembers them for a while. ``unread`` says why they could not be read, by region."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+        self._known: dict[tuple[str, str], tuple[float, tuple[Row, ...]]] = {}
+        self.unread: dict[str, str] = {}
+
+    async def of(self, region: str, group: str) -> tuple[Row, ...]:
+        """The hooks of a group as DescribeLifecycleHooks has them; those that were known, or none, where they cannot be read."""
+        at, known = self._known.get((region, group), (-HOOKS_SECONDS, ()))
+        now = self._ask.now()
+        if now < at + HOOKS_SECONDS:
+            return known
+        try:
+            reply = await self._ask.read("autoscaling", region, "DescribeLifecycleHooks", AutoScalingGroupName=group)
+        except CloudError as error:
+            self.unread[region] = str(error)
+            return known
+        self.unread.pop(region, None)
+        found = tuple(one for one in reply.get("LifecycleHooks") or () if isinstance(one.get("LifecycleHookName"), str))
+        self._known[region, group] = (now, found)
+        return found
+
+
+class Starts:
+    """Machines that start and that their group may still give up: a hook holds them which gives up what nobody completes it for.
+
+    Until then such a machine is not in service. One that is given up is ended with all that runs on it, and the group launches another in
+    its place, for as long as its desired capacity says so.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self._hooks = hooks
+        self._doubts: dict[str, str] = {}
+
+    def doubt(self, instance: str) -> str:
+        """Why a machine that starts may be given up, or was, in words; empty where it may not."""
+        return self._doubts.get(instance, "")
+
+    async def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
+        """Learn which of ``machines``, by EC2's id, are held while they start; of those that were, which end now is remembered."""
+        found = {name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDS)}
+        for name, (group, machine) in machines.items():
+            if machine.state == STARTS and (held := tuple(_giving_up(await self._hooks.of(group.region, group.name)))):
+                found[name] = (
+                    f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines for which nobody completes it"
+                )
+        self._doubts = found
+
+
+class Ends:
+    """Machines that were to end and that a hook holds for long: nothing runs there any more, and they are paid for."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+        self._since: dict[str, float] = {}
+        self._group: dict[str, str] = {}
+
+    def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
+        """Note which of ``machines``, by EC2's id, are held while they end, and since when."""
+        held = {name: group.name for name, (group, machine) in machines.items() if machine.state == _ENDS_LATER}
+        self._since = {name: self._since.get(name, self._ask.now()) for name in held}
+        self._group = held
+
+    def warnings(self) -> tuple[str, ...]:
+        """A sentence for each group of which machines are held for long."""
+        late = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
+        groups = {group: [name for name in late if self._group[name] == group] for group in sorted({self._group[name] for name in late})}
+        return tuple(
+            f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_ENDS_LATER} "
+            f"for over {LONG_SECONDS / 60:.0f} min, expected that somebody completes its lifecycle hook; they are paid for until then: "
+            "shorten the heartbeat time-out, or set aws.queue_url, with which gpuscaler completes hooks that have no target of their own"
+            for group, names in groups.items()
+        )
+
+
+def _giving_up(rows: tuple[Row, ...]) -> Iterator[str]:
+    """The names of hooks that end a machine which starts where nobody completes them: the default of EC2 Auto Scaling."""
+    for one in rows:
+        if one.get("LifecycleTransition") == LAUNCHING and not same(one.get("DefaultResult"), "CONTINUE"):
+            yield str(one["LifecycleHookName"])

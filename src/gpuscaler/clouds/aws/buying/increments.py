@@ -1,0 +1,193 @@
+"""Orders that groups were told by a number: each is followed until it is filled, or has failed and what is left of it is withdrawn.
+
+Nothing of this need survive the process: what it must know of an order of another process, it is told with the question.
+"""
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Collection, Coroutine, Iterable
+from typing import Any, Final
+
+from msgspec.structs import replace
+
+from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.buying.activities import Told
+from gpuscaler.clouds.aws.buying.buying import LOOK_EVERY, PATIENCE, READ_LAG, Increment, answer, give_up, least_weight, look, raised, tell
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.machines.listing import instance_id
+from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Unfilled
+
+#: The clocks of AWS and of whoever sent an order differ by less than this, in seconds.
+SKEW_SECONDS: Final = 5.0
+#: So long after a group was raised at the latest its activities tell of it, in seconds.
+TOLD_WITHIN: Final = 180.0
+#: So long it is remembered that an order is settled, in seconds.
+REMEMBERED: Final = 3600.0
+
+
+class Increments:
+    """Raises groups for orders. ``tokens`` says which order a machine came of, by EC2's id, as far as this process knows."""
+
+    def __init__(self, ask: Asking) -> None:
+        self.tokens: dict[str, str] = {}
+        self._ask = ask
+        self._open: dict[str, Increment] = {}
+        self._over: dict[str, float] = {}
+        self._late: list[tuple[str, Bought]] = []
+        self._locks: dict[tuple[str, str], asyncio.Lock] = {}
+        self._tasks: set[asyncio.Task[Bought | None]] = set()
+
+    def lock(self, found: FoundPool) -> asyncio.Lock:
+        """Who changes a number that another reads undoes it: one at a time changes a group."""
+        return self._locks.setdefault((found.group.region, found.group.name), asyncio.Lock())
+
+    def named(self, order: Order, bought: Bought) -> Bought:
+        """Remember which order the machines came of."""
+        self.tokens |= {instance_id(one.id): order.token for one in bought.instances}
+        return bought
+
+    async def buy(self, found: FoundPool, order: Order) -> Bought:
+        """Raise the group of ``found``, and say what came of it within the time that an order has."""
+        bought = await self._surely(self._by_number(found, order), order.token)
+        assert bought is not None, "a purchase has an answer"
+        return bought
+
+    async def follow(self) -> list[tuple[str, Bought]]:
+        """The final answers of orders that are settled, each once; what groups could not launch is withdrawn before that is said."""
+        asked = tuple(self._open.values())
+        answers = await asyncio.gather(*(self._surely(self._followed(one), one.order.token) for one in asked), return_exceptions=True)
+        failure: BaseException | None = None
+        for one, settled in zip(asked, answers, strict=True):
+            if isinstance(settled, BaseException):
+                failure = settled
+            elif settled is not None:
+                self._late.append((one.order.token, settled))
+        if failure is not None and not (self._late and isinstance(failure, CloudError | LostAnswerError)):
+            raise failure
+        found, self._late = self._late, []
+        return found
+
+    def settled(self, token: str) -> bool:
+        """Whether an order was settled a short while ago."""
+        return token in self._over
+
+    async def resume(self, rest: Unfilled, found: FoundPool, before: Iterable[str]) -> None:
+        """Go on with an order of another process, unless nobody knows whether its group was raised, and its activities do not say so.
+
+        Whoever asks knows the machines that have come of it: it lacks ``rest.missing``, and what is in ``before`` is none of these.
+        """
+        order, one = rest.order, self._open.get(rest.order.token)
+        if one is not None and not one.resumed:
+            return
+        if one is None and not rest.accepted and not await raised(self._ask, found, order, since=rest.at - SKEW_SECONDS):
+            return
+        weight = least_weight(found, order.offerings)
+        known = frozenset(before) | self.tokens.keys()
+        lacking = replace(order, count=rest.missing)
+        self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, found, resumed=True, at=rest.at)
+
+    def forget(self, tokens: Collection[str]) -> None:
+        """Let go of orders of other processes but ``tokens``: they lack nothing any more."""
+        self._open = {token: one for token, one in self._open.items() if token in tokens or not one.resumed}
+
+    async def withdraw(self, rest: Unfilled) -> None:
+        """Withdraw what an order still lacks; of one that nobody knows of, once its group must have told if it was raised."""
+        token = rest.order.token
+        if token in self._open:
+            await self._surely(self._withdrawn(self._open[token]), token)
+        elif token not in self._over and not rest.accepted and self._ask.now() < rest.at + TOLD_WITHIN:
+            raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not tell yet whether it was raised")
+
+    async def close(self) -> None:
+        """Let go of what is under way; a call that is out ends by itself."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def _surely(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
+        """Have ``call`` go on where the caller has no more time: what it changed must be known. :meth:`follow` then tells the answer."""
+        task = asyncio.create_task(call)
+        self._tasks.add(task)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            task.add_done_callback(self._keeping(token))
+            raise
+        finally:
+            task.add_done_callback(self._tasks.discard)
+
+    def _keeping(self, token: str) -> Callable[["asyncio.Task[Bought | None]"], None]:
+        def keep(task: "asyncio.Task[Bought | None]") -> None:
+            if not task.cancelled() and task.exception() is None and (answered := task.result()) is not None:
+                self._late.append((token, answered))
+
+        return keep
+
+    async def _by_number(self, found: FoundPool, order: Order) -> Bought:
+        async with self.lock(found):
+            return self.named(order, await self._told(found, order))
+
+    async def _told(self, found: FoundPool, order: Order) -> Bought:
+        increment, bought = await tell(self._ask, found, order)
+        if increment is None:
+            return bought
+        self._open[order.token] = increment
+        until = self._ask.now() + PATIENCE - LOOK_EVERY
+        while True:
+            await self._ask.sleep(LOOK_EVERY)
+            # The group has been raised: that it could not be looked at is no answer. It is looked at again.
+            with contextlib.suppress(CloudError, LostAnswerError):
+                if (settled := await self._settled(increment)) is not None:
+                    return settled
+            if self._ask.now() >= until:
+                return answer(increment, Told(), pending=-(-increment.missing // increment.weight))
+
+    async def _settled(self, one: Increment) -> Bought | None:
+        """The answer to an order, once its increment is filled or has failed; what failed is withdrawn before that is said."""
+        said = await self._look(one)
+        if not one.missing:
+            self._close(one)
+            return answer(one, said, pending=0)
+        if not said.failures:
+            return None
+        outcome = await give_up(self._ask, one)
+        one.units -= outcome.units
+        if outcome.waiting or self._unseen(one):
+            # It is withdrawn once it can be: until then, machines may come of it.
+            return None
+        # What came while it was withdrawn is ours.
+        await self._look(one)
+        self._close(one)
+        return answer(one, said, pending=0)
+
+    async def _followed(self, one: Increment) -> Bought | None:
+        async with self.lock(one.found):
+            # It may have been settled by whoever held the lock.
+            settled = await self._settled(one) if one.order.token in self._open else None
+        return self.named(one.order, settled) if settled is not None else None
+
+    async def _withdrawn(self, one: Increment) -> None:
+        async with self.lock(one.found):
+            await self._look(one)
+            outcome = await give_up(self._ask, one)
+            one.units -= outcome.units
+        if outcome.waiting or self._unseen(one):
+            group, why = one.found.group, outcome.why or "what it was raised to does not show yet"
+            raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {why}")
+        self._close(one)
+
+    def _unseen(self, one: Increment) -> bool:
+        """Whether the group may not show yet what it was raised to: it then looks as if others had lowered it, and goes on launching."""
+        return one.missing > 0 and self._ask.now() < one.at + READ_LAG
+
+    async def _look(self, one: Increment) -> Told:
+        return await look(self._ask, one, self._claimed)
+
+    def _claimed(self, instance: str) -> bool:
+        return instance in self.tokens or any(instance in other.came for other in self._open.values())
+
+    def _close(self, one: Increment) -> None:
+        """Nothing more comes of an increment: it is not gone on with, whoever asks."""
+        now = self._ask.now()
+        self._open.pop(one.order.token, None)
+        self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED} | {one.order.token: now}

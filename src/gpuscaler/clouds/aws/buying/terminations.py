@@ -1,0 +1,146 @@
+"""Machines that their groups end by themselves: until when a lifecycle hook holds each, and what the group ended it for.
+
+A group ends machines for many reasons of its own: to balance zones, for an instance refresh, a maximum lifetime, a health check, a person.
+The list of machines shows it as ``Terminating``, whatever the market and whether or not there is a queue. The group's activities say why,
+its hooks say how long a machine is held.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.groups import Group, Machine
+from gpuscaler.clouds.aws.buying.hooks import ENDS, TERMINATING, Hooks
+from gpuscaler.clouds.protocol import CloudError
+
+#: Activities show late; so often a group is asked what it ended a machine for.
+ASKED_MOST: Final = 12
+#: The hook of EKS on managed node groups: EKS drains the node as well, and completes it.
+EKS_HOOK: Final = "Terminate-LC-Hook"
+#: The default of EC2 Auto Scaling, for a hook that does not say how long it waits, in seconds.
+HEARTBEAT: Final = 3600.0
+_LOST: Final = "has been terminated or stopped"
+#: What a group's activities say they ended a machine for, the most telling first, and what people read.
+_CAUSES: Final = (
+    (re.compile("balanc", re.IGNORECASE), "to balance zones"),
+    (re.compile("instance refresh", re.IGNORECASE), "for an instance refresh"),
+    (re.compile("lifetime", re.IGNORECASE), "since it reached the maximum lifetime of its group"),
+    (re.compile("health.?check", re.IGNORECASE), "since a health check found it unhealthy"),
+    (re.compile("in response to a user request", re.IGNORECASE), "since a user asked for it"),
+    (re.compile("desired and actual capacity", re.IGNORECASE), "since its group was lowered"),
+)
+
+
+class Hold(Struct, frozen=True, gc=False):
+    """A hook that holds machines which are being ended, for ``seconds`` from its last heartbeat. ``ours`` may be completed by gpuscaler."""
+
+    name: str
+    seconds: float
+    ours: bool
+
+
+class Termination(Struct, frozen=True, gc=False):
+    """A machine that its group ends, seen first at ``since``; it is held until ``until``, 0 where nothing holds it.
+
+    ``why`` is what for, in words, ``asked`` how often that was looked up, and ``known`` whether it was found. ``lost`` says that it was
+    gone before its group noticed: that is the doing of EC2.
+    """
+
+    since: float
+    until: float = 0.0
+    seconds: float = 0.0
+    why: str = "Auto Scaling ended it"
+    asked: int = 0
+    known: bool = False
+    lost: bool = False
+
+
+class Terminations:
+    """Follows machines from the moment that their groups list them as terminating."""
+
+    def __init__(self, ask: Asking, hooks: Hooks) -> None:
+        self._ask, self._hooks = ask, hooks
+        self._found: dict[str, Termination] = {}
+
+    def warnings(self) -> tuple[str, ...]:
+        """What people should know about hooks that could not be read."""
+        text = "lifecycle hooks could not be read, so that machines which their groups end are emptied at once"
+        return tuple(f"{text}: {problem}" for problem in self._hooks.unread.values())
+
+    def of(self, instance: str) -> Termination | None:
+        """What is known of a machine that its group ends by itself."""
+        found = self._found.get(instance)
+        return None if found is None or found.lost else found
+
+    async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
+        """Learn what there is to know of ``machines``, by EC2's id, that are terminating and that are not our ``own`` doing."""
+        going = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
+        self._found = {name: one for name, one in self._found.items() if name in machines}
+        for name, (group, _) in going.items():
+            if name not in self._found:
+                self._found[name] = await self._first(group)
+        unexplained: dict[tuple[str, str], list[str]] = {}
+        for name, (group, _) in going.items():
+            if not self._found[name].known and self._found[name].asked < ASKED_MOST:
+                unexplained.setdefault((group.region, group.name), []).append(name)
+        for (region, group_name), names in unexplained.items():
+            await self._explain(region, group_name, names)
+
+    async def _first(self, group: Group) -> Termination:
+        now = self._ask.now()
+        holds = await self.hooks(group.region, group.name)
+        # Several hooks hold a machine at a time, and the first one that gives up may end it.
+        seconds = min((one.seconds for one in holds), default=0.0)
+        return Termination(now, now + seconds if holds else 0.0, seconds)
+
+    async def hooks(self, region: str, group: str) -> tuple[Hold, ...]:
+        """The hooks that hold machines at their end; none where they cannot be read."""
+        return tuple(holds_of(await self._hooks.of(region, group)))
+
+    async def _explain(self, region: str, group: str, names: Iterable[str]) -> None:
+        """Look up why the group ends these machines, and since when."""
+        try:
+            reply = await self._ask.read("autoscaling", region, "DescribeScalingActivities", AutoScalingGroupName=group, MaxRecords=100)
+        except CloudError:
+            activities: Iterable[Mapping[str, Any]] = ()
+        else:
+            activities = reply.get("Activities") or ()
+        for name in names:
+            before = self._found[name]
+            text = f"Terminating EC2 instance: {name}"
+            activity = next((one for one in activities if str(one.get("Description") or "").startswith(text)), None)
+            after = replace(before, asked=before.asked + 1)
+            if activity is not None:
+                lost = _LOST in str(activity.get("Cause") or "")
+                after = replace(_began(after, activity.get("StartTime")), why=why(activity), known=True, lost=lost)
+            self._found[name] = after
+
+
+def _began(one: Termination, at: object) -> Termination:
+    """With the moment that the group itself gives, where it is before the one that we saw and not absurd."""
+    began = at.timestamp() if isinstance(at, datetime) else one.since
+    if not one.until or not one.since - one.seconds < began < one.since:
+        return one
+    return replace(one, since=began, until=began + one.seconds)
+
+
+def why(activity: Mapping[str, Any]) -> str:
+    """What a group ended a machine for, in words."""
+    cause = str(activity.get("Cause") or "")
+    found = next((words for pattern, words in _CAUSES if pattern.search(cause)), "")
+    return f"Auto Scaling ended it {found}".rstrip()
+
+
+def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[Hold]:
+    """The hooks that hold machines at their end. One with a target of its own is meant for whoever listens there."""
+    for one in hooks:
+        if one.get("LifecycleTransition") == TERMINATING:
+            name = one["LifecycleHookName"]
+            seconds = one.get("HeartbeatTimeout")
+            ours = name != EKS_HOOK and not one.get("NotificationTargetARN")
+            yield Hold(name, float(seconds) if isinstance(seconds, int | float) and seconds > 0 else HEARTBEAT, ours)

@@ -1,0 +1,1 @@
+"""Which groups are a cluster's, and what is wrong with them."""

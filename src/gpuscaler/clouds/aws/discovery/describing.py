@@ -1,0 +1,65 @@
+"""A pool that was found, as the JSON of ``gpuscaler pools`` shows it."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.model.pools import Offering, sold
+
+#: Names of pools before those of one warning are only counted.
+NAMES = 3
+
+
+def described(one: FoundPool) -> dict[str, Any]:
+    """The pool with the keys of the reference. Labels and resources are those that all of its machines have."""
+    pool = one.pool
+    offerings = sold(pool)
+    return {
+        "name": pool.name,
+        "group": one.group.name,
+        "region": one.group.region,
+        "source": one.source,
+        "launch": one.bought_by,
+        "min": pool.min,
+        "max": pool.max,
+        "desired": one.group.desired,
+        "machines": one.group.coming_or_here,
+        "priority": pool.priority,
+        "labels": common_labels(offerings),
+        "taints": [str(taint) for taint in offerings[0].taints],
+        "resources": least_resources(offerings),
+        "offerings": [
+            {"type": offering.instance_type, "market": offering.market, "zone": offering.zone, "price": offering.price}
+            | ({} if offering.count is None else {"count": offering.count})
+            for offering in pool.offerings
+        ],
+        "warnings": list(one.warnings),
+    }
+
+
+def by_warning(pools: Iterable[FoundPool]) -> dict[str, list[str]]:
+    """The names of the pools of each warning: most are true of many."""
+    names: dict[str, list[str]] = {}
+    for one in pools:
+        for warning in one.warnings:
+            names.setdefault(warning, []).append(one.pool.name)
+    return names
+
+
+def some_names(names: Sequence[str]) -> str:
+    """The first of ``names``, and how many more there are."""
+    return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
+
+
+def common_labels(offerings: Iterable[Offering]) -> dict[str, str]:
+    """The labels on which all agree."""
+    first, *others = (dict(offering.labels) for offering in offerings)
+    return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
+
+
+def least_resources(offerings: Iterable[Offering]) -> dict[str, str]:
+    """The least of each resource that any machine offers to pods, as Kubernetes quantities."""
+    sizes = [offering.allocatable for offering in offerings]
+    names = dict.fromkeys(name for size in sizes for name in size)
+    least = {name: min(size.get(name, 0) for size in sizes) for name in names}
+    return {name: f"{amount}m" if name == "cpu" else str(amount) for name, amount in least.items() if amount}

@@ -1,0 +1,219 @@
+"""The pools that an account has for a cluster: every region is looked at side by side, and what was known before is not asked again."""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.api.groups import Group, GroupError, UnreadError, group_of, tags_of
+from gpuscaler.clouds.aws.api.remembering import load, save
+from gpuscaler.clouds.aws.discovery.ownership import EKS, NO_ACCELERATOR, whose
+from gpuscaler.clouds.aws.discovery.pools import FoundPool, Surroundings, aside, pool_of
+from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
+from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
+
+#: Calls of one region that are under way at a time.
+AT_ONCE = 8
+
+
+class Found(Struct, frozen=True):
+    """What a look brought. ``failed`` are regions of which nothing is known now; pools of theirs are those of an earlier look.
+
+    ``unknown`` are those of them of which nothing was ever known. ``forbidden`` says that AWS did not know who asked there, or did not
+    allow it. ``let_go`` are groups that would be pools if they had accelerators, or that were until somebody took a tag off: they are set
+    aside, and what is under way there, by an earlier version of gpuscaler perhaps, is finished.
+    """
+
+    pools: tuple[FoundPool, ...] = ()
+    let_go: tuple[FoundPool, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    failed: tuple[str, ...] = ()
+    forbidden: bool = False
+    unknown: tuple[str, ...] = ()
+
+
+class _Seen(Struct, frozen=True):
+    """One region, looked at."""
+
+    pools: tuple[FoundPool, ...] = ()
+    let_go: tuple[FoundPool, ...] = ()
+    set_aside: tuple[SetAside, ...] = ()
+    failed: bool = False
+    forbidden: bool = False
+
+
+class Discovery:
+    """Looks for the pools of a cluster. Used by one thread at a time; :meth:`look` blocks for as long as AWS takes.
+
+    ``overrides`` and ``prices`` are what a person says, which wins. ``folder`` keeps over restarts what hardly changes, None does not.
+    ``now`` is the wall clock.
+    """
+
+    def __init__(
+        self,
+        calls: Calls,
+        scope: Scope,
+        *,
+        regions: Iterable[str],
+        now: Callable[[], float],
+        launch: str = "auto",
+        overrides: Iterable[PoolOverride] = (),
+        prices: tuple[OfferingPrice, ...] = (),
+        folder: Path | None = None,
+    ) -> None:
+        self._scope, self._launch, self._folder = scope, launch, folder
+        self._overrides = {one.name: one for one in overrides}
+        names = tuple(dict.fromkeys(regions))
+        endpoint = calls.endpoint("ec2", names[0]) if names and folder is not None else ""
+        # One file for all regions of an account.
+        self._endpoint = endpoint.replace(names[0], "") if names else ""
+        self._kept = load(folder, self._endpoint)
+        self._written = msgspec.json.encode(self._kept)
+        self._outer = ThreadPoolExecutor(max_workers=max(len(names), 1), thread_name_prefix="aws-region")
+        self._workers = [ThreadPoolExecutor(max_workers=AT_ONCE, thread_name_prefix=f"aws-{name}") for name in names]
+        self._readers = [
+            RegionReader(name, calls, self._kept, workers=workers, now=now, prices=prices)
+            for name, workers in zip(names, self._workers, strict=True)
+        ]
+        self._last: dict[str, _Seen] = {}
+
+    def look(self) -> Found:
+        """Ask AWS, and say what is there now. Never raises for what AWS answers: a region that fails is named."""
+        seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
+        failed = tuple(region for region, one in seen.items() if one.failed)
+        forbidden = any(one.forbidden for one in seen.values())
+        for region, one in seen.items():
+            if not one.failed:
+                self._last[region] = one
+        self._keep()
+        kept = [self._last[region] for region in seen if region in self._last]
+        apart = _named_apart([one for some in kept for one in (*some.pools, *some.let_go)])
+        left = {(one.group.region, one.group.name) for some in kept for one in some.let_go}
+        let_go = [one for one in apart if (one.group.region, one.group.name) in left]
+        pools = self._changed(one for one in apart if one not in let_go)
+        without = {one.pool.name for one in let_go}
+        unused = [
+            SetAside(
+                f"Pool {name}",
+                f"saw it in the file, and of its group: {NO_ACCELERATOR}"
+                if name in without
+                else "saw it in the file, expected a group of that name in the account; nothing is changed",
+            )
+            for name in self._overrides
+            if name not in {one.pool.name for one in pools}
+        ]
+        set_aside = (*(one for some in seen.values() for one in some.set_aside), *unused)
+        unknown = tuple(region for region in failed if region not in self._last)
+        return Found(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
+
+    def override(self, overrides: Iterable[PoolOverride]) -> None:
+        """From the next look on, ``overrides`` are what a person says."""
+        self._overrides = {one.name: one for one in overrides}
+
+    def close(self) -> None:
+        for executor in (self._outer, *self._workers):
+            executor.shutdown(wait=False, cancel_futures=True)
+
+    def _look(self, reader: RegionReader) -> _Seen:
+        try:
+            return self._read(reader)
+        except CloudError as error:
+            return _Seen(set_aside=(SetAside(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS describes it"
+            return _Seen(set_aside=(SetAside(f"Region {reader.region}", reason),), failed=True)
+
+    def _read(self, reader: RegionReader) -> _Seen:
+        groups: list[tuple[Group, str]] = []
+        odd: list[SetAside] = []
+        last = self._last.get(reader.region, _Seen())
+        before = {one.group.name: one for one in (*last.pools, *last.let_go)}
+        left: list[FoundPool] = []
+        for entry in reader.entries(self._scope, before):
+            name = str(entry.get("AutoScalingGroupName"))
+            scope = self._scope
+            found = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
+            if name in before and not found.source and not found.foreign:
+                left.append(before[name])
+                odd += [] if found.reason else [aside(name, reader.region, "no tag says any more that it is the cluster's")]
+            if found.reason:
+                odd.append(aside(name, reader.region, found.reason))
+            elif found.source:
+                try:
+                    groups.append((group_of(entry, reader.region), found.source))
+                except GroupError as error:
+                    odd.append(aside(name, reader.region, str(error)))
+        seen = self._pools(reader, sorted(groups, key=lambda one: one[0].name), odd, before)
+        return msgspec.structs.replace(seen, let_go=(*seen.let_go, *left))
+
+    def _pools(self, reader: RegionReader, groups: list[tuple[Group, str]], odd: list[SetAside], before: Mapping[str, FoundPool]) -> _Seen:
+        known = reader.surroundings([group for group, _ in groups], self._scope.cluster) if groups else Surroundings(reader.region)
+        pools, let_go = [], []
+        for group, source in groups:
+            try:
+                found = pool_of(group, source, known, launch=self._launch)
+            except UnreadError as error:
+                if group.name not in before:
+                    odd.append(aside(group.name, reader.region, str(error)))
+                    continue
+                # That EC2 does not answer is no reason to forget the machines of a group.
+                said = (f"{error}; what was known of it counts", *before[group.name].warnings)
+                found = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(said)))
+            except GroupError as error:
+                odd.append(aside(group.name, reader.region, str(error)))
+                continue
+            if source != EKS or found.has_accelerators:
+                pools.append(found)
+            else:
+                let_go.append(found)
+                odd.append(aside(group.name, reader.region, NO_ACCELERATOR))
+        notes = [SetAside(f"Region {reader.region} {what}", text) for what, text in reader.notes.items()] if groups else []
+        return _Seen(tuple(pools), tuple(let_go), (*odd, *notes))
+
+    def _changed(self, pools: Iterable[FoundPool]) -> list[FoundPool]:
+        """With what a person says on top."""
+        changed = []
+        for one in pools:
+            override = self._overrides.get(one.pool.name, PoolOverride(one.pool.name))
+            pool = overridden(one.pool, override)
+            warnings = one.warnings
+            if pool.max is not None and pool.min > pool.max:
+                warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
+            changed.append(msgspec.structs.replace(one, pool=pool, warnings=warnings))
+        # By labels, the first pool that fits counts; the list of machines says it better where there is one.
+        return sorted(changed, key=lambda one: -len(one.pool.match_labels))
+
+    def _keep(self) -> None:
+        now = msgspec.json.encode(self._kept)
+        if now != self._written:
+            self._written = now
+            save(self._kept, self._folder, self._endpoint)
+
+
+def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:
+    """Groups that would have the same name, in two regions or by the same label, get their region, or a number, behind it."""
+    often = Counter(one.pool.name for one in pools)
+    taken: set[str] = set()
+    found = []
+    for one in pools:
+        name = one.pool.name
+        if often[name] > 1:
+            name = f"{name[:40]}.{one.group.region}"
+            numbered = (f"{name}.{number}" if number else name for number in range(len(pools) + 1))
+            name = next(free for free in numbered if free not in taken)
+        taken.add(name)
+        found.append(one if name == one.pool.name else renamed(one, name))
+    return found
+
+
+def renamed(one: FoundPool, name: str) -> FoundPool:
+    """The same pool under another name, which it is warned of."""
+    offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in one.pool.offerings)
+    pool = msgspec.structs.replace(one.pool, name=name, offerings=offerings)
+    return msgspec.structs.replace(one, pool=pool, warnings=(*one.warnings, f"it is called {name} here: another has its name"))

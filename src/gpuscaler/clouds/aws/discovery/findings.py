@@ -1,0 +1,125 @@
+"""What is odd about a group: settings that fight with an autoscaler, each in one sentence that says what to do."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Protocol
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.api.groups import Group
+from gpuscaler.clouds.aws.discovery.nodegroups import Nodegroup
+from gpuscaler.clouds.aws.discovery.ownership import EKS_NODEGROUP
+from gpuscaler.clouds.aws.templates.hints import hints_of
+from gpuscaler.clouds.aws.templates.launches import Launch
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT
+
+
+class Way(Protocol):
+    """One instance type of the group, its weight, and what it is made from."""
+
+    @property
+    def instance_type(self) -> str: ...
+    @property
+    def weight(self) -> int: ...
+    @property
+    def launch(self) -> Launch: ...
+
+
+def findings_of(
+    group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
+) -> tuple[str, ...]:
+    """Sentences, the most harmful first. ``nodegroup`` is EKS's, where the group is of one."""
+    taints = nodegroup.taints if nodegroup is not None else _by_kops(group)
+    promised = hints_of(group.tags).taints
+    return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints, promised), *_ways(group, ways, types))
+
+
+def _by_kops(group: Group) -> tuple[Taint, ...]:
+    """kOps keeps the taints of an instance group outside of user data, and repeats them in tags."""
+    return hints_of(group.tags).taints if "kops.k8s.io/instancegroup" in group.tags else ()
+
+
+def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
+    """How nodes register; ``taints`` are those that EKS has the kubelet register with, unless a later flag replaces them.
+
+    ``promised`` are those of tags, which put nothing on a node.
+    """
+    for source, unusable, own in dict.fromkeys((way.launch.source, way.launch.unusable, way.launch.taints) for way in ways):
+        if unusable:
+            yield f"no kubelet starts with the user data of its {source}: {unusable}; mend them"
+        lost = [taint for taint in taints if own is not None and taint not in own]
+        if lost:
+            text = f"the user data of its {source} replace the taint {', '.join(map(str, lost))} of its node group"
+            mend = f"leave the flag out, and give {ARRIVING_TAINT} to the node group"
+            yield f"{text}: the kubelet takes its last --register-with-taints; {mend}"
+        if missing := [one for one in promised if own is not None and one not in own and one not in lost]:
+            text = f"its tags promise the taint {', '.join(map(str, missing))}, with which the user data of its {source} register no node"
+            yield f"{text}: pods that do not tolerate it come to its machines; add it to --register-with-taints"
+    theirs = any(taint.key == ARRIVING_TAINT for taint in taints)
+    launches = [way.launch for way in ways]
+    # EKS writes the taints of a node group as a flag, in whose place no configuration file of the kubelet counts.
+    filed = not taints
+    found = (one.unusable or (one.arriving and (filed or one.taints is not None)) or (theirs and one.taints is None) for one in launches)
+    if not all(found):
+        taint = f"{ARRIVING_TAINT}:NoSchedule"
+        yield f"its user data does not register nodes with the taint {taint}: pods may land elsewhere than planned; add it"
+
+
+def _processes(group: Group) -> Iterator[str]:
+    if "Launch" in group.suspended:
+        yield "the process Launch is suspended, so that no machine ever comes; resume it"
+    if "Terminate" in group.suspended:
+        yield "the process Terminate is suspended, so that machines are not given back; resume it"
+    if group.operator:
+        yield f"only {group.operator} may change it, so that buying may be refused"
+    if len(group.zones) > 1 and EKS_NODEGROUP in group.tags:
+        yield "EKS has its zones evened out, which ends machines with running pods, also where AZRebalance is suspended; make one per zone"
+    elif len(group.zones) > 1 and "AZRebalance" not in group.suspended:
+        yield "AZRebalance ends machines with running pods to even out zones; suspend it"
+    if group.capacity_rebalance:
+        yield "CapacityRebalance replaces machines beside the controller, which does that itself; switch it off"
+
+
+def _machines(group: Group) -> Iterator[str]:
+    if not group.protected:
+        yield "new machines are not protected from scale-in, so that whoever lowers its size ends busy ones; protect them"
+    if group.lifetime:
+        yield f"machines are replaced after {group.lifetime / 86_400:.0f} days (MaxInstanceLifetime), whatever runs on them; remove it"
+    if group.warm_pool:
+        yield "it has a warm pool, whose machines are not counted here"
+    if group.desired > group.max or group.desired < group.min:
+        yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
+
+
+def _disks(ways: Sequence[Way]) -> Iterator[str]:
+    """Nobody here deletes disks: EC2 does, or they stay, and cost."""
+    for source, left, unsaid in dict.fromkeys((way.launch.source, way.launch.left, way.launch.unsaid) for way in ways):
+        if left:
+            text = f"its {source} has DeleteOnTermination false for {', '.join(left)}"
+            yield f"{text}: each machine given back leaves a disk that costs; set it to true"
+        if unsaid:
+            text = f"its {source} does not give DeleteOnTermination for {', '.join(unsaid)}"
+            yield f"{text}: each machine given back may leave a disk that costs; set it to true"
+
+
+def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> Iterator[str]:
+    if any(way.launch.outdated for way in ways):
+        yield f"it has a launch configuration ({group.configuration}), which is outdated; move it to a launch template"
+    counts = sorted({types[way.instance_type].gpus for way in ways if way.instance_type in types})
+    if len(counts) > 1:
+        yield f"its types have {', '.join(map(str, counts))} GPUs, and AWS chooses among them; give each number a group of its own"
+    weights = sorted({way.weight for way in ways})
+    if weights != [1]:
+        yield f"machines count as {', '.join(map(str, weights))} units (WeightedCapacity); sizes are converted to machines, by the largest"
+    if any(way.launch.reservation_groups for way in ways):
+        yield "its launch template targets a group of capacity reservations, which are not told from what is bought; name the reservations"
+    shares = group.shares
+    if shares is None:
+        ceilings = [way.launch.spot_max_price for way in ways if way.launch.spot_max_price is not None]
+    else:
+        ceilings = [] if shares.spot_max_price is None else [shares.spot_max_price]
+        if "spot" in shares.markets and shares.spot_strategy == "lowest-price":
+            yield "the spot strategy lowest-price takes the most interrupted machines; set price-capacity-optimized"
+        if len(shares.markets) > 1:
+            yield f"AWS divides it between markets: {shares.base} on demand, of the rest {shares.on_demand} %"
+    if ceilings:
+        yield f"a spot price of at most ${min(ceilings):g} is allowed, beyond which nothing is granted; remove the maximum"

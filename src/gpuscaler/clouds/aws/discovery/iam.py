@@ -1,0 +1,68 @@
+"""The IAM policy that gpuscaler needs on one cluster: reading, and changing what is tagged for the cluster.
+
+Sources: the Service Authorization Reference of AWS for EC2 Auto Scaling, EC2, EKS, SQS and the Pricing API, 2026. Read actions
+of EC2 and EC2 Auto Scaling know no resources, hence the stars.
+"""
+
+from typing import Any
+
+from gpuscaler.clouds.aws.discovery.ownership import CLUSTER_AUTOSCALER
+
+Policy = dict[str, Any]
+
+READ = (
+    "autoscaling:DescribeAutoScalingGroups",
+    "autoscaling:DescribeLaunchConfigurations",
+    "autoscaling:DescribeLifecycleHooks",
+    "autoscaling:DescribeScalingActivities",
+    "ec2:DescribeCapacityReservations",
+    "ec2:DescribeImages",
+    "ec2:DescribeInstanceTypeOfferings",
+    "ec2:DescribeInstanceTypes",
+    "ec2:DescribeInstances",
+    "ec2:DescribeLaunchTemplateVersions",
+    "ec2:DescribeLaunchTemplates",
+    "ec2:DescribeSpotPriceHistory",
+    "ec2:GetInstanceTypesFromInstanceRequirements",
+)
+PRICES = ("pricing:GetProducts",)
+CHANGE = (
+    "autoscaling:CompleteLifecycleAction",
+    "autoscaling:LaunchInstances",
+    "autoscaling:RecordLifecycleActionHeartbeat",
+    "autoscaling:SetDesiredCapacity",
+    "autoscaling:SetInstanceProtection",
+    "autoscaling:TerminateInstanceInAutoScalingGroup",
+)
+#: What LaunchInstances makes machines with, in the name of whoever calls.
+LAUNCH = ("ec2:CreateFleet", "ec2:CreateTags", "ec2:RunInstances")
+QUEUE = ("sqs:DeleteMessage", "sqs:ReceiveMessage")
+
+
+def policy(cluster: str, *, queue: str = "", node_role: str = "", change: bool = True, partition: str = "aws") -> Policy:
+    """The policy as JSON. ``queue`` and ``node_role`` are ARNs, empty where there are none.
+
+    Changes are bound to the tag that gives a group to the cluster: one of another cluster is out of reach whatever happens here. EC2 is
+    asked for machines only by EC2 Auto Scaling in the caller's name (``aws:ViaAWSService``). ``change`` False allows
+    reading only.
+    """
+    statements = [
+        _allow("Read", (*READ, *PRICES), "*"),
+        _allow("ReadNodeGroups", ("eks:DescribeNodegroup",), f"arn:{partition}:eks:*:*:nodegroup/{cluster}/*/*"),
+    ]
+    if not change:
+        return {"Version": "2012-10-17", "Statement": statements}
+    owned = {"StringEquals": {f"aws:ResourceTag/{CLUSTER_AUTOSCALER}{cluster}": "owned"}}
+    statements.append(_allow("ChangeGroupsOfTheCluster", CHANGE, "*", owned))
+    statements.append(_allow("LaunchThroughGroups", LAUNCH, "*", {"Bool": {"aws:ViaAWSService": "true"}}))
+    if node_role:
+        machines = "ec2.amazonaws.com.cn" if partition == "aws-cn" else "ec2.amazonaws.com"
+        statements.append(_allow("PassTheRoleOfNodes", ("iam:PassRole",), node_role, {"StringEquals": {"iam:PassedToService": machines}}))
+    if queue:
+        statements.append(_allow("ReadNotices", QUEUE, queue))
+    return {"Version": "2012-10-17", "Statement": statements}
+
+
+def _allow(name: str, actions: tuple[str, ...], resource: str, condition: dict[str, Any] | None = None) -> dict[str, Any]:
+    statement: dict[str, Any] = {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": resource}
+    return statement | ({"Condition": condition} if condition else {})

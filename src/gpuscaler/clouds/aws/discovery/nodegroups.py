@@ -1,0 +1,43 @@
+"""EKS managed node groups as DescribeNodegroup tells them: the labels and taints that no tag of their Auto Scaling group repeats."""
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.groups import Reply
+from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.model.labels import is_label_value, is_qualified_name
+from gpuscaler.model.taints import Taint
+
+_EFFECTS = {"NO_SCHEDULE": "NoSchedule", "NO_EXECUTE": "NoExecute", "PREFER_NO_SCHEDULE": "PreferNoSchedule"}
+NAME_LABEL = "eks.amazonaws.com/nodegroup"
+
+
+class Nodegroup(Struct, frozen=True, gc=False):
+    """``own_labels`` tell its nodes from those of other groups, ``labels`` are all that they carry."""
+
+    name: str
+    labels: Mapping[str, str] = {}
+    taints: tuple[Taint, ...] = ()
+
+    @property
+    def own_labels(self) -> Mapping[str, str]:
+        return {NAME_LABEL: self.name}
+
+
+def nodegroup_of(reply: Reply) -> Nodegroup:
+    """From ``nodegroup``; labels and taints that Kubernetes would refuse are left out. Raises KeyError without a name."""
+    name = reply["nodegroupName"]
+    told = (reply.get("labels") or {}).items()
+    labels = {key: value for key, value in told if is_qualified_name(key) and isinstance(value, str) and is_label_value(value)}
+    taints = [
+        Taint(one.get("key", ""), one.get("value") or "", _EFFECTS[spelt(one["effect"], _EFFECTS)])
+        for one in reply.get("taints") or ()
+        if spelt(one.get("effect"), _EFFECTS) in _EFFECTS and is_qualified_name(one.get("key", ""))
+    ]
+    return Nodegroup(name, {NAME_LABEL: name, **labels}, tuple(taints))
+
+
+def bare(name: str) -> Nodegroup:
+    """What is known of a node group that may not be described."""
+    return Nodegroup(name, {NAME_LABEL: name})

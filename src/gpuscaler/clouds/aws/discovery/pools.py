@@ -1,0 +1,316 @@
+"""A pool from a group and what is known around it: offerings, node template, findings. Pure."""
+
+import hashlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import product
+from typing import NamedTuple
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.api.groups import Choice, Group, GroupError, TemplateRef, UnreadError
+from gpuscaler.clouds.aws.discovery.findings import findings_of
+from gpuscaler.clouds.aws.discovery.nodegroups import Nodegroup
+from gpuscaler.clouds.aws.prices.prices import YUAN_PER_DOLLAR, Tariff, in_yuan
+from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
+from gpuscaler.clouds.aws.templates.hints import Hints, hints_of
+from gpuscaler.clouds.aws.templates.launches import Launch
+from gpuscaler.clouds.aws.templates.node_templates import NodeTemplate
+from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.aside import SetAside
+from gpuscaler.model.labels import is_label_value
+from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, for_gpus, is_scattered
+from gpuscaler.model.well_known import POOL_LABEL
+
+#: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
+LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
+SCATTERED = (
+    "AWS chooses the zone of each machine, so that pods bound to one zone (a volume, a gang of one zone) get none from it; "
+    "make one group per zone"
+)
+NO_FLEETS = "aws.launch is fleet, and machines of fleets do not belong to the group"
+
+
+class Surroundings(Struct, frozen=True):
+    """What is known of one region.
+
+    ``launches`` is by launch template, ``configurations`` by name; ``matching`` lists the types that fit requirements, by
+    :func:`requirements_key`; ``offered`` says which zones offer a type, where that is known.
+    """
+
+    region: str
+    launches: Mapping[TemplateRef, Launch] = {}
+    configurations: Mapping[str, Launch] = {}
+    types: Mapping[str, InstanceType] = {}
+    matching: Mapping[str, tuple[str, ...]] = {}
+    offered: Mapping[str, frozenset[str]] = {}
+    nodegroups: Mapping[str, Nodegroup] = {}
+    reservations: Mapping[str, Reservation] = {}
+    tariff: Tariff = Tariff("")
+
+
+class FoundPool(Struct, frozen=True):
+    """A pool, the group that it was read from, and how that was found: see :mod:`gpuscaler.clouds.aws.discovery.ownership`.
+
+    ``weights`` are units of the group's capacity by instance type, where machines count for more than one. ``ends`` is when EC2 begins to
+    end the machines of a reservation, by its id, in seconds since the epoch, for those whose machines it ends.
+    """
+
+    pool: Pool
+    group: Group
+    source: str
+    warnings: tuple[str, ...] = ()
+    weights: Mapping[str, int] = {}
+    launch: str = DESIRED
+    ends: Mapping[str, float] = {}
+
+    @property
+    def has_accelerators(self) -> bool:
+        """Whether any machine of it would have some."""
+        return any(amount > 0 and is_device(name) for one in self.pool.offerings for name, amount in one.allocatable.items())
+
+    @property
+    def bought_by(self) -> str:
+        """How machines are really bought: fleets are not made, since their machines would not belong to the group."""
+        return DESIRED if self.launch == FLEET else self.launch
+
+
+class Way(NamedTuple):
+    """One instance type of a group, and what its machines are made from."""
+
+    instance_type: str
+    weight: int
+    launch: Launch
+
+
+def requirements_key(requirements: Mapping[str, object]) -> str:
+    """Requirements that ask the same have the same key."""
+    return msgspec.json.encode(requirements, order="deterministic").decode()
+
+
+def ways_of(group: Group, known: Surroundings) -> tuple[Way, ...]:
+    """Every type that the group could launch. Raises :class:`GroupError` where nobody can tell."""
+    base = _base(group, known)
+    ways = [way for choice in group.choices for way in _of_choice(choice, base, known)] or list(_of_launch(base, 1, known))
+    if not ways:
+        raise GroupError("saw no instance type in its launch template and its overrides, expected one")
+    return tuple({way.instance_type: way for way in reversed(ways)}.values())[::-1]
+
+
+def _base(group: Group, known: Surroundings) -> Launch:
+    if group.template is not None:
+        found = known.launches.get(group.template)
+        if found is None:
+            raise UnreadError(f"its launch template {group.template.name or group.template.id} could not be read")
+        return found
+    if group.configuration:
+        found = known.configurations.get(group.configuration)
+        if found is None:
+            raise UnreadError(f"its launch configuration {group.configuration} could not be read")
+        return found
+    raise GroupError("saw neither a launch template nor a launch configuration, expected one")
+
+
+def _of_choice(choice: Choice, base: Launch, known: Surroundings) -> tuple[Way, ...]:
+    launch = known.launches.get(choice.template) if choice.template is not None else base
+    if launch is None:
+        raise UnreadError(f"the launch template of an override, {choice.template}, could not be read")
+    if choice.image:
+        launch = msgspec.structs.replace(launch, image=choice.image)
+    if choice.instance_type:
+        return (Way(choice.instance_type, choice.weight, launch),)
+    if choice.requirements is not None:
+        launch = msgspec.structs.replace(launch, requirements=choice.requirements, instance_type="")
+    return _of_launch(launch, choice.weight, known)
+
+
+def _of_launch(launch: Launch, weight: int, known: Surroundings) -> tuple[Way, ...]:
+    if launch.instance_type:
+        return (Way(launch.instance_type, weight, launch),)
+    if launch.requirements is None:
+        return ()
+    return tuple(Way(name, weight, launch) for name in known.matching.get(requirements_key(launch.requirements), ()))
+
+
+def launch_of(group: Group, told: str) -> str:
+    """How machines are bought in the group, as ``aws.launch`` of the settings says, as far as the group allows.
+
+    LaunchInstances needs a launch template, and of a mixed group that it is wholly spot or wholly on demand.
+    """
+    if told in (DESIRED, FLEET) and not (told == FLEET and group.template is None):
+        return told
+    pure = group.shares is None or len(group.shares.markets) == 1
+    return LAUNCH if group.template is not None and pure else DESIRED
+
+
+def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", launch: str = "auto") -> FoundPool:
+    """The group as a pool called ``name``, or what it calls itself. Raises :class:`GroupError` where it cannot be one."""
+    if group.deleting:
+        raise GroupError("it is being deleted")
+    if group.unit != "units":
+        raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
+    hints = hints_of(group.tags)
+    ways = ways_of(group, known)
+    # What a group without any offering is set aside for stands before everything else that is odd about it.
+    warnings = [*_unusable(group, ways, known)]
+    name = name or pool_name(group, hints)
+    template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
+    offerings = _offerings(group, ways, known, template, warnings)
+    warnings = warnings or ([] if offerings else ["saw no availability zone, expected one"])
+    warnings += [*hints.warnings, *findings_of(group, ways, known.types, known.nodegroups.get(group.name))]
+    retired = tuple(_retired(group, ways[0].launch, known, template, {one.instance_type for one in offerings}))
+    if not offerings and not retired:
+        unread = any(known.reservations.get(ident) is None for way in ways for ident in reserved_for(group, way.launch))
+        raise (UnreadError if unread else GroupError)("; ".join(dict.fromkeys(warnings)))
+    if name != group.name:
+        warnings.append(f"it is called {name} here")
+    weights = {way.instance_type: way.weight for way in ways}
+    way_to_buy = launch_of(group, launch)
+    if way_to_buy == FLEET:
+        warnings.append(f"{NO_FLEETS}: it is told a desired capacity instead; set launch to auto")
+    pool = _pool(group, offerings or retired, template, max(weights.values()), launch=way_to_buy)
+    balances = balances_zones(group, managed=source == "eks" or group.name in known.nodegroups)
+    pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, ways), balances=balances)
+    if is_scattered(pool):
+        warnings.append(SCATTERED)
+    known_reservations = [known.reservations.get(ident) for way in ways for ident in reserved_for(group, way.launch)]
+    ends = {one.id: one.taken_at for one in known_reservations if one is not None and one.taken_at}
+    return FoundPool(pool, group, source, tuple(dict.fromkeys(warnings)), weights, way_to_buy, ends)
+
+
+def _offerings(
+    group: Group, ways: tuple[Way, ...], known: Surroundings, template: NodeTemplate, warnings: list[str]
+) -> tuple[Offering, ...]:
+    found: list[Offering] = []
+    for way in ways:
+        kind = known.types.get(way.instance_type)
+        if kind is None:
+            warnings.append(f"region {known.region} does not offer type {way.instance_type}; it is set aside there")
+            continue
+        missing = [zone for zone in group.zones if zone not in known.offered.get(way.instance_type, group.zones)]
+        if missing:
+            warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is set aside there")
+        found += _reserved(group, way, kind, known, template)
+        for zone in group.zones:
+            for market in markets_of(group, way.launch) if zone not in missing else ():
+                price = known.tariff.of(way.instance_type, market, zone, kind)
+                if price.warning:
+                    warnings.append(price.warning)
+                offering = template.offering(way.launch, kind, market=market, zone=zone, price=price.price)
+                found.append(msgspec.structs.replace(offering, price_from=price.price_from))
+    warnings += _guesses(found, known.region)
+    return tuple(found)
+
+
+def _retired(group: Group, launch: Launch, known: Surroundings, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
+    """What the group has machines of and launches no more, its launch template being another now, or its reservation over.
+
+    They cost what they cost, and go when they are idle, as long as they are there.
+    """
+    for name in dict.fromkeys(one.instance_type for one in group.machines):
+        kind = known.types.get(name) if name not in sold else None
+        for market, zone in product(("on-demand", "spot"), group.zones if kind is not None else ()):
+            price = known.tariff.of(name, market, zone, kind)
+            offering = template.offering(launch, known.types[name], market=market, zone=zone, price=price.price)
+            yield msgspec.structs.replace(offering, price_from=price.price_from, count=0)
+
+
+def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
+    """What is to be said of prices that are another region's, or in another currency."""
+    by_region: dict[str, dict[str, None]] = {}
+    for one in offerings:
+        if one.price_from not in ("", BY_SIZE):
+            by_region.setdefault(one.price_from, {})[one.instance_type] = None
+    for other, names in sorted(by_region.items()):
+        yield f"no price of {', '.join(names)} in {region} is known; that in {other} counts: add it to aws.prices"
+    if in_yuan(region) and offerings:
+        yield f"prices in {region} are in yuan; {YUAN_PER_DOLLAR:g} of them count as a dollar"
+
+
+def reserved_for(group: Group, launch: Launch) -> tuple[str, ...]:
+    """Ids of the reservations that machines are launched into."""
+    return (*launch.reservations, *group.reservations)
+
+
+def _unusable(group: Group, ways: tuple[Way, ...], known: Surroundings) -> Iterator[str]:
+    for ident in dict.fromkeys(ident for way in ways for ident in reserved_for(group, way.launch)):
+        one = known.reservations.get(ident)
+        if one is None:
+            yield f"its capacity reservation {ident} could not be read, so that nothing of it is used"
+        elif not one.usable(known.tariff.now):
+            yield f"its capacity reservation {ident} is {'over' if one.state in (ACTIVE, EXPIRED) else one.state}; nothing of it is used"
+
+
+def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
+    """What is paid already: an offering for each zone, of as many machines as are free.
+
+    Into which of several reservations a machine comes is EC2's choice: it is planned to last as long as in the one that ends first.
+    """
+    free: dict[str, list[Reservation]] = {}
+    for one in map(known.reservations.get, reserved_for(group, way.launch)):
+        if one is not None and one.usable(known.tariff.now) and one.instance_type == kind.name and one.zone in group.zones:
+            free.setdefault(one.zone, []).append(one)
+    for zone, some in free.items():
+        offering = template.offering(way.launch, kind, market="reserved", zone=zone, price=0.0)
+        ends = min((one.taken_at for one in some if one.taken_at and one.available), default=0.0)
+        yield msgspec.structs.replace(offering, count=sum(one.available for one in some), ends=ends)
+
+
+def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
+    """LaunchInstances names a zone, in which AWS chooses the instance type; else AWS chooses among all offerings."""
+    kinds = {(one.market, one.instance_type) for one in offerings}
+    named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
+    names_zone = launch == LAUNCH and not named and len({one.zone for one in offerings}) > 1
+    (arch, *others) = {offering.labels["kubernetes.io/arch"] for offering in offerings}
+    idle, unready = template.hints.idle_after, template.hints.unready_after
+    return Pool(
+        name=template.pool,
+        offerings=offerings,
+        chooser="buyer" if named else "cloud",
+        names_zone=names_zone,
+        min=-(-group.min // weight),
+        max=group.max // weight,
+        idle_after=600.0 if idle is None else idle,
+        unready_after=UNREADY_AFTER if unready is None else unready,
+        arch=None if others else arch,
+        match_labels=template.telling(group.zones),
+        buys_without_gpus=not for_gpus(offerings),
+        divides=launch != LAUNCH and len({one.market for one in offerings if one.market != "reserved"}) > 1,
+    )
+
+
+def balances_zones(group: Group, *, managed: bool) -> bool:
+    """Whether the group ends machines to even out zones. In managed node groups that does not stop where its process is suspended.
+
+    Source: aws/containers-roadmap#1453.
+    """
+    return len(set(group.zones)) > 1 and (managed or "AZRebalance" not in group.suspended)
+
+
+def _revision(group: Group, ways: tuple[Way, ...]) -> str:
+    """Another one where what machines are made from is, or what the group is kept from doing."""
+    said = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
+    return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
+
+
+def pool_name(group: Group, hints: Hints) -> str:
+    """What nodes say by label, else the group's name, cut to what a label's value may be."""
+    said = hints.labels.get(POOL_LABEL, "")
+    if said or (is_label_value(group.name) and group.name):
+        return said or group.name
+    cleaned = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "-" for letter in group.name)[:63]
+    return cleaned.strip("-_.") or "group"
+
+
+def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:
+    """Markets that machines are bought in, beside what is reserved: none where only reservations are used."""
+    if group.reserved_only or launch.reservations or launch.market == "capacity-block":
+        return ()
+    if group.shares is not None:
+        return group.shares.markets
+    return ("spot",) if launch.market == "spot" else ("on-demand",)
+
+
+def aside(group: str, region: str, reason: str) -> SetAside:
+    return SetAside(f"AutoScalingGroup {region}/{group}", reason)

@@ -1,0 +1,273 @@
+"""Reading one region: its groups, and what must be known to make pools of them. What cannot be read is noted, and the rest goes on."""
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from concurrent.futures import Executor
+from functools import partial
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from gpuscaler import catalogue
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.api.groups import Group, Reply
+from gpuscaler.clouds.aws.api.remembering import NODEGROUPS, TYPES, Dated, Kept
+from gpuscaler.clouds.aws.discovery import ownership
+from gpuscaler.clouds.aws.discovery.nodegroups import Nodegroup, bare, nodegroup_of
+from gpuscaler.clouds.aws.discovery.pools import Surroundings, requirements_key
+from gpuscaler.clouds.aws.prices.reservations import Reservation, reservations_of
+from gpuscaler.clouds.aws.prices.tariffs import Tariffs
+from gpuscaler.clouds.aws.templates import instance_types
+from gpuscaler.clouds.aws.templates.launches import Launch, configuration_of
+from gpuscaler.clouds.aws.templates.templates import Templates
+from gpuscaler.clouds.protocol import CloudError
+from gpuscaler.model.overrides import OfferingPrice
+
+T = TypeVar("T")
+
+#: How many names or values a call takes.
+NAMES, VALUES = 50, 100
+
+
+class Scope(Struct, frozen=True):
+    """What to look for: see the keys of ``aws`` in the settings."""
+
+    cluster: str
+    groups: tuple[str, ...] = ()
+    tags: Mapping[str, str] = {}
+    exclude: tuple[str, ...] = ()
+
+
+def chunks(items: Iterable[T], size: int) -> list[list[T]]:
+    """The items in lists of at most ``size``."""
+    every = list(items)
+    return [every[start : start + size] for start in range(0, len(every), size)]
+
+
+class RegionReader:
+    """What is known of one region, kept from one look to the next. ``workers`` make calls side by side; used by one thread at a time."""
+
+    def __init__(
+        self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], prices: tuple[OfferingPrice, ...] = ()
+    ) -> None:
+        self.region = region
+        self._calls, self._kept, self._workers, self._now = calls, kept, workers, now
+        self._templates = Templates(region, calls, workers)
+        self._tariffs = Tariffs(region, calls, kept, workers=workers, now=now, own=prices)
+        self._nodegroups: dict[str, Dated[Nodegroup]] = {}
+        self._architectures: dict[str, str] = {}
+        self._matching: dict[str, Dated[tuple[str, ...]]] = {}
+        self.notes: dict[str, str] = {}
+
+    def entries(self, scope: Scope, before: Collection[str] = ()) -> list[Reply]:
+        """Every group that could concern the cluster, as AWS describes it. Raises CloudError: without them nothing is known.
+
+        Groups that were found ``before`` are among them as long as they are there, whatever their tags say by now.
+        """
+        asks: list[dict[str, object]] = [{"Filters": [{"Name": "tag-key", "Values": list(ownership.tag_keys(scope.cluster))}]}]
+        if scope.tags:
+            asks.append({"Filters": [{"Name": f"tag:{key}", "Values": [value]} for key, value in scope.tags.items()]})
+        asks += [{"AutoScalingGroupNames": names} for names in chunks(scope.groups, NAMES)]
+        found = {entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, asks) for entry in entries}
+        lost = [{"AutoScalingGroupNames": names} for names in chunks((name for name in before if name not in found), NAMES)]
+        found |= {entry.get("AutoScalingGroupName"): entry for entries in self._workers.map(self._groups, lost) for entry in entries}
+        return list(found.values())
+
+    def _groups(self, ask: Mapping[str, object]) -> list[Reply]:
+        pages = self._calls.pages("autoscaling", self.region, "DescribeAutoScalingGroups", "AutoScalingGroups", MaxRecords=100, **ask)
+        return list(pages)
+
+    def surroundings(self, groups: Collection[Group], cluster: str) -> Surroundings:
+        """What is needed to make pools of ``groups``; ``notes`` then say what could not be read."""
+        self.notes = {}
+        launches, notes = self._templates.resolve(ref for group in groups for ref in group.templates)
+        self.notes |= notes
+        configurations = self._configurations({group.configuration for group in groups if group.configuration})
+        matching = self._matching_types(groups, [*launches.values(), *configurations.values()])
+        names = {choice.instance_type for group in groups for choice in group.choices}
+        names |= {launch.instance_type for launch in (*launches.values(), *configurations.values())}
+        names |= {name for types in matching.values() for name in types}
+        # What is there may be what its group launches no more.
+        names |= {machine.instance_type for group in groups for machine in group.machines}
+        names.discard("")
+        types = self._types(names)
+        spot = _on_spot(groups, [*launches.values(), *configurations.values()])
+        tariff, notes = self._tariffs.of(types, on_spot=types if spot else ())
+        self.notes |= notes
+        reserved = {ident for group in groups for ident in group.reservations} | {
+            ident for one in launches.values() for ident in one.reservations
+        }
+        return Surroundings(
+            region=self.region,
+            launches=launches,
+            configurations=configurations,
+            types=types,
+            matching=matching,
+            offered=self._offered(types),
+            nodegroups=self._described(groups, cluster),
+            reservations=self._reservations(sorted(reserved)),
+            tariff=tariff,
+        )
+
+    def _attempt(self, what: str, ask: Callable[[], T], default: T) -> T:
+        """The answer, or ``default`` with a note of what is missing."""
+        try:
+            return ask()
+        except CloudError as error:
+            self.notes[what] = error.detail
+            return default
+
+    def _configurations(self, names: set[str]) -> dict[str, Launch]:
+        def ask() -> dict[str, Launch]:
+            found = {}
+            for some in chunks(sorted(names), NAMES):
+                for entry in self._calls.pages(
+                    "autoscaling", self.region, "DescribeLaunchConfigurations", "LaunchConfigurations", LaunchConfigurationNames=some
+                ):
+                    found[entry["LaunchConfigurationName"]] = configuration_of(entry)
+            return found
+
+        return self._attempt("launch configurations", ask, {}) if names else {}
+
+    def _matching_types(self, groups: Iterable[Group], launches: Iterable[Launch]) -> dict[str, tuple[str, ...]]:
+        """Types by requirements, for those that a group or its template has in place of types."""
+        images = {launch.image for launch in launches if launch.image}
+        wanted = [choice.requirements for group in groups for choice in group.choices if choice.requirements is not None]
+        wanted += [launch.requirements for launch in launches if launch.requirements is not None]
+        found = {}
+        for key, one in {requirements_key(one): one for one in wanted}.items():
+            known = self._matching.get(key)
+            if known is None or not known.fresh(self._now(), TYPES):
+                names = self._attempt("types by requirements", partial(self._ask_matching, one, images), None)
+                if names is None:
+                    continue
+                known = self._matching[key] = Dated(self._now(), names)
+            found[key] = known.value
+        return found
+
+    def _ask_matching(self, requirements: Mapping[str, object], images: Collection[str]) -> tuple[str, ...]:
+        entries = self._calls.pages(
+            "ec2",
+            self.region,
+            "GetInstanceTypesFromInstanceRequirements",
+            "InstanceTypes",
+            ArchitectureTypes=self._architectures_of(images),
+            VirtualizationTypes=["hvm"],
+            InstanceRequirements=requirements,
+        )
+        return tuple(sorted(entry["InstanceType"] for entry in entries))
+
+    def _architectures_of(self, images: Collection[str]) -> list[str]:
+        """Architectures of the images that groups start from; x86_64 where nobody tells."""
+        unknown = sorted(one for one in images if one.startswith("ami-") and one not in self._architectures)
+        for some in chunks(unknown, NAMES):
+            nothing: list[Reply] = []
+            entries = self._attempt("images", partial(self._images, some), nothing)
+            self._architectures |= {entry["ImageId"]: entry.get("Architecture", "") for entry in entries}
+        found = {self._architectures.get(one, "") for one in images} & instance_types.ARCHITECTURES.keys()
+        return sorted(found) or ["x86_64"]
+
+    def _images(self, some: list[str]) -> list[Reply]:
+        return list(self._calls.pages("ec2", self.region, "DescribeImages", "Images", Filters=[{"Name": "image-id", "Values": some}]))
+
+    def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
+        """Every type that is known; what the account does not tell, the catalogue may."""
+        now, key = self._now(), f"{self.region}/"
+        stale = [name for name in sorted(names) if not (one := self._kept.types.get(key + name)) or not one.fresh(now, TYPES)]
+        asked = self._attempt("instance types", lambda: self._ask_types(stale), None)
+        if asked is not None:
+            for name in stale:
+                self._kept.types[key + name] = Dated(now, asked.get(name))
+        found = {}
+        for name in names:
+            kept = self._kept.types.get(key + name)
+            described = self._attempt_type(name, kept.value) if kept is not None and kept.value else None
+            # A type that the account was asked for and does not have is not to be bought, whatever the catalogue says.
+            kind = described or (catalogue.lookup(name) if kept is None else None)
+            if kind is not None:
+                found[name] = kind
+        return found
+
+    def _attempt_type(self, name: str, entry: Reply) -> InstanceType | None:
+        try:
+            return instance_types.type_of(entry)
+        except ValueError as error:
+            self.notes[f"instance type {name}"] = str(error)
+            return None
+
+    def _ask_types(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
+        """By filter: asked for by name, one that does not exist would spoil the whole call."""
+        found = {}
+        for some in chunks(names, VALUES):
+            ask = [{"Name": "instance-type", "Values": some}]
+            for entry in self._calls.pages("ec2", self.region, "DescribeInstanceTypes", "InstanceTypes", Filters=ask):
+                found[entry["InstanceType"]] = entry
+        return found
+
+    def _offered(self, types: Collection[str]) -> dict[str, frozenset[str]]:
+        """Zones by type, as far as that is known."""
+        now, key = self._now(), f"{self.region}/"
+        stale = [name for name in sorted(types) if not (one := self._kept.offered.get(key + name)) or not one.fresh(now, TYPES)]
+        asked = self._attempt("zones of instance types", lambda: self._ask_offered(stale), None)
+        if asked is not None:
+            for name in stale:
+                self._kept.offered[key + name] = Dated(now, sorted(asked.get(name, ())))
+        return {name: frozenset(one.value) for name in types if (one := self._kept.offered.get(key + name)) is not None}
+
+    def _ask_offered(self, names: Iterable[str]) -> dict[str, set[str]]:
+        found: dict[str, set[str]] = {}
+        for some in chunks(names, VALUES):
+            ask = [{"Name": "instance-type", "Values": some}]
+            for entry in self._calls.pages(
+                "ec2",
+                self.region,
+                "DescribeInstanceTypeOfferings",
+                "InstanceTypeOfferings",
+                LocationType="availability-zone",
+                Filters=ask,
+            ):
+                found.setdefault(entry["InstanceType"], set()).add(entry["Location"])
+        return found
+
+    def _reservations(self, ids: list[str]) -> dict[str, Reservation]:
+        """Each by itself: one that is gone would spoil a call for several, and there are few."""
+        found: dict[str, Reservation] = {}
+        for ident, one in zip(ids, self._workers.map(self._reservation, ids), strict=True):
+            if isinstance(one, CloudError):
+                self.notes[f"capacity reservation {ident}"] = one.detail
+            else:
+                found |= one
+        return found
+
+    def _reservation(self, ident: str) -> dict[str, Reservation] | CloudError:
+        try:
+            reply = self._calls.read("ec2", self.region, "DescribeCapacityReservations", CapacityReservationIds=[ident])
+        except CloudError as error:
+            return error
+        return reservations_of(reply.get("CapacityReservations") or ())
+
+    def _described(self, groups: Iterable[Group], cluster: str) -> dict[str, Nodegroup]:
+        """Managed node groups by the name of their Auto Scaling group."""
+        managed = {group.name: group.tags[ownership.EKS_NODEGROUP] for group in groups if ownership.EKS_NODEGROUP in group.tags}
+        now = self._now()
+        stale = {name: said for name, said in managed.items() if not (one := self._nodegroups.get(name)) or not one.fresh(now, NODEGROUPS)}
+        for name, found in zip(stale, self._workers.map(lambda said: self._nodegroup(cluster, said), stale.values()), strict=True):
+            if isinstance(found, CloudError):
+                self.notes["node groups"] = f"{found.detail}; labels and taints of managed node groups come from tags only"
+            else:
+                self._nodegroups[name] = Dated(now, found)
+        return {name: self._nodegroups[name].value if name in self._nodegroups else bare(said) for name, said in managed.items()}
+
+    def _nodegroup(self, cluster: str, name: str) -> Nodegroup | CloudError:
+        try:
+            reply = self._calls.read("eks", self.region, "DescribeNodegroup", clusterName=cluster, nodegroupName=name)
+            return nodegroup_of(reply["nodegroup"])
+        except CloudError as error:
+            return error
+        except (KeyError, TypeError) as error:
+            return CloudError("unknown", f"eks in {self.region}: saw {error!r} in node group {name}, expected its description")
+
+
+def _on_spot(groups: Iterable[Group], launches: Iterable[Launch]) -> bool:
+    """Whether anything is bought on spot markets."""
+    return any(group.shares and "spot" in group.shares.markets for group in groups) or any(one.market == "spot" for one in launches)

@@ -1,0 +1,1 @@
+"""The machines of an account, and what AWS announces of them."""

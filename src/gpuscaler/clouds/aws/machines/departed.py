@@ -1,0 +1,118 @@
+"""Machines that their groups list no more: what EC2 says of them, so that their Nodes can be cleared away.
+
+A group forgets a machine at its end; EC2 tells of it as terminated for about an hour. One that is detached from its group goes on, and is
+nobody's here.
+"""
+
+import asyncio
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any, Final
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.clouds.aws.api.asking import Asking
+from gpuscaler.clouds.aws.api.causes import verdict
+from gpuscaler.clouds.aws.api.groups import Machine, Reply
+from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.discovery.regions import VALUES, chunks
+from gpuscaler.clouds.aws.machines.listing import details_of, instance_id, instance_of
+from gpuscaler.model.instances import TERMINATED, Instance
+
+#: The tag that Auto Scaling puts on the machines of a group.
+GROUP_TAG: Final = "aws:autoscaling:groupName"
+#: Reasons that are a person's, or a program's, who ended the machine.
+_ASKED_FOR: Final = ("Client.User", "Client.InstanceInitiated")
+#: States of EC2 on the way to the end; others are those of machines that go on.
+_GONE, _GOING = "terminated", ("shutting-down", "stopping", "stopped")
+#: A machine that is older than this and that EC2 does not know is one that it has forgotten, in seconds: a young one it may not know yet.
+YOUNG_SECONDS: Final = 600.0
+#: So long ended machines are listed, in seconds.
+LISTED_SECONDS: Final = 3600.0
+
+
+class _Ended(Struct, frozen=True, gc=False):
+    since: float
+    instance: Instance
+
+
+class Departed:
+    """Follows machines from the moment that their groups list them no more."""
+
+    def __init__(self, ask: Asking) -> None:
+        self._ask = ask
+        self._listed: dict[str, tuple[str, Instance]] = {}
+        #: Those that EC2 is asked for: region, what was listed of each, and since when.
+        self._asked: dict[str, tuple[str, Instance, float]] = {}
+        self._ended: dict[str, _Ended] = {}
+        self._swept = False
+
+    async def beside(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], FoundPool]) -> list[Instance]:
+        """The machines that have ended beside those that groups list now, each with its region. Raises CloudError."""
+        if not self._swept:
+            # What ended while nobody looked.
+            swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
+            self._ended |= {one.id: _Ended(self._ask.now(), one) for found in swept for one in self._of_groups(found, pools)}
+            self._swept = True
+        now = {one.id: (region, one) for region, one in listed}
+        at = self._ask.now()
+        self._asked |= {name: (*one, at) for name, one in self._listed.items() if name not in now}
+        self._listed = now
+        for name in self._asked.keys() & now.keys():
+            del self._asked[name]
+        await self._ask_for(dict(self._asked))
+        self._ended = {name: one for name, one in self._ended.items() if one.since > at - LISTED_SECONDS and name not in now}
+        return [one.instance for one in self._ended.values()]
+
+    async def _ask_for(self, asked: Mapping[str, tuple[str, Instance, float]]) -> None:
+        regions = sorted({region for region, _, _ in asked.values()})
+        asks = [(here, some) for here in regions for some in chunks((name for name, one in asked.items() if one[0] == here), VALUES)]
+        told: dict[str, tuple[str, str]] = {}
+        for found in await asyncio.gather(*(self._states(region, some) for region, some in asks)):
+            told |= found
+        now = self._ask.now()
+        for name, (_, one, since) in asked.items():
+            state, reason = told.get(instance_id(name), ("", ""))
+            forgotten = not state and (one.launched or since) < now - YOUNG_SECONDS
+            if state == _GONE or forgotten:
+                self._ended[name] = _Ended(now, replace(one, state=TERMINATED, fault=reason))
+            if (state and state not in _GOING) or forgotten:
+                del self._asked[name]
+
+    async def _states(self, region: str, names: list[str]) -> dict[str, tuple[str, str]]:
+        """The state of each by EC2's id, and why it is so."""
+        entries = await self._describe(region, {"instance-id": [instance_id(name) for name in names]})
+        told = (one for entry in entries for one in entry.get("Instances") or ())
+        return {one["InstanceId"]: (spelt(one["State"]["Name"], (_GONE, *_GOING)), reason_of(one)) for one in told}
+
+    async def _sweep(self, region: str, groups: list[str]) -> tuple[str, list[Any]]:
+        return region, await self._describe(region, {f"tag:{GROUP_TAG}": groups, "instance-state-name": [_GONE]})
+
+    async def _describe(self, region: str, wanted: Mapping[str, Collection[str]]) -> list[Any]:
+        filters = [{"Name": name, "Values": list(values)} for name, values in wanted.items()]
+        return await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters)
+
+    def _of_groups(self, swept: tuple[str, list[Any]], pools: Mapping[tuple[str, str], FoundPool]) -> Iterable[Instance]:
+        region, entries = swept
+        details = details_of(entries)
+        for one in (one for entry in entries for one in entry.get("Instances") or ()):
+            tags = {tag["Key"]: tag["Value"] for tag in one.get("Tags") or ()}
+            found = pools.get((region, tags.get(GROUP_TAG, "")))
+            if found is not None:
+                machine = Machine(one["InstanceId"], one["InstanceType"], one["Placement"]["AvailabilityZone"], "Terminated")
+                yield instance_of(machine, found, details.get(machine.id))
+
+
+def reason_of(entry: Reply) -> str:
+    """Why EC2 ended a machine, in its words; empty where somebody asked for that."""
+    told = entry.get("StateReason") or {}
+    code, text = str(told.get("Code") or ""), str(told.get("Message") or "")
+    return "" if not code or code.startswith(_ASKED_FOR) else verdict(code, text).detail
+
+
+def _by_region(pools: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:
+    names: dict[str, list[str]] = {}
+    for region, name in pools:
+        names.setdefault(region, []).append(name)
+    return [(region, some) for region, found in names.items() for some in chunks(found, VALUES)]

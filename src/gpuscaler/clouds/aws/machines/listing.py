@@ -1,0 +1,95 @@
+"""Machines of our groups, as instances that the controller knows: states, markets, launch times, provider ids."""
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Final
+
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.groups import COMING, Group, Machine, Reply
+from gpuscaler.clouds.aws.api.spelling import same
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
+
+_ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]*)/(?P<id>i-[0-9a-f]+)")
+#: A machine that is detached is its group's no more, and goes on: of one that is ``terminated``, the Node may be deleted.
+_ENDING: Final = ("Terminating", "Detaching", "Detached")
+_GONE: Final = "Terminated"
+_WARM: Final = "Warmed:"
+
+
+class Detail(Struct, frozen=True, gc=False):
+    """What a group does not tell of its machines: the market, when one was launched, in seconds since the epoch, and its reservation."""
+
+    market: str
+    launched: float
+    reservation: str = ""
+
+
+def provider_id(zone: str, instance: str) -> str:
+    """What ``spec.providerID`` of a machine's Node says."""
+    return f"aws:///{zone}/{instance}"
+
+
+def instance_id(provider: str) -> str:
+    """EC2's id of the machine that a Node calls ``provider``; empty where that is none of AWS's."""
+    found = _ID.fullmatch(provider)
+    return found["id"] if found else ""
+
+
+def state_of(lifecycle: str) -> str:
+    """One of the states of :mod:`gpuscaler.model.instances`. A machine in a state that nobody knows yet is there."""
+    if lifecycle in COMING:
+        return PENDING
+    if lifecycle.startswith(_ENDING):
+        return STOPPING
+    return TERMINATED if lifecycle == _GONE else RUNNING
+
+
+def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, token: str = "") -> Instance:
+    market = market_of(machine, found, detail)
+    return Instance(
+        id=provider_id(machine.zone, machine.id),
+        pool=found.pool.name,
+        market=market,
+        instance_type=machine.instance_type,
+        zone=machine.zone,
+        state=state_of(machine.state),
+        launched=detail.launched if detail is not None else 0.0,
+        token=token,
+        fault="" if machine.healthy else f"group {found.group.name} finds it unhealthy",
+        ends=found.ends.get(detail.reservation, 0.0) if detail is not None else 0.0,
+        protected=machine.protected,
+    )
+
+
+def market_of(machine: Machine, found: FoundPool, detail: Detail | None) -> str:
+    """The market it was bought on: what EC2 tells, else the only one that its group has, or the dearer one of both."""
+    if detail is not None:
+        return detail.market
+    same = [one for one in found.pool.offerings if (one.instance_type, one.zone) == (machine.instance_type, machine.zone)]
+    dearest = max((one for one in same if one.market != "reserved"), key=lambda one: one.price, default=None)
+    return dearest.market if dearest is not None else "on-demand"
+
+
+def listed(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:
+    """Machines by EC2's id; those that wait in a warm pool are no machines yet."""
+    return {machine.id: (group, machine) for group in groups for machine in group.machines if not machine.state.startswith(_WARM)}
+
+
+def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
+    """From ``Reservations`` of DescribeInstances, by EC2's id. One that cannot be read is left out."""
+    found = {}
+    for one in (instance for reservation in reservations for instance in reservation.get("Instances") or ()):
+        launched = one.get("LaunchTime")
+        if isinstance(one.get("InstanceId"), str) and isinstance(launched, datetime):
+            found[one["InstanceId"]] = Detail(_market(one), launched.timestamp(), str(one.get("CapacityReservationId") or ""))
+    return found
+
+
+def _market(one: Mapping[str, object]) -> str:
+    lifecycle = one.get("InstanceLifecycle")
+    if same(lifecycle, "spot"):
+        return "spot"
+    return "reserved" if one.get("CapacityReservationId") or same(lifecycle, "capacity-block") else "on-demand"

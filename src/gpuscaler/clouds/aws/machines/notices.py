@@ -1,0 +1,141 @@
+"""What the messages of EventBridge and of lifecycle hooks say about machines. Pure; what is no such message is told apart.
+
+Forms: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html and its neighbours, autumn 2026. They come
+more than once, late, and in any order.
+"""
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
+from gpuscaler.model.quantities import shortened
+
+#: From a spot warning to the end of the machine, in seconds.
+WARNING_SECONDS: Final = 120.0
+#: States from which a machine does not come back to us.
+_GOING: Final = ("stopping", "stopped", "shutting-down", "terminated")
+_TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
+#: Seconds from 1970 to 2200: no message speaks of what comes later.
+LATEST: Final = 7_258_118_400.0
+_INSTANCE: Final = re.compile(r"i-[0-9A-Za-z-]{1,62}", re.ASCII)
+#: What a machine's state says, which the list of machines says as well; and that a hook holds it at its end.
+STATE: Final = "state"
+HELD: Final = "held"
+
+
+class Hook(Struct, frozen=True, gc=False):
+    """A lifecycle hook that holds a machine that its group ends."""
+
+    group: str
+    name: str
+    token: str
+    instance: str
+
+
+class Said(Struct, frozen=True, gc=False):
+    """What a message says of the machine that EC2 calls ``instance``: ``kind`` is a word of the protocol, or one of ours."""
+
+    kind: str
+    instance: str
+    at: float = 0.0
+    hook: Hook | None = None
+
+
+class MalformedError(ValueError):
+    """A message that is not what it should be; the text says what was seen."""
+
+
+def said(body: str) -> tuple[Said, ...]:
+    """What the message ``body`` says, nothing where it is about something else. Raises :class:`MalformedError`."""
+    message = _decoded(body)
+    if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
+        # A topic of SNS between the event and the queue wraps it, once.
+        message = _decoded(message["Message"])
+    try:
+        return _said(message)
+    except MalformedError:
+        raise
+    except Exception as error:
+        # Whoever may send to the queue writes what it likes: nothing in a message may be an error of ours.
+        kind = shortened(message.get("detail-type") or "a message")
+        raise MalformedError(f"saw {type(error).__name__} {shortened(str(error))} in {kind}") from error
+
+
+def _decoded(body: str) -> Mapping[str, Any]:
+    try:
+        message = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
+        raise MalformedError(f"saw {body[:80]!r}, expected JSON") from error
+    if not isinstance(message, dict):
+        raise MalformedError(f"saw {body[:80]!r}, expected an object")
+    return message
+
+
+def _said(message: Mapping[str, Any]) -> tuple[Said, ...]:
+    if "LifecycleTransition" in message:
+        return _held(message)
+    kind = message.get("detail-type")
+    if not isinstance(kind, str):
+        if message.get("Event") == "autoscaling:TEST_NOTIFICATION":
+            return ()
+        raise MalformedError("saw no detail-type, expected an event of EventBridge")
+    detail = message["detail"]
+    match kind:
+        case "EC2 Spot Instance Interruption Warning":
+            return (Said(INTERRUPTION, _id(detail["instance-id"]), _moment(message) + WARNING_SECONDS),)
+        case "EC2 Instance Rebalance Recommendation":
+            return (Said(REBALANCE, _id(detail["instance-id"]), _moment(message)),)
+        case "EC2 Instance State-change Notification":
+            return (Said(STATE, _id(detail["instance-id"]), _moment(message)),) if spelt(detail["state"], _GOING) in _GOING else ()
+        case "EC2 Instance-terminate Lifecycle Action":
+            return _held(detail)
+        case "AWS Health Event":
+            return _worked_on(detail)
+    return ()
+
+
+def _held(detail: Mapping[str, Any]) -> tuple[Said, ...]:
+    if detail["LifecycleTransition"] != _TERMINATING:
+        return ()
+    instance = _id(detail["EC2InstanceId"])
+    hook = Hook(_text(detail["AutoScalingGroupName"]), _text(detail["LifecycleHookName"]), _text(detail["LifecycleActionToken"]), instance)
+    return (Said(HELD, instance, 0.0, hook),)
+
+
+def _worked_on(detail: Mapping[str, Any]) -> tuple[Said, ...]:
+    if detail.get("service") != "EC2" or detail.get("eventTypeCategory") != "scheduledChange":
+        return ()
+    at = _sensible(parsedate_to_datetime(detail["startTime"]).timestamp())
+    names = (one.get("entityValue", "") for one in detail.get("affectedEntities") or ())
+    return tuple(Said(MAINTENANCE, name, at) for name in names if isinstance(name, str) and _INSTANCE.fullmatch(name) is not None)
+
+
+def _moment(message: Mapping[str, Any]) -> float:
+    found = datetime.fromisoformat(message["time"])
+    return _sensible((found if found.tzinfo is not None else found.replace(tzinfo=UTC)).timestamp())
+
+
+def _sensible(at: float) -> float:
+    """``at`` as it is. Raises :class:`MalformedError` for a moment that no machine of today will see."""
+    if not 0.0 <= at < LATEST:
+        raise MalformedError(f"saw a time {at:.0f} s from 1970, expected one before 2200")
+    return at
+
+
+def _id(value: object) -> str:
+    if not isinstance(value, str) or _INSTANCE.fullmatch(value) is None:
+        raise MalformedError(f"saw {shortened(value)}, expected the id of an instance")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise MalformedError(f"saw {shortened(value)}, expected a text")
+    return value

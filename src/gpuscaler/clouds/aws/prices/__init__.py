@@ -1,0 +1,1 @@
+"""What machines cost: price lists, spot prices, reservations."""

@@ -1,0 +1,63 @@
+"""Capacity that is paid already: On-Demand Capacity Reservations and Capacity Blocks that a group's machines are launched into."""
+
+from collections.abc import Iterable
+from datetime import datetime
+
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.groups import Reply
+from gpuscaler.clouds.aws.api.spelling import same, spelt
+
+ACTIVE, EXPIRED = "active", "expired"
+#: EC2 begins to end the machines of a Capacity Block so long before the block ends, in seconds; those of UltraServers, the second, by when
+#: their owner is to have ended them himself. Source: Amazon EC2 User Guide, "Capacity Blocks for ML", autumn 2026.
+BLOCK_SECONDS, ULTRA_SECONDS = 1800.0, 3600.0
+#: How the types that come in UltraServers begin.
+ULTRA = ("p6e-gb", "u-p6e-gb")
+
+
+class Reservation(Struct, frozen=True, gc=False):
+    """``available`` machines of it are free; it ends at ``ends``, in seconds since the epoch, None when it does not."""
+
+    id: str
+    instance_type: str
+    zone: str
+    available: int
+    state: str = ACTIVE
+    ends: float | None = None
+    block: bool = False
+
+    def usable(self, now: float) -> bool:
+        return self.state == ACTIVE and (self.ends is None or (self.taken_at or self.ends) > now)
+
+    @property
+    def taken_at(self) -> float:
+        """When EC2 begins to end its machines; 0 where they go on, on demand, as those of any other reservation than a block do."""
+        if not self.block or self.ends is None:
+            return 0.0
+        return self.ends - (ULTRA_SECONDS if self.instance_type.startswith(ULTRA) else BLOCK_SECONDS)
+
+
+def reservations_of(entries: Iterable[Reply]) -> dict[str, Reservation]:
+    """By id, from ``CapacityReservations``; an entry that cannot be read is left out."""
+    found = {}
+    for entry in entries:
+        try:
+            one = _reservation(entry)
+        except (KeyError, TypeError, ValueError, AttributeError):
+            continue
+        found[one.id] = one
+    return found
+
+
+def _reservation(entry: Reply) -> Reservation:
+    ends: datetime | None = entry.get("EndDate") if same(entry.get("EndDateType"), "limited") else None
+    return Reservation(
+        id=entry["CapacityReservationId"],
+        instance_type=entry["InstanceType"],
+        zone=entry["AvailabilityZone"],
+        available=int(entry["AvailableInstanceCount"]),
+        state=spelt(entry.get("State"), (ACTIVE,)),
+        ends=None if ends is None else ends.timestamp(),
+        block=same(entry.get("ReservationType"), "capacity-block"),
+    )

@@ -1,0 +1,133 @@
+"""Prices of one region: on demand from the Pricing API where that is allowed, spot from the price history."""
+
+from collections.abc import Callable, Collection, Mapping
+from concurrent.futures import Executor
+from datetime import UTC, datetime
+
+from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
+from gpuscaler.clouds.aws.api.remembering import LIST_PRICES, SPOT_PRICES, Dated, Kept
+from gpuscaler.clouds.aws.prices.prices import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_of, spot_of
+from gpuscaler.clouds.protocol import CloudError
+from gpuscaler.model.overrides import OfferingPrice
+
+#: The Pricing API answers in a few regions, for all of their partition: by what a region's name begins with, the nearest.
+#: AWS Price List, "Endpoints". Those of China have prices of their own; GovCloud and the isolated partitions have none.
+_PRICING = {
+    "us-gov-": "",
+    "us-iso": "",
+    "eu-iso": "",
+    "eusc-": "",
+    "cn-": "cn-northwest-1",
+    "ap-": "ap-south-1",
+    **dict.fromkeys(("eu-", "il-", "me-", "af-"), "eu-central-1"),
+    "": "us-east-1",
+}
+#: A question is asked so often; after so many types without an answer the others are left for later, when they are asked again, after so
+#: many seconds first and at most. What IAM does not allow is asked for again after the latter.
+_TRIES, _UNANSWERED = 2, 2
+_FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
+_AT_ONCE = 100
+_PLATFORM = "Linux/UNIX"
+
+
+def pricing_region(region: str) -> str:
+    """Where the Pricing API is asked for prices in ``region``; empty where its partition has none."""
+    return _PRICING[max((one for one in _PRICING if region.startswith(one)), key=len)]
+
+
+class Tariffs:
+    def __init__(
+        self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], own: tuple[OfferingPrice, ...]
+    ) -> None:
+        self._region, self._calls, self._kept, self._workers, self._now = region, calls, kept, workers, now
+        self._own = own
+        self._spot: dict[Place, SpotPrice] = {}
+        self._spot_at: dict[str, float] = {}
+        self._pricing = pricing_region(region)
+        #: Until when the Pricing API, which did not answer, is not asked again, and how many times in a row it did not.
+        self._quiet_until, self._failures = 0.0, 0
+        #: Types that had no answer in the look that is on.
+        self._unanswered: list[str] = []
+
+    def of(self, types: Collection[str], *, on_spot: Collection[str]) -> tuple[Tariff, dict[str, str]]:
+        """What the types cost in the region, those of ``on_spot`` there too, and notes on what could not be read."""
+        notes: dict[str, str] = {}
+        on_demand = self._on_demand(types, notes)
+        self._read_spot(on_spot, notes)
+        spot = {place: price for place, price in self._spot.items() if place[0] in on_spot}
+        return Tariff(self._region, on_demand, spot, self._now(), self._own), notes
+
+    def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
+        """The newest price of each type that was ever told; one that is not told any more counts on."""
+        now, kept = self._now(), self._kept.prices
+        stale = [name for name in sorted(types) if not (one := kept.get(self._key(name))) or not one.fresh(now, LIST_PRICES)]
+        if self._pricing and now >= self._quiet_until and stale:
+            self._unanswered.clear()
+            refused: CloudError | None = None
+            for name, found in zip(stale, self._workers.map(self._ask, stale), strict=True):
+                if isinstance(found, CloudError):
+                    refused = found if refused is None or isinstance(found, DeniedError) else refused
+                    continue
+                before = kept.get(self._key(name))
+                kept[self._key(name)] = Dated(now, found if found is not None or before is None else before.value)
+            self._pause(refused, notes)
+        return {name: one.value for name in types if (one := kept.get(self._key(name))) is not None and one.value is not None}
+
+    def _pause(self, refused: CloudError | None, notes: dict[str, str]) -> None:
+        """Ask again later what had no answer: ever more rarely, as long as there is none."""
+        self._failures = self._failures + 1 if refused is not None else 0
+        if refused is None:
+            return
+        pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 20), _LONGEST_PAUSE)
+        self._quiet_until = self._now() + (_LONGEST_PAUSE if isinstance(refused, DeniedError) else max(pause, refused.retry_after))
+        if not isinstance(refused, DeniedError):
+            notes["list prices"] = f"{refused.detail}; what was told before counts, else the catalogue's prices"
+
+    def _key(self, name: str) -> str:
+        return f"{self._region}/{name}"
+
+    def _ask(self, name: str) -> float | CloudError | None:
+        if len(self._unanswered) >= _UNANSWERED:
+            return CloudError("unknown", f"pricing in {self._pricing}: several types had no answer a moment ago")
+        wanted = {
+            "instanceType": name,
+            "regionCode": self._region,
+            "operatingSystem": "Linux",
+            "tenancy": "Shared",
+            "preInstalledSw": "NA",
+            "capacitystatus": "Used",
+        }
+        filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in wanted.items()]
+        try:
+            reply: Mapping[str, list[str]] = self._calls.read(
+                "pricing", self._pricing, "GetProducts", tries=_TRIES, ServiceCode="AmazonEC2", Filters=filters
+            )
+        except CloudError as error:
+            self._unanswered.append(name)
+            return error
+        return on_demand_of(reply.get("PriceList") or ())
+
+    def _read_spot(self, types: Collection[str], notes: dict[str, str]) -> None:
+        now = self._now()
+        stale = [name for name in sorted(types) if not 0 <= now - self._spot_at.get(name, -SPOT_PRICES) < SPOT_PRICES]
+        moment = datetime.fromtimestamp(now, UTC)
+        for start in range(0, len(stale), _AT_ONCE):
+            some = stale[start : start + _AT_ONCE]
+            try:
+                entries = list(
+                    self._calls.pages(
+                        "ec2",
+                        self._region,
+                        "DescribeSpotPriceHistory",
+                        "SpotPriceHistory",
+                        InstanceTypes=some,
+                        ProductDescriptions=[_PLATFORM],
+                        StartTime=moment,
+                        EndTime=moment,
+                    )
+                )
+            except CloudError as error:
+                notes["spot prices"] = f"{error.detail}; older ones, or the catalogue's, count"
+                return
+            self._spot |= spot_of(entries, per_dollar=YUAN_PER_DOLLAR if in_yuan(self._region) else 1.0)
+            self._spot_at |= dict.fromkeys(some, now)

@@ -1,0 +1,1 @@
+"""Launch templates and what nodes of them will be: types, user data, labels, taints."""

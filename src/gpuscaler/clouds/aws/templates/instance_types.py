@@ -1,0 +1,143 @@
+"""Instance types as DescribeInstanceTypes tells them, in the catalogue's form: what the account says wins over what the catalogue knows."""
+
+from collections.abc import Mapping
+from functools import cache
+
+import msgspec
+
+from gpuscaler import catalogue
+from gpuscaler.catalogue import MIB, InstanceType
+from gpuscaler.clouds.aws.api.groups import Reply
+
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
+#: The share of memory that the hypervisor and the kernel keep: Karpenter's default.
+OVERHEAD = 0.075
+#: MiB that the kubelet keeps for itself: a part, so much a pod, and what is left before it evicts.
+_BASE, _A_POD, _EVICTION = 255, 11, 100
+#: MiB that the arm64 kernel sets apart for devices.
+_CMA = 64
+_SOURCE, _RULE = "DescribeInstanceTypes", "by Karpenter's rule for EKS: kubelet reservations, 7.5 % of memory for the hypervisor"
+_HABANA = "habana"
+
+
+def type_of(reply: Reply) -> InstanceType:
+    """One entry of ``InstanceTypes``. Raises ValueError with what was seen and expected."""
+    try:
+        return _type(reply)
+    except (KeyError, TypeError, IndexError, AttributeError) as error:
+        raise ValueError(f"saw {type(error).__name__}: {error}, expected an entry as DescribeInstanceTypes gives it") from error
+
+
+def _type(reply: Reply) -> InstanceType:
+    name = reply["InstanceType"]
+    listed = reply["ProcessorInfo"]["SupportedArchitectures"]
+    arch = next((ARCHITECTURES[one] for one in listed if one in ARCHITECTURES), "")
+    if not arch:
+        raise ValueError(f"saw the architectures {', '.join(listed)}, expected {' or '.join(ARCHITECTURES)}")
+    vcpu, memory = int(reply["VCpuInfo"]["DefaultVCpus"]), int(reply["MemoryInfo"]["SizeInMiB"])
+    network = reply.get("NetworkInfo") or {}
+    efa = int((network.get("EfaInfo") or {}).get("MaximumEfaInterfaces") or 0)
+    gpus, maker, model, gpu_memory = _gpus(reply.get("GpuInfo") or {})
+    known = catalogue.lookup(name)
+    product, visible = _product(known, maker, model, gpu_memory)
+    return InstanceType(
+        name=name,
+        cloud="aws",
+        arch=arch,
+        vcpu=vcpu,
+        memory_mib=memory,
+        gpus=gpus,
+        gpu_product=product,
+        gpu_karpenter_name=known.gpu_karpenter_name if known else model,
+        gpu_manufacturer=maker,
+        gpu_memory_mib=gpu_memory,
+        gpu_visible_memory_mib=visible,
+        efa=efa,
+        allocatable=_allocatable(vcpu, memory, _pods(network), arch=arch) | _devices(reply, gpus, maker),
+        prices=known.prices if known else {},
+        zone_ids=known.zone_ids if known else {},
+        source=_SOURCE,
+        allocatable_source=_RULE,
+        instance_store=int((reply.get("InstanceStorageInfo") or {}).get("TotalSizeInGB") or 0) * 10**9,
+    )
+
+
+def _gpus(info: Reply) -> tuple[int, str, str, int]:
+    """(how many, maker, name, MiB each). A fraction of a GPU counts as the one device that the driver shows."""
+    entries = info.get("Gpus") or ()
+    if not entries:
+        return 0, "", "", 0
+    first = entries[0]
+    count = sum(int(one.get("LogicalGpuCount") or one["Count"]) for one in entries)
+    maker = str(first.get("Manufacturer", "")).lower()
+    model = str(first.get("Name", "")).lower().replace(" ", "-")
+    return count, maker, model, int((first.get("MemoryInfo") or {}).get("SizeInMiB") or 0)
+
+
+def _product(known: InstanceType | None, maker: str, model: str, memory: int) -> tuple[str, int]:
+    """(value of ``nvidia.com/gpu.product``, visible MiB): the catalogue's for the type, else for another type with this GPU."""
+    if known is not None:
+        return known.gpu_product, known.gpu_visible_memory_mib
+    return _products().get((maker, model, memory), ("", memory))
+
+
+@cache
+def _products() -> Mapping[tuple[str, str, int], tuple[str, int]]:
+    return {
+        (one.gpu_manufacturer, one.gpu_karpenter_name, one.gpu_memory_mib): (one.gpu_product, one.gpu_visible_memory_mib)
+        for one in catalogue.types("aws")
+        if one.gpus
+    }
+
+
+def _devices(reply: Reply, gpus: int, maker: str) -> dict[str, int]:
+    if gpus:
+        return {"habana.ai/gaudi" if maker == _HABANA else f"{maker}.com/gpu": gpus}
+    neuron = (reply.get("NeuronInfo") or {}).get("NeuronDevices") or ()
+    devices = sum(int(one["Count"]) for one in neuron)
+    cores = sum(int(one["Count"]) * int((one.get("CoreInfo") or {}).get("Count") or 0) for one in neuron)
+    if not devices:
+        return {}
+    # The device plug-in of Neuron 2.20 (September 2024) and later shows no "neurondevice" any more.
+    return {"aws.amazon.com/neuron": devices, "aws.amazon.com/neuroncore": cores}
+
+
+def _pods(network: Reply) -> int:
+    """As many as addresses of the network interfaces of the default card, less one each, plus two on the host's network; 110 if unknown."""
+    cards = network.get("NetworkCards") or ()
+    interfaces = int(cards[0]["MaximumNetworkInterfaces"]) if cards else int(network.get("MaximumNetworkInterfaces") or 0)
+    addresses = int(network.get("Ipv4AddressesPerInterface") or 0)
+    return interfaces * (addresses - 1) + 2 if interfaces and addresses else 110
+
+
+def _allocatable(vcpu: int, memory: int, pods: int, *, arch: str) -> dict[str, int]:
+    """Karpenter's rule for EKS: of the first core 6 % is reserved, of the second 1 %, of the next two 0.5 %, of the rest 0.25 %."""
+    memory -= _CMA if arch == "arm64" else 0
+    tiers = ((0, 1, 60.0), (1, 2, 10.0), (2, 4, 5.0), (4, vcpu, 2.5))
+    reserved = sum((min(vcpu, high) - low) * rate for low, high, rate in tiers if vcpu > low)
+    left = memory * (1 - OVERHEAD) - (_BASE + _A_POD * pods) - _EVICTION
+    return {"cpu": vcpu * 1000 - int(reserved), "memory": int(left) * MIB, "ephemeral-storage": 17 * 1024 * MIB, "pods": pods}
+
+
+def with_disk(kind: InstanceType, gib: int) -> InstanceType:
+    """The type with a disk of ``gib`` GiB: a tenth is kept before eviction, 1 GiB for the kubelet. 0 leaves the 20 GiB of the rule."""
+    if not gib:
+        return kind
+    room = max(int(gib * 0.9 * 1024) - 1024, 0) * MIB
+    return msgspec.structs.replace(kind, allocatable={**kind.allocatable, "ephemeral-storage": room})
+
+
+def with_local_disks(kind: InstanceType) -> InstanceType:
+    """The type where pods' files are on all its local disks as one (RAID 0); one without local disks is as it was."""
+    if not kind.instance_store:
+        return kind
+    room = max(int(kind.instance_store * 0.9) // MIB - 1024, 0) * MIB
+    return msgspec.structs.replace(kind, allocatable={**kind.allocatable, "ephemeral-storage": room})
+
+
+def with_pods(kind: InstanceType, pods: int) -> InstanceType:
+    """The type where the kubelet takes ``pods`` pods, whatever the addresses, and keeps memory for each. 0 leaves the rule's number."""
+    if not pods or pods == kind.allocatable["pods"]:
+        return kind
+    memory = kind.allocatable["memory"] - (pods - kind.allocatable["pods"]) * _A_POD * MIB
+    return msgspec.structs.replace(kind, allocatable={**kind.allocatable, "pods": pods, "memory": max(memory, 0)})

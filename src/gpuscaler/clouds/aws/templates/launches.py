@@ -1,0 +1,159 @@
+"""What machines are made from: launch template versions, and launch configurations, their predecessors."""
+
+import base64
+import binascii
+import hashlib
+import re
+from collections.abc import Mapping
+from typing import Any, TypedDict
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.clouds.aws.api.groups import Reply
+from gpuscaler.clouds.aws.api.spelling import spelt
+from gpuscaler.clouds.aws.templates.user_data import UnreadableError, UserDataError, kubelet_of
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import ARRIVING_TAINT
+
+#: Names of the disk that pods' files are on: Amazon Linux, Ubuntu, Bottlerocket's second one.
+_ROOTS = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
+_EFA = ("efa", "efa-only")
+#: How nodeadm (``localStorage.strategy``) and the older bootstrap.sh are asked for one file system on all local disks.
+_RAID0 = re.compile(rb"strategy[\"']?:\s*[\"']?RAID0|--local-disks[ =]raid0", re.IGNORECASE)
+#: What Bottlerocket's bootstrap commands call it (``apiclient ephemeral-storage init``, then ``bind``).
+_BOTTLEROCKET = b"ephemeral-storage"
+#: ``MarketType`` of a launch template.
+_MARKETS = ("spot", "capacity-block")
+
+
+class Registers(TypedDict):
+    """Fields of :class:`Launch` that user data say."""
+
+    arriving: bool
+    taints: tuple[Taint, ...] | None
+    unusable: str
+    pods: int
+
+
+class Launch(Struct, frozen=True):
+    """One version of a launch template. What it leaves open is empty.
+
+    ``market`` is what InstanceMarketOptions ask for; ``disk`` is in GiB; ``efa`` counts interfaces. ``arriving`` says that user data
+    registers the node with our start-up taint, ``taints`` are those of a flag in user data, None where it has none, and ``unusable`` is why
+    the kubelet would not start with these user data. ``outdated`` marks a launch configuration. ``digest`` is another one where anything
+    is, understood here or not. ``source`` is what a person calls it; ``left`` are the devices whose disks it has outlive the machine, and
+    ``unsaid`` those of which it does not say whether they do. ``pods`` is how many the kubelet takes, 0 where user data do not say, and
+    ``local_disks``, whether they put pods' files on all local disks as one.
+    """
+
+    image: str = ""
+    instance_type: str = ""
+    requirements: Mapping[str, Any] | None = None
+    market: str = "on-demand"
+    spot_max_price: float | None = None
+    efa: int = 0
+    disk: int = 0
+    reservations: tuple[str, ...] = ()
+    reservation_groups: tuple[str, ...] = ()
+    arriving: bool = False
+    taints: tuple[Taint, ...] | None = None
+    unusable: str = ""
+    outdated: bool = False
+    digest: str = ""
+    source: str = "launch template"
+    left: tuple[str, ...] = ()
+    unsaid: tuple[str, ...] = ()
+    pods: int = 0
+    local_disks: bool = False
+
+
+def launch_of(data: Reply, source: str = "launch template") -> Launch:
+    """From ``LaunchTemplateData`` of ``source``. Raises ValueError or TypeError where it is not what it should be."""
+    options = data.get("InstanceMarketOptions") or {}
+    target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
+    group = target.get("CapacityReservationResourceGroupArn")
+    return Launch(
+        image=data.get("ImageId") or "",
+        instance_type=data.get("InstanceType") or "",
+        requirements=data.get("InstanceRequirements") or None,
+        market=spelt(options.get("MarketType"), _MARKETS) or "on-demand",
+        spot_max_price=_dollars((options.get("SpotOptions") or {}).get("MaxPrice")),
+        efa=sum(spelt(one.get("InterfaceType"), _EFA) in _EFA for one in data.get("NetworkInterfaces") or ()),
+        disk=_disk(data),
+        reservations=tuple(filter(None, [target.get("CapacityReservationId")])),
+        reservation_groups=(group,) if group else (),
+        **_registers(data.get("UserData")),
+        local_disks=_local_disks(data.get("UserData")),
+        digest=_digest(data),
+        source=source,
+        left=_deleted(data, said=False),
+        unsaid=tuple(device for device in _deleted(data, said=None) if device not in _ROOTS),
+    )
+
+
+def configuration_of(data: Reply) -> Launch:
+    """From an entry of ``LaunchConfigurations``: accounts made since 2023 cannot have one, so it is outdated wherever it is met.
+
+    Disks of which it says nothing are deleted with the machine: EC2 Auto Scaling's API, "Ebs".
+    """
+    price = data.get("SpotPrice")
+    return Launch(
+        image=data.get("ImageId") or "",
+        instance_type=data.get("InstanceType") or "",
+        market="spot" if price else "on-demand",
+        spot_max_price=_dollars(price),
+        disk=_disk(data),
+        **_registers(data.get("UserData")),
+        local_disks=_local_disks(data.get("UserData")),
+        outdated=True,
+        digest=_digest(data),
+        source=f"launch configuration {data.get('LaunchConfigurationName') or ''}",
+        left=_deleted(data, said=False),
+    )
+
+
+def _digest(data: Reply) -> str:
+    return hashlib.sha256(msgspec.json.encode(data, order="deterministic")).hexdigest()[:16]
+
+
+def _dollars(text: str | None) -> float | None:
+    return float(text) if text else None
+
+
+def _disk(data: Reply) -> int:
+    """The larger of the disks that can hold pods' files, in GiB; 0 where the image decides."""
+    roots = (one for one in data.get("BlockDeviceMappings") or () if one.get("DeviceName") in _ROOTS)
+    sizes = [int((one.get("Ebs") or {}).get("VolumeSize") or 0) for one in roots]
+    return max(sizes, default=0)
+
+
+def _deleted(data: Reply, *, said: bool | None) -> tuple[str, ...]:
+    """Devices of EBS disks whose DeleteOnTermination is ``said``, None: not given.
+
+    Of a disk that its image has, what is not given is the image's. Of others AWS's pages differ: "Block device mappings for volumes on
+    Amazon EC2 instances" has EC2 keep them, "Preserve data when an instance is terminated" only those of the console (November 2026).
+    """
+    mapped = (one for one in data.get("BlockDeviceMappings") or () if one.get("NoDevice") in (None, False) and one.get("Ebs") is not None)
+    return tuple(one.get("DeviceName") or "a disk" for one in mapped if one["Ebs"].get("DeleteOnTermination") is said)
+
+
+def _registers(user_data: str | None) -> Registers:
+    """What user data have the node register with."""
+    try:
+        kubelet = kubelet_of(user_data or "")
+    except UnreadableError:
+        return {"arriving": False, "taints": None, "unusable": "", "pods": 0}
+    except UserDataError as error:
+        return {"arriving": False, "taints": None, "unusable": str(error), "pods": 0}
+    arriving = any(taint.key == ARRIVING_TAINT for taint in kubelet.taints)
+    return {"arriving": arriving, "taints": kubelet.taints if kubelet.replaces else None, "unusable": "", "pods": kubelet.max_pods}
+
+
+def _local_disks(user_data: str | None) -> bool:
+    """Whether pods' files are on all local disks as one: nodeadm's and bootstrap.sh's RAID0, Bottlerocket's ``ephemeral-storage``."""
+    try:
+        text = base64.b64decode(user_data or "", validate=True)
+    except (binascii.Error, ValueError):
+        return False
+    return bool(_RAID0.search(text)) or (_BOTTLEROCKET in text and b"bind" in text)

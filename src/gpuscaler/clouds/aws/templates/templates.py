@@ -1,0 +1,99 @@
+"""Launch templates of one region: a version never changes, so each is read once; only which number is the latest is asked again."""
+
+from collections.abc import Iterable, Mapping
+from concurrent.futures import Executor
+from typing import Any
+
+from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
+from gpuscaler.clouds.aws.api.groups import TemplateRef
+from gpuscaler.clouds.aws.templates.launches import Launch, launch_of
+from gpuscaler.clouds.protocol import CloudError
+
+#: How many templates one call describes.
+_AT_ONCE = 200
+_BY_NAME = "launch-template-name"
+_NUMBERS = {"$Latest": "LatestVersionNumber", "$Default": "DefaultVersionNumber"}
+
+
+class Templates:
+    """What is known of the launch templates of ``region``."""
+
+    def __init__(self, region: str, calls: Calls, workers: Executor) -> None:
+        self._region, self._calls, self._workers = region, calls, workers
+        #: By id or name, and version number.
+        self._versions: dict[tuple[str, str], Launch] = {}
+        #: That versions may not be read, which is asked once a look.
+        self._denied: list[DeniedError] = []
+
+    def resolve(self, refs: Iterable[TemplateRef]) -> tuple[dict[TemplateRef, Launch], dict[str, str]]:
+        """What machines are made from, by reference, and notes on what could not be read."""
+        wanted = list(dict.fromkeys(refs))
+        numbers, notes = self._numbers([ref for ref in wanted if ref.version in _NUMBERS])
+        numbers |= {ref: ref.version for ref in wanted if ref.version not in _NUMBERS}
+        keys = {ref: (ref.id or ref.name, number) for ref, number in numbers.items()}
+        missing = {key: ref for ref, key in keys.items() if key not in self._versions}
+        self._denied.clear()
+        for key, found in zip(missing, self._workers.map(self._read, missing.values(), [key[1] for key in missing]), strict=True):
+            if isinstance(found, Launch):
+                self._versions[key] = found
+            elif not self._denied:
+                notes[f"launch template {key[0]}"] = found
+        if self._denied:
+            notes["versions of launch templates"] = self._denied[0].detail
+        return {ref: self._versions[key] for ref, key in keys.items() if key in self._versions}, notes
+
+    def _numbers(self, refs: list[TemplateRef]) -> tuple[dict[TemplateRef, str], dict[str, str]]:
+        """Which version ``$Latest`` and ``$Default`` are now."""
+        names = sorted({ref.name for ref in refs if ref.name})
+        ids = sorted({ref.id for ref in refs if not ref.name})
+        asks: list[dict[str, Any]] = [{"Filters": [{"Name": _BY_NAME, "Values": some}]} for some in _chunks(names)]
+        # Replies name groups' templates both ways. Ids are no filter, and one that is gone spoils the call.
+        asks += [{"LaunchTemplateIds": some} for some in _chunks(ids)]
+        current: dict[str, Mapping[str, object]] = {}
+        notes: dict[str, str] = {}
+        for entries in self._workers.map(self._describe, asks):
+            if isinstance(entries, CloudError):
+                notes["launch templates"] = entries.detail
+                continue
+            for entry in entries:
+                current[str(entry["LaunchTemplateId"])] = current[str(entry["LaunchTemplateName"])] = entry
+        found = {}
+        for ref in refs:
+            told = current.get(ref.id or ref.name)
+            # Where versions may not be listed, the version's name is read anew each time.
+            found[ref] = str(told[_NUMBERS[ref.version]]) if told is not None else ref.version
+        for ref in refs:
+            self._versions.pop((ref.id or ref.name, ref.version), None)
+        return found, notes
+
+    def _describe(self, ask: Mapping[str, Any]) -> list[Mapping[str, object]] | CloudError:
+        try:
+            return list(self._calls.pages("ec2", self._region, "DescribeLaunchTemplates", "LaunchTemplates", **ask))
+        except CloudError as error:
+            return error
+
+    def _read(self, ref: TemplateRef, number: str) -> Launch | str:
+        """The version, or what is wrong with it."""
+        if self._denied:
+            return self._denied[0].detail
+        named: dict[str, Any] = {"LaunchTemplateId": ref.id} if ref.id else {"LaunchTemplateName": ref.name}
+        try:
+            reply = self._calls.read("ec2", self._region, "DescribeLaunchTemplateVersions", Versions=[number], **named)
+        except DeniedError as error:
+            self._denied.append(error)
+            return error.detail
+        except CloudError as error:
+            return error.detail
+        entries = reply.get("LaunchTemplateVersions") or ()
+        if not entries:
+            return f"saw no version {number}, expected one"
+        try:
+            entry = entries[0]
+            name = entry.get("LaunchTemplateName") or ref.name or ref.id
+            return launch_of(entry["LaunchTemplateData"], f"launch template {name} (version {entry.get('VersionNumber', number)})")
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            return f"saw {type(error).__name__}: {error} in version {number}, expected the data of a launch template"
+
+
+def _chunks(items: list[str]) -> list[list[str]]:
+    return [items[start : start + _AT_ONCE] for start in range(0, len(items), _AT_ONCE)]

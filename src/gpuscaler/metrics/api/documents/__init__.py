@@ -1,0 +1,1 @@
+"""The documents of the metrics APIs: discovery, OpenAPI, lists of values, statuses."""

@@ -1,0 +1,128 @@
+"""Values as they go over the wire, field by field as the types of ``k8s.io/metrics`` have them."""
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.metrics.api.documents.encoding import encoded
+from gpuscaler.metrics.api.documents.kinds import kind_of
+from gpuscaler.metrics.api.paths import Metric
+from gpuscaler.metrics.sources.values import Value
+from gpuscaler.model.selector_text import Term
+
+
+class WireExpression(Struct, frozen=True, gc=False, omit_defaults=True):
+    key: str
+    operator: str
+    values: tuple[str, ...] = ()
+
+
+class WireSelector(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    match_labels: dict[str, str] = {}
+    match_expressions: tuple[WireExpression, ...] = ()
+
+
+class WireObject(Struct, frozen=True, gc=False, rename="camel", omit_defaults=True):
+    kind: str
+    namespace: str = ""
+    name: str = ""
+    api_version: str = ""
+
+
+class WireValue1(Struct, frozen=True, gc=False, rename="camel"):
+    """An item of custom.metrics.k8s.io/v1beta1."""
+
+    described_object: WireObject
+    metric_name: str
+    timestamp: str
+    window: int | msgspec.UnsetType
+    value: str
+    selector: WireSelector | None
+
+
+class WireMetric(Struct, frozen=True, gc=False):
+    name: str
+    selector: WireSelector | None
+
+
+class WireValue2(Struct, frozen=True, gc=False, rename="camel"):
+    """An item of custom.metrics.k8s.io/v1beta2."""
+
+    described_object: WireObject
+    metric: WireMetric
+    timestamp: str
+    window_seconds: int | msgspec.UnsetType
+    value: str
+
+
+class WireExternalValue(Struct, frozen=True, gc=False, rename="camel"):
+    """An item of external.metrics.k8s.io/v1beta1."""
+
+    metric_name: str
+    metric_labels: dict[str, str]
+    timestamp: str
+    window: int | msgspec.UnsetType
+    value: str
+
+
+class WireList(Struct, frozen=True, gc=False, rename="camel"):
+    kind: str
+    api_version: str
+    metadata: dict[str, str]
+    items: Sequence[WireValue1 | WireValue2 | WireExternalValue]
+
+
+def custom(asked: Metric, values: Sequence[Value], terms: Sequence[Term]) -> bytes:
+    """A MetricValueList in the version that was asked for; ``terms`` are those of metricLabelSelector."""
+    kind, api_version = kind_of(asked.group_resource)
+    selector = selector_of(terms)
+    stamps: dict[float, str] = {}
+    items: list[WireValue1 | WireValue2] = []
+    for value in values:
+        described = WireObject(kind, value.namespace, value.name, api_version)
+        stamp = stamps.get(value.timestamp) or stamps.setdefault(value.timestamp, timestamp(value.timestamp))
+        window = msgspec.UNSET if value.window_seconds is None else value.window_seconds
+        if asked.version == "v1beta1":
+            items.append(WireValue1(described, asked.metric, stamp, window, value.quantity, selector))
+        else:
+            items.append(WireValue2(described, WireMetric(asked.metric, selector), stamp, window, value.quantity))
+    return encoded(WireList("MetricValueList", f"{asked.group}/{asked.version}", {}, items))
+
+
+def external(asked: Metric, values: Sequence[Value]) -> bytes:
+    """An ExternalMetricValueList."""
+    items = [
+        WireExternalValue(
+            asked.metric,
+            _sorted(value.labels),
+            timestamp(value.timestamp),
+            msgspec.UNSET if value.window_seconds is None else value.window_seconds,
+            value.quantity,
+        )
+        for value in values
+    ]
+    return encoded(WireList("ExternalMetricValueList", f"{asked.group}/{asked.version}", {}, items))
+
+
+def selector_of(terms: Sequence[Term]) -> WireSelector | None:
+    """What was selected as an object, in the order of its keys, or nothing where nothing was.
+
+    prometheus-adapter fails on ``!=``; here it is the NotIn that it means.
+    """
+    if not terms:
+        return None
+    ordered = sorted(terms, key=lambda term: term.key)
+    equal = {term.key: term.values[0] for term in ordered if term.operator in ("=", "==")}
+    others = [term.requirement for term in ordered if term.operator not in ("=", "==")]
+    return WireSelector(equal, tuple(WireExpression(one.key, one.operator, one.values) for one in others))
+
+
+def timestamp(seconds: float) -> str:
+    """RFC 3339 in whole seconds, as ``metav1.Time`` is written."""
+    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _sorted(labels: Mapping[str, str]) -> dict[str, str]:
+    return dict(sorted(labels.items()))

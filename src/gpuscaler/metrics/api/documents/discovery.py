@@ -1,0 +1,111 @@
+"""What is served, as clients and kube-aggregator discover it: lists by version, and all of it in one answer.
+
+Sources: ``k8s.io/apimachinery`` (APIGroup, APIResourceList), ``k8s.io/api/apidiscovery`` v2 and v2beta1, KEP-3352.
+"""
+
+import hashlib
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from gpuscaler.metrics.api.documents.encoding import encoded
+from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL, VERSIONS
+from gpuscaler.metrics.sources.values import MetricInfo
+
+#: Stands for all metrics while there are none: clients never keep an empty list, and ask for it again at every command.
+EMPTY: Mapping[str, str] = {CUSTOM: "custommetrics", EXTERNAL: "externalmetrics"}
+_LISTS: Mapping[str, str] = {CUSTOM: "MetricValueList", EXTERNAL: "ExternalMetricValueList"}
+_AGGREGATED = re.compile(r"\s*application/json((?:\s*;\s*[a-z]+=[^;,]*)+)\s*")
+_VERBS = ["get"]
+
+Json = dict[str, Any]
+
+
+def aggregated_version(accept: str) -> str:
+    """The version of ``apidiscovery.k8s.io`` that an Accept header prefers, empty for the old form."""
+    for one in accept.split(","):
+        found = _AGGREGATED.fullmatch(one)
+        told: dict[str, str] = dict(part.strip().partition("=")[::2] for part in found[1].split(";")[1:]) if found else {}
+        if told.get("g") == "apidiscovery.k8s.io" and told.get("as") == "APIGroupDiscoveryList" and told.get("v") in ("v2", "v2beta1"):
+            return told["v"]
+        if one.partition(";")[0].strip() in ("application/json", "*/*", "application/*") and not told.get("g"):
+            return ""
+    return ""
+
+
+def content_type(version: str) -> str:
+    return f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+
+
+def aggregated(version: str, custom: Sequence[MetricInfo] | None, external: Sequence[str] | None) -> bytes:
+    """Everything; a group that is None is not served."""
+    groups = {CUSTOM: None if custom is None else _nested(custom), EXTERNAL: None if external is None else _flat(external)}
+    items = [
+        {
+            "metadata": {"name": group, "creationTimestamp": None},
+            "versions": [{"version": one, "resources": resources, "freshness": "Current"} for one in VERSIONS[group]],
+        }
+        for group, resources in groups.items()
+        if resources is not None
+    ]
+    return encoded({"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version}", "metadata": {}, "items": items})
+
+
+def group_list(groups: Iterable[str]) -> bytes:
+    return encoded({"kind": "APIGroupList", "apiVersion": "v1", "groups": [_group(one) for one in groups]})
+
+
+def group(name: str) -> bytes:
+    return encoded({"kind": "APIGroup", "apiVersion": "v1", **_group(name)})
+
+
+def resource_list(name: str, version: str, *, custom: Sequence[MetricInfo] = (), external: Sequence[str] = ()) -> bytes:
+    """The list of one version of the group ``name``."""
+    kind = _LISTS[name]
+    if name == CUSTOM:
+        found = [(f"{one.group_resource}/{one.metric}", one.namespaced) for one in _of_one_scope(custom)]
+    else:
+        found = [(one, True) for one in external]
+    resources = [
+        {"name": one, "singularName": "", "namespaced": namespaced, "kind": kind, "verbs": _VERBS}
+        for one, namespaced in found or [(EMPTY[name], True)]
+    ]
+    return encoded({"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": f"{name}/{version}", "resources": resources})
+
+
+def etag(body: bytes) -> str:
+    return f'"{hashlib.sha512(body).hexdigest().upper()}"'
+
+
+def _group(name: str) -> Json:
+    versions = [{"groupVersion": f"{name}/{one}", "version": one} for one in VERSIONS[name]]
+    return {"name": name, "versions": versions, "preferredVersion": versions[0]}
+
+
+def _nested(metrics: Sequence[MetricInfo]) -> list[Json]:
+    """Metrics as subresources of what they describe. A parent says no kind: there is nothing to be had of it."""
+    found: dict[str, Json] = {}
+    for one in _of_one_scope(metrics):
+        scope = "Namespaced" if one.namespaced else "Cluster"
+        parent = found.setdefault(one.group_resource, {**_resource(one.group_resource, "", scope), "subresources": []})
+        parent["subresources"].append({"subresource": one.metric, "responseKind": _kind(_LISTS[CUSTOM]), "verbs": _VERBS})
+    return list(found.values()) or [_resource(EMPTY[CUSTOM], _LISTS[CUSTOM], "Namespaced")]
+
+
+def _flat(metrics: Sequence[str]) -> list[Json]:
+    return [_resource(one, _LISTS[EXTERNAL], "Namespaced") for one in metrics or (EMPTY[EXTERNAL],)]
+
+
+def _resource(name: str, kind: str, scope: str) -> Json:
+    return {"resource": name, "responseKind": _kind(kind), "scope": scope, "singularResource": "", "verbs": _VERBS if kind else []}
+
+
+def _kind(kind: str) -> Json:
+    # Never null, which some clients do not survive.
+    return {"group": "", "version": "", "kind": kind}
+
+
+def _of_one_scope(metrics: Sequence[MetricInfo]) -> list[MetricInfo]:
+    """Without those that say of their resource another scope than the first does: clients would refuse the whole group."""
+    scopes: dict[str, bool] = {}
+    return [one for one in metrics if scopes.setdefault(one.group_resource, one.namespaced) == one.namespaced]

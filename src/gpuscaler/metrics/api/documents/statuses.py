@@ -1,0 +1,93 @@
+"""Errors as Kubernetes says them: ``meta/v1`` Status, to the byte.
+
+Sources: ``k8s.io/apimachinery/pkg/api/errors``, ``k8s.io/apiserver/.../responsewriters/errors.go``, and the wording of
+``sigs.k8s.io/custom-metrics-apiserver/pkg/provider/errors.go`` and prometheus-adapter's provider, which the HorizontalPodAutoscaler quotes.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gpuscaler.kube.users import Attributes
+from gpuscaler.metrics.api.documents.encoding import encoded
+
+_HTML = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;"})
+
+
+class Failure(Exception):  # noqa: N818 - the API calls it so: status Failure
+    """An answer that is a Status. ``details`` are left out where they are None; they may be empty."""
+
+    def __init__(self, code: int, reason: str, message: str, details: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.code, self.reason, self.message, self.details = code, reason, message, details
+
+    def body(self) -> bytes:
+        status: dict[str, Any] = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "message": self.message}
+        status["reason"] = self.reason
+        if self.details is not None:
+            status["details"] = dict(self.details)
+        return encoded({**status, "code": self.code})
+
+
+def not_found(group_resource: str, metric: str, name: str = "", why: str = "") -> Failure:
+    """No such metric of such objects or, with ``name``, of that one. ``why`` is added where more is known than that."""
+    told = f"the server could not find the metric {metric} for {group_resource}{f' {name}' if name else ''}"
+    return Failure(404, "NotFound", f"{told}: {why}" if why else told)
+
+
+def not_found_external(metric: str, namespace: str, why: str = "") -> Failure:
+    """prometheus-adapter says of what kind it is here; an external metric is of none."""
+    told = f"the server could not find the external metric {metric} for namespace {namespace}"
+    return Failure(404, "NotFound", f"{told}: {why}" if why else told)
+
+
+def bad_request(message: str) -> Failure:
+    return Failure(400, "BadRequest", message)
+
+
+def internal(message: str) -> Failure:
+    return Failure(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})
+
+
+def unauthorized() -> Failure:
+    return Failure(401, "Unauthorized", "Unauthorized")
+
+
+def too_many() -> Failure:
+    """Of callers that are not known."""
+    message = "too many requests of callers without a certificate, please try again later"
+    return Failure(429, "TooManyRequests", message, {"retryAfterSeconds": 1})
+
+
+def method_not_allowed(attributes: Attributes) -> Failure:
+    message = "the server does not allow this method on the requested resource"
+    return Failure(
+        405, "MethodNotAllowed", message, {"group": attributes.group, "kind": attributes.resource} if attributes.resource else {}
+    )
+
+
+def forbidden(user: str, asked: Attributes, why: str = "") -> Failure:
+    """``user`` may not do it; ``why`` is what the authorizer said, mostly nothing."""
+    if not asked.resource:
+        told = f"User {_quoted(user)} cannot {asked.verb} path {_quoted(asked.path)}"
+        return Failure(403, "Forbidden", f"forbidden: {_because(told, why)}", {})
+    resource = f"{asked.resource}/{asked.subresource}" if asked.subresource else asked.resource
+    where = f"in the namespace {_quoted(asked.namespace)}" if asked.namespace else "at the cluster scope"
+    told = f"User {_quoted(user)} cannot {asked.verb} resource {_quoted(resource)} in API group {_quoted(asked.group)} {where}"
+    what = f"{asked.resource}.{asked.group}"
+    named = f"{what} {_quoted(asked.name)}" if asked.name else what
+    details = {"name": asked.name, "group": asked.group, "kind": asked.resource}
+    return Failure(
+        403, "Forbidden", f"{named} is forbidden: {_because(told, why)}", {key: value for key, value in details.items() if value}
+    )
+
+
+def _because(told: str, why: str) -> str:
+    told = told.translate(_HTML)
+    return f"{told}: {why}" if why else told
+
+
+def _quoted(text: str) -> str:
+    """As Go's ``%q``, which differs from JSON only for what is not printable."""
+    return msgspec.json.encode(text).decode()

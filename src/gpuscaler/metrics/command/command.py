@@ -1,0 +1,251 @@
+"""``gpuscaler metrics`` as it was told to run: prometheus-adapter's flags as data, and those of them that mean nothing here.
+
+Source: ``cmd/adapter/adapter.go`` of prometheus-adapter v0.12, and the flags of ``k8s.io/apiserver/pkg/server/options`` v0.30.
+"""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gpuscaler.kube.reviews import ALWAYS_ALLOWED, USUAL, Ttl
+from gpuscaler.metrics.command.settings import MetricsSettings
+from gpuscaler.model.durations import DurationError, parse_duration
+from gpuscaler.settings.run_settings import is_loopback
+
+_BACKENDS = ("log", "webhook")
+_AUDIT_SWITCHES = tuple(f"audit-{one}-{what}" for one in _BACKENDS for what in ("batch-throttle-enable", "truncate-enabled"))
+_AUDIT = tuple(
+    f"audit-{one}-{what}"
+    for one in _BACKENDS
+    for what in (
+        "mode version batch-buffer-size batch-max-size batch-max-wait batch-throttle-qps batch-throttle-burst truncate-max-batch-size "
+        "truncate-max-event-size"
+    ).split()
+)
+#: Flags that are taken and change nothing, and why; those of ``SWITCHES`` stand alone, the others have a value.
+IGNORED: Mapping[str, str] = {
+    **dict.fromkeys(
+        "v vmodule log-backtrace-at log-dir log-file log-file-max-size stderrthreshold logging-format log-flush-frequency "
+        "log-json-info-buffer-size log-json-split-stream log-text-info-buffer-size log-text-split-stream".split(),
+        "log lines are JSON on standard error; log: debug in --settings says more",
+    ),
+    **dict.fromkeys(
+        "logtostderr alsologtostderr add-dir-header one-output skip-headers skip-log-headers".split(),
+        "log lines are JSON on standard error",
+    ),
+    **dict.fromkeys((*_AUDIT, *_AUDIT_SWITCHES), "requests are not audited here; the API server audits them"),
+    **dict.fromkeys(
+        "audit-log-path audit-log-maxage audit-log-maxbackup audit-log-maxsize audit-log-format audit-log-compress audit-policy-file "
+        "audit-webhook-config-file audit-webhook-initial-backoff audit-webhook-batch-initial-backoff".split(),
+        "requests are not audited here; the API server audits them",
+    ),
+    "tls-cipher-suites": "TLS 1.2 and 1.3 are served with the system's ciphers",
+    "tls-min-version": "TLS 1.2 and 1.3 are served",
+    "tls-sni-cert-key": "one certificate is served",
+    "disable-http2": "HTTP/2 is not served",
+    "http2-max-streams-per-connection": "HTTP/2 is not served",
+    "discovery-interval": "resources are not discovered: no list of them is needed",
+    "authentication-skip-lookup": "the ConfigMap is asked for what flags do not say",
+    "authentication-tolerate-lookup-failure": "the server starts without the ConfigMap, and is ready once it is read",
+    "feature-gates": "there are none",
+    **dict.fromkeys("profiling contention-profiling debug-socket-path".split(), "there is no profiling page"),
+    **dict.fromkeys("permit-port-sharing permit-address-sharing".split(), "ports are not shared"),
+    **dict.fromkeys("enable-priority-and-fairness max-requests-inflight max-mutating-requests-inflight".split(), "requests are not queued"),
+}
+SWITCHES = frozenset(_AUDIT_SWITCHES) | frozenset(
+    "logtostderr alsologtostderr add-dir-header one-output skip-headers skip-log-headers log-json-split-stream log-text-split-stream "
+    "disable-http2 authentication-skip-lookup authentication-tolerate-lookup-failure profiling contention-profiling "
+    "permit-port-sharing permit-address-sharing enable-priority-and-fairness audit-log-compress".split()
+)
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+#: Headers that carry secrets, and what is wrong with a secret in an argument.
+_SECRET = re.compile(r"authorization|cookie|token|secret|password|key$", re.IGNORECASE)
+_SEEN = "expected it in a file: arguments are seen by whoever may list processes or read the Deployment; use --prometheus-header-file"
+_FLAG = re.compile(r"--?([a-z0-9_-]+)(=.*)?", re.DOTALL)
+
+
+class FlagError(ValueError):
+    """A flag that cannot be used; the text names it, what was seen and what was expected."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """All that the command was told. Paths are None where they were not; times are in seconds.
+
+    ``source`` is ``prometheus`` or ``exporters``; without ``rules`` the built-in ones are meant.
+    """
+
+    source: str = "prometheus"
+    prometheus_urls: tuple[str, ...] = ()
+    prometheus_kubeconfig: Path | None = None
+    prometheus_in_cluster: bool = False
+    prometheus_ca: Path | None = None
+    prometheus_certificate: Path | None = None
+    prometheus_key: Path | None = None
+    prometheus_token: Path | None = None
+    prometheus_headers: tuple[tuple[str, str], ...] = ()
+    prometheus_header_files: tuple[tuple[str, Path], ...] = ()
+    prometheus_verb: str = "POST"
+    rules: Path | None = None
+    relist: float = 600.0
+    max_age: float = 600.0
+    lister_kubeconfig: Path | None = None
+    authentication_kubeconfig: Path | None = None
+    authorization_kubeconfig: Path | None = None
+    trust: "TrustFlags"
+    ttl: Ttl = USUAL
+    always_allowed: tuple[str, ...] = tuple(sorted(ALWAYS_ALLOWED))
+    certificate: Path | None = None
+    key: Path | None = None
+    certificate_folder: Path | None = None
+    address: str = "0.0.0.0"
+    port: int = 6443
+    qps: float = 50.0
+    burst: int = 100
+    settings: MetricsSettings = field(default_factory=MetricsSettings)
+
+    def check(self) -> None:
+        """Raise :class:`FlagError` for flags that do not go together."""
+        if self.source == "exporters" and self.prometheus_urls:
+            raise FlagError(
+                "--prometheus-url: saw one beside --source exporters, which asks no Prometheus, expected one of the two; remove one"
+            )
+        if self.source == "exporters" and not self.settings.exporters.namespace:
+            raise FlagError(
+                "--source exporters: saw no namespace of the exporters, expected that of their DaemonSet, as other pods could tell what "
+                "they like of anybody's GPUs; set exporters.namespace in the file of --settings"
+            )
+        if self.source == "prometheus" and not self.prometheus_urls:
+            expected = "the URL of a Prometheus, such as http://prometheus.monitoring.svc:9090"
+            raise FlagError(f"--prometheus-url: saw none, expected {expected}; add it, or --source exporters")
+        if self.prometheus_in_cluster and self.prometheus_kubeconfig is not None:
+            raise FlagError("--prometheus-auth-incluster, --prometheus-auth-config: saw both, expected at most one; remove one")
+        if (self.certificate is None) != (self.key is None):
+            raise FlagError("--tls-cert-file, --tls-private-key-file: saw one of the two, expected both or neither; add the other")
+        if self.max_age < self.relist:
+            expected = f"at least the {self.relist:g} s of --metrics-relist-interval: series would be forgotten between two looks"
+            raise FlagError(f"--metrics-max-age: saw {self.max_age:g} s, expected {expected}")
+
+    def warnings(self) -> tuple[str, ...]:
+        """Where secrets can be read by others; each text names the flag and no secret."""
+        urls = [urlsplit(url) for url in self.prometheus_urls]
+        found = []
+        if any(url.password for url in urls):
+            found.append(f"--prometheus-url: saw a password in it, {_SEEN} Authorization=FILE")
+        named = [name for name, _ in self.prometheus_headers if _SECRET.search(name)]
+        found += [f"--prometheus-header {name}: saw its value, {_SEEN} {name}=FILE" for name in named]
+        shown = self.prometheus_token is not None or self.prometheus_header_files or named
+        for url in urls:
+            if url.scheme == "http" and (shown or url.password) and not is_loopback(url.hostname or ""):
+                server = f"http://{url.hostname}"
+                found.append(
+                    f"--prometheus-url: saw {server} for a server that is shown credentials, expected https, as others may read along"
+                )
+        return tuple(found)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrustFlags:
+    """``--client-ca-file`` and ``--requestheader-*``. The names of headers mean something beside the proxies' authority only."""
+
+    client_ca: Path | None = None
+    proxy_ca: Path | None = None
+    allowed_names: tuple[str, ...] = ()
+    user_headers: tuple[str, ...] = ("x-remote-user",)
+    uid_headers: tuple[str, ...] = ()
+    group_headers: tuple[str, ...] = ("x-remote-group",)
+    extra_prefixes: tuple[str, ...] = ("x-remote-extra-",)
+
+    def given(self) -> dict[str, str]:
+        """As the keys of the ConfigMap, which they take the place of. Reads the files; raises :class:`FlagError`."""
+        found: dict[str, str] = {}
+        if self.client_ca is not None:
+            found["client-ca-file"] = _text(self.client_ca, "--client-ca-file")
+        if self.proxy_ca is not None:
+            found["requestheader-client-ca-file"] = _text(self.proxy_ca, "--requestheader-client-ca-file")
+            for key, names in (
+                ("requestheader-allowed-names", self.allowed_names),
+                ("requestheader-username-headers", self.user_headers),
+                ("requestheader-uid-headers", self.uid_headers),
+                ("requestheader-group-headers", self.group_headers),
+                ("requestheader-extra-headers-prefix", self.extra_prefixes),
+            ):
+                found[key] = msgspec.json.encode(names).decode()
+        return found
+
+
+def without_ignored(words: Sequence[str], known: frozenset[str]) -> tuple[list[str], list[str]]:
+    """``words`` of a command line in the form that is parsed here, and a note for each flag that means nothing here.
+
+    ``known`` are switches that do: ``--switch=true`` is ``--switch``, and ``--switch=false`` nothing, as Go's flags have it.
+    """
+    left, notes = [], []
+    rest = list(words)
+    while rest:
+        word = rest.pop(0)
+        found = _FLAG.fullmatch(word)
+        name, value = (found[1].replace("_", "-"), found[2]) if found else ("", None)
+        if name in known and value is not None and word.startswith("--"):
+            if _truth(name, value[1:]):
+                left.append(f"--{name}")
+        elif name in IGNORED:
+            if value is None and name not in SWITCHES and rest:
+                rest.pop(0)
+            notes.append(f"--{name} is ignored: {IGNORED[name]}")
+        else:
+            left.append(word)
+    return left, list(dict.fromkeys(notes))
+
+
+def seconds(flag: str, text: str, *, zero: bool = False) -> float:
+    """A Go duration above 0, or 0 as well where ``zero``. Raises :class:`FlagError`."""
+    try:
+        found = parse_duration(text)
+    except DurationError:
+        found = -1.0
+    if found < 0 or (found == 0 and not zero):
+        raise FlagError(f"{flag}: saw {text!r}, expected a duration with its unit, such as 90s or 10m")
+    return found
+
+
+def header(text: str) -> tuple[str, str]:
+    """``NAME=VALUE`` of ``--prometheus-header``. Raises :class:`FlagError`, without the value, which may be a secret."""
+    name, mark, value = text.partition("=")
+    if not mark or not _HEADER.fullmatch(name.strip()) or not value.isprintable():
+        raise FlagError(f"--prometheus-header: saw {name[:40]!r} and no value after =, expected NAME=VALUE on one line")
+    return name.strip(), value.strip()
+
+
+def header_file(text: str) -> tuple[str, Path]:
+    """``NAME=FILE`` of ``--prometheus-header-file``. Raises :class:`FlagError`."""
+    name, mark, path = text.partition("=")
+    if not mark or not _HEADER.fullmatch(name.strip()) or not path.strip():
+        raise FlagError(
+            f"--prometheus-header-file: saw {text[:80]!r}, expected NAME=FILE, such as Authorization=/etc/prometheus/authorization"
+        )
+    return name.strip(), Path(path.strip())
+
+
+def split(values: Sequence[str]) -> tuple[str, ...]:
+    """A flag that may be repeated and may have several values, with commas between."""
+    return tuple(one.strip() for value in values for one in value.split(",") if one.strip())
+
+
+def _truth(name: str, text: str) -> bool:
+    if text.lower() in {"true", "t", "1"}:
+        return True
+    if text.lower() in {"false", "f", "0"}:
+        return False
+    raise FlagError(f"--{name}: saw {text!r}, expected true or false")
+
+
+def _text(path: Path, flag: str) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        saw = getattr(error, "strerror", None) or "bytes that are no UTF-8"
+        raise FlagError(f"{flag} {path}: saw {saw}, expected certificates as PEM") from error

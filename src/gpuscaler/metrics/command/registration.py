@@ -1,0 +1,146 @@
+"""The metrics API as a cluster has it registered, and what is wrong with that, for ``gpuscaler status``: the server need not be reached."""
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.errors import ApiError, Unreachable
+from gpuscaler.kube.resources import PODS, SERVICES
+from gpuscaler.kube.transport import Request
+from gpuscaler.metrics.api.paths import VERSIONS
+from gpuscaler.metrics.api.publishing import API_SERVICES
+from gpuscaler.metrics.command.rights import holds, of_autoscalers, of_server
+
+#: Seconds that an answer may take.
+_PATIENCE = 10.0
+
+
+class WireService(Struct):
+    name: str = ""
+    namespace: str = ""
+
+
+class WireCondition(Struct):
+    type: str = ""
+    status: str = ""
+    message: str = ""
+
+
+class WireSpec(Struct):
+    service: WireService | None = None
+    group: str = ""
+    version: str = ""
+    insecure: bool = msgspec.field(default=False, name="insecureSkipTLSVerify")
+
+
+class WireStatus(Struct):
+    conditions: list[WireCondition] | None = None
+
+
+class WireApiService(Struct):
+    spec: WireSpec = msgspec.field(default_factory=WireSpec)
+    status: WireStatus = msgspec.field(default_factory=WireStatus)
+
+
+class WireContainer(Struct):
+    args: list[str] | None = None
+
+
+class WirePodSpec(Struct, rename="camel"):
+    service_account_name: str = "default"
+    containers: list[WireContainer] = []
+
+
+class WirePod(Struct):
+    spec: WirePodSpec = msgspec.field(default_factory=WirePodSpec)
+
+
+class WireSelecting(Struct):
+    selector: dict[str, str] | None = None
+
+
+class WireTarget(Struct):
+    spec: WireSelecting = msgspec.field(default_factory=WireSelecting)
+
+
+_api_service = msgspec.json.Decoder(WireApiService).decode
+_target = msgspec.json.Decoder(WireTarget).decode
+_pod = msgspec.json.Decoder(WirePod).decode
+
+
+class Registration(Struct, frozen=True):
+    """A Service to which APIServices of metrics lead, their groups and versions, and what is wrong, in words."""
+
+    service: str
+    apis: tuple[str, ...]
+    problems: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        return f"{', '.join(self.apis)} by Service {self.service}: {'; '.join(self.problems) or 'it answers'}"
+
+
+async def registrations(client: Client) -> tuple[Registration, ...]:
+    """Each Service that metrics are asked of. What the user may not read is left out."""
+    found: dict[str, list[WireSpec]] = {}
+    problems: dict[str, list[str]] = {}
+    for name in (f"{version}.{group}" for group, versions in VERSIONS.items() for version in versions):
+        try:
+            one = _api_service(await client.get(API_SERVICES, name))
+        except (ApiError, Unreachable, msgspec.MsgspecError):
+            continue
+        if one.spec.service is not None:
+            service = f"{one.spec.service.namespace}/{one.spec.service.name}"
+            found.setdefault(service, []).append(one.spec)
+            problems.setdefault(service, []).extend([*_problems(one), *await _unheard(client, one)])
+    for service, specs in found.items():
+        problems[service] += await _rights(client, service, sorted({one.group for one in specs}))
+    return tuple(
+        Registration(service, tuple(f"{one.group}/{one.version}" for one in specs), tuple(dict.fromkeys(problems[service])))
+        for service, specs in found.items()
+    )
+
+
+def _problems(one: WireApiService) -> Iterator[str]:
+    available = next((condition for condition in one.status.conditions or () if condition.type == "Available"), None)
+    if available is not None and available.status != "True":
+        yield f"it does not answer the API server: {' '.join(available.message.split()) or 'for no reason that it says'}"
+    if one.spec.insecure:
+        yield "insecureSkipTLSVerify: nobody checks who answers; put the authority of its certificate in caBundle instead"
+
+
+async def _unheard(client: Client, one: WireApiService) -> list[str]:
+    """What the API server says of a server that it does not believe, such as one whose certificate has expired or is for another name.
+
+    What it calls available it has asked without a look at the certificate (``available_controller.go`` of kube-aggregator).
+    """
+    if any(condition.type == "Available" and condition.status != "True" for condition in one.status.conditions or ()):
+        return []
+    try:
+        async with client.exchange(Request("GET", f"/apis/{one.spec.group}/{one.spec.version}", timeout=_PATIENCE)) as answer:
+            async for _ in answer.pieces:
+                pass
+    except (ApiError, Unreachable) as error:
+        status = error.status if isinstance(error, ApiError) else 503
+        return [f"the API server gets no answer of it: {' '.join(str(error).split())}"] if status >= 500 else []
+    return []
+
+
+async def _rights(client: Client, service: str, groups: Sequence[str]) -> list[str]:
+    """Rights that are too wide, of the accounts of our own server and of autoscalers; none where the user may not ask."""
+    rights = of_autoscalers(groups)
+    namespace, _, name = service.partition("/")
+    try:
+        selector = _target(await client.get(SERVICES, name, namespace=namespace)).spec.selector
+        query = {"labelSelector": ",".join(f"{key}={value}" for key, value in (selector or {}).items())}
+        pods = [_pod(one).spec for one in await client.list_all(PODS, namespace=namespace, query=query)] if selector else []
+    except (ApiError, Unreachable, msgspec.MsgspecError):
+        pods = []
+    accounts = {
+        one.service_account_name for one in pods if any((container.args or [""])[:1] == ["metrics"] for container in one.containers)
+    }
+    for account in sorted(accounts):
+        rights += of_server(f"system:serviceaccount:{namespace}:{account}")
+    return [right.problem for right in rights if await holds(client, right)]

@@ -1,0 +1,246 @@
+"""The metrics API as a whole: source, trust, certificate and server, each running for itself."""
+
+import asyncio
+import tempfile
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from random import Random
+from typing import NamedTuple
+
+import structlog
+from prometheus_client import CollectorRegistry
+
+from gpuscaler.kube.access import Access, from_kubeconfig
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.http import HttpTransport
+from gpuscaler.kube.incluster import in_cluster
+from gpuscaler.kube.rate import RateLimit
+from gpuscaler.kube.reviews import Reviews
+from gpuscaler.metrics.api.answering import Answering
+from gpuscaler.metrics.api.figures import RequestFigures, page
+from gpuscaler.metrics.api.publishing import Place, Publisher, SelfMade
+from gpuscaler.metrics.api.server import Api, listen
+from gpuscaler.metrics.api.trust import Trust, TrustError, WatchedTrust
+from gpuscaler.metrics.autoscale.controller import AutoscaleController
+from gpuscaler.metrics.command.autoscale import ReadySource, autoscaling
+from gpuscaler.metrics.command.command import FlagError, Options
+from gpuscaler.metrics.command.figures import SourceFigures
+from gpuscaler.metrics.command.rules import RulesFile
+from gpuscaler.metrics.command.upkeep import Upkeep
+from gpuscaler.metrics.sources.direct import ExporterSource
+from gpuscaler.metrics.sources.discovering import Discoverer, Looks
+from gpuscaler.metrics.sources.evaluating import Evaluator, Timing
+from gpuscaler.metrics.sources.objects import Objects
+from gpuscaler.metrics.sources.outages import EXPORTER, RULE, Telling
+from gpuscaler.metrics.sources.prometheus import Prometheus, Server, access_of, server_of
+from gpuscaler.metrics.sources.source import PrometheusSource
+from gpuscaler.serving.health import tell
+from gpuscaler.serving.tls import CertificateError, LiveTls
+
+_LOG = structlog.get_logger(__name__)
+#: Questions about tokens and rights: so many a second, at once, and seconds for an answer, as delegating API servers have it.
+_REVIEWS, _REVIEWS_AT_ONCE, _REVIEW_TIMEOUT = 200.0, 400, 10.0
+#: Seconds that a pod goes on to answer when it is asked to end, and is not ready any more.
+LINGER = 3.0
+
+
+class Accesses(NamedTuple):
+    """How the API server is reached: for objects, for tokens and the ConfigMap, and for rights. They may be the same."""
+
+    objects: Access
+    authentication: Access
+    authorization: Access
+
+
+class Clocks(NamedTuple):
+    """``monotonic`` and ``wall``, Unix time, both in seconds."""
+
+    monotonic: Callable[[], float]
+    wall: Callable[[], float]
+
+
+@dataclass(slots=True)
+class MetricsService:
+    """``listening`` is told the port once requests are taken.
+
+    Making it raises :class:`~gpuscaler.metrics.command.command.FlagError` for flags that cannot be used,
+    :class:`~gpuscaler.kube.errors.AccessError` for a Prometheus that cannot be asked so, and
+    :class:`~gpuscaler.serving.tls.CertificateError` and OSError for certificates and folders.
+    """
+
+    options: Options
+    accesses: Accesses
+    rules: RulesFile
+    environ: Mapping[str, str]
+    clocks: Clocks
+    random: Random
+    listening: Callable[[int], None] = lambda _port: None
+    figures: RequestFigures = field(default_factory=RequestFigures, init=False)
+    servers: tuple[Server, ...] = field(init=False)
+    place: Place = field(init=False)
+    made: SelfMade | None = field(init=False)
+    tls: LiveTls = field(init=False)
+    _stopping: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        options, settings = self.options, self.options.settings
+        options.check()
+        self.servers = prometheus_servers(options, self.environ)
+        options.trust.given()
+        self.place = Place(settings.service, settings.service_namespace or self.accesses.objects.namespace)
+        if options.certificate is not None and options.key is not None:
+            self.made, files = None, (options.certificate, options.key)
+        else:
+            folder = options.certificate_folder or Path(tempfile.mkdtemp(prefix="gpuscaler-metrics-"))
+            self.made = SelfMade(folder, self.place, self.clocks.wall)
+            files = self.made.files
+        self.tls = LiveTls(*files, ask_clients=True)
+
+    async def run(self) -> None:
+        """Serve until cancelled. Raises OSError where the address cannot be had."""
+        for text in self.options.warnings():
+            _LOG.warning("others can read a secret", problem=text)
+        async with AsyncExitStack() as stack:
+            clients = [Client(await stack.enter_async_context(HttpTransport(one))) for one in self.accesses]
+            objects = replace(clients[0], limit=RateLimit(self.options.qps, self.options.burst))
+            limit = RateLimit(_REVIEWS, _REVIEWS_AT_ONCE)
+            tokens, access = (replace(one, limit=limit, write_timeout=_REVIEW_TIMEOUT) for one in clients[1:])
+            rights = Reviews(
+                tokens, access, clock=self.clocks.monotonic, ttl=self.options.ttl, always=frozenset(self.options.always_allowed)
+            )
+            registry = CollectorRegistry()
+            registry.register(self.figures)
+            source: PrometheusSource | ExporterSource
+            if self.servers:
+                prometheus = self._prometheus()
+                stack.push_async_callback(prometheus.close)
+                source = self._by_rules(prometheus, objects, registry)
+            else:
+                source = self._direct(objects, registry)
+
+            def believe(trust: Trust) -> None:
+                try:
+                    self.tls.believe(trust.pem)
+                except CertificateError as error:
+                    raise TrustError(str(error)) from error
+                api.trust = trust
+
+            trust = WatchedTrust(tokens, self._given, believe)
+            api = Api(self._answering(source, trust, registry), rights, self.clocks.wall, self.figures.count)
+            server = await listen(api, host=self.options.address, port=self.options.port, tls=self.tls.context)
+            stack.push_async_callback(server.close)
+            self.listening(server.port)
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    tasks.create_task(trust.run(), name="watch whom to believe")
+                    tasks.create_task(self.tls.run(), name="watch certificates")
+                    if isinstance(source, PrometheusSource):
+                        tasks.create_task(self.rules.run(source.discoverer.use), name="watch rules")
+                    tasks.create_task(self._telling(source).run(), name="say what fails")
+                    groups = self.options.settings.apis
+                    tasks.create_task(Publisher(objects, self.place, self.made, groups).run(), name="look after APIServices")
+                    own = tokens if self.accesses.objects.in_pod else None
+                    upkeep = Upkeep(self.tls, self.place.hosts()[1], own, access, groups, self.clocks.wall)
+                    tasks.create_task(upkeep.run(), name="look for what is to be mended")
+                    tasks.create_task(source.run(), name="keep values current")
+                    tasks.create_task(tell(api.answering.ready), name="say what is wrong")
+                    if self.options.settings.autoscale:
+                        tasks.create_task(self._autoscaling(objects, source).run(), name="autoscale by annotations")
+            finally:
+                self._stopping = True
+                if self.accesses.objects.in_pod:
+                    # Who has not heard yet that this pod ends still asks it.
+                    await asyncio.sleep(LINGER)
+
+    def _telling(self, source: PrometheusSource | ExporterSource) -> Telling:
+        words = RULE if isinstance(source, PrometheusSource) else EXPORTER
+        return Telling(source.outages, self.clocks.monotonic, self._timing.period, words)
+
+    def _autoscaling(self, client: Client, source: ReadySource) -> AutoscaleController:
+        identity = f"{self.environ.get('HOSTNAME', 'gpuscaler-metrics')}-{self.random.getrandbits(64):016x}"
+        clock, wall = self.clocks
+        namespace = self.accesses.objects.namespace
+        return autoscaling(client, source, namespace=namespace, identity=identity, clock=clock, wall=wall, random=self.random)
+
+    def _given(self) -> dict[str, str]:
+        try:
+            return self.options.trust.given()
+        except FlagError as error:
+            raise TrustError(str(error)) from error
+
+    def _prometheus(self) -> Prometheus:
+        return Prometheus(
+            self.servers,
+            self.clocks.monotonic,
+            timeout=self.options.settings.timeout,
+            post=self.options.prometheus_verb == "POST",
+            warn=lambda text: _LOG.warning("Prometheus warns", text=text),
+        )
+
+    def _by_rules(self, prometheus: Prometheus, client: Client, registry: CollectorRegistry) -> PrometheusSource:
+        options, clock = self.options, self.clocks.monotonic
+        looks = Looks(interval=options.relist, max_age=options.max_age)
+        discoverer = Discoverer(prometheus, self.rules.rules, wall=self.clocks.wall, looks=looks)
+        evaluator = Evaluator(prometheus, clock=clock, timing=self._timing)
+        objects = Objects(client, clock=clock, random=self.random)
+        source = PrometheusSource(discoverer, evaluator, objects, clock=clock)
+        asked = prometheus.metrics
+        figures = SourceFigures(source.answers, evaluator.counts, discoverer=discoverer, prometheus=asked, objects=lambda: objects.lists)
+        registry.register(figures)
+        return source
+
+    def _direct(self, client: Client, registry: CollectorRegistry) -> ExporterSource:
+        clock = self.clocks.monotonic
+        objects = Objects(client, clock=clock, random=self.random)
+        scraping = self.options.settings.exporters
+        source = ExporterSource(objects, scraping=scraping, timing=self._timing, clock=clock, wall=self.clocks.wall)
+        registry.register(SourceFigures(source.answers, source.counts, objects=lambda: objects.lists))
+        return source
+
+    @property
+    def _timing(self) -> Timing:
+        settings = self.options.settings
+        # A question that is asked at once says itself that nobody answered; those behind others hear of it a bit later.
+        return Timing(period=settings.period, stale=settings.stale, hold=settings.hold, patience=1.2 * settings.timeout)
+
+    def _answering(self, source: PrometheusSource | ExporterSource, trust: WatchedTrust, registry: CollectorRegistry) -> Answering:
+        return Answering(
+            source,
+            ready={
+                "shutdown": lambda: "stopping" if self._stopping else "",
+                "trust": lambda: "" if trust.known else trust.trouble,
+                "source": lambda: source.trouble,
+            },
+            pages={"/metrics": page(registry)},
+            groups=self.options.settings.apis,
+        )
+
+
+def prometheus_servers(options: Options, environ: Mapping[str, str]) -> tuple[Server, ...]:
+    """The servers that are asked, none where exporters are. Raises :class:`~gpuscaler.kube.errors.AccessError` for what cannot be used."""
+    own = None
+    if options.prometheus_kubeconfig is not None:
+        own = from_kubeconfig([options.prometheus_kubeconfig], environ=environ)
+    elif options.prometheus_in_cluster:
+        own = in_cluster(environ)
+    found = []
+    for url in options.prometheus_urls:
+        access = access_of(
+            url,
+            ca_file=options.prometheus_ca,
+            certificate_file=options.prometheus_certificate,
+            key_file=options.prometheus_key,
+            token_file=options.prometheus_token,
+            headers=options.prometheus_headers,
+            header_files=options.prometheus_header_files,
+        )
+        if own is not None:
+            # Credentials go to whom the URL names, and only over TLS; what flags say of TLS comes first.
+            secure = access.server.startswith("https:")
+            tls = own.tls if secure and options.prometheus_ca is None else access.tls
+            credentials = own.credentials if secure and options.prometheus_token is None else access.credentials
+            access = replace(access, tls=tls, credentials=credentials)
+        found.append(server_of(access))
+    return tuple(found)

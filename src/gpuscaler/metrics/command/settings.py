@@ -1,0 +1,137 @@
+"""What ``gpuscaler metrics`` is told: our own settings, of ``--settings``, beside the flags that prometheus-adapter has.
+
+Every key is described in ``docs/reference/metrics-settings.md``.
+"""
+
+import re
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuscaler.metrics.api.paths import CUSTOM, EXTERNAL
+from gpuscaler.metrics.sources.direct import Scraping
+from gpuscaler.model.selector_text import SelectorError, parse_selector
+from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
+from gpuscaler.settings.document import read_document
+from gpuscaler.settings.errors import Problem, SettingsError
+
+KEYS = ("service", "apis", "exporters", "period", "stale", "hold", "timeout", "autoscale", "log")
+SERVICE_KEYS = ("name", "namespace")
+EXPORTER_KEYS = ("namespace", "selector", "port", "interval")
+LEVELS = ("debug", "info", "warning", "error")
+#: Pods of our exporter, as the chart labels them.
+EXPORTERS = "app.kubernetes.io/name=gpuscaler,app.kubernetes.io/component=exporter"
+#: The two APIs by the names that the file has for them.
+APIS = {"custom": CUSTOM, "external": EXTERNAL}
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricsSettings:
+    """Seconds, where a number is a time.
+
+    ``service`` and ``service_namespace`` are the Service that leads to the server; without the latter it is the pod's own namespace.
+    ``period`` is how often a metric that is asked for is evaluated. A sample older than ``stale`` is absent. ``hold`` is for how long a
+    last value is good where Prometheus is away, 0 for not at all. ``timeout`` bounds a question to Prometheus. ``autoscale`` is whether
+    autoscalers are made from annotations.
+    """
+
+    service: str = "gpuscaler-metrics"
+    service_namespace: str = ""
+    apis: frozenset[str] = field(default_factory=lambda: frozenset(APIS.values()))
+    exporters: Scraping = field(default_factory=lambda: Scraping(selector=parse_selector(EXPORTERS)))
+    period: float = 10.0
+    stale: float = 120.0
+    hold: float = 0.0
+    timeout: float = 10.0
+    autoscale: bool = False
+    level: str = "info"
+
+
+def load(path: Path) -> MetricsSettings:
+    """The settings of a file. Raises :class:`SettingsError`, which names every mistake in it."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        saw = getattr(error, "strerror", None) or "bytes that are no UTF-8"
+        raise SettingsError(str(path), (Problem("", None, f"saw {saw}, expected a readable YAML file"),)) from error
+    return parse(text, source=str(path))
+
+
+def parse(text: str, *, source: str = "settings") -> MetricsSettings:
+    """The settings of ``text``, YAML. Raises :class:`SettingsError`."""
+    root, problems = read_document(text, expected=f"a YAML mapping with the keys {', '.join(KEYS)}", needs="settings need few")
+    if problems:
+        raise SettingsError(source, tuple(problems))
+    if root is None or root.value is None:
+        return MetricsSettings()
+    report = Report()
+    try:
+        settings = _read(Cursor("", root, report).mapping(KEYS))
+    except TooMuchError:
+        raise SettingsError(source, (Problem("", None, "unfolds to millions of values, expected a few settings"),)) from None
+    if report.problems:
+        raise SettingsError(source, report.problems)
+    return settings
+
+
+def _read(fields: dict[str, Cursor]) -> MetricsSettings:
+    default = MetricsSettings()
+    service = fields["service"].mapping(SERVICE_KEYS) if "service" in fields else {}
+    settings = MetricsSettings(
+        service=_name(service, "name", default.service),
+        service_namespace=_name(service, "namespace", default.service_namespace),
+        apis=_apis(fields["apis"]) if "apis" in fields else default.apis,
+        exporters=_exporters(fields["exporters"].mapping(EXPORTER_KEYS)) if "exporters" in fields else default.exporters,
+        period=_seconds(fields, "period", default.period, positive=True),
+        stale=_seconds(fields, "stale", default.stale, positive=True),
+        hold=_seconds(fields, "hold", default.hold),
+        timeout=_seconds(fields, "timeout", default.timeout, positive=True),
+        autoscale=bool(fields["autoscale"].boolean()) if "autoscale" in fields else default.autoscale,
+        level=(fields["log"].choice(LEVELS) or default.level) if "log" in fields else default.level,
+    )
+    if settings.stale < settings.period and "stale" in fields:
+        fields["stale"].say(
+            f"saw stale {settings.stale:g} s below period {settings.period:g} s, expected at least that: every value would be too old half "
+            "of the time; raise stale or lower period"
+        )
+    return settings
+
+
+def _apis(at: Cursor) -> frozenset[str]:
+    found = frozenset(APIS[text] for item in at.items() if (text := item.choice(tuple(APIS))))
+    if not found and isinstance(at.entry.value, list):
+        at.wrong("custom, external or both", seen="none that can be served")
+    return found
+
+
+def _exporters(fields: dict[str, Cursor]) -> Scraping:
+    default = MetricsSettings().exporters
+    port = fields["port"].integer(minimum=1, maximum=65535, expected="a port, 1 to 65535") if "port" in fields else None
+    interval = _seconds(fields, "interval", default.interval, positive=True)
+    selector = default.selector
+    if "selector" in fields:
+        try:
+            selector = parse_selector(fields["selector"].text("a label selector such as app=exporter") or "")
+        except SelectorError as error:
+            fields["selector"].say(f"{error}; correct the selector of the exporters' pods")
+    return Scraping(
+        namespace=_name(fields, "namespace", default.namespace),
+        selector=selector,
+        port=default.port if port is None else port,
+        interval=interval,
+        timeout=max(1.0, interval),
+    )
+
+
+def _name(fields: dict[str, Cursor], key: str, default: str) -> str:
+    if key not in fields:
+        return default
+    text = fields[key].text(f"the {key} of an object")
+    if text is not None and not _LABEL.fullmatch(text):
+        fields[key].wrong("up to 63 lower-case letters, digits and '-', with a letter or digit at both ends")
+    return text or default
+
+
+def _seconds(fields: dict[str, Cursor], key: str, default: float, *, positive: bool = False) -> float:
+    found = fields[key].duration(positive=positive) if key in fields else None
+    return default if found is None else found

@@ -1,0 +1,1 @@
+"""Where values come from: Prometheus, or exporters that are read directly."""

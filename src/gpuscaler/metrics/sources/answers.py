@@ -1,0 +1,136 @@
+"""Values from the numbers of a table: what is fresh of what was asked for; the same tuple for as long as that is the same."""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import NamedTuple
+
+from gpuscaler.metrics.sources.evaluating import Cell, State, Table, Timing
+from gpuscaler.metrics.sources.objects import Index, Key
+from gpuscaler.metrics.sources.values import Value, quantity
+from gpuscaler.model.selectors import LabelSelector
+
+#: Answers that are remembered, and values of all of them.
+_MOST, _MOST_VALUES = 20_000, 1_000_000
+
+
+class Answer(NamedTuple):
+    """``values`` are right for the table of ``at``, for ``selection``, and until ``until``, monotonic."""
+
+    state: State
+    at: float
+    until: float
+    objects: Index | None
+    selection: tuple[Key, ...]
+    values: tuple[Value, ...]
+
+
+@dataclass(slots=True)
+class Freshness:
+    """How old the samples are that were handed out, by metric: the oldest of the last answer, in seconds."""
+
+    oldest: dict[str, float] = field(default_factory=dict)
+    stale: int = 0
+
+
+class Answers:
+    """Makes and remembers answers. ``clock`` is monotonic, in seconds."""
+
+    def __init__(self, timing: Timing, clock: Callable[[], float]) -> None:
+        self.freshness = Freshness()
+        #: Questions that were answered as before.
+        self.kept = 0
+        self._timing, self._clock = timing, clock
+        self._known: dict[Hashable, Answer] = {}
+        #: Values that are remembered.
+        self.size = 0
+
+    def forget(self) -> None:
+        """What was remembered is not right any more, such as after other rules came into force."""
+        self._known.clear()
+        self.size = 0
+
+    def known(self, question: Hashable, namespace: str = "", labels: LabelSelector | None = None) -> tuple[Value, ...] | None:
+        """The answer of before, where nothing changed since. It counts as asked for."""
+        found = self._known.get(question)
+        if found is None:
+            return None
+        now = self._clock()
+        table = found.state.table
+        if table is None or table.at != found.at or now > found.until:
+            return None
+        if found.objects is not None and labels is not None and found.objects.select(namespace, labels) is not found.selection:
+            return None
+        found.state.asked_at = now
+        self.kept += 1
+        return found.values
+
+    def made(
+        self,
+        question: Hashable,
+        state: State,
+        table: Table,
+        *,
+        held: bool,
+        group_resource: str,
+        selection: tuple[Key, ...] = (),
+        index: Index | None = None,
+    ) -> tuple[Value, ...]:
+        """The answer out of ``table``: of ``selection``, or of every external series where ``group_resource`` is empty.
+
+        ``held`` says that the table stands in for one that could not be had: samples are as fresh as they were then.
+        """
+        now = self._clock()
+        passed = 0.0 if held else now - table.at
+        metric = state.question.metric
+        values: list[Value] = []
+        oldest = 0.0
+        for (namespace, name), cell, labels in _found(table, selection, of_objects=bool(group_resource)):
+            text = self._told(cell, passed)
+            if text is not None:
+                oldest = max(oldest, cell.age + passed)
+                values.append(Value(metric, text, cell.timestamp, group_resource, namespace, name, None, labels))
+        if values:
+            self.freshness.oldest[metric] = oldest
+        answer = tuple(values)
+        if not held:
+            # From then on the oldest sample is too old, or the table is.
+            until = min(now + self._timing.stale - oldest, table.at + self._timing.good)
+            before = self._known.pop(question, None)
+            self.size += len(answer) - (len(before.values) if before is not None else 0)
+            if len(self._known) >= _MOST or self.size > _MOST_VALUES:
+                self.forget()
+                self.size = len(answer)
+            self._known[question] = Answer(state, table.at, until, index, selection, answer)
+        return answer
+
+    def missing(self, table: Table, key: Key) -> str:
+        """Why ``table`` has no number of an object."""
+        cell = table.cells.get(key)
+        if cell is None:
+            return "it has no fresh sample"
+        old = cell.age + self._clock() - table.at
+        return f"its last sample is {old:.0f} s old, expected one of the last {self._timing.stale:g} s"
+
+    def _told(self, cell: Cell, passed: float) -> str | None:
+        if cell.age + passed > self._timing.stale:
+            self.freshness.stale += 1
+            return None
+        return _text(cell.number)
+
+
+@lru_cache(maxsize=16_384)
+def _text(number: float) -> str | None:
+    """Gauges have few values, and ten thousand pods have the same ones."""
+    return quantity(number)
+
+
+def _found(table: Table, selection: tuple[Key, ...], *, of_objects: bool) -> Iterator[tuple[Key, Cell, dict[str, str]]]:
+    """What ``table`` has of what was asked for: name, number, and labels of an external series."""
+    if not of_objects:
+        yield from ((("", ""), one.cell, one.labels) for one in table.series)
+        return
+    for key in selection:
+        cell = table.cells.get(key)
+        if cell is not None:
+            yield key, cell, {}

@@ -1,0 +1,348 @@
+"""Values straight from our exporters, without a Prometheus: all of them are scraped every second.
+
+Metrics are called and combined as by the built-in rules: ``nvidia_gpu_*`` without that prefix and with ``_current`` or ``_over_time`` (mean
+of three minutes) behind, ``gpuscaler_gpu_*`` without ``gpuscaler_`` and with their window behind.
+"""
+
+import asyncio
+import re
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from gpuscaler.kube.resources import NAMESPACES, NODES, PODS
+from gpuscaler.metrics.sources.answers import Answers
+from gpuscaler.metrics.sources.evaluating import Cell, Combine, Counts, Question, State, Table, Timing, combined, unusable
+from gpuscaler.metrics.sources.objects import Described, Key, Objects
+from gpuscaler.metrics.sources.outages import Finding, unanswered
+from gpuscaler.metrics.sources.pages import Figure, Page, PageReader
+from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, UnknownMetric, Value
+from gpuscaler.model.selectors import LabelSelector
+
+_SIX = "nvidia_gpu_"
+#: Seconds that ``_over_time`` looks back, and that one step of it is long.
+OVER, STEP = 180.0, 5.0
+#: What an exporter shows is no older, in seconds, when it is measured as often as it is by default.
+EXPIRY = 5.0
+#: Seconds after which a question that nobody asked again is forgotten.
+WANTED = 120.0
+#: Questions that are kept, and numbers of all of them: selectors on series make ever other ones.
+_MOST, _MOST_NUMBERS = 1_000, 500_000
+#: Metrics of all pages together; ours has some forty. Bytes of a page that are read at once.
+_MOST_METRICS, _SHORT = 500, 65_536
+#: Of each resource that is described: the labels that name its namespace and itself.
+_NAMED = {"pods": ("namespace_name", "pod_name"), "nodes": ("", "node_name"), "namespaces": ("", "namespace_name")}
+_RESOURCES = {"pods": PODS, "nodes": NODES, "namespaces": NAMESPACES}
+_OURS = "gpuscaler_"
+#: What adds up over the GPUs of an object; of everything else it is the mean.
+_ADDS_UP = re.compile(r"(_bytes|_watts|_milliwatts|_per_second)(_max|_mean)?(_current|_over_time|_15s|_60s)?$")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scraping:
+    """Which pods of DaemonSets are exporters, their port, and how often they are scraped, in seconds. Without a namespace there are none.
+
+    ``share`` is how much of a core scraping may take: where there are so many exporters that it takes more, it is done more rarely.
+    """
+
+    namespace: str = ""
+    selector: LabelSelector = EVERYTHING
+    port: int = 9400
+    interval: float = 1.0
+    timeout: float = 1.0
+    share: float = 0.5
+    most_bytes: int = 4 * 2**20
+
+
+@dataclass(slots=True)
+class Exporter:
+    """One exporter, on ``node``. ``at`` is when its page was asked for, monotonic; ``age`` how old what it says was then, in seconds."""
+
+    address: str
+    node: str
+    reader: PageReader = field(default_factory=PageReader)
+    page: Page = field(default_factory=lambda: Page((), None))
+    at: float = float("-inf")
+    age: float = 0.0
+    trouble: str = ""
+    task: "asyncio.Task[None] | None" = None
+    over: "dict[tuple[str, str], Trail]" = field(default_factory=dict)
+
+
+class Trail:
+    """The mean of the last three minutes, from sums of five seconds each."""
+
+    def __init__(self) -> None:
+        self._steps: deque[tuple[float, float, int]] = deque()
+
+    def add(self, at: float, value: float) -> None:
+        """Times only grow; seconds."""
+        step = at - at % STEP
+        if self._steps and self._steps[-1][0] == step:
+            _, total, count = self._steps.pop()
+            self._steps.append((step, total + value, count + 1))
+        else:
+            self._steps.append((step, value, 1))
+        while self._steps[0][0] <= at - OVER:
+            self._steps.popleft()
+
+    @property
+    def mean(self) -> float:
+        return sum(total for _, total, _ in self._steps) / sum(count for _, _, count in self._steps)
+
+
+class ExporterSource:
+    """A :class:`~gpuscaler.metrics.sources.values.Source`, ready once :attr:`trouble` is empty; :meth:`run` scrapes and watches objects.
+
+    ``clock`` is monotonic and ``wall`` Unix time, both in seconds.
+    """
+
+    def __init__(
+        self, objects: Objects, *, scraping: Scraping, timing: Timing, clock: Callable[[], float], wall: Callable[[], float]
+    ) -> None:
+        self.objects, self.scraping = objects, scraping
+        self.counts = Counts()
+        self.answers = Answers(timing, clock)
+        self.exporters: dict[Key, Exporter] = {}
+        self._clock, self._wall = clock, wall
+        self._metrics: dict[str, list[tuple[Exporter, Figure]]] = {}
+        self._states: dict[tuple[str, str, LabelSelector], State] = {}
+        self._round_at: float | None = None
+        #: Seconds that reading pages took in this round.
+        self._worked = 0.0
+        self._custom: tuple[MetricInfo, ...] = ()
+
+    @property
+    def trouble(self) -> str:
+        """Why nothing can be answered yet; empty once it can."""
+        if not self.objects.synced:
+            return "; ".join(self.objects.troubles) or "pods were not listed yet"
+        return "exporters were not scraped yet" if self._round_at is None else ""
+
+    def outages(self) -> Finding:
+        """Which exporters do not answer, and which do; one that was not scraped yet is neither."""
+        scraped = (one for one in self.exporters.values() if one.trouble or one.at > float("-inf"))
+        return unanswered((f"exporter {one.address} on node {one.node}", one.trouble) for one in scraped)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks, aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=100)) as session:
+            tasks.create_task(self.objects.run(), name="watch objects")
+            try:
+                while True:
+                    began, self._worked = self._clock(), 0.0
+                    if self.objects.synced:
+                        await self.round(session)
+                    took = self._clock() - began
+                    await asyncio.sleep(max(self.scraping.interval - took, self._worked / self.scraping.share - took, 0.0))
+            finally:
+                _cancel(self.exporters.values())
+
+    async def round(self, session: aiohttp.ClientSession) -> None:
+        """Scrape every exporter once, at the same time; one that takes longer than a round is not waited for."""
+        there, known = self._there(), self.exporters
+        self.exporters = {
+            key: held if (held := known.get(key)) is not None and (held.address, held.node) == (pod.address, pod.node) else _exporter(pod)
+            for key, pod in there.items()
+        }
+        kept = set(map(id, self.exporters.values()))
+        _cancel(one for one in known.values() if id(one) not in kept)
+        for one in self.exporters.values():
+            if one.task is None or one.task.done():
+                one.task = asyncio.create_task(self._scrape(session, one), name=f"scrape {one.address}")
+        scrapes = [one.task for one in self.exporters.values() if one.task is not None]
+        if scrapes:
+            await asyncio.wait(scrapes, timeout=self.scraping.interval)
+        began = self._clock()
+        self._fold()
+        self._worked += self._clock() - began
+
+    async def for_object(
+        self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
+    ) -> Value:
+        state, table = self._table(group_resource, metric, metric_selector)
+        asked = ("object", group_resource, namespace, name, metric, metric_selector)
+        values = self.answers.known(asked)
+        if values is None:
+            selection = ((namespace, name),)
+            values = self.answers.made(asked, state, table, held=False, group_resource=group_resource, selection=selection)
+        if not values:
+            raise UnknownMetric(self.answers.missing(table, (namespace, name)))
+        return values[0]
+
+    async def for_selector(
+        self,
+        *,
+        group_resource: str,
+        namespace: str,
+        label_selector: LabelSelector = EVERYTHING,
+        metric: str,
+        metric_selector: LabelSelector = EVERYTHING,
+    ) -> Sequence[Value]:
+        state, table = self._table(group_resource, metric, metric_selector)
+        asked = (group_resource, namespace, label_selector, metric, metric_selector)
+        values = self.answers.known(asked, namespace, label_selector)
+        if values is None:
+            index = await self.objects.index(_RESOURCES[group_resource])
+            selection = index.select(namespace, label_selector)
+            if not selection:
+                raise UnknownMetric("no object matches the selector")
+            values = self.answers.made(asked, state, table, held=False, group_resource=group_resource, selection=selection, index=index)
+        return values
+
+    async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:  # noqa: ARG002
+        raise UnknownMetric("exporters tell of GPUs only; for external metrics name a Prometheus")
+
+    def custom_metrics(self) -> Sequence[MetricInfo]:
+        return self._custom
+
+    def external_metrics(self) -> Sequence[str]:
+        return ()
+
+    def _there(self) -> dict[Key, Described]:
+        """Exporters that run. Others than DaemonSets make pods with any labels they like."""
+        namespace, selector = self.scraping.namespace, self.scraping.selector
+        keys = self.objects.pods.select(namespace, selector) if namespace else ()
+        found = ((key, self.objects.pods.described(key)) for key in keys)
+        return {key: pod for key, pod in found if pod is not None and pod.address and pod.daemon and pod.node}
+
+    async def _scrape(self, session: aiohttp.ClientSession, exporter: Exporter) -> None:
+        host = f"[{exporter.address}]" if ":" in exporter.address else exporter.address
+        url, began = f"http://{host}:{self.scraping.port}/metrics", self._clock()
+        try:
+            async with asyncio.timeout(self.scraping.timeout), session.get(url, allow_redirects=False) as answer:
+                text = await self._whole(answer)
+        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            self.counts.add(self.counts.failures, "exporter")
+            exporter.trouble = f"{url}: {type(error).__name__}: {error}"
+            return
+        self.counts.add(self.counts.evaluations, "exporter")
+        read = self._clock()
+        # What takes long to read is read beside everything else.
+        page = exporter.reader.read(text) if len(text) <= _SHORT else await asyncio.to_thread(exporter.reader.read, text)
+        # What a page shows is at most five seconds old (the exporter sees to that); a node's clock may be off by more.
+        told = self._wall() - page.measured if page.measured is not None else 0.0
+        exporter.page, exporter.at, exporter.trouble = self._believed(page, exporter.node), began, ""
+        exporter.age = told if 0 <= told <= EXPIRY else 0.0 if -EXPIRY <= told < 0 else EXPIRY
+        self._follow(exporter)
+        self._worked += self._clock() - read
+
+    async def _whole(self, answer: aiohttp.ClientResponse) -> bytes:
+        text = bytearray()
+        async for piece in answer.content.iter_any():
+            text += piece
+            if len(text) > self.scraping.most_bytes:
+                raise aiohttp.ClientPayloadError(f"saw more than {self.scraping.most_bytes} bytes, expected a page of metrics")
+        if answer.status != 200:
+            raise aiohttp.ClientPayloadError(f"saw status {answer.status}, expected 200")
+        return bytes(text)
+
+    def _believed(self, page: Page, node: str) -> Page:
+        """Of what a node's page says only that of pods which are there, as the API server has it, and of the node itself."""
+        on_node: dict[int, Mapping[str, str] | None] = {}
+        figures = []
+        for figure in page.figures:
+            place = id(figure.labels)
+            if place not in on_node:
+                pod = self.objects.pods.described((figure.labels.get("namespace_name", ""), figure.labels.get("pod_name", "")))
+                there = pod is not None and pod.node == node
+                on_node[place] = {**figure.labels, "node_name": node} if there else None
+            labels = on_node[place]
+            if labels is not None:
+                figures.append(Figure(figure.metric, labels, figure.value))
+        return Page(tuple(figures), page.measured)
+
+    def _follow(self, exporter: Exporter) -> None:
+        """Keep up the means of three minutes."""
+        held, exporter.over = exporter.over, {}
+        for figure in exporter.page.figures:
+            if figure.metric.startswith(_SIX):
+                key = (figure.metric, _identity(figure))
+                trail = exporter.over[key] = held.get(key) or Trail()
+                trail.add(exporter.at, figure.value)
+
+    def _fold(self) -> None:
+        """Bring what all pages say together by metric; tables are made anew when they are asked for."""
+        found: dict[str, list[tuple[Exporter, Figure]]] = {}
+        for exporter in self.exporters.values():
+            for figure in exporter.page.figures:
+                for metric, value in _called(exporter, figure):
+                    if metric in found or len(found) < _MOST_METRICS:
+                        found.setdefault(metric, []).append((exporter, Figure(metric, figure.labels, value)))
+        if found.keys() != self._metrics.keys():
+            self._custom = tuple(sorted(MetricInfo(of, of == "pods", metric) for metric in found for of in _NAMED))
+            self.answers.forget()
+        self._metrics, self._round_at = found, self._clock()
+        self._forget(self._round_at - WANTED)
+
+    def _table(self, group_resource: str, metric: str, selector: LabelSelector) -> tuple[State, Table]:
+        if metric not in self._metrics or group_resource not in _NAMED:
+            raise UnknownMetric("; ".join(one.trouble for one in self.exporters.values() if one.trouble))
+        now = self._clock()
+        asked = (group_resource, metric, selector)
+        state = self._states.get(asked)
+        if state is None:
+            if len(self._states) >= _MOST or sum(len(one.table.cells) for one in self._states.values() if one.table) > _MOST_NUMBERS:
+                self._forget(now)
+            state = self._states[asked] = State(Question(metric, "", ""), now)
+        state.asked_at = now
+        if state.table is None or state.tried_at != self._round_at:
+            state.table, state.tried_at = self._made(group_resource, metric, selector), self._round_at or now
+        return state, state.table
+
+    def _forget(self, since: float) -> None:
+        """Forget what nobody asked for since then. Answers of before know a state: what it holds goes with it."""
+        for asked, state in list(self._states.items()):
+            if state.asked_at <= since:
+                state.table = None
+                del self._states[asked]
+
+    def _made(self, group_resource: str, metric: str, selector: LabelSelector) -> Table:
+        now = self._clock()
+        namespace_label, name_label = _NAMED[group_resource]
+        numbers: dict[Key, list[float]] = {}
+        ages: dict[Key, float] = {}
+        for exporter, figure in self._metrics[metric]:
+            labels = figure.labels
+            if not selector.matches(labels):
+                continue
+            key = (labels.get(namespace_label, ""), labels.get(name_label, ""))
+            numbers.setdefault(key, []).append(figure.value)
+            ages[key] = max(ages.get(key, 0.0), now - exporter.at + exporter.age)
+        how: Combine = "sum" if _ADDS_UP.search(metric) else "mean"
+        cells = {}
+        for key, several in numbers.items():
+            reason = next(filter(None, map(unusable, several)), "")
+            if reason:
+                self.counts.add(self.counts.dropped, reason)
+            else:
+                cells[key] = Cell(combined(how, several), self._wall() - ages[key], ages[key])
+        return Table(now, cells)
+
+
+def _exporter(pod: Described) -> Exporter:
+    return Exporter(pod.address, pod.node)
+
+
+def _cancel(exporters: Iterable[Exporter]) -> None:
+    """End the scrapes of ``exporters``."""
+    for exporter in exporters:
+        if exporter.task is not None:
+            exporter.task.cancel()
+
+
+def _called(exporter: Exporter, figure: Figure) -> Iterable[tuple[str, float]]:
+    """The metrics that a figure makes, and their values."""
+    if not figure.metric.startswith(_SIX):
+        window = figure.labels.get("window")
+        return ((f"{figure.metric.removeprefix(_OURS)}{f'_{window}' if window else ''}", figure.value),)
+    name = figure.metric.removeprefix(_SIX)
+    over = exporter.over.get((figure.metric, _identity(figure)))
+    return ((f"{name}_current", figure.value), *(((f"{name}_over_time", over.mean),) if over else ()))
+
+
+def _identity(figure: Figure) -> str:
+    labels = figure.labels
+    return "/".join(labels.get(label, "") for label in ("uuid", "namespace_name", "pod_name", "container_name"))

@@ -1,0 +1,140 @@
+"""Which series there are, looked at every few minutes, and the metrics that the rules make of them.
+
+Only the names of series and of their labels matter, so that only these are asked for: the label sets themselves are hundreds of megabytes
+in a large cluster, which has cost both prometheus-adapter and Prometheus their memory.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuscaler.metrics.rules.discovery import NAME, Discovery
+from gpuscaler.metrics.rules.reading import RuleSet
+from gpuscaler.metrics.sources.prometheus import PrometheusError
+
+#: Questions about series that are under way at once.
+_AT_ONCE = 4
+#: Seconds until the next look after one that found trouble, and at least until one for the sake of what somebody asks for in vain.
+AGAIN, SOON = 10.0, 30.0
+
+
+class Series(Protocol):
+    async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]: ...
+
+    async def metric_names(self, match: str, *, start: float, end: float) -> list[str]: ...
+
+    async def label_names(self, match: str, *, start: float, end: float) -> list[str]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Looks:
+    """How often series are looked for, and how far back, both in seconds: ``--metrics-relist-interval`` and ``--metrics-max-age``."""
+
+    interval: float = 600.0
+    max_age: float = 600.0
+
+
+class Discoverer:
+    """Keeps :attr:`found` current while :meth:`run` runs. ``wall`` tells Unix seconds.
+
+    One series query that fails takes nothing from the others: what it found before stays. ``troubles`` are by series query.
+    """
+
+    def __init__(self, prometheus: Series, rules: RuleSet, *, wall: Callable[[], float], looks: Looks | None = None) -> None:
+        self.rules = rules
+        self.found = Discovery()
+        #: By series query, why it was not answered.
+        self.errors: dict[str, PrometheusError] = {}
+        self.failures = 0
+        self.looked = False
+        self._prometheus, self._wall, self._looks = prometheus, wall, looks or Looks()
+        self._series: dict[str, tuple[Mapping[str, str], ...]] = {}
+        self._again = asyncio.Event()
+        #: Whether somebody asked for what is not known since the last look, and whether that was long enough ago to look again for it.
+        self._missed = self._rested = False
+
+    @property
+    def troubles(self) -> dict[str, str]:
+        """By series query, in words."""
+        return {query: f"series {query}: {error}" for query, error in self.errors.items()}
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled; soon after a look that found trouble or a question for what is not known."""
+        while True:
+            await self.look()
+            self._again.clear()
+            self._missed = self._rested = False
+            pause = min(self._looks.interval, AGAIN) if self.errors else self._looks.interval
+            if await self._told_within(min(pause, SOON)) or self._missed or pause <= SOON:
+                continue
+            self._rested = True
+            await self._told_within(pause - SOON)
+
+    def missed(self) -> None:
+        """Somebody asks for a metric that is not known: perhaps its first series is there now."""
+        self._missed = True
+        if self._rested:
+            self._again.set()
+
+    async def _told_within(self, seconds: float) -> bool:
+        """Wait until there is a reason to look at once, for so long at most."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._again.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def use(self, rules: RuleSet) -> None:
+        """Go on with other rules; their series are looked for at once."""
+        self.rules = rules
+        self.found = rules.discover(self._series)
+        self._again.set()
+
+    async def look(self) -> None:
+        """Ask once what there is."""
+        rules, end = self.rules, self._wall()
+        limit = asyncio.Semaphore(_AT_ONCE)
+        queries = rules.series_queries
+        outcomes = await asyncio.gather(*(self._of(query, rules, limit, end) for query in queries))
+        found = {query: series for query, series in zip(queries, outcomes, strict=True) if series is not None}
+        self._series = {query: found.get(query, self._series.get(query, ())) for query in queries}
+        self.errors = {query: error for query, error in self.errors.items() if query in self._series}
+        self.looked = self.looked or len(self.errors) < len(queries) or not queries
+        if rules is self.rules:
+            self.found = rules.discover(self._series)
+
+    async def _of(self, query: str, rules: RuleSet, limit: asyncio.Semaphore, end: float) -> tuple[Mapping[str, str], ...] | None:
+        """One label set for each name that a rule takes; None where the question failed."""
+        start = end - self._looks.max_age
+        try:
+            async with limit:
+                names = await self._prometheus.metric_names(query, start=start, end=end)
+            takers = [rule for rule in (*rules.rules, *rules.external) if rule.series_query == query]
+            wanted = [name for name in names if any(rule.takes(name) and rule.metric(name) for rule in takers)]
+            labels = await asyncio.gather(*(self._labels(query, name, limit, (start, end)) for name in wanted))
+        except PrometheusError as error:
+            self.failures += 1
+            self.errors[query] = error
+            return None
+        self.errors.pop(query, None)
+        return tuple(one for several in labels for one in several)
+
+    async def _labels(self, query: str, name: str, limit: asyncio.Semaphore, span: tuple[float, float]) -> Sequence[Mapping[str, str]]:
+        start, end = span
+        async with limit:
+            narrowed = of_name(query, name)
+            if narrowed is None:
+                series = await self._prometheus.series(query, start=start, end=end)
+                return list({frozenset(one): one for one in series if one.get(NAME) == name}.values())
+            labels = await self._prometheus.label_names(narrowed, start=start, end=end)
+        return [{**dict.fromkeys(labels, "x"), NAME: name}]
+
+
+def of_name(query: str, name: str) -> str | None:
+    """The series of ``query`` that are called ``name``; None for a query that is no plain selector."""
+    text = query.strip()
+    if text.startswith("{") and text.endswith("}"):
+        return f'{{{NAME}="{name}",{text[1:]}'
+    return text if text.partition("{")[0].strip() == name else None

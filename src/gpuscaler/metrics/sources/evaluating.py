@@ -1,0 +1,360 @@
+"""Evaluations of queries: each once for everybody who asks, ahead of use, with the age of the samples behind every number.
+
+An instant query says when it was evaluated and nothing of the age of what it saw: Prometheus looks back five minutes. So each comes with a
+companion that asks for the :func:`timestamp` of the raw series. Both times are of the server's own clock, and so is their difference.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+from msgspec import Struct
+
+from gpuscaler.metrics.sources.objects import Key
+from gpuscaler.metrics.sources.prometheus import PrometheusAway, PrometheusError, QueryRefused, Sample
+
+Combine: TypeAlias = Literal["mean", "sum", "max"]
+#: As many samples at most are gone through in one turn of the event loop: about 2 ms.
+_AT_ONCE = 2_000
+#: Questions that are kept, and numbers of all of them: whoever may read a metric can ask for it by ever other selectors.
+_MOST, _MOST_NUMBERS = 10_000, 2_000_000
+
+
+class Question(Struct, frozen=True, gc=False):
+    """A query and its companion, whose values are the Unix times of the raw samples, oldest first to count.
+
+    ``namespace_label`` and ``name_label`` are the labels of both results that say which object a number is of; an empty namespace label
+    says that all are of ``namespace``. Without a name label every element is one series of an external metric. Several elements of one
+    object are combined. ``below_zero`` is whether a negative number is one to serve. ``metric`` is for messages and figures.
+    """
+
+    metric: str
+    promql: str
+    ages: str
+    namespace: str = ""
+    namespace_label: str = ""
+    name_label: str = ""
+    combine: Combine = "mean"
+    scope: str = "cluster"
+    below_zero: bool = False
+
+
+class Cell(Struct, frozen=True, gc=False):
+    """A number, the Unix time of the oldest sample behind it, and how old that was when the query was evaluated, in seconds.
+
+    Of one without any sample behind it, as ``or vector(0)`` makes it, the time is that of the evaluation.
+    """
+
+    number: float
+    timestamp: float
+    age: float
+
+
+class Series(Struct, frozen=True, gc=False):
+    """One element of an external metric."""
+
+    labels: dict[str, str]
+    cell: Cell
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Table:
+    """What a question's answer was: numbers by object, or series of an external metric. ``at`` is when it was asked, monotonic.
+
+    ``sampled`` is when the oldest raw sample of each object was taken, in Unix seconds.
+    """
+
+    at: float
+    cells: dict[Key, Cell]
+    series: tuple[Series, ...] = ()
+    sampled: Mapping[Key, float] = field(default_factory=dict)
+
+
+class Asking(Protocol):
+    async def query(self, promql: str) -> list[Sample]: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timing:
+    """All in seconds.
+
+    What is asked for is evaluated every ``period``, and a result is relied on for twice as long, so that one evaluation that fails is
+    bridged. What nobody asked for within ``wanted`` (autoscalers ask every 15 s) is not evaluated any more. A sample older than ``stale``
+    is none. ``hold``: for how long the last result stands in where Prometheus does not answer. Nobody waits longer than ``patience``, also
+    where others are asked first.
+    """
+
+    period: float = 10.0
+    wanted: float = 120.0
+    stale: float = 120.0
+    hold: float = 0.0
+    patience: float = 12.0
+
+    @property
+    def good(self) -> float:
+        return 2 * self.period
+
+
+@dataclass(slots=True)
+class Counts:
+    """What became of questions and samples; ``evaluations`` by scope, ``dropped`` by reason, ``failures`` by metric."""
+
+    hits: int = 0
+    waits: int = 0
+    held: int = 0
+    evaluations: dict[str, int] = field(default_factory=dict)
+    dropped: dict[str, int] = field(default_factory=dict)
+    failures: dict[str, int] = field(default_factory=dict)
+
+    def add(self, counts: dict[str, int], key: str, more: int = 1) -> None:
+        counts[key] = counts.get(key, 0) + more
+
+
+@dataclass(slots=True)
+class State:
+    """What is known about a question. ``table`` is its last result."""
+
+    question: Question
+    asked_at: float
+    table: Table | None = None
+    tried_at: float = -math.inf
+    error: PrometheusError | None = None
+    flight: "asyncio.Task[None] | None" = None
+
+
+class Evaluator:
+    """Answers questions from their last evaluation; :meth:`run` keeps those that are asked for evaluated. ``clock`` is monotonic.
+
+    At most ``at_once`` evaluations are under way. Of more than ``most`` questions, or ``most_numbers`` of all of them together, those that
+    were not asked for longest are forgotten.
+    """
+
+    def __init__(
+        self,
+        prometheus: Asking,
+        *,
+        clock: Callable[[], float],
+        timing: Timing | None = None,
+        at_once: int = 10,
+        most: int = _MOST,
+        most_numbers: int = _MOST_NUMBERS,
+    ) -> None:
+        self.timing = timing or Timing()
+        self.counts = Counts()
+        self.states: dict[Question, State] = {}
+        self._prometheus, self._clock = prometheus, clock
+        self._limit = asyncio.Semaphore(at_once)
+        self._most, self._most_numbers = most, most_numbers
+
+    async def run(self) -> None:
+        """Evaluate what is asked for, until cancelled."""
+        try:
+            while True:
+                self._keep_up()
+                await asyncio.sleep(self.timing.period / 10)
+        finally:
+            for state in self.states.values():
+                if state.flight is not None:
+                    state.flight.cancel()
+
+    def state(self, question: Question) -> State:
+        """What is known about ``question``, which is thereby asked for. Raises :class:`PrometheusAway` where too many are waited for."""
+        now = self._clock()
+        found = self.states.get(question)
+        if found is None:
+            if len(self.states) >= self._most:
+                self._make_room()
+            found = self.states[question] = State(question, now)
+        found.asked_at = now
+        return found
+
+    def usable(self, state: State) -> Table | None:
+        """The result that can be relied on without waiting, if there is one."""
+        table = state.table
+        return table if table is not None and self._clock() - table.at <= self.timing.good else None
+
+    async def table(self, state: State) -> tuple[Table, bool]:
+        """The result, and whether it is one that stands in for another that could not be had. Raises :class:`PrometheusError`."""
+        table = self.usable(state)
+        if table is not None:
+            self.counts.hits += 1
+            return table, False
+        self.counts.waits += 1
+        if state.flight is None and (state.error is None or self._due(state)):
+            self._start(state)
+        if state.flight is not None:
+            # Shielded: whoever else waits for it goes on waiting when one gives up.
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self.timing.patience):
+                    await asyncio.shield(state.flight)
+        table = self.usable(state)
+        if table is not None:
+            return table, False
+        if state.table is not None and self._clock() - state.table.at <= self.timing.hold:
+            self.counts.held += 1
+            return state.table, True
+        if state.error is None:
+            under_way = sum(one.flight is not None for one in self.states.values())
+            raise PrometheusAway(
+                f"Prometheus: saw no answer for {state.question.metric} that is still good, {under_way} evaluations being under way, "
+                f"expected one within {min(self.timing.patience, self.timing.good):g} s; relieve Prometheus, or raise period in --settings"
+            )
+        # A new one each time: the traceback of one that is kept grows with everybody who raises it.
+        raise type(state.error)(*state.error.args) from state.error
+
+    def _keep_up(self) -> None:
+        now, timing = self._clock(), self.timing
+        for state in list(self.states.values()):
+            # A question that names objects is another one as soon as they are others, and nobody asks the old one again.
+            wanted = min(timing.wanted, 4 * timing.period) if state.question.scope == "names" else timing.wanted
+            unwanted = now - state.asked_at > wanted
+            if unwanted and (state.table is None or now - state.table.at > max(timing.good, timing.hold)):
+                self._forget(state)
+            elif not unwanted and state.flight is None and self._due(state):
+                self._start(state)
+
+    def _make_room(self) -> None:
+        """Forget a tenth of what may be forgotten, so that this is not done for each new question."""
+        idle = sorted((one for one in self.states.values() if one.flight is None), key=lambda one: one.asked_at)
+        if not idle:
+            raise PrometheusAway(f"Prometheus: saw {len(self.states)} questions that wait for an answer, expected fewer; ask again later")
+        for one in idle[: max(1, len(idle) // 10)]:
+            self._forget(one)
+
+    def _forget(self, state: State) -> None:
+        # Answers of before know the state: what it holds goes with it.
+        del self.states[state.question]
+        state.table = None
+
+    def _trim(self, kept: State) -> None:
+        """Forget what was not asked for longest where all results together are too large; never the one that has just come."""
+        total = sum(_size(one) for one in self.states.values())
+        if total <= self._most_numbers:
+            return
+        for one in sorted(self.states.values(), key=lambda one: one.asked_at):
+            if total <= self._most_numbers:
+                return
+            if one is not kept and one.flight is None:
+                total -= _size(one)
+                self._forget(one)
+
+    def _due(self, state: State) -> bool:
+        """After a failure it is tried twice as often."""
+        return self._clock() - state.tried_at >= self.timing.period / (1 if state.error is None else 2)
+
+    def _start(self, state: State) -> None:
+        state.flight = asyncio.create_task(self._evaluate(state), name=f"evaluate {state.question.metric}")
+
+    async def _evaluate(self, state: State) -> None:
+        """Never raises but when cancelled: what went wrong is in the state."""
+        question = state.question
+        try:
+            async with self._limit:
+                state.tried_at = began = self._clock()
+                self.counts.add(self.counts.evaluations, question.scope)
+                values, ages = await self._both(question)
+            state.table = await self._tabled(state, values, ages, began)
+            state.error = None
+            self._trim(state)
+        except PrometheusError as error:
+            self.counts.add(self.counts.failures, question.metric)
+            state.error = error
+            if isinstance(error, QueryRefused):
+                # What the rule asks now is refused: what it said before is not an answer to it.
+                state.table = None
+        finally:
+            state.flight = None
+
+    async def _both(self, question: Question) -> tuple[list[Sample], list[Sample]]:
+        try:
+            async with asyncio.TaskGroup() as tasks:
+                values = tasks.create_task(self._prometheus.query(question.promql))
+                ages = tasks.create_task(self._prometheus.query(question.ages))
+        except ExceptionGroup as group:
+            raise group.exceptions[0] from None
+        return values.result(), ages.result()
+
+    async def _tabled(self, state: State, values: Sequence[Sample], ages: Sequence[Sample], at: float) -> Table:
+        question = state.question
+        oldest: dict[Key, float] = {}
+        for place, sample in enumerate(ages):
+            key, stamp = self._key(question, sample), sample.number
+            if math.isfinite(stamp) and stamp < oldest.get(key, math.inf):
+                oldest[key] = stamp
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        found: dict[Key, list[float]] = {}
+        evaluated = values[0].value[0] if values else 0.0
+        series: list[Series] = []
+        for place, sample in enumerate(values):
+            key, number = self._key(question, sample), sample.number
+            reason = unusable(number, below_zero=question.below_zero)
+            if reason:
+                # One sample that cannot be used leaves nothing to say about its object: a mean of the others is another thing.
+                self.counts.add(self.counts.dropped, reason)
+                found.setdefault(key, []).append(math.nan)
+            elif key not in oldest and self._just_gone(state, key, evaluated):
+                self.counts.add(self.counts.dropped, "stale")
+            elif question.name_label:
+                found.setdefault(key, []).append(number)
+            else:
+                series.append(Series(sample.metric, _cell(number, oldest.get(key), evaluated)))
+            if place % _AT_ONCE == _AT_ONCE - 1:
+                await asyncio.sleep(0)
+        cells = {
+            key: _cell(number, oldest.get(key), evaluated)
+            for key, numbers in found.items()
+            if not math.isnan(number := combined(question.combine, numbers))
+        }
+        return Table(at, cells, tuple(series), oldest)
+
+    def _just_gone(self, state: State, key: Key, evaluated: float) -> bool:
+        """Whether the raw sample was too old when it was seen last.
+
+        The two queries are not of the very same moment: a sample that Prometheus forgets between them is seen by the first one only, and
+        its number would pass for one that needs no sample.
+        """
+        before = state.table.sampled.get(key) if state.table is not None else None
+        return before is not None and evaluated - before > self.timing.stale
+
+    def _key(self, question: Question, sample: Sample) -> Key:
+        labels = sample.metric
+        if not question.name_label:
+            return "", ""
+        namespace = labels.get(question.namespace_label, "") if question.namespace_label else question.namespace
+        return namespace, labels.get(question.name_label, "")
+
+
+def _cell(number: float, sampled: float | None, evaluated: float) -> Cell:
+    return Cell(number, evaluated, 0.0) if sampled is None else Cell(number, sampled, evaluated - sampled)
+
+
+def _size(state: State) -> int:
+    return len(state.table.cells) + len(state.table.series) if state.table is not None else 0
+
+
+def unusable(number: float, *, below_zero: bool = False) -> str:
+    """Why a number is none to scale by. The HorizontalPodAutoscaler takes any number at its word: a negative one ends all replicas.
+
+    Where it is what a person's rule makes, ``below_zero``, it is served as prometheus-adapter does.
+    """
+    if math.isnan(number):
+        return "NaN"
+    if math.isinf(number):
+        return "infinite"
+    return "negative" if number < 0 and not below_zero else ""
+
+
+def combined(how: Combine, numbers: Sequence[float]) -> float:
+    """One number of several of one object; NaN where one of them is."""
+    if len(numbers) == 1:
+        return numbers[0]
+    if any(map(math.isnan, numbers)):
+        return math.nan
+    if how == "max":
+        return max(numbers)
+    total = math.fsum(numbers)
+    return total if how == "sum" else total / len(numbers)

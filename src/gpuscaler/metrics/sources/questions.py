@@ -1,0 +1,130 @@
+"""What is asked of Prometheus for a metric of the rules: once for the whole cluster where that comes to the same."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from msgspec.structs import replace
+
+from gpuscaler.metrics.rules.combining import adds_up
+from gpuscaler.metrics.rules.discovery import Origin
+from gpuscaler.metrics.rules.matchers import QueryError
+from gpuscaler.metrics.rules.promql.tokens import PromqlError
+from gpuscaler.metrics.rules.resources import Resource
+from gpuscaler.metrics.rules.rule import NAMESPACES
+from gpuscaler.metrics.rules.separating import is_scalar, prove, selectors
+from gpuscaler.metrics.sources.evaluating import Question
+from gpuscaler.metrics.sources.objects import Key
+from gpuscaler.metrics.sources.values import NOT_BELOW_ZERO, Rejected
+from gpuscaler.model.selectors import LabelSelector
+
+#: What names of objects that are measured are made of. A request may name anything, and a template may put names anywhere in a query.
+_NAME = re.compile(r"[A-Za-z0-9._:-]+")
+
+
+def of_objects(metric: str, origin: Origin, *, namespace: str, selection: Sequence[Key], selector: LabelSelector) -> Question:
+    """The question for ``metric`` of the objects ``selection`` of ``namespace`` (empty: of all).
+
+    A rule that is provably about each object by itself is asked about all objects of the cluster, whatever the selection.
+    Raises :class:`Rejected` for what cannot be said in PromQL.
+    """
+    rule, resource = origin.rule, origin.resource
+    assert resource is not None
+    selector, below_zero = _told(origin, selector)
+    try:
+        breadth = prove(rule, origin.series, resource).breadth
+        if breadth == "names":
+            found = _narrow(metric, origin, resource, namespace=namespace, selection=selection, selector=selector)
+        else:
+            found = _wide(metric, origin, resource, namespace="" if breadth == "cluster" else namespace, selector=selector)
+        return replace(found, below_zero=below_zero)
+    except QueryError as error:
+        raise Rejected(str(error)) from error
+
+
+def of_series(metric: str, origin: Origin, *, namespace: str, selector: LabelSelector) -> Question:
+    """The question for the external ``metric``. Raises :class:`Rejected`."""
+    asked = namespace if origin.rule.namespaced else ""
+    selector, below_zero = _told(origin, selector)
+    try:
+        _check_names((asked,) if asked else ())
+        promql = origin.rule.external_query(origin.series, namespace=asked, selector=selector.requirements)
+    except QueryError as error:
+        raise Rejected(str(error)) from error
+    ages = _ages(promql, origin)
+    if _is_number(promql):
+        # As prometheus-adapter has it, one number without labels is a value, too.
+        promql = f"vector({promql})"
+    return Question(metric, promql, ages, namespace=asked, scope="namespace" if asked else "cluster", below_zero=below_zero)
+
+
+def _told(origin: Origin, selector: LabelSelector) -> tuple[LabelSelector, bool]:
+    """What ``selector`` says of series, and whether a number below zero is one to serve."""
+    series = tuple(one for one in selector.requirements if one != NOT_BELOW_ZERO)
+    if len(series) == len(selector.requirements):
+        return selector, origin.rule.below_zero
+    return LabelSelector(series), False
+
+
+def _is_number(promql: str) -> bool:
+    try:
+        return is_scalar(promql)
+    except PromqlError:
+        return False
+
+
+def _wide(metric: str, origin: Origin, resource: Resource, *, namespace: str, selector: LabelSelector) -> Question:
+    promql = origin.rule.wide_query(origin.series, resource=resource, namespace=namespace, selector=selector.requirements)
+    space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
+    return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)))
+
+
+def _narrow(
+    metric: str, origin: Origin, resource: Resource, *, namespace: str, selection: Sequence[Key], selector: LabelSelector
+) -> Question:
+    names = tuple(dict.fromkeys(name for _, name in selection))
+    _check_names((*names, namespace) if namespace else names)
+    # As prometheus-adapter asks; of several namespaces at once the answer must say which.
+    space = origin.rule.label(NAMESPACES) if resource.namespaced and not namespace else ""
+    promql = origin.rule.query(
+        origin.series, resource=resource, names=names, namespace=namespace, selector=selector.requirements, extra=(space,) if space else ()
+    )
+    return _question(metric, origin, promql, namespace=namespace, labels=(space, origin.rule.label(resource)), scope="names")
+
+
+def _check_names(names: Iterable[str]) -> None:
+    wrong = next((one for one in names if not _NAME.fullmatch(one)), None)
+    if wrong is not None:
+        raise QueryError(f"saw the name {wrong[:80]!r}, expected one of letters, digits, '-', '.', '_' and ':'")
+
+
+def _question(metric: str, origin: Origin, promql: str, *, namespace: str, labels: tuple[str, str], scope: str = "") -> Question:
+    return Question(
+        metric,
+        promql,
+        _ages(promql, origin, *filter(None, labels)),
+        namespace=namespace,
+        namespace_label=labels[0],
+        name_label=labels[1],
+        combine="sum" if adds_up(metric) else "mean",
+        scope=scope or ("namespace" if namespace else "cluster"),
+    )
+
+
+def _ages(promql: str, origin: Origin, *groups: str) -> str:
+    """The times of the raw samples that ``promql`` sees, the oldest for each combination of ``groups``.
+
+    Where no series of a combination is there any more, a range may still see what it was: then it is the time of its newest sample.
+    """
+    try:
+        read = selectors(promql)
+    except PromqlError:
+        read = {}
+    # Two series may differ in nothing but their names, which timestamp() takes away: each gets a label of its own selector.
+    by = f"by ({','.join(groups)})"
+    now = _united(f"timestamp({one})" for one in read or (origin.series,))
+    before = _united(f"max_over_time(timestamp({one})[{reach:g}s:])" for one, reach in read.items() if reach)
+    return f"min {by} ({now}){f' or max {by} ({before})' if before else ''}"
+
+
+def _united(vectors: Iterable[str]) -> str:
+    return " or ".join(f'label_replace({one},"gpuscaler_selector","{place}","","")' if place else one for place, one in enumerate(vectors))

@@ -1,0 +1,158 @@
+"""Values by rules out of Prometheus, of objects that are known from watches."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from gpuscaler.kube import resources as kube
+from gpuscaler.kube.resources import Resource
+from gpuscaler.metrics.rules import resources as named
+from gpuscaler.metrics.rules.discovery import Discovery, Origin
+from gpuscaler.metrics.sources.answers import Answers
+from gpuscaler.metrics.sources.discovering import Discoverer
+from gpuscaler.metrics.sources.evaluating import Evaluator, Question, State, Table
+from gpuscaler.metrics.sources.objects import Objects
+from gpuscaler.metrics.sources.outages import Finding, evaluations, judged, looks
+from gpuscaler.metrics.sources.prometheus import PrometheusError
+from gpuscaler.metrics.sources.questions import of_objects, of_series
+from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, Unavailable, UnknownMetric, Value
+from gpuscaler.model.selectors import LabelSelector
+
+_KNOWN = {one.label: one for one in vars(kube).values() if isinstance(one, Resource)}
+#: Tried after v1 for a resource of which only the name and the group are known.
+_VERSIONS = ("v1beta2", "v1beta1", "v2", "v1alpha2", "v1alpha1")
+
+
+class PrometheusSource:
+    """A :class:`~gpuscaler.metrics.sources.values.Source`. :meth:`run` looks for series, watches objects and keeps numbers current.
+
+    It is ready once :attr:`trouble` is empty. ``clock`` is monotonic, in seconds.
+    """
+
+    def __init__(self, discoverer: Discoverer, evaluator: Evaluator, objects: Objects, *, clock: Callable[[], float]) -> None:
+        self.discoverer, self.evaluator, self.objects = discoverer, evaluator, objects
+        self.answers = Answers(evaluator.timing, clock)
+        self._found: Discovery | None = None
+        self._custom: tuple[MetricInfo, ...] = ()
+        self._external: tuple[str, ...] = ()
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self.discoverer.run(), name="discover series")
+            tasks.create_task(self.evaluator.run(), name="evaluate")
+            tasks.create_task(self.objects.run(), name="watch objects")
+
+    @property
+    def trouble(self) -> str:
+        """Why not everything can be answered yet; empty once it can."""
+        if not self.objects.synced:
+            return "; ".join(self.objects.troubles) or "pods were not listed yet"
+        if not self.discoverer.looked:
+            return "; ".join(self.discoverer.troubles.values()) or "Prometheus was not asked for series yet"
+        return ""
+
+    def outages(self) -> Finding:
+        """What fails now, and what is answered."""
+        return judged(evaluations(self.evaluator), looks(self.discoverer))
+
+    async def for_object(
+        self, *, group_resource: str, namespace: str, name: str, metric: str, metric_selector: LabelSelector = EVERYTHING
+    ) -> Value:
+        origin = self._origin(group_resource, metric)
+        asked = ("object", group_resource, namespace, name, metric, metric_selector)
+        values = self.answers.known(asked)
+        if values is None:
+            selection = ((namespace, name),)
+            question = of_objects(metric, origin, namespace=namespace, selection=selection, selector=metric_selector)
+            state, table, held = await self._table(question)
+            values = self.answers.made(asked, state, table, held=held, group_resource=group_resource, selection=selection)
+            if not values:
+                raise UnknownMetric(self.answers.missing(table, (namespace, name)))
+        elif not values:
+            raise UnknownMetric("it has no fresh sample")
+        return values[0]
+
+    async def for_selector(
+        self,
+        *,
+        group_resource: str,
+        namespace: str,
+        label_selector: LabelSelector = EVERYTHING,
+        metric: str,
+        metric_selector: LabelSelector = EVERYTHING,
+    ) -> Sequence[Value]:
+        origin = self._origin(group_resource, metric)
+        asked = (group_resource, namespace, label_selector, metric, metric_selector)
+        values = self.answers.known(asked, namespace, label_selector)
+        if values is None:
+            index = await self.objects.index(_resource(origin.resource))
+            selection = index.select(namespace, label_selector)
+            if not selection:
+                raise UnknownMetric("no object matches the selector")
+            question = of_objects(metric, origin, namespace=namespace, selection=selection, selector=metric_selector)
+            state, table, held = await self._table(question)
+            values = self.answers.made(asked, state, table, held=held, group_resource=group_resource, selection=selection, index=index)
+        return values
+
+    async def external(self, *, namespace: str, metric: str, metric_selector: LabelSelector = EVERYTHING) -> Sequence[Value]:
+        origin = self._discovered().external.get(metric)
+        if origin is None:
+            raise UnknownMetric(self._unknown())
+        asked = ("external", namespace, metric, metric_selector)
+        values = self.answers.known(asked)
+        if values is None:
+            state, table, held = await self._table(of_series(metric, origin, namespace=namespace, selector=metric_selector))
+            values = self.answers.made(asked, state, table, held=held, group_resource="")
+        return values
+
+    def custom_metrics(self) -> Sequence[MetricInfo]:
+        self._discovered()
+        return self._custom
+
+    def external_metrics(self) -> Sequence[str]:
+        self._discovered()
+        return self._external
+
+    def _discovered(self) -> Discovery:
+        """What the rules make of what there is; answers of before are not right after it changed."""
+        found = self.discoverer.found
+        if found is not self._found:
+            self._found = found
+            self.answers.forget()
+            listed = (
+                MetricInfo(text, origin.resource is None or origin.resource.namespaced, metric)
+                for (text, metric), origin in found.custom.items()
+            )
+            self._custom, self._external = tuple(sorted(listed)), tuple(sorted(found.external))
+        return found
+
+    def _origin(self, group_resource: str, metric: str) -> Origin:
+        origin = self._discovered().custom.get((group_resource, metric))
+        if origin is None:
+            raise UnknownMetric(self._unknown())
+        return origin
+
+    def _unknown(self) -> str:
+        """Nothing to add where Prometheus was asked and has no such series; it is asked again soon."""
+        self.discoverer.missed()
+        return "; ".join(self.discoverer.troubles.values())
+
+    async def _table(self, question: Question) -> tuple[State, Table, bool]:
+        try:
+            state = self.evaluator.state(question)
+            table, held = await self.evaluator.table(state)
+        except PrometheusError as error:
+            raise Unavailable(str(error)) from error
+        return state, table, held
+
+
+def _inside(origin: Origin) -> bool:
+    """Whether what the metric describes lives in namespaces."""
+    return origin.resource is None or origin.resource.namespaced
+
+
+def _resource(resource: named.Resource | None) -> Resource:
+    """The resource as the API server has it. Of one that is not known here the versions are tried one after the other."""
+    assert resource is not None
+    known = _KNOWN.get(resource.text)
+    return known or Resource(resource.group, "v1", resource.plural, resource.singular, resource.namespaced, older=_VERSIONS)

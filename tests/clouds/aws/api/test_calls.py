@@ -1,0 +1,135 @@
+import sys
+from datetime import timedelta
+from random import Random
+
+import pytest
+from tests.clouds.aws.accounts import Aws, Session
+
+from gpuscaler.clouds.aws.api.calls import LONGEST_WAIT, TRIES, Calls, DeniedError, MissingError
+from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
+from gpuscaler.embedded.aws.api.faults import Fault, denied, outage, throttled
+from gpuscaler.embedded.aws.api.memory import attach
+
+READ = ("ec2", "us-east-1", "DescribeInstanceTypes")
+
+
+def failure(aws: Aws, *faults: Fault) -> CloudError:
+    aws.endpoint.faults.all.extend(faults)
+    with pytest.raises(CloudError) as raised:
+        aws.calls.read(*READ)
+    return raised.value
+
+
+def test_a_right_that_is_missing_is_named_by_iams_action_and_not_asked_for_again() -> None:
+    aws = Aws()
+
+    error = failure(aws, denied("DescribeInstanceTypes"))
+
+    assert isinstance(error, DeniedError)
+    assert (error.action, error.region, error.cause) == ("ec2:DescribeInstanceTypes", "us-east-1", UNAUTHORISED)
+    assert aws.waited == []
+
+
+def test_the_right_that_aws_names_is_the_one_that_is_missing() -> None:
+    said = (
+        "You are not authorized to perform this operation. User: arn:aws:iam::1:user/u is not authorized to perform: ec2:CreateFleet on it"
+    )
+
+    error = failure(Aws(), Fault(code="UnauthorizedOperation", status=403, message=said))
+
+    assert isinstance(error, DeniedError)
+    assert error.action == "ec2:CreateFleet"
+
+
+def test_who_is_not_known_is_told_from_who_may_not() -> None:
+    aws = Aws()
+
+    error = failure(aws, Fault(code="ExpiredToken", status=403, message="The security token included in the request is expired"))
+
+    assert (type(error), error.cause) == (CloudError, UNAUTHORISED)
+    assert "ec2 in us-east-1: DescribeInstanceTypes answered ExpiredToken: The security token" in error.detail
+    assert aws.waited == []
+
+
+def test_what_is_wrong_with_the_question_is_not_asked_again() -> None:
+    aws = Aws()
+
+    with pytest.raises(CloudError, match=r"answered InvalidCapacityReservationId\.NotFound"):
+        aws.calls.read("ec2", "us-east-1", "DescribeCapacityReservations", CapacityReservationIds=["cr-0"])
+
+    assert aws.waited == []
+
+
+@pytest.mark.parametrize("fault", [throttled(), outage(), Fault(sever="before"), Fault(sever="after")])
+def test_what_may_pass_is_tried_again_and_given_up_after_growing_waits(fault: Fault) -> None:
+    aws = Aws()
+
+    error = failure(aws, fault)
+
+    assert error.cause in (THROTTLED, UNKNOWN)
+    assert len(aws.waited) == TRIES - 1
+    assert aws.waited == sorted(aws.waited)
+    assert max(aws.waited) <= LONGEST_WAIT
+
+
+@pytest.mark.parametrize("fault", [throttled(times=2), Fault(code="InternalFailure", status=500, times=2), Fault(sever="before", times=2)])
+def test_what_has_passed_is_answered(fault: Fault) -> None:
+    aws = Aws()
+    aws.endpoint.faults.all.append(fault)
+
+    assert aws.calls.read(*READ)["InstanceTypes"]
+    assert len(aws.waited) == 2
+
+
+def test_one_try_is_one_call() -> None:
+    aws = Aws()
+    aws.endpoint.faults.all.append(throttled(times=1))
+
+    with pytest.raises(CloudError):
+        aws.calls.read(*READ, tries=1)
+
+    assert aws.session.asked["DescribeInstanceTypes"] == 1
+
+
+def test_a_wait_that_aws_asks_for_is_kept_up_to_a_limit() -> None:
+    aws = Aws()
+
+    error = failure(aws, throttled(retry_after=60))
+
+    assert error.retry_after == 60
+    assert aws.waited == [LONGEST_WAIT] * (TRIES - 1)
+
+
+def test_a_region_that_nobody_has_heard_of_is_an_error_and_no_crash() -> None:
+    with pytest.raises(CloudError, match="atlantis-1"):
+        Aws().calls.read("ec2", "atlantis-1", "DescribeInstanceTypes")
+
+
+def test_clients_never_retry_by_themselves_and_end_within_seconds() -> None:
+    client = Aws().calls.client("autoscaling", "us-east-1")
+
+    assert client.meta.config.retries["total_max_attempts"] == 1
+    assert (client.meta.config.connect_timeout, client.meta.config.read_timeout) == (5, 10)
+    assert "gpuscaler/" in client.meta.config.user_agent_extra
+
+
+def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    session = Session(Aws().endpoint)
+    monkeypatch.setitem(sys.modules, "botocore.config", None)
+
+    with pytest.raises(MissingError, match=r"pip install '\.\[aws\]'"):
+        Calls(sleep=lambda _: None, random=Random(0), session=session)
+
+
+def test_times_in_replies_are_read_as_botocore_reads_them() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
+    calls = Calls(sleep=aws.waited.append, random=Random(0), endpoint_url="http://127.0.0.1:1", credentials=keys)
+    attach(calls.client("ec2", "us-east-1"), aws.endpoint)
+
+    (ours,) = calls.read("ec2", "us-east-1", "DescribeLaunchTemplates")["LaunchTemplates"]
+    (theirs,) = aws.calls.read("ec2", "us-east-1", "DescribeLaunchTemplates")["LaunchTemplates"]
+
+    assert ours["CreateTime"] == theirs["CreateTime"]
+    assert ours["CreateTime"].utcoffset() == timedelta(0)

@@ -1,0 +1,98 @@
+"""What one region or endpoint has said is not believed of another."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from random import Random
+from typing import Any, cast
+
+import pytest
+from tests.clouds.aws.accounts import BEGAN, Aws, reasons
+
+from gpuscaler.catalogue import InstanceType
+from gpuscaler.clouds.aws.api.calls import Calls
+from gpuscaler.clouds.aws.api.groups import Choice, Group
+from gpuscaler.clouds.aws.api.remembering import Kept, load, save
+from gpuscaler.clouds.aws.discovery.discovery import Discovery
+from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
+from gpuscaler.embedded.aws.ec2 import instance_types
+
+KIND = {
+    "InstanceType": "p5.48xlarge",
+    "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+    "VCpuInfo": {"DefaultVCpus": 192},
+    "MemoryInfo": {"SizeInMiB": 2097152},
+}
+
+
+class OneRegionHasIt:
+    """Calls to an account in which only us-east-1 has p5.48xlarge."""
+
+    def pages(self, _service: str, region: str, operation: str, _key: str, **_ask: Any) -> Iterator[Any]:
+        return iter([KIND] if operation == "DescribeInstanceTypes" and region == "us-east-1" else [])
+
+    def read(self, *_what: Any, **_more: Any) -> dict[str, Any]:
+        return {}
+
+
+def group(region: str) -> Group:
+    return Group("gpus", region, "", {}, 0, 1, 0, (f"{region}a",), choices=(Choice("p5.48xlarge"),))
+
+
+@pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
+def test_what_one_region_does_not_offer_another_does_whichever_is_asked_first(first: str) -> None:
+    kept, calls, offered = Kept(), cast(Calls, OneRegionHasIt()), {}
+    regions = sorted(["ap-south-2", "us-east-1"], key=lambda name: name != first)
+    with ThreadPoolExecutor(1) as workers:
+        for region in (*regions, *regions):
+            reader = RegionReader(region, calls, kept, workers=workers, now=lambda: BEGAN)
+            offered[region] = sorted(reader.surroundings([group(region)], "research").types)
+
+    assert offered == {"ap-south-2": [], "us-east-1": ["p5.48xlarge"]}
+
+
+@pytest.mark.parametrize("regions", [("us-west-2", "us-east-1"), ("us-east-1", "us-west-2")])
+def test_a_group_of_a_region_without_the_type_is_set_aside_and_the_other_regions_group_is_a_pool(
+    regions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everywhere = instance_types.in_region
+
+    def in_region(region: str) -> tuple[InstanceType, ...]:
+        return tuple(one for one in everywhere(region) if region == "us-east-1" or one.name != "g5.xlarge")
+
+    monkeypatch.setattr(instance_types, "in_region", in_region)
+    aws = Aws(regions=regions)
+    for region in regions:
+        aws.group(f"gpus-{region}", region=region, instance_type="g5.xlarge")
+
+    found = aws.look()
+
+    assert [one.pool.name for one in found.pools] == ["gpus-us-east-1"]
+    assert "region us-west-2 does not offer type g5.xlarge; it is set aside there" in reasons(found)["gpus-us-west-2"]
+
+
+def test_what_a_simulated_account_said_is_not_believed_of_the_real_one(tmp_path: Path) -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    aws.look(folder=tmp_path)
+    aws.session.asked.clear()
+
+    class Elsewhere(Calls):
+        def endpoint(self, service: str, region: str) -> str:
+            return f"https://{service}.{region}.amazonaws.com"
+
+    calls = Elsewhere(sleep=aws.waited.append, random=Random(0), session=aws.session)
+    discovery = Discovery(calls, Scope("research"), regions=aws.regions, now=lambda: aws.time, folder=tmp_path)
+    discovery.look()
+    discovery.close()
+
+    assert {"DescribeInstanceTypes", "GetProducts"} <= aws.session.asked.keys()
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_each_endpoint_has_a_file_of_its_own(tmp_path: Path) -> None:
+    save(Kept(prices={}), tmp_path, "http://127.0.0.1:4566")
+    save(Kept(types={}), tmp_path, "https://ec2..amazonaws.com")
+
+    assert len(list(tmp_path.iterdir())) == 2
+    assert load(tmp_path, "http://127.0.0.1:9999") == Kept()

@@ -1,0 +1,78 @@
+"""AWS's free strings, in whatever case and with whatever separators they come."""
+
+from datetime import UTC, datetime
+from random import Random
+
+import pytest
+from tests.clouds.aws.api.test_groups import SMALLEST
+
+from gpuscaler.clouds.aws.api.groups import group_of
+from gpuscaler.clouds.aws.api.spelling import LIFECYCLES, same, spelt
+from gpuscaler.clouds.aws.buying.activities import told
+from gpuscaler.clouds.aws.buying.buying import launched_as
+from gpuscaler.clouds.aws.machines.listing import details_of, state_of
+from gpuscaler.clouds.aws.templates.launches import launch_of
+from gpuscaler.clouds.protocol import Key
+from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED
+
+SPOT: Key = ("gpus", "spot", "g5.xlarge", "us-east-1a")
+ON_DEMAND: Key = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+RESERVED: Key = ("gpus", "reserved", "p5.48xlarge", "us-east-1a")
+
+
+def respelt(word: str, dice: Random) -> str:
+    """The word in random case, with or without its dashes."""
+    letters = "".join(dice.choice((one.lower(), one.upper())) for one in word)
+    return letters.replace("-", dice.choice(("-", "", "_")))
+
+
+@pytest.mark.parametrize("word", LIFECYCLES)
+def test_a_lifecycle_state_means_the_same_in_any_case(word: str) -> None:
+    dice = Random(word)
+    machine = {"InstanceId": "i-1", "LifecycleState": respelt(word, dice), "HealthStatus": respelt("Healthy", dice)}
+    (seen,) = group_of({**SMALLEST, "Instances": [machine]}, "us-east-1").machines
+
+    assert (seen.state, seen.healthy) == (word, True)
+    assert state_of(seen.state) in (PENDING, RUNNING, STOPPING, TERMINATED)
+
+
+def test_a_word_that_nobody_knows_stays_as_it_came() -> None:
+    assert spelt("Teleporting", LIFECYCLES) == "Teleporting"
+    assert spelt(None, LIFECYCLES) == ""
+    assert not same(None, "spot")
+
+
+@pytest.mark.parametrize("spelling", ["spot", "Spot", "SPOT", "s-pot"])
+def test_a_spot_machine_is_spot_however_its_market_is_spelt(spelling: str) -> None:
+    reply = {"MarketType": spelling, "InstanceType": "g5.xlarge"}
+
+    assert launched_as(reply, (SPOT, ON_DEMAND)) == SPOT
+    assert launched_as({**reply, "InstanceType": "G5.xlarge"}, (SPOT,)) == SPOT
+
+
+@pytest.mark.parametrize("spelling", ["on-demand", "OnDemand", "ON_DEMAND", "ondemand", ""])
+def test_a_machine_on_demand_is_so_however_its_market_is_spelt(spelling: str) -> None:
+    assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (SPOT, ON_DEMAND)) == ON_DEMAND
+
+
+def test_where_an_order_leaves_no_choice_the_reply_does_not_decide() -> None:
+    assert launched_as({"MarketType": "Teleported", "InstanceType": "g5.xlarge"}, (SPOT,)) == SPOT
+    assert launched_as({"MarketType": "spot", "InstanceType": "p5.48xlarge"}, (RESERVED,)) == RESERVED
+    assert launched_as({}, (SPOT,)) == SPOT
+
+
+@pytest.mark.parametrize("status", ["Failed", "FAILED", "failed"])
+def test_an_activity_has_failed_in_any_case(status: str) -> None:
+    began = datetime(2026, 11, 1, tzinfo=UTC)
+    activity = {"Description": "Launching a new EC2 instance", "StartTime": began, "StatusCode": status, "StatusMessage": "no"}
+
+    assert len(told([activity], since=0.0).failures) == 1
+    assert told([{**activity, "StatusCode": "successful"}], since=0.0).under_way == 0
+
+
+def test_an_instance_and_a_template_say_their_market_in_any_case() -> None:
+    launched = datetime(2026, 11, 1, tzinfo=UTC)
+    one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "Spot"}
+
+    assert details_of([{"Instances": [one]}])["i-0123456789"].market == "spot"
+    assert launch_of({"InstanceMarketOptions": {"MarketType": "Spot"}}).market == "spot"

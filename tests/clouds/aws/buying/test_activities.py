@@ -1,0 +1,79 @@
+"""Scaling activities tell what came of an increment, and who changed a group."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gpuscaler.clouds.aws.buying.activities import Change, changes, logged, told
+from gpuscaler.clouds.protocol import CAPACITY
+
+BEGAN = datetime(2026, 11, 21, 12, 0, 0, tzinfo=UTC)
+
+
+def activity(status: str = "Failed", *, seconds: float = 1.0, **more: Any) -> dict[str, Any]:
+    return {
+        "ActivityId": "a",
+        "AutoScalingGroupName": "workers",
+        "Description": "Launching a new EC2 instance.  Status Reason: There is no Spot capacity available that matches your request.",
+        "Cause": "At 2026-11-21T12:00:00Z a user request explicitly set group desired capacity changing the desired capacity from 3 to 6.  "
+        "At 2026-11-21T12:00:01Z an instance was started in response to a difference between desired and actual capacity.",
+        "StartTime": BEGAN + timedelta(seconds=seconds),
+        "StatusCode": status,
+        **more,
+    }
+
+
+def test_launches_are_told_apart_by_what_became_of_them() -> None:
+    found = told(
+        [
+            activity(StatusMessage="Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."),
+            activity("Successful", Description="Launching a new EC2 instance: i-0123456789abcdef0"),
+            activity("PreInService", Description="Launching a new EC2 instance: i-0123456789abcdef1"),
+            activity("SomethingNew", Description="Launching a new EC2 instance"),
+        ],
+        since=BEGAN.timestamp(),
+    )
+    assert found.instances == ("i-0123456789abcdef0",)
+    assert [one.cause for one in found.failures] == [CAPACITY]
+    assert found.under_way == 2
+
+
+def test_the_zone_that_was_tried_is_read_beside_the_text() -> None:
+    details = '{"Subnet ID":"subnet-1","Availability Zone":"us-east-1b"}'
+    found = told([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
+    assert [one.zone for one in found.failures] == ["us-east-1b", "", ""]
+
+
+def test_launches_from_before_and_ends_of_machines_are_passed_over() -> None:
+    ended = activity("Failed", Description="Terminating EC2 instance: i-0123456789abcdef0")
+    assert told([activity(seconds=-1), ended, {"StatusCode": "Failed"}, {}], since=BEGAN.timestamp()) == told([], since=0)
+
+
+def test_a_launch_that_was_called_off_counts_only_where_it_says_why() -> None:
+    silent = activity("Cancelled", Description="Launching a new EC2 instance", StatusMessage="")
+    assert told([silent], since=BEGAN.timestamp()).failures == ()
+    assert len(told([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
+
+
+def test_machines_that_are_launched_are_told_until_they_have_been_in_service_for_a_while() -> None:
+    names = [f"i-0123456789abcdef{number}" for number in range(4)]
+    log = logged(
+        [
+            activity("PreInService", Description=f"Launching a new EC2 instance: {names[0]}", seconds=-900),
+            activity("Successful", Description=f"Launching a new EC2 instance: {names[1]}", EndTime=BEGAN + timedelta(seconds=2)),
+            activity("Successful", Description=f"Launching a new EC2 instance: {names[2]}", EndTime=BEGAN - timedelta(seconds=2)),
+            activity("WaitingForInstanceId", Description="Launching a new EC2 instance"),
+            activity("Failed"),
+        ],
+        since=BEGAN.timestamp() + 0.5,
+    )
+    assert log.launching == (names[0], names[1], "")
+
+
+def test_changes_of_the_desired_capacity_are_read_from_causes_once_each() -> None:
+    policy = "At 2026-11-21T12:00:05Z a monitor alarm a in state ALARM triggered policy p changing the desired capacity from 6 to 7."
+    update = "a user request update of AutoScalingGroup constraints to min: 0, max: 9, desired: 9"
+    constraints = f"At 2026-11-21T12:00:09Z {update} changing the desired capacity from 7 to 9."
+    found = changes([activity(), activity(), activity(Cause=policy), activity(Cause=constraints), {"Cause": None}], since=BEGAN.timestamp())
+    start = BEGAN.timestamp()
+    assert found == (Change(start, 3, 6), Change(start + 5, 6, 7), Change(start + 9, 7, 9))
+    assert changes([activity()], since=start + 1) == ()

@@ -1,0 +1,144 @@
+"""Nothing that others want of a group is undone, whatever happens between a read and a write."""
+
+import random
+
+import pytest
+from tests.clouds.aws.group_model import GroupModel
+from tests.soaking import RUNS, SEED
+
+from gpuscaler.clouds.aws.api.groups import Group, Machine
+from gpuscaler.clouds.aws.buying.activities import Change, Log
+from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
+
+
+def group(desired: int, *states: str, protected: bool = True, least: int = 0, most: int = 20) -> Group:
+    machines = tuple(Machine(f"i-{n:08x}", "p5.48xlarge", "us-east-1a", state, protected=protected) for n, state in enumerate(states))
+    return Group("workers", "us-east-1", "", {}, least, most, desired, ("us-east-1a",), machines=machines, protected=protected)
+
+
+def schedule(seed: int) -> GroupModel:
+    """Raise and withdraw in a group while everything else happens; checks what must hold after each."""
+    luck = random.Random(seed)
+    model = GroupModel(luck, protected=luck.random() < 0.5)
+    busy = luck.choice((0.0, 0.2, 0.5))
+    for _ in range(luck.randint(1, 5)):
+        units = luck.randint(1, 6)
+        raised = model.drive(raising(units), busy=busy)
+        model.missing = raised.units
+        if raised.units:
+            assert model.desired >= model.kept, f"seed {seed}: raising left {model.desired}, others want {model.kept}"
+        for _ in range(luck.randint(0, 8)):
+            model.step()
+        model.drive(withdrawing(model.missing), busy=busy)
+        assert model.desired >= model.kept, f"seed {seed}: withdrawing left {model.desired}, others want {model.kept}"
+        for _ in range(20):
+            model.scale_in()
+    return model
+
+
+@pytest.mark.parametrize("part", range(10))
+def test_no_schedule_lowers_what_others_raised_or_ends_a_machine_that_was_not_named(part: int) -> None:
+    # These are quick: never fewer than a thousand in all.
+    each = max(100, RUNS // 10)
+    for number in range(each):
+        seed = (SEED * 10 + part) * 1_000_000 + number
+        assert schedule(seed).unnamed == [], f"seed {seed}"
+
+
+def answers(steps: Steps, *replies: object) -> tuple[list[Step], Outcome]:
+    """What ``steps`` ask for where each question that wants an answer gets the next of ``replies``, and their outcome."""
+    left, asked, answer = list(replies), list[Step](), None
+    while True:
+        try:
+            step = steps.send(answer)
+        except StopIteration as stop:
+            assert left == []
+            outcome: Outcome = stop.value
+            return asked, outcome
+        asked.append(step)
+        answer = left.pop(0) if isinstance(step, Read | Look) else None
+
+
+QUIET = Log()
+
+
+def test_an_increment_that_never_came_is_lowered_to_what_exists() -> None:
+    full = group(5, "InService", "Pending", "InService")
+    asked, outcome = answers(withdrawing(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
+    assert asked == [Read(), Look(), Read(), Look(), Write(3), Look(), Read()]
+    assert (outcome.units, outcome.desired, outcome.waiting) == (2, 3, 0)
+
+
+def test_what_others_raised_stays() -> None:
+    seven = group(7, "InService", "InService", "InService")
+    asked, outcome = answers(withdrawing(2), seven, QUIET, seven, QUIET, QUIET, group(5, "InService", "InService", "InService"))
+    assert Write(5) in asked
+    assert outcome.units == 2
+
+
+def test_nothing_is_written_where_everything_came_meanwhile() -> None:
+    asked, outcome = answers(withdrawing(2), group(3, "InService", "Pending", "Pending"))
+    assert asked == [Read()]
+    assert (outcome.units, outcome.waiting) == (0, 0)
+
+
+def test_a_group_is_never_lowered_below_its_minimum() -> None:
+    asked, outcome = answers(withdrawing(4), group(4, least=3), QUIET, group(4, least=3), QUIET, QUIET, group(3, least=3))
+    assert Write(3) in asked
+    assert outcome.units == 1
+
+
+def test_a_machine_that_comes_between_read_and_write_is_kept_and_adopted() -> None:
+    late = "InService", "InService", "InService", "Pending"
+    three = group(5, *late[:3])
+    asked, outcome = answers(withdrawing(2), three, QUIET, three, QUIET, QUIET, group(3, *late), QUIET, group(4, *late))
+    assert [one for one in asked if isinstance(one, Write)] == [Write(3), Write(4)]
+    assert outcome.desired == 4
+
+
+def test_a_machine_that_is_being_launched_is_waited_for() -> None:
+    one = group(3, "InService")
+    asked, outcome = answers(withdrawing(2), one, QUIET, one, Log(launching=("i-00000009",)))
+    assert not [each for each in asked if isinstance(each, Write)]
+    assert (outcome.waiting, outcome.why) == (2, "a machine is being launched at this moment")
+
+
+def test_a_raise_of_others_that_was_written_over_is_written_again() -> None:
+    before = Log((Change(10.0, 3, 6), Change(10.0, 6, 5)))
+    after = Log((*before.changes, Change(11.0, 5, 8)))
+    asked, outcome = answers(raising(2), QUIET, group(3), before, group(5), after, group(8))
+    assert [one for one in asked if isinstance(one, Write)] == [Write(5), Write(8)]
+    assert (outcome.units, outcome.desired) == (2, 8)
+
+
+def test_machines_are_protected_before_a_group_is_lowered() -> None:
+    bare, guarded = group(3, "InService", protected=False), group(3, "InService")
+    asked, _ = answers(withdrawing(2), bare, QUIET, guarded, QUIET, QUIET, group(1, "InService"))
+    assert asked[:2] == [Read(), Protect(("i-00000000",))]
+
+
+def test_a_group_with_a_machine_that_is_not_protected_is_left_alone_for_now() -> None:
+    bare = group(3, "InService", protected=False)
+    asked, outcome = answers(withdrawing(2), bare, QUIET, bare, QUIET)
+    assert not [one for one in asked if isinstance(one, Write)]
+    assert outcome.waiting == 2
+    assert outcome.why == "machine i-00000000 is not protected from scale-in yet"
+
+
+def test_room_that_ending_machines_take_is_lowered_later() -> None:
+    ending = group(3, "InService", "Terminating")
+    asked, outcome = answers(withdrawing(2), ending, QUIET, ending, QUIET, QUIET, group(2, "InService", "Terminating"))
+    assert Write(2) in asked
+    assert (outcome.units, outcome.waiting) == (1, 1)
+
+
+def test_a_group_is_raised_up_to_its_maximum_only() -> None:
+    asked, outcome = answers(raising(5), QUIET, group(3, most=6), QUIET, group(6, most=6))
+    assert Write(6) in asked
+    assert outcome.units == 3
+    assert answers(raising(5), QUIET, group(6, most=6))[1].units == 0
+
+
+def test_machines_above_the_desired_capacity_do_not_count_as_the_new_ones() -> None:
+    asked, _ = answers(raising(2), QUIET, group(1, "InService", "InService", "InService"), QUIET, group(5))
+    assert Write(5) in asked

@@ -1,0 +1,124 @@
+from collections.abc import Mapping
+
+import msgspec
+import pytest
+
+from gpuscaler.clouds.aws.api.groups import Group, Machine
+from gpuscaler.clouds.aws.discovery.comparing import compared
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.model.nodes import Node
+from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.model.taints import Taint
+
+GPU = Taint("nvidia.com/gpu", "true")
+TEMPLATE = {"team": "ml", "kubernetes.io/arch": "amd64", "topology.kubernetes.io/zone": "us-east-1a"}
+SIZE = {"cpu": 3920, "memory": 1000, "nvidia.com/gpu": 1}
+
+
+def found(*states: str) -> FoundPool:
+    offering = Offering("gpus", "spot", "g5.xlarge", "us-east-1a", 0.4, SIZE, TEMPLATE, (GPU,))
+    machines = tuple(Machine(f"i-{place}", "g5.xlarge", "us-east-1a", state) for place, state in enumerate(states))
+    group = Group("gpus", "us-east-1", "", {}, 0, 5, len(machines), ("us-east-1a",), machines=machines)
+    return FoundPool(Pool("gpus", (offering,), match_labels={"team": "ml"}), group, "named", ("an old word",))
+
+
+def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Taint, ...] = (GPU,), **told: object) -> Node:
+    made = Node(f"ip-{place}", labels, SIZE, taints=taints, provider_id=f"aws:///us-east-1a/i-{place}")
+    return msgspec.structs.replace(made, **told)
+
+
+def shown(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) -> tuple[Offering, tuple[str, ...]]:
+    """The offering and what is new among the warnings."""
+    result = compared(found(*states), {f"i-{place}": one for place, one in enumerate(nodes)})
+    assert result.warnings[0] == "an old word"
+    return result.pool.offerings[0], result.warnings[1:]
+
+
+def test_nodes_that_are_as_promised_change_nothing() -> None:
+    assert shown(node(0), node(1)) == (found().pool.offerings[0], ())
+
+
+def test_a_label_that_no_node_carries_is_taken_from_the_template_and_said() -> None:
+    offering, (said,) = shown(node(0, {"kubernetes.io/arch": "amd64"}))
+
+    assert "team" not in offering.labels
+    assert said.startswith("the label team=ml is on none of its 1 node")
+
+
+def test_a_label_on_which_all_nodes_agree_otherwise_is_theirs() -> None:
+    other = {**TEMPLATE, "team": "research"}
+
+    offering, said = shown(node(0, other), node(1, other))
+
+    assert offering.labels["team"] == "research"
+    assert said == ("the label team is research on its 2 nodes, expected ml; the nodes are right",)
+
+
+def test_nodes_that_do_not_agree_change_nothing() -> None:
+    offering, said = shown(node(0), node(1, {**TEMPLATE, "team": "research"}))
+
+    assert (offering.labels, said) == (TEMPLATE, ())
+
+
+def test_labels_that_all_nodes_have_are_added_unless_they_are_of_one_node_or_place() -> None:
+    more = {**TEMPLATE, "driver": "580", "topology.k8s.aws/zone-id": "use1-az1"}
+
+    offering, said = shown(node(0, {**more, "kubernetes.io/hostname": "ip-0", "alpha.eksctl.io/instance-id": "i-0"}), states=("InService",))
+
+    assert offering.labels == {**TEMPLATE, "driver": "580"}
+    assert said == ()
+
+
+def test_the_zone_of_an_offering_is_its_own_even_where_its_nodes_are_elsewhere() -> None:
+    offering, said = shown(node(0, {**TEMPLATE, "topology.kubernetes.io/zone": "us-east-1b"}))
+
+    assert (offering.labels, said) == (TEMPLATE, ())
+
+
+def test_taints_that_all_nodes_or_none_have_are_theirs() -> None:
+    own = Taint("dedicated", "ml")
+
+    offering, said = shown(node(0, taints=(own,)), node(1, taints=(own,)))
+
+    assert offering.taints == (own,)
+    assert [text.partition(" is on ")[0] for text in said] == [
+        "the taint nvidia.com/gpu=true:NoSchedule",
+        "the taint dedicated=ml:NoSchedule",
+    ]
+
+
+@pytest.mark.parametrize("key", ["node.kubernetes.io/unschedulable", "gpuscaler.io/leaving", "ToBeDeletedByClusterAutoscaler"])
+def test_taints_that_pass_and_taints_of_one_node_change_nothing(key: str) -> None:
+    assert shown(node(0, taints=(GPU, Taint(key)))) == (found().pool.offerings[0], ())
+    assert shown(node(0, taints=(GPU, Taint("maintenance"))), node(1)) == (found().pool.offerings[0], ())
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        node(0, {}, ready=False),
+        node(0, {}, allocatable={"cpu": 3920, "memory": 1000}),
+        node(0, {}, allocatable={**SIZE, "nvidia.com/gpu": 0}),
+    ],
+)
+def test_a_node_that_is_not_ready_or_lacks_its_devices_shows_nothing_yet(odd: Node) -> None:
+    assert shown(odd) == (found().pool.offerings[0], ())
+
+
+def test_a_machine_on_its_way_out_shows_nothing() -> None:
+    assert shown(node(0, {}), states=("Terminating:Wait",)) == (found().pool.offerings[0], ())
+
+
+def test_nodes_that_offer_less_than_was_expected_are_said() -> None:
+    _, said = shown(node(0, allocatable={**SIZE, "memory": 980}))
+
+    assert said == ("g5.xlarge offers 980 of memory on its 1 node, expected 1000",)
+
+
+def test_nodes_stay_the_pools_own_whatever_tags_promise_of_them() -> None:
+    def matching(labels: Mapping[str, str]) -> Mapping[str, str]:
+        return compared(found("InService"), {"i-0": node(0, labels)}).pool.match_labels
+
+    assert matching(TEMPLATE) == {"team": "ml"}
+    assert matching({**TEMPLATE, "team": "research"}) == {"team": "research"}
+    assert matching({"kubernetes.io/arch": "amd64"}) == {}

@@ -1,0 +1,652 @@
+"""From groups, as tools make them, to pools: the real boto3 asks an endpoint of our own."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tests.clouds.aws.accounts import BEGAN, CA, CLUSTER, DISCOVERED, Aws, pool, reasons
+
+from gpuscaler.clouds.aws.prices.reservations import Reservation
+from gpuscaler.embedded.aws.api.faults import denied, outage, throttled
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride
+from gpuscaler.model.taints import Taint
+
+ARRIVING = "IyEvYmluL2Jhc2gKa3ViZWxldCAtLXJlZ2lzdGVyLXdpdGgtdGFpbnRzPWdwdXNjYWxlci5pby9hcnJpdmluZz06Tm9TY2hlZHVsZQ=="
+
+#: What was kept, fresh and of the right form, and nonsense.
+ODD = (
+    f'{{"types": {{"g5.xlarge": {{"at": {BEGAN}, "value": {{"InstanceType": 5}}}}}},'
+    f' "offered": {{"us-east-1/g5.xlarge": {{"at": {BEGAN}, "value": 5}}}}}}'
+)
+
+
+def mixed(template: str, *overrides: dict[str, Any], version: str = "$Latest", **shares: Any) -> dict[str, Any]:
+    specification = {"LaunchTemplateName": template, "Version": version}
+    launch = {"LaunchTemplateSpecification": specification, "Overrides": list(overrides)}
+    return {"MixedInstancesPolicy": {"LaunchTemplate": launch, "InstancesDistribution": shares}}
+
+
+def test_a_named_group_with_a_launch_template_is_a_pool() -> None:
+    aws = Aws()
+    aws.group("gpus", {}, instance_type="g5.xlarge")
+    aws.group("others", {}, instance_type="g5.xlarge")
+
+    found = aws.look(groups=("gpus",))
+
+    one = pool(found, "gpus")
+    assert (one.source, one.pool.min, one.pool.max, one.pool.chooser, one.launch) == ("named", 0, 5, "buyer", "launch-instances")
+    (offering,) = one.pool.offerings
+    assert offering.key == ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+    assert offering.price == 1.006
+    assert offering.allocatable["nvidia.com/gpu"] == 1
+    assert found.set_aside == ()
+
+
+def test_a_spot_group_as_eksctl_makes_it_has_an_offering_for_each_type_and_zone() -> None:
+    """The GPU groups of the write-up S1, with types of today."""
+    aws = Aws()
+    aws.template("gpu-spot", InstanceType="g5.xlarge", UserData=ARRIVING)
+    tags = {
+        **DISCOVERED,
+        "alpha.eksctl.io/cluster-name": CLUSTER,
+        f"{CA}/node-template/label/nvidia.com/gpu": "true",
+        f"{CA}/node-template/label/k8s.amazonaws.com/accelerator": "nvidia-tesla",
+        f"{CA}/node-template/taint/nvidia.com/gpu": "true:NoSchedule",
+        f"{CA}/node-template/taint/dedicated": "nvidia.com/gpu=true",
+    }
+    types = [{"InstanceType": name} for name in ("g5.xlarge", "g5.2xlarge", "g5.12xlarge")]
+    shares: dict[str, Any] = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 0, "SpotAllocationStrategy": "lowest-price"}
+    aws.group("gpu-spot", tags, AvailabilityZones=["us-east-1a", "us-east-1b"], **mixed("gpu-spot", *types, **shares))
+
+    one = pool(aws.look(), "gpu-spot")
+
+    assert {offering.key[1:] for offering in one.pool.offerings} == {
+        ("spot", name, zone) for name in ("g5.xlarge", "g5.2xlarge", "g5.12xlarge") for zone in ("us-east-1a", "us-east-1b")
+    }
+    assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", True, "launch-instances")
+    first = one.pool.offerings[0]
+    assert first.labels["k8s.amazonaws.com/accelerator"] == "nvidia-tesla"
+    assert first.taints == (Taint("nvidia.com/gpu", "true"),)
+    assert one.pool.match_labels == {
+        "topology.kubernetes.io/region": "us-east-1",
+        "nvidia.com/gpu": "true",
+        "k8s.amazonaws.com/accelerator": "nvidia-tesla",
+    }
+    said = "\n".join(one.warnings)
+    assert "expected VALUE:EFFECT" in said
+    assert "its types have 1, 4 GPUs" in said
+    assert "lowest-price takes the most interrupted machines" in said
+    assert "AZRebalance" in said
+    assert "gpuscaler.io/arriving" not in said
+
+
+def test_labels_of_a_new_node_are_those_that_kubelet_and_cloud_controller_write() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+
+    (offering,) = pool(aws.look(), "gpus").pool.offerings
+    labels = offering.labels
+
+    assert labels["node.kubernetes.io/instance-type"] == labels["beta.kubernetes.io/instance-type"] == "g5.xlarge"
+    assert labels["topology.kubernetes.io/zone"] == labels["failure-domain.beta.kubernetes.io/zone"] == "us-east-1a"
+    assert not [key for key in labels if key.startswith(("gpuscaler.io/", "karpenter", "eks.amazonaws.com/", "aws/", "nvidia.com/"))]
+    assert offering.product == "NVIDIA-A10G"
+
+
+def test_a_group_of_kops_has_the_labels_that_openais_autoscaler_selects_by() -> None:
+    """The group of the write-up S0, with a type of today; g2 is retired."""
+    aws = Aws()
+    tags = {"KubernetesCluster": CLUSTER, "Name": f"gpu.{CLUSTER}", "k8s.io/role/node": "1", "KubernetesRole": "worker", "kube/gpu": "true"}
+    aws.group(f"gpu.{CLUSTER}", tags, instance_type="g5.xlarge", MinSize=1, MaxSize=10)
+
+    one = pool(aws.look(), f"gpu.{CLUSTER}")
+
+    labels = one.pool.offerings[0].labels
+    assert (one.source, one.pool.min, one.pool.max) == ("kops", 1, 10)
+    assert (labels["aws/type"], labels["aws/class"], labels["aws/region"]) == ("g5.xlarge", "g", "us-east-1")
+    assert (labels["aws/az"], labels["aws/ami-id"], labels["gpu"]) == ("us-east-1a", "ami-0123", "true")
+
+
+def test_a_managed_node_group_has_the_labels_and_taints_that_eks_knows() -> None:
+    aws = Aws()
+    taint = {"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}
+    aws.client("eks").create_nodegroup(
+        clusterName=CLUSTER, nodegroupName="gpu", labels={"team": "ml"}, taints=[taint], subnets=["s"], nodeRole="r", capacityType="SPOT"
+    )
+    tags = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}
+    aws.template("eks-gpu", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
+    aws.group("eks-gpu", tags, LaunchTemplate={"LaunchTemplateName": "eks-gpu"})
+
+    one = pool(aws.look(), "eks-gpu")
+
+    (offering,) = one.pool.offerings
+    assert (one.source, offering.market) == ("eks", "spot")
+    assert offering.labels["eks.amazonaws.com/capacityType"] == "SPOT"
+    assert (offering.labels["team"], offering.labels["eks.amazonaws.com/nodegroup"]) == ("ml", "gpu")
+    assert offering.taints == (Taint("nvidia.com/gpu", "true"),)
+    assert one.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
+
+
+def test_without_the_right_to_ask_eks_the_action_is_named_and_the_group_is_still_a_pool() -> None:
+    aws = Aws()
+    aws.endpoint.faults.all.append(denied("DescribeNodegroup"))
+    aws.group("eks-gpu", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}, instance_type="g5.xlarge")
+
+    found = aws.look()
+
+    assert pool(found, "eks-gpu").pool.match_labels["eks.amazonaws.com/nodegroup"] == "gpu"
+    (note,) = found.set_aside
+    assert note.object == "Region us-east-1 node groups"
+    assert "IAM does not allow eks:DescribeNodegroup in us-east-1" in note.reason
+
+
+def test_groups_with_requirements_in_place_of_types_have_all_types_that_fit() -> None:
+    aws = Aws()
+    aws.template("any-gpu", InstanceType="g5.xlarge")
+    wanted: dict[str, Any] = {"VCpuCount": {"Min": 4, "Max": 8}, "MemoryMiB": {"Min": 16_000}, "AcceleratorCount": {"Min": 1, "Max": 1}}
+    wanted |= {"AcceleratorTypes": ["gpu"], "AllowedInstanceTypes": ["g5.*"]}
+    aws.group("any-gpu", **mixed("any-gpu", {"InstanceRequirements": wanted}, OnDemandPercentageAboveBaseCapacity=0))
+
+    types = {offering.instance_type for offering in pool(aws.look(), "any-gpu").pool.offerings}
+
+    assert types == {"g5.xlarge", "g5.2xlarge"}
+
+
+def test_a_launch_configuration_is_understood_and_reported_as_outdated() -> None:
+    aws = Aws()
+    aws.client("autoscaling").create_launch_configuration(
+        LaunchConfigurationName="old", InstanceType="g5.xlarge", ImageId="ami-1", SpotPrice="0.9"
+    )
+    aws.group("old", LaunchConfigurationName="old")
+
+    one = pool(aws.look(), "old")
+
+    assert (one.pool.offerings[0].market, one.launch) == ("spot", "desired-capacity")
+    said = "\n".join(one.warnings)
+    assert "launch configuration (old), which is outdated" in said
+    assert "a spot price of at most $0.9 is allowed" in said
+
+
+def test_an_unknown_type_is_set_aside_and_the_others_of_its_group_count() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    aws.group("gpus", **mixed("gpus", {"InstanceType": "g2.2xlarge"}, {"InstanceType": "g5.xlarge"}))
+    aws.group("retired", instance_type="g2.8xlarge", NewInstancesProtectedFromScaleIn=False)
+
+    found = aws.look()
+
+    assert [offering.instance_type for offering in pool(found, "gpus").pool.offerings] == ["g5.xlarge"]
+    assert any("region us-east-1 does not offer type g2.2xlarge" in text for text in pool(found, "gpus").warnings)
+    fatal, *others = reasons(found)["retired"].split("; ")
+    assert fatal == "region us-east-1 does not offer type g2.8xlarge"
+    assert any("not protected from scale-in" in text for text in others)
+
+
+def test_one_group_that_cannot_be_understood_does_not_stop_the_others() -> None:
+    aws = Aws()
+    aws.group("good", instance_type="g5.xlarge")
+    aws.group("gone", instance_type="g5.xlarge")
+    aws.group("counted", instance_type="g5.xlarge", DesiredCapacityType="vcpu")
+    aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
+
+    found = aws.look()
+
+    assert [one.pool.name for one in found.pools] == ["good"]
+    assert reasons(found)["gone"] == "its launch template gone could not be read"
+    assert "counted in vcpu, expected units" in reasons(found)["counted"]
+
+
+def test_a_group_divided_between_markets_has_both_and_aws_chooses() -> None:
+    aws = Aws()
+    aws.template("both", InstanceType="g5.xlarge")
+    aws.group("both", **mixed("both", OnDemandBaseCapacity=2, OnDemandPercentageAboveBaseCapacity=25))
+
+    one = pool(aws.look(), "both")
+
+    assert {offering.market for offering in one.pool.offerings} == {"spot", "on-demand"}
+    assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", False, "desired-capacity")
+    assert "AWS divides it between markets: 2 on demand, of the rest 25 %" in one.warnings
+
+
+def test_weights_make_machines_of_units() -> None:
+    aws = Aws()
+    aws.template("weighed", InstanceType="g5.xlarge")
+    overrides = ({"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}, {"InstanceType": "g5.12xlarge", "WeightedCapacity": "4"})
+    aws.group("weighed", MinSize=2, MaxSize=10, **mixed("weighed", *overrides, OnDemandPercentageAboveBaseCapacity=0))
+
+    one = pool(aws.look(), "weighed")
+
+    assert (one.pool.min, one.pool.max) == (1, 2)
+    assert one.weights == {"g5.xlarge": 1, "g5.12xlarge": 4}
+
+
+def test_disks_and_network_devices_come_from_the_launch_template() -> None:
+    aws = Aws()
+    disk = [{"DeviceName": "/dev/xvda", "Ebs": {"VolumeSize": 200}}]
+    interfaces = [{"DeviceIndex": 0, "NetworkCardIndex": card, "InterfaceType": "efa"} for card in range(4)]
+    aws.template("fast", InstanceType="p4d.24xlarge", BlockDeviceMappings=disk, NetworkInterfaces=interfaces)
+    aws.group("fast", LaunchTemplate={"LaunchTemplateName": "fast"})
+    aws.group("plain", instance_type="p4d.24xlarge")
+
+    found = aws.look()
+
+    fast, plain = (pool(found, name).pool.offerings[0].allocatable for name in ("fast", "plain"))
+    assert fast["vpc.amazonaws.com/efa"] == 4
+    assert fast["ephemeral-storage"] == 179 * 2**30
+    assert "vpc.amazonaws.com/efa" not in plain
+    assert plain["ephemeral-storage"] == 17 * 2**30
+
+
+def test_a_capacity_reservation_is_an_offering_that_costs_nothing_more() -> None:
+    aws = Aws()
+    reserved = aws.client("ec2").create_capacity_reservation(
+        InstanceType="p4d.24xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=3
+    )
+    ident = reserved["CapacityReservation"]["CapacityReservationId"]
+    target = {"CapacityReservationTarget": {"CapacityReservationId": ident}}
+    aws.template("block", InstanceType="p4d.24xlarge", CapacityReservationSpecification=target)
+    aws.group("block", LaunchTemplate={"LaunchTemplateName": "block"})
+    first = {
+        "CapacityReservationPreference": "capacity-reservations-first",
+        "CapacityReservationTarget": {"CapacityReservationIds": [ident]},
+    }
+    aws.group("first", instance_type="p4d.24xlarge", CapacityReservationSpecification=first)
+
+    found = aws.look()
+
+    (offering,) = pool(found, "block").pool.offerings
+    assert (offering.market, offering.price, offering.count) == ("reserved", 0, 3)
+    assert [one.market for one in pool(found, "first").pool.offerings] == ["reserved", "on-demand"]
+
+
+def test_a_reservation_that_is_over_or_gone_is_said_and_offers_nothing() -> None:
+    aws = Aws()
+    ended = aws.client("ec2").create_capacity_reservation(
+        InstanceType="g5.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=1,
+        EndDateType="limited", EndDate=datetime.fromtimestamp(BEGAN - 60, UTC),
+    )  # fmt: skip
+    ident = ended["CapacityReservation"]["CapacityReservationId"]
+    ids = {"CapacityReservationIds": [ident, "cr-0123456789abcdef0"]}
+    first = {"CapacityReservationPreference": "capacity-reservations-first", "CapacityReservationTarget": ids}
+    aws.group("first", instance_type="g5.xlarge", CapacityReservationSpecification=first)
+
+    one = pool(aws.look(), "first")
+
+    assert [offering.market for offering in one.pool.offerings] == ["on-demand"]
+    assert f"its capacity reservation {ident} is over; nothing of it is used" in one.warnings
+    assert "its capacity reservation cr-0123456789abcdef0 could not be read, so that nothing of it is used" in one.warnings
+
+
+def test_a_capacity_block_ends_half_an_hour_before_it_is_over_and_an_ultraserver_an_hour() -> None:
+    aws = Aws()
+    over = datetime.fromtimestamp(BEGAN + 86_400, UTC)
+    for name, kind in (("block", "p5.48xlarge"), ("open", "p5.48xlarge")):
+        reserved = aws.client("ec2").create_capacity_reservation(
+            InstanceType=kind,
+            InstancePlatform="Linux/UNIX",
+            AvailabilityZone="us-east-1a",
+            InstanceCount=2,
+            EndDateType="limited",
+            EndDate=over,
+        )
+        ident = reserved["CapacityReservation"]["CapacityReservationId"]
+        target = {"CapacityReservationTarget": {"CapacityReservationId": ident}}
+        aws.template(name, InstanceType=kind, CapacityReservationSpecification=target)
+        aws.group(name, LaunchTemplate={"LaunchTemplateName": name})
+        if name == "block":
+            entry = aws.account.region("us-east-1").reservations[ident]
+            entry["ReservationType"] = "capacity-block"
+
+    found = aws.look()
+
+    ends = {one.pool.name: [offering.ends for offering in one.pool.offerings] for one in found.pools}
+    assert ends == {"block": [BEGAN + 86_400 - 1800], "open": [0.0]}
+    assert list(pool(found, "block").ends.values()) == [BEGAN + 86_400 - 1800]
+    assert reservation("p6e-gb200.36xlarge", block=True).taken_at == 7200.0 - 3600.0
+    assert [reservation("p5.48xlarge", block=True).usable(at) for at in (5399.0, 5400.0)] == [True, False]
+
+
+def test_a_managed_node_group_of_a_capacity_block_has_the_label_of_one() -> None:
+    aws = Aws()
+    reserved = aws.client("ec2").create_capacity_reservation(
+        InstanceType="p5.48xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=2
+    )
+    target = {"CapacityReservationTarget": {"CapacityReservationId": reserved["CapacityReservation"]["CapacityReservationId"]}}
+    market = {"MarketType": "capacity-block"}
+    aws.template("block", InstanceType="p5.48xlarge", InstanceMarketOptions=market, CapacityReservationSpecification=target)
+    tags = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "block"}
+    aws.group("block", tags, LaunchTemplate={"LaunchTemplateName": "block"})
+
+    (offering,) = pool(aws.look(), "block").pool.offerings
+
+    assert (offering.market, offering.labels["eks.amazonaws.com/capacityType"]) == ("reserved", "CAPACITY_BLOCK")
+
+
+def reservation(instance_type: str, *, block: bool) -> Reservation:
+    return Reservation("cr-1", instance_type, "us-east-1a", 1, ends=7200.0, block=block)
+
+
+def test_another_clusters_groups_and_those_that_are_only_enabled_are_reported() -> None:
+    aws = Aws()
+    aws.group("theirs", {f"{CA}/enabled": "true", f"{CA}/other": "owned"}, instance_type="g5.xlarge")
+    aws.group("anybodys", {f"{CA}/enabled": "true"}, instance_type="g5.xlarge")
+    aws.group("web", {"Name": "web"}, instance_type="g5.xlarge")
+
+    found = aws.look()
+
+    assert found.pools == ()
+    assert set(reasons(found)) == {"theirs", "anybodys"}
+    assert "'other', expected research" in reasons(found)["theirs"]
+
+
+def test_groups_with_the_settings_own_tags_are_pools() -> None:
+    aws = Aws()
+    aws.group("marked", {"team": "ml", "env": "prod"}, instance_type="g5.xlarge")
+    aws.group("half", {"team": "ml"}, instance_type="g5.xlarge")
+
+    found = aws.look(tags={"team": "ml", "env": "prod"})
+
+    assert [(one.pool.name, one.source) for one in found.pools] == [("marked", "tags")]
+
+
+def test_the_file_wins_over_what_was_found() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    override = PoolOverride("gpus", max=3, priority=5, prices=(OfferingPrice("g5.xlarge", 0.7),))
+
+    found = aws.look(overrides=(override, PoolOverride("gpu")), prices=(OfferingPrice("g5.xlarge", 9.0),))
+
+    one = pool(found, "gpus").pool
+    assert (one.max, one.priority, one.offerings[0].price) == (3, 5, 0.7)
+    assert [(aside.object, aside.reason[:15]) for aside in found.set_aside] == [("Pool gpu", "saw it in the f")]
+
+
+def test_several_regions_are_looked_at_and_one_that_fails_keeps_what_was_known_of_it() -> None:
+    aws = Aws(regions=("us-east-1", "eu-west-1"))
+    for region in aws.regions:
+        aws.group("gpus", instance_type="g5.xlarge", region=region)
+    discovery = aws.discovery()
+    before = discovery.look()
+    aws.endpoint.faults.all.append(outage(region="eu-west-1"))
+
+    after = discovery.look()
+    discovery.close()
+
+    assert {one.pool.name for one in before.pools} == {"gpus.us-east-1", "gpus.eu-west-1"}
+    assert [one.pool for one in after.pools] == [one.pool for one in before.pools]
+    assert (after.failed, after.forbidden) == (("eu-west-1",), False)
+    assert [aside.object for aside in after.set_aside] == ["Region eu-west-1"]
+
+
+def test_without_the_right_to_read_groups_the_action_is_named() -> None:
+    aws = Aws()
+    aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
+
+    found = aws.look()
+
+    assert (found.failed, found.forbidden) == (("us-east-1",), True)
+    assert "IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1" in found.set_aside[0].reason
+    assert aws.waited == []
+
+
+def test_what_may_not_be_asked_comes_from_the_catalogue() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
+    aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus"})
+    for operation in ("DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts", "DescribeSpotPriceHistory"):
+        aws.endpoint.faults.all.append(denied(operation))
+
+    found = aws.look()
+
+    (offering,) = pool(found, "gpus").pool.offerings
+    assert offering.allocatable["nvidia.com/gpu"] == 1
+    assert 0 < offering.price < 1.006
+    assert {aside.object.removeprefix("Region us-east-1 ") for aside in found.set_aside} == {
+        "instance types",
+        "zones of instance types",
+        "spot prices",
+    }
+
+
+def test_throttled_reads_are_tried_again_after_growing_waits() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", times=3))
+
+    found = aws.look()
+
+    assert [one.pool.name for one in found.pools] == ["gpus"]
+    assert len(aws.waited) == 3
+    assert all(low <= wait <= high for wait, low, high in zip(aws.waited, (0.125, 0.25, 0.5), (0.25, 0.5, 1.0), strict=True))
+
+
+def test_a_region_that_stays_throttled_is_named_and_retry_after_is_kept() -> None:
+    aws = Aws()
+    aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", retry_after=3))
+
+    found = aws.look()
+
+    assert found.failed == ("us-east-1",)
+    assert aws.waited == [3.0] * 4
+
+
+def test_what_does_not_change_is_not_asked_again() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    aws.group("gpus", **mixed("gpus", OnDemandPercentageAboveBaseCapacity=0))
+    discovery = aws.discovery()
+    discovery.look()
+    aws.session.asked.clear()
+
+    aws.time += 60
+    discovery.look()
+    second = dict(aws.session.asked)
+    aws.time += 300
+    discovery.look()
+    discovery.close()
+
+    assert second == {"DescribeAutoScalingGroups": 1, "DescribeLaunchTemplates": 1}
+    assert aws.session.asked == {"DescribeAutoScalingGroups": 2, "DescribeLaunchTemplates": 2, "DescribeSpotPriceHistory": 1}
+
+
+def test_a_new_version_of_a_launch_template_is_seen_at_the_next_look() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    for version in ("$Latest", "$Default", "1"):
+        aws.group(f"gpus-{version.strip('$')}", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": version})
+    discovery = aws.discovery()
+    discovery.look()
+    aws.client("ec2").create_launch_template_version(LaunchTemplateName="gpus", LaunchTemplateData={"InstanceType": "g5.2xlarge"})
+
+    found = discovery.look()
+    discovery.close()
+
+    types = {one.pool.name: one.pool.offerings[0].instance_type for one in found.pools}
+    assert types == {"gpus-Latest": "g5.2xlarge", "gpus-Default": "g5.xlarge", "gpus-1": "g5.xlarge"}
+
+
+def test_another_image_or_a_process_that_is_resumed_makes_the_pool_another_revision() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"})
+    discovery = aws.discovery()
+
+    def revision() -> str:
+        return pool(discovery.look(), "gpus").pool.revision
+
+    seen = [revision(), revision()]
+    aws.client("ec2").create_launch_template_version(
+        LaunchTemplateName="gpus", LaunchTemplateData={"InstanceType": "g5.xlarge", "ImageId": "ami-2"}
+    )
+    seen.append(revision())
+    aws.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["Launch"])
+    seen.append(revision())
+    discovery.close()
+
+    assert seen[0] == seen[1]
+    assert len(set(seen)) == 3
+
+
+def test_types_and_list_prices_are_kept_on_disk_for_the_next_process(tmp_path: Path) -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    first = aws.look(folder=tmp_path)
+    aws.session.asked.clear()
+
+    again = aws.look(folder=tmp_path)
+
+    assert again.pools == first.pools
+    assert not {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts"} & aws.session.asked.keys()
+
+
+def test_a_broken_file_of_what_was_kept_is_as_good_as_none(tmp_path: Path) -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+    for text in (
+        "",
+        "[]",
+        '{"types": {"g5.xlarge": {"at": "now"}}}',
+        '{"types": {"g5.xlarge": {"at": 1e99, "value": {"InstanceType": 5}}}}',
+    ):
+        aws.look(folder=tmp_path)
+        (file,) = tmp_path.iterdir()
+        file.write_text(text)
+
+        assert [one.pool.name for one in aws.look(folder=tmp_path).pools] == ["gpus"]
+
+
+def test_a_pool_may_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
+    aws = Aws()
+    aws.group("asg-7f3a", {**DISCOVERED, f"{CA}/node-template/label/gpuscaler.io/pool": "gpus"}, instance_type="g5.xlarge")
+    aws.template("gpus", InstanceType="g5.xlarge")
+    aws.group("an odd: name", LaunchTemplate={"LaunchTemplateName": "gpus"})
+
+    found = aws.look()
+
+    assert pool(found, "gpus").pool.offerings[0].labels["gpuscaler.io/pool"] == "gpus"
+    assert "it is called an-odd--name here" in pool(found, "an-odd--name").warnings
+
+
+def test_hundreds_of_groups_come_in_pages() -> None:
+    aws = Aws()
+    aws.template("gpus", InstanceType="g5.xlarge")
+    for number in range(130):
+        aws.group(f"gpus-{number}", LaunchTemplate={"LaunchTemplateName": "gpus"})
+
+    found = aws.look()
+
+    assert len(found.pools) == 130
+    assert aws.session.asked["DescribeAutoScalingGroups"] == 2
+    assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
+
+
+def test_the_groups_of_a_terraform_module_one_for_each_type_and_market_are_a_pool_each() -> None:
+    """The layout of the write-up S4: no fleets, spot groups beside on-demand ones, all but one from zero."""
+    aws = Aws()
+    for name in ("g5.xlarge", "g5.2xlarge", "g4dn.xlarge"):
+        for market in ("spot", "on-demand"):
+            group = f"{market}-{name.replace('.', '-')}"
+            more: dict[str, Any] = (
+                {"InstanceMarketOptions": {"MarketType": "spot", "SpotOptions": {"MaxPrice": "0.2"}}} if market == "spot" else {}
+            )
+            aws.template(group, InstanceType=name, UserData=ARRIVING, **more)
+            tags = DISCOVERED | {f"{CA}/node-template/label/market": market}
+            aws.group(group, tags, MaxSize=8, LaunchTemplate={"LaunchTemplateName": group})
+
+    found = aws.look()
+
+    assert {(one.pool.name, one.pool.chooser, one.launch, one.pool.offerings[0].market) for one in found.pools} == {
+        (f"{market}-{name}", "buyer", "launch-instances", market)
+        for name in ("g5-xlarge", "g5-2xlarge", "g4dn-xlarge")
+        for market in ("spot", "on-demand")
+    }
+    assert list(pool(found, "spot-g5-xlarge").warnings) == [
+        "a spot price of at most $0.2 is allowed, beyond which nothing is granted; remove the maximum"
+    ]
+    assert pool(found, "on-demand-g5-xlarge").warnings == ()
+
+
+def test_templates_that_may_not_be_read_are_said_once_and_asked_for_once_a_look() -> None:
+    aws = Aws()
+    for number in range(20):
+        aws.group(f"gpus-{number}", instance_type="g5.xlarge")
+    aws.endpoint.faults.all.append(denied("DescribeLaunchTemplateVersions"))
+
+    found = aws.look()
+
+    assert found.pools == ()
+    notes = [aside for aside in found.set_aside if aside.object.startswith("Region")]
+    assert [note.object for note in notes] == ["Region us-east-1 versions of launch templates"]
+    # As many as were under way when the first was refused.
+    assert aws.session.asked["DescribeLaunchTemplateVersions"] <= 8
+
+
+def test_one_template_that_is_gone_costs_the_others_no_further_reads() -> None:
+    aws = Aws()
+    for name in ("good", "gone"):
+        aws.group(name, instance_type="g5.xlarge")
+    aws.client("ec2").delete_launch_template(LaunchTemplateName="gone")
+    discovery = aws.discovery()
+    discovery.look()
+    aws.session.asked.clear()
+
+    found = discovery.look()
+    discovery.close()
+
+    assert [one.pool.name for one in found.pools] == ["good"]
+    assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
+
+
+def test_prices_of_the_file_are_not_doubted() -> None:
+    aws = Aws()
+    aws.group("gpus", instance_type="g5.xlarge")
+
+    found = aws.look(prices=(OfferingPrice("g5.xlarge", 500.0), OfferingPrice("g5.xlarge", 0.0, "reserved")))
+
+    assert pool(found, "gpus").pool.offerings[0].price == 500
+    assert not any("price" in text for text in pool(found, "gpus").warnings)
+
+
+def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() -> None:
+    aws = Aws()
+    aws.group("new", instance_type="x99.xlarge")
+    aws.group("gpus", instance_type="g5.xlarge")
+    discovery = aws.discovery()
+    discovery.look()
+    aws.session.asked.clear()
+
+    aws.time += 3_599
+    discovery.look()
+    before = aws.session.asked.get("DescribeInstanceTypes", 0)
+    aws.time += 2
+    discovery.look()
+    discovery.close()
+
+    assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
+
+
+def test_of_managed_node_groups_only_those_with_accelerators_are_pools() -> None:
+    """EKS puts Cluster Autoscaler's tags on all of them, the one of CoreDNS and of gpuscaler itself included."""
+    aws = Aws()
+    managed = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "any", **DISCOVERED}
+    aws.group("system", managed, instance_type="m5.xlarge")
+    aws.group("gpus", managed, instance_type="g5.xlarge")
+    aws.group("taken", managed, instance_type="m5.xlarge")
+    aws.group("self-managed", DISCOVERED, instance_type="m5.xlarge")
+
+    found = aws.look(groups=("taken",))
+
+    sources = {one.pool.name: one.source for one in found.pools}
+    assert sources == {"gpus": "eks", "taken": "named", "self-managed": "cluster-autoscaler"}
+    assert reasons(found)["system"] == "it has no accelerator; name it in aws.groups to take it"
+    assert [one.pool.name for one in found.let_go] == ["system"]
+
+
+def test_a_file_that_changes_a_group_without_accelerators_is_told_how_to_take_it() -> None:
+    aws = Aws()
+    aws.group("system", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}, instance_type="m5.xlarge")
+
+    found = aws.look(overrides=[PoolOverride("system", max=3)])
+
+    reason = "saw it in the file, and of its group: it has no accelerator; name it in aws.groups to take it"
+    assert [one.reason for one in found.set_aside if one.object == "Pool system"] == [reason]

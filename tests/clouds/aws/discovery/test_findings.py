@@ -1,0 +1,102 @@
+import msgspec
+import pytest
+
+from gpuscaler import catalogue
+from gpuscaler.clouds.aws.api.groups import Group, Shares, TemplateRef
+from gpuscaler.clouds.aws.discovery.findings import findings_of
+from gpuscaler.clouds.aws.discovery.nodegroups import Nodegroup
+from gpuscaler.clouds.aws.discovery.pools import Way, launch_of
+from gpuscaler.clouds.aws.templates.launches import Launch
+from gpuscaler.model.taints import Taint
+
+GOOD = Group(
+    "gpus", "us-east-1", "", {}, 0, 5, 2, ("us-east-1a", "us-east-1b"),
+    template=TemplateRef("lt-1", "gpus", "1"), suspended=("AZRebalance",), protected=True,
+)  # fmt: skip
+WAY = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True))
+KEEPING = msgspec.structs.replace(WAY.launch, source="launch template gpus (version 3)", left=("/dev/xvdf", "/dev/xvdg"))
+TYPES = {one.name: one for one in catalogue.types("aws")}
+
+
+def said(group: Group = GOOD, *ways: Way) -> tuple[str, ...]:
+    return findings_of(group, ways or (WAY,), TYPES)
+
+
+def test_a_group_that_is_set_up_for_an_autoscaler_has_nothing_odd() -> None:
+    assert said() == ()
+    assert said(msgspec.structs.replace(GOOD, zones=("us-east-1a",), suspended=())) == ()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"suspended": ("AZRebalance", "Launch")}, "Launch is suspended, so that no machine ever comes"),
+        ({"suspended": ("AZRebalance", "Terminate")}, "Terminate is suspended"),
+        ({"suspended": ()}, "AZRebalance ends machines with running pods"),
+        ({"tags": {"eks:nodegroup-name": "gpus"}}, "also where AZRebalance is suspended; make one per zone"),
+        ({"operator": "eks.amazonaws.com"}, "only eks.amazonaws.com may change it"),
+        ({"capacity_rebalance": True}, "CapacityRebalance replaces machines"),
+        ({"protected": False}, "not protected from scale-in"),
+        ({"lifetime": 604_800}, "replaced after 7 days (MaxInstanceLifetime)"),
+        ({"warm_pool": True}, "has a warm pool"),
+        ({"desired": 9}, "its desired capacity 9 is outside of 0 to 5"),
+        ({"shares": Shares(on_demand=0, spot_strategy="lowest-price")}, "lowest-price takes the most interrupted machines"),
+        ({"shares": Shares(base=1, on_demand=0)}, "1 on demand, of the rest 0 %"),
+        ({"shares": Shares(on_demand=0, spot_max_price=0.3)}, "at most $0.3 is allowed"),
+    ],
+)
+def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str, object], says: str) -> None:
+    (sentence,) = said(msgspec.structs.replace(GOOD, **change))
+
+    assert says in sentence
+
+
+@pytest.mark.parametrize(
+    ("ways", "says"),
+    [
+        ((Way("g5.xlarge", 1, Launch(unusable="invalid taint")),), "no kubelet starts with the user data of its launch template: invalid"),
+        ((Way("g5.xlarge", 1, Launch()),), "does not register nodes with the taint gpuscaler.io/arriving:NoSchedule"),
+        ((Way("g5.xlarge", 1, Launch(arriving=True, outdated=True)),), "which is outdated"),
+        ((WAY, Way("g5.12xlarge", 1, WAY.launch)), "its types have 1, 4 GPUs"),
+        ((WAY, Way("g5.2xlarge", 2, WAY.launch)), "count as 1, 2 units"),
+        ((Way("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "at most $0.2 is allowed"),
+        ((Way("g5.xlarge", 1, Launch(arriving=True, reservation_groups=("arn",))),), "targets a group of capacity reservations"),
+        (
+            (Way("g5.xlarge", 1, KEEPING), Way("g6.xlarge", 1, KEEPING)),
+            "its launch template gpus (version 3) has DeleteOnTermination false for /dev/xvdf, /dev/xvdg: each machine given back leaves",
+        ),
+        (
+            (Way("g5.xlarge", 1, msgspec.structs.replace(KEEPING, left=(), unsaid=("/dev/xvdh",))),),
+            "its launch template gpus (version 3) does not give DeleteOnTermination for /dev/xvdh: each machine given back may leave",
+        ),
+    ],
+)
+def test_what_is_odd_about_its_machines_is_said_in_one_sentence(ways: tuple[Way, ...], says: str) -> None:
+    (sentence,) = said(GOOD, *ways)
+
+    assert says in sentence
+
+
+@pytest.mark.parametrize(
+    ("change", "told", "way"),
+    [
+        ({}, "auto", "launch-instances"),
+        ({}, "desired-capacity", "desired-capacity"),
+        ({}, "fleet", "fleet"),
+        ({"shares": Shares(on_demand=0)}, "auto", "launch-instances"),
+        ({"shares": Shares(on_demand=50)}, "auto", "desired-capacity"),
+        ({"shares": Shares(on_demand=50)}, "launch-instances", "desired-capacity"),
+        ({"template": None, "configuration": "old"}, "auto", "desired-capacity"),
+        ({"template": None, "configuration": "old"}, "fleet", "desired-capacity"),
+    ],
+)
+def test_machines_are_bought_by_the_best_way_that_a_group_allows(change: dict[str, object], told: str, way: str) -> None:
+    assert launch_of(msgspec.structs.replace(GOOD, **change), told) == way
+
+
+def test_a_configuration_file_counts_for_nothing_where_the_node_group_has_taints_of_its_own() -> None:
+    filed = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
+    ours, gpu = Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true")
+    for taints, odd in (((), 0), ((gpu,), 1), ((gpu, ours), 0)):
+        found = findings_of(GOOD, (filed,), TYPES, Nodegroup("gpus", taints=taints))
+        assert len([one for one in found if "does not register nodes with the taint" in one]) == odd

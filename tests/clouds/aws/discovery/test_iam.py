@@ -1,0 +1,83 @@
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from gpuscaler.cli.generate import generate
+from gpuscaler.clouds.aws.discovery import iam
+
+QUEUE = "arn:aws:sqs:eu-west-1:123456789012:notices"
+ROLE = "arn:aws:iam::123456789012:role/nodes"
+
+
+def statements(*options: str) -> dict[str, Any]:
+    done = CliRunner().invoke(generate, ["iam", "--cluster", "prod.example.com", *options])
+    assert done.exit_code == 0, done.output
+    return {one["Sid"]: one for one in json.loads(done.stdout)["Statement"]}
+
+
+def test_every_change_of_a_group_is_bound_to_the_clusters_tag() -> None:
+    changing = statements()["ChangeGroupsOfTheCluster"]
+
+    assert changing["Condition"] == {"StringEquals": {"aws:ResourceTag/k8s.io/cluster-autoscaler/prod.example.com": "owned"}}
+    assert set(iam.CHANGE) == set(changing["Action"])
+
+
+def test_nothing_may_be_done_to_everything_but_reading_unless_it_has_a_condition() -> None:
+    for one in statements("--queue", QUEUE, "--node-role", ROLE).values():
+        reads = all(action.partition(":")[2].startswith(("Describe", "Get")) for action in one["Action"])
+        assert reads or "Condition" in one or one["Resource"] != "*", one
+        assert not any("*" in action for action in one["Action"])
+
+
+def test_machines_are_made_by_auto_scaling_only() -> None:
+    made = statements("--queue", QUEUE, "--node-role", ROLE)
+
+    assert made["LaunchThroughGroups"]["Condition"] == {"Bool": {"aws:ViaAWSService": "true"}}
+    assert {name for name, one in made.items() if set(iam.LAUNCH) & set(one["Action"])} == {"LaunchThroughGroups"}
+
+
+def test_every_right_is_one_that_something_is_asked_with() -> None:
+    source = "".join(one.read_text() for one in Path(iam.__file__).parent.glob("*.py") if one.name != "iam.py")
+
+    asked_with = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
+    # DeleteMessageBatch is asked with the right of DeleteMessage.
+    assert [one for one in asked_with if f'"{one.partition(":")[2]}' not in source] == []
+
+
+def test_the_queue_and_the_role_of_nodes_are_named_exactly() -> None:
+    made = statements("--queue", QUEUE, "--node-role", ROLE)
+
+    assert made["ReadNotices"]["Resource"] == QUEUE
+    assert made["PassTheRoleOfNodes"]["Resource"] == ROLE
+    assert made["PassTheRoleOfNodes"]["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
+
+
+def test_a_policy_to_look_only_allows_no_change() -> None:
+    assert set(statements("--read-only")) == {"Read", "ReadNodeGroups"}
+
+
+def test_another_part_of_aws_has_its_own_names() -> None:
+    made = statements("--partition", "aws-cn", "--node-role", ROLE.replace("aws", "aws-cn"))
+
+    assert made["ReadNodeGroups"]["Resource"] == "arn:aws-cn:eks:*:*:nodegroup/prod.example.com/*/*"
+    assert made["PassTheRoleOfNodes"]["Condition"]["StringEquals"]["iam:PassedToService"] == "ec2.amazonaws.com.cn"
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--cluster", "*"], "expected letters, digits"),
+        (["--cluster", ""], "expected letters, digits"),
+        (["--cluster", "a", "--queue", "notices"], "expected an ARN such as arn:aws:sqs"),
+        (["--cluster", "a", "--queue", ROLE], "expected an ARN such as arn:aws:sqs"),
+        (["--cluster", "a", "--node-role", "arn:aws:iam::123456789012:role/*"], "expected an ARN such as arn:aws:iam"),
+    ],
+)
+def test_what_would_widen_the_policy_is_refused(options: list[str], says: str) -> None:
+    done = CliRunner().invoke(generate, ["iam", *options])
+
+    assert done.exit_code == 2
+    assert says in done.output

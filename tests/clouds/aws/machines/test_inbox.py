@@ -1,0 +1,176 @@
+"""Announcements from a queue: each is told once, about our machines only, in whatever order and however often it comes."""
+
+import json
+import random
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.clouds.aws.accounts import Aws
+from tests.clouds.aws.providers import Shop
+
+from gpuscaler.clouds.aws.machines.inbox import HELD_SECONDS, region_of
+from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE, Notice
+from gpuscaler.embedded.aws.api.faults import denied
+from gpuscaler.embedded.aws.autoscaling import scaling
+from gpuscaler.embedded.aws.messages import notices as events
+
+pytestmark = pytest.mark.looptime(False)
+SPOT = {"MarketType": "spot"}
+
+
+@pytest.fixture
+async def shop() -> AsyncIterator[Shop]:
+    """Two spot machines, and a queue that is told of events."""
+    aws = Aws()
+    aws.template("spots", InstanceType="g6.xlarge", InstanceMarketOptions=SPOT)
+    aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=500)
+    url = aws.client("sqs").create_queue(QueueName="events")["QueueUrl"]
+    aws.account.region("us-east-1").queues["events"].told = True
+    one = Shop(aws, queue_url=url)
+    await one.provider.buy(await one.order(2))
+    await one.pass_time(120)
+    await one.provider.inventory()
+    yield one
+    await one.provider.close()
+
+
+def machines(shop: Shop) -> list[Any]:
+    return list(shop.aws.account.region("us-east-1").instances.values())
+
+
+def send(shop: Shop, *bodies: str) -> None:
+    region = shop.aws.account.region("us-east-1")
+    for body in bodies:
+        region.queues["events"].send(body, ident=region.uuid(), now=region.now)
+
+
+def warning(instance: str) -> str:
+    detail = {"instance-id": instance, "instance-action": "terminate"}
+    return json.dumps({"detail-type": "EC2 Spot Instance Interruption Warning", "time": "2026-11-21T12:00:00Z", "detail": detail})
+
+
+def name(one: Any) -> str:
+    return f"aws:///us-east-1a/{one.id}"
+
+
+async def drain(shop: Shop) -> list[Notice]:
+    """Everything that is announced until nothing more is."""
+    found: list[Notice] = []
+    for _ in range(3):
+        found += await shop.provider.notices()
+    return found
+
+
+async def test_a_spot_warning_is_told_once_with_its_moment(shop: Shop) -> None:
+    await drain(shop)
+    one = machines(shop)[0]
+    scaling.reclaim(shop.aws.account.region("us-east-1"), one, notice=120.0)
+    (found,) = (each for each in await drain(shop) if each.kind == INTERRUPTION)
+    assert found == Notice(INTERRUPTION, name(one), shop.aws.time + 120)
+
+
+async def test_work_on_a_machine_and_a_better_place_for_it_are_told(shop: Shop) -> None:
+    await drain(shop)
+    region = shop.aws.account.region("us-east-1")
+    first, second = machines(shop)
+    events.rebalance(region, first)
+    events.scheduled_change(region, second, datetime.fromtimestamp(shop.aws.time + 86_400, UTC))
+    assert {(each.kind, each.instance) for each in await drain(shop)} == {(REBALANCE, name(first)), (MAINTENANCE, name(second))}
+
+
+async def test_what_we_ended_ourselves_is_no_interruption(shop: Shop) -> None:
+    await drain(shop)
+    gone = name(machines(shop)[0])
+    await shop.provider.remove((gone,))
+    await shop.pass_time(1)
+    assert await drain(shop) == []
+
+
+async def test_a_hook_lets_a_machine_go_that_we_ended(shop: Shop) -> None:
+    scaler = shop.aws.client("autoscaling")
+    scaler.put_lifecycle_hook(
+        LifecycleHookName="drain", AutoScalingGroupName="gpus", LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING"
+    )
+    gone = machines(shop)[0]
+    await shop.provider.remove((name(gone),))
+    await shop.pass_time(5)
+    assert [one["LifecycleState"] for one in shop.group()["Instances"] if one["InstanceId"] == gone.id] == ["Terminating:Wait"]
+    await drain(shop)
+    assert shop.aws.session.asked["CompleteLifecycleAction"] == 1
+    await shop.pass_time(60)
+    assert gone.id not in [one["InstanceId"] for one in shop.group()["Instances"]]
+
+
+async def test_messages_that_are_told_are_deleted(shop: Shop) -> None:
+    send(shop, warning(machines(shop)[0].id), "{", warning("i-0fffffffffffffff0"))
+    await drain(shop)
+    assert not shop.aws.account.region("us-east-1").queues["events"].messages
+
+
+async def test_a_queue_that_may_not_be_deleted_from_is_heard_all_the_same_and_that_is_said(shop: Shop) -> None:
+    await drain(shop)
+    first, second = machines(shop)
+    shop.aws.endpoint.faults.all.append(denied("DeleteMessage*"))
+    send(shop, warning(first.id))
+    assert [one.instance for one in await shop.provider.notices()] == [name(first)]
+    send(shop, warning(second.id))
+    assert [one.instance for one in await shop.provider.notices()] == [name(second)]
+    (said,) = (one for one in (await shop.provider.look()).warnings if one.startswith("the queue"))
+    assert "IAM does not allow sqs:DeleteMessage in us-east-1" in said
+    shop.aws.endpoint.faults.all.clear()
+    shop.aws.time += 60
+    await drain(shop)
+    assert not any(one.startswith("the queue") for one in (await shop.provider.look()).warnings)
+
+
+async def test_what_is_said_of_a_machine_before_it_is_listed_is_told_when_it_is(shop: Shop) -> None:
+    await drain(shop)
+    (bought,) = (await shop.provider.buy(await shop.order(1, token="order-2"))).instances
+    send(shop, warning(bought.id.rpartition("/")[2]))
+    assert await drain(shop) == []
+    await shop.provider.inventory()
+    assert [each.instance for each in await drain(shop)] == [bought.id]
+
+
+async def test_an_idle_queue_is_asked_once_a_look_and_one_with_a_message_by_several_at_once(shop: Shop) -> None:
+    await drain(shop)
+    asked = shop.aws.session.asked
+    asked.clear()
+    await shop.provider.notices()
+    idle = asked["ReceiveMessage"]
+    send(shop, warning(machines(shop)[0].id))
+    await shop.provider.notices()
+
+    assert (idle, asked["ReceiveMessage"]) == (1, 1 + 1 + 8)
+
+
+async def test_a_thousand_messages_in_any_order_are_each_acted_on_once(shop: Shop) -> None:
+    await drain(shop)
+    shop.aws.account.region("us-east-1").queues["events"].told = False
+    await shop.provider.buy(await shop.order(100, token="order-2"))
+    await shop.provider.inventory()
+    ours = [one.id for one in machines(shop)]
+    luck = random.Random(1)
+    bodies = [warning(luck.choice(ours)) for _ in range(940)]
+    bodies += [warning(f"i-{number:017x}") for number in range(0xF000, 0xF000 + 50)]
+    bodies += [luck.choice(("{", "[]", "{}", "null")) for _ in range(10)]
+    luck.shuffle(bodies)
+    wanted = {json.loads(body)["detail"]["instance-id"] for body in bodies if "detail" in body} & set(ours)
+    assert shop.provider.inbox is not None
+    before = shop.provider.inbox.counts.messages
+    send(shop, *bodies)
+    found = [each.instance.rpartition("/")[2] for each in await drain(shop)]
+    assert sorted(found) == sorted(wanted)
+    await shop.pass_time(HELD_SECONDS)
+    assert await drain(shop) == []
+    counts = shop.provider.inbox.counts
+    assert (counts.messages - before, counts.malformed, counts.foreign) == (1000, 10, 50)
+
+
+@pytest.mark.parametrize(
+    ("url", "region"), [("https://sqs.eu-west-1.amazonaws.com/1/q", "eu-west-1"), ("http://127.0.0.1:4566/1/q", ""), ("", "")]
+)
+def test_the_region_of_a_queue_is_in_its_url(url: str, region: str) -> None:
+    assert region_of(url) == region

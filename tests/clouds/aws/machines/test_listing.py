@@ -1,0 +1,43 @@
+"""What the states of a group's machines mean."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from gpuscaler.clouds.aws.api.groups import Group, Machine
+from gpuscaler.clouds.aws.discovery.pools import FoundPool
+from gpuscaler.clouds.aws.machines.listing import details_of, instance_of, state_of
+from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED
+from gpuscaler.model.pools import Pool
+
+
+@pytest.mark.parametrize(
+    ("lifecycle", "state"),
+    [
+        ("Pending:Wait", PENDING),
+        ("InService", RUNNING),
+        ("Standby", RUNNING),
+        ("Heard of never", RUNNING),
+        ("Terminating:Wait", STOPPING),
+        ("Terminated", TERMINATED),
+    ],
+)
+def test_a_state_of_a_group_s_machine_is_one_of_ours(lifecycle: str, state: str) -> None:
+    assert state_of(lifecycle) == state
+
+
+def test_a_machine_of_a_capacity_block_is_reserved_and_ends_with_it() -> None:
+    launched = datetime(2026, 11, 1, tzinfo=UTC)
+    one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "capacity-block", "CapacityReservationId": "cr-1"}
+    detail = details_of([{"Instances": [one]}])["i-0123456789"]
+    group = Group("block", "us-east-1", "arn", {}, 0, 4, 1, ("us-east-1a",))
+    found = FoundPool(Pool("block", ()), group, "named", ends={"cr-1": 5000.0})
+
+    seen = instance_of(Machine("i-0123456789", "p5.48xlarge", "us-east-1a", "InService"), found, detail)
+
+    assert (seen.market, seen.ends) == ("reserved", 5000.0)
+
+
+@pytest.mark.parametrize("lifecycle", ["Detaching", "Detached"])
+def test_a_machine_that_is_detached_goes_on_and_is_not_called_terminated(lifecycle: str) -> None:
+    assert state_of(lifecycle) == STOPPING

@@ -1,0 +1,145 @@
+"""Prices per region and partition: what is asked where, what an answer that does not come changes, and that their order stays AWS's."""
+
+from typing import Any
+
+import pytest
+from tests.clouds.aws.accounts import Aws, pool
+
+from gpuscaler.clouds.aws.discovery.discovery import Found
+from gpuscaler.clouds.aws.prices.tariffs import pricing_region
+from gpuscaler.embedded.aws.api.faults import Fault, denied, outage
+from gpuscaler.embedded.aws.ec2 import instance_types
+from gpuscaler.model.overrides import OfferingPrice
+
+TYPES = ("c5.4xlarge", "g4dn.xlarge", "g5.xlarge", "g6e.48xlarge", "p5.48xlarge")
+SEVERED = Fault(service="pricing", sever="before")
+
+
+def account(region: str, *faults: Fault, types: tuple[str, ...] = TYPES) -> Aws:
+    """An account with a group on spot and one on demand for each type."""
+    aws = Aws(regions=(region,))
+    for name in types:
+        aws.template(name, region=region, InstanceType=name)
+        template = {"LaunchTemplateSpecification": {"LaunchTemplateName": name}, "Overrides": [{"InstanceType": name}]}
+        for market, share in (("on-demand", 100), ("spot", 0)):
+            shares = {"OnDemandPercentageAboveBaseCapacity": share, "SpotAllocationStrategy": "price-capacity-optimized"}
+            policy: dict[str, Any] = {"LaunchTemplate": template, "InstancesDistribution": shares}
+            aws.group(f"{name}-{market}".replace(".", "-"), region=region, MixedInstancesPolicy=policy)
+    aws.endpoint.faults.all += faults
+    return aws
+
+
+def prices(found: Found, market: str) -> dict[str, float]:
+    return {one.instance_type: one.price for some in found.pools for one in some.pool.offerings if one.market == market}
+
+
+def guesses(found: Found) -> set[str]:
+    return {one.price_from for some in found.pools for one in some.pool.offerings}
+
+
+def in_order(some: dict[str, float]) -> list[str]:
+    return sorted(some, key=lambda name: (some[name], name))
+
+
+REGIONS = (
+    "us-east-1",
+    "us-east-2",
+    "us-west-1",
+    "eu-central-1",
+    "ap-northeast-2",
+    "sa-east-1",
+    "us-gov-west-1",
+    "cn-north-1",
+    "af-south-1",
+)
+
+
+@pytest.mark.parametrize(
+    "fault", [None, SEVERED, outage("pricing"), denied("GetProducts"), Fault(service="pricing", code="Throttling", times=1)]
+)
+@pytest.mark.parametrize("region", REGIONS)
+def test_the_order_of_prices_stays_that_of_aws_whatever_pricing_answers(region: str, fault: Fault | None) -> None:
+    found = account(region, *([fault] if fault else [])).look()
+
+    for market in ("spot", "on-demand"):
+        true = {name: instance_types.price(name, region, market) for name in TYPES}
+        assert in_order(prices(found, market)) == in_order(true)
+    spot, on_demand = prices(found, "spot"), prices(found, "on-demand")
+    assert all(spot[name] < on_demand[name] for name in TYPES)
+    assert spot == {name: pytest.approx(instance_types.price(name, region, "spot"), rel=0.02) for name in TYPES}
+    assert not any("expected about" in warning for some in found.pools for warning in some.warnings)
+
+
+@pytest.mark.parametrize(
+    ("region", "where"),
+    [("us-east-2", "us-east-1"), ("eu-central-1", "eu-central-1"), ("ap-south-1", "ap-south-1"), ("ap-northeast-2", "ap-south-1"),
+     ("cn-north-1", "cn-northwest-1"), ("us-gov-east-1", ""), ("us-isob-east-1", ""), ("sa-east-1", "us-east-1"),
+     ("me-central-1", "eu-central-1")],
+)  # fmt: skip
+def test_pricing_is_asked_in_the_partition_of_the_region(region: str, where: str) -> None:
+    assert pricing_region(region) == where
+
+
+def test_govcloud_is_not_asked_for_what_it_does_not_have() -> None:
+    aws = account("us-gov-west-1")
+    found = aws.look()
+    assert "GetProducts" not in aws.session.asked
+    assert guesses(found) == {"", "us-west-2", "us-east-1"}
+    (said,) = [text for text in pool(found, "g5-xlarge-on-demand").warnings if "price" in text]
+    assert said == "no price of g5.xlarge in us-gov-west-1 is known; that in us-west-2 counts: add it to aws.prices"
+
+
+def test_yuan_are_named_and_count_as_dollars() -> None:
+    found = account("cn-north-1").look()
+    assert 0.9 < prices(found, "on-demand")["g5.xlarge"] / instance_types.price("g5.xlarge", "cn-north-1", "on-demand") < 1.1
+    assert "prices in cn-north-1 are in yuan; 7 of them count as a dollar" in pool(found, "g5-xlarge-spot").warnings
+
+
+def test_one_throttled_call_changes_nothing() -> None:
+    calm = account("us-west-1").look()
+    throttled = account("us-west-1", Fault(service="pricing", code="Throttling", message="Rate exceeded", times=1)).look()
+    assert throttled.pools == calm.pools
+    assert guesses(throttled) == {""}
+
+
+def test_what_was_told_counts_on_while_pricing_does_not_answer_and_the_rest_is_asked_again_ever_more_rarely() -> None:
+    aws = account("us-west-1")
+    discovery = aws.discovery()
+    told = prices(discovery.look(), "on-demand")
+    aws.endpoint.faults.all.append(outage("pricing"))
+    aws.time += 90_000.0
+    assert prices(discovery.look(), "on-demand") == told
+    asked = []
+    for _ in range(40):
+        before = aws.session.asked["GetProducts"]
+        aws.time += 180.0
+        assert prices(discovery.look(), "on-demand") == told
+        asked.append(aws.session.asked["GetProducts"] > before)
+    # Two hours: after 1, 2, 4, 8, 16, 32 and 60 minutes, as looks come.
+    assert 5 <= sum(asked) <= 8
+    aws.endpoint.faults.all.clear()
+    aws.time += 3700.0
+    notes = [one for one in discovery.look().set_aside if "list prices" in one.object]
+    discovery.close()
+    assert notes == []
+
+
+def test_types_are_kept_one_by_one_where_some_have_no_answer() -> None:
+    aws = account("us-west-1", Fault(service="pricing", about="g5.xlarge", code="Throttling", times=2))
+    discovery = aws.discovery()
+    discovery.look()
+    some = aws.session.asked["GetProducts"]
+    aws.time += 180.0
+    found = discovery.look()
+    discovery.close()
+    assert guesses(found) == {""}
+    assert aws.session.asked["GetProducts"] == some + 1
+
+
+def test_a_price_of_ones_own_on_demand_leaves_spot_what_aws_says() -> None:
+    aws = account("ap-northeast-2", SEVERED, types=("g4dn.xlarge",))
+    own = (OfferingPrice("g4dn.xlarge", 0.647, market="on-demand"),)
+    found = aws.look(prices=own)
+    assert prices(found, "on-demand") == {"g4dn.xlarge": 0.647}
+    assert prices(found, "spot")["g4dn.xlarge"] == pytest.approx(instance_types.price("g4dn.xlarge", "ap-northeast-2", "spot"), rel=0.01)
+    assert prices(found, "spot")["g4dn.xlarge"] < 0.647

@@ -1,0 +1,111 @@
+from typing import Any
+
+import pytest
+
+from gpuscaler import catalogue
+from gpuscaler.catalogue import MIB
+from gpuscaler.clouds.aws.templates.instance_types import type_of, with_disk, with_local_disks, with_pods
+
+
+def reply(name: str = "x9.xlarge", **told: Any) -> dict[str, Any]:
+    return {
+        "InstanceType": name,
+        "ProcessorInfo": {"SupportedArchitectures": ["x86_64"]},
+        "VCpuInfo": {"DefaultVCpus": 4},
+        "MemoryInfo": {"SizeInMiB": 16_384},
+        "NetworkInfo": {"MaximumNetworkInterfaces": 4, "Ipv4AddressesPerInterface": 15},
+        **told,
+    }
+
+
+def gpu(maker: str, name: str, count: int, memory: int, **more: Any) -> dict[str, Any]:
+    return {"GpuInfo": {"Gpus": [{"Manufacturer": maker, "Name": name, "Count": count, "MemoryInfo": {"SizeInMiB": memory}, **more}]}}
+
+
+def test_what_is_left_for_pods_agrees_with_the_catalogue_on_every_type_of_it() -> None:
+    """The catalogue's figures come from Karpenter's own tables, this formula from its documentation."""
+    for known in catalogue.types("aws"):
+        interfaces, addresses = 1, known.allocatable["pods"] - 1
+        made = type_of(
+            reply(
+                known.name,
+                ProcessorInfo={"SupportedArchitectures": ["arm64" if known.arch == "arm64" else "x86_64"]},
+                VCpuInfo={"DefaultVCpus": known.vcpu},
+                MemoryInfo={"SizeInMiB": known.memory_mib},
+                NetworkInfo={"MaximumNetworkInterfaces": interfaces, "Ipv4AddressesPerInterface": addresses},
+            )
+        )
+
+        for resource in ("cpu", "pods", "ephemeral-storage"):
+            assert made.allocatable[resource] == known.allocatable[resource], known.name
+        assert abs(made.allocatable["memory"] - known.allocatable["memory"]) <= MIB, known.name
+
+
+def test_a_type_that_the_catalogue_does_not_know_has_the_product_of_the_same_gpu_elsewhere() -> None:
+    known = catalogue.lookup("g5.xlarge")
+    assert known is not None
+
+    made = type_of(reply(**gpu("NVIDIA", "A10G", 2, known.gpu_memory_mib)))
+
+    assert made.allocatable["nvidia.com/gpu"] == 2
+    assert (made.gpu_product, made.gpu_visible_memory_mib) == (known.gpu_product, known.gpu_visible_memory_mib)
+
+
+def test_a_fraction_of_a_gpu_is_the_one_device_that_the_driver_shows() -> None:
+    made = type_of(reply(**gpu("NVIDIA", "L4", 0, 2_861, LogicalGpuCount=1, GpuPartitionSize=0.125)))
+
+    assert made.allocatable["nvidia.com/gpu"] == 1
+
+
+def test_accelerators_of_other_makers_have_their_own_resources() -> None:
+    assert type_of(reply(**gpu("AMD", "Radeon Pro V520", 1, 8_192))).allocatable["amd.com/gpu"] == 1
+    assert type_of(reply(**gpu("Habana", "Gaudi HL-205", 8, 32_768))).allocatable["habana.ai/gaudi"] == 8
+    neuron: dict[str, Any] = {"NeuronInfo": {"NeuronDevices": [{"Count": 16, "Name": "Trainium", "CoreInfo": {"Count": 2}}]}}
+    found = type_of(reply(**neuron)).allocatable
+    assert (found["aws.amazon.com/neuron"], found["aws.amazon.com/neuroncore"]) == (16, 32)
+    assert "aws.amazon.com/neurondevice" not in found
+
+
+def test_pods_are_limited_by_the_addresses_of_the_default_card() -> None:
+    cards = {"NetworkCards": [{"MaximumNetworkInterfaces": 15}, {"MaximumNetworkInterfaces": 15}], "Ipv4AddressesPerInterface": 50}
+
+    assert type_of(reply(NetworkInfo={**cards, "MaximumNetworkInterfaces": 60})).allocatable["pods"] == 15 * 49 + 2
+    assert type_of(reply(NetworkInfo={})).allocatable["pods"] == 110
+
+
+def test_a_larger_disk_leaves_more_for_pods() -> None:
+    kind = type_of(reply())
+
+    assert with_disk(kind, 0) is kind
+    assert with_disk(kind, 100).allocatable["ephemeral-storage"] == 89 * 2**30
+
+
+@pytest.mark.parametrize(
+    ("odd", "says"),
+    [
+        ({"ProcessorInfo": {"SupportedArchitectures": ["arm64_mac"]}}, "saw the architectures arm64_mac"),
+        ({"VCpuInfo": {}}, "DefaultVCpus"),
+        ({"MemoryInfo": None}, "TypeError"),
+        ({"GpuInfo": {"Gpus": [{"Name": "A10G"}]}}, "Count"),
+    ],
+)
+def test_an_entry_that_cannot_be_understood_says_what_was_seen(odd: dict[str, Any], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        type_of(reply(**odd))
+
+
+def test_local_disks_count_where_pods_files_are_on_them() -> None:
+    """A p5.48xlarge: eight disks of 3,840 GB."""
+    kind = type_of(reply(InstanceStorageInfo={"TotalSizeInGB": 30_720}))
+
+    assert with_local_disks(kind).allocatable["ephemeral-storage"] > 25_000 * 2**30
+    assert kind.allocatable["ephemeral-storage"] == 17 * 2**30
+    assert with_local_disks(plain := type_of(reply())) is plain
+
+
+def test_a_kubelet_that_takes_another_number_of_pods_keeps_memory_for_each_of_them() -> None:
+    kind = type_of(reply())
+
+    assert with_pods(kind, 0) is kind
+    assert with_pods(kind, 110).allocatable["pods"] == 110
+    assert kind.allocatable["memory"] - with_pods(kind, 110).allocatable["memory"] == (110 - kind.allocatable["pods"]) * 11 * MIB

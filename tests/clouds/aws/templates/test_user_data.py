@@ -1,0 +1,160 @@
+"""What a kubelet makes of user data, in each form that images of EKS read."""
+
+from pathlib import Path
+
+import pytest
+from tests.clouds.aws.user_data import encoded, node_config
+
+from gpuscaler.clouds.aws.templates.launches import launch_of
+from gpuscaler.clouds.aws.templates.user_data import UserDataError, kubelet_of
+from gpuscaler.model.taints import Taint
+
+ARRIVING = Taint("gpuscaler.io/arriving")
+NODEADM = """apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  kubelet:
+    config:
+      maxPods: 110
+      registerWithTaints:
+        - {key: gpuscaler.io/arriving, effect: NoSchedule}
+        - {key: nvidia.com/gpu, value: "true", effect: NoSchedule}
+    flags:
+      - --node-labels=team=red,stage=test
+"""
+BOOTSTRAP = """#!/bin/bash
+set -e  # as the image asks
+/etc/eks/bootstrap.sh prod \\
+  --kubelet-extra-args '--node-labels=team=red --register-with-taints=gpuscaler.io/arriving=:NoSchedule,nvidia.com/gpu=true:NoSchedule'
+"""
+BOTTLEROCKET = """[settings.kubernetes]
+cluster-name = "prod"
+max-pods = 42
+[settings.kubernetes.node-labels]
+team = "red"
+[settings.kubernetes.node-taints]
+"gpuscaler.io/arriving" = ":NoSchedule"
+"nvidia.com/gpu" = ["true:NoSchedule"]
+"""
+MULTIPART = f"""MIME-Version: 1.0
+Content-Type: multipart/mixed; boundary="BOUNDARY"
+
+--BOUNDARY
+Content-Type: application/node.eks.aws
+
+{NODEADM}
+--BOUNDARY
+Content-Type: text/x-shellscript; charset="us-ascii"
+
+#!/bin/bash
+echo "it's a node"
+--BOUNDARY--
+"""
+
+
+@pytest.mark.parametrize("text", [NODEADM, BOOTSTRAP, BOTTLEROCKET, MULTIPART], ids=["nodeadm", "script", "bottlerocket", "mime"])
+def test_labels_and_taints_of_each_form_are_read(text: str) -> None:
+    found = kubelet_of(encoded(text))
+
+    assert found.labels["team"] == "red"
+    assert found.taints == (ARRIVING, Taint("nvidia.com/gpu", "true"))
+
+
+@pytest.mark.parametrize(("text", "pods"), [(NODEADM, 110), (BOTTLEROCKET, 42), ("kubelet --max-pods 20", 20), (BOOTSTRAP, 0)])
+def test_pods_per_node_are_read(text: str, pods: int) -> None:
+    assert kubelet_of(encoded(text)).max_pods == pods
+
+
+def test_a_later_flag_of_taints_replaces_the_earlier_one_and_labels_are_merged() -> None:
+    first = ("--node-labels=eks.amazonaws.com/nodegroup=gpu", "--register-with-taints=nvidia.com/gpu=true:NoSchedule")
+
+    found = kubelet_of(encoded("kubelet --node-labels=team=red --register-with-taints=gpuscaler.io/arriving=:NoSchedule"), first=first)
+
+    assert found.taints == (ARRIVING,)
+    assert found.labels == {"eks.amazonaws.com/nodegroup": "gpu", "team": "red"}
+
+
+def test_a_flag_of_taints_hides_those_of_the_configuration_file() -> None:
+    assert kubelet_of(encoded(NODEADM), first=["--register-with-taints=dedicated=gpu:NoSchedule"]).taints == (Taint("dedicated", "gpu"),)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kubelet --register-with-taints=dedicated=nvidia.com/gpu=true", "invalid taint"),
+        ("kubelet --register-with-taints=dedicated=gpu:Never", "effect 'Never'"),
+        ("kubelet --node-labels=node-role.kubernetes.io/gpu=", "unknown 'kubernetes.io' or 'k8s.io' labels"),
+        ("kubelet --node-labels=gpu", "expected key=value"),
+    ],
+)
+def test_a_kubelet_does_not_start_with_what_it_does_not_take(text: str, words: str) -> None:
+    with pytest.raises(UserDataError, match=words):
+        kubelet_of(encoded(text))
+
+
+def test_user_data_that_are_not_text_in_base64_start_no_kubelet() -> None:
+    with pytest.raises(UserDataError, match="base64"):
+        kubelet_of("#!/bin/bash")
+
+
+def test_user_data_of_tests_say_what_tags_say() -> None:
+    prefix = "k8s.io/cluster-autoscaler/node-template"
+    tags = {
+        f"{prefix}/label/team": "red",
+        f"{prefix}/taint/nvidia.com/gpu": "true:NoSchedule",
+        f"{prefix}/taint/dedicated": "nvidia.com/gpu=true",
+    }
+
+    found = kubelet_of(encoded(node_config(tags)))
+
+    assert (found.labels, found.taints) == ({"team": "red"}, (Taint("nvidia.com/gpu", "true"), ARRIVING))
+
+
+def test_an_instance_without_user_data_registers_with_nothing_of_its_own() -> None:
+    found = kubelet_of("")
+
+    assert (found.labels, found.taints, found.max_pods) == ({}, (), 0)
+
+
+def test_the_form_of_the_page_about_the_simulated_account_is_read() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "how-to" / "aws-simulated.md").read_text(encoding="utf-8")
+    (line,) = [one for one in page.splitlines() if one.startswith("user_data=")]
+    script = line.partition("printf '")[2].partition("' |")[0].replace("\\n", "\n")
+
+    assert kubelet_of(encoded(script)).taints == (ARRIVING,)
+
+
+RAID0 = """apiVersion: node.eks.aws/v1alpha1
+kind: NodeConfig
+spec:
+  instance:
+    localStorage:
+      strategy: RAID0
+  kubelet:
+    config:
+      maxPods: 110
+"""
+COMMANDS = """[settings.bootstrap-commands.k8s-ephemeral-storage]
+commands = [
+  ["apiclient", "ephemeral-storage", "init"],
+  ["apiclient", "ephemeral-storage", "bind", "--dirs", "/var/lib/containerd", "/var/lib/kubelet", "/var/log/pods"],
+]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "local_disks", "pods"),
+    [
+        (RAID0, True, 110),
+        ("#!/bin/bash\n/etc/eks/bootstrap.sh prod --local-disks raid0 --kubelet-extra-args '--max-pods=58'\n", True, 58),
+        (COMMANDS, True, 0),
+        (NODEADM, False, 110),
+        (BOTTLEROCKET, False, 42),
+        (RAID0.replace("RAID0", "Mount"), False, 110),
+    ],
+    ids=["nodeadm", "bootstrap.sh", "Bottlerocket", "no local disks", "Bottlerocket without", "mounted one by one"],
+)
+def test_launch_templates_say_where_pods_files_are_and_how_many_pods_a_node_takes(text: str, local_disks: bool, pods: int) -> None:
+    launch = launch_of({"UserData": encoded(text)})
+
+    assert (launch.local_disks, launch.pods) == (local_disks, pods)

@@ -1,0 +1,148 @@
+"""What is served, as kube-aggregator and clients discover it; and probes."""
+
+from pathlib import Path
+
+import pytest
+from tests.metrics.api.scene import scene
+
+from gpuscaler.metrics.sources.values import MetricInfo
+
+pytestmark = pytest.mark.looptime(False)
+
+CUSTOM, EXTERNAL = "custom.metrics.k8s.io", "external.metrics.k8s.io"
+#: As kube-aggregator of Kubernetes 1.35 asks.
+V2 = "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList"
+ACCEPT = f"{V2},application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList,application/json"
+
+
+async def test_both_groups_are_listed_with_their_versions(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        groups = (await made.get("/apis")).json
+        assert groups["kind"] == "APIGroupList"
+        assert [[one["name"], [version["version"] for version in one["versions"]]] for one in groups["groups"]] == [
+            [CUSTOM, ["v1beta2", "v1beta1"]],
+            [EXTERNAL, ["v1beta1"]],
+        ]
+        one = (await made.get(f"/apis/{CUSTOM}")).json
+        assert (one["kind"], one["name"]) == ("APIGroup", CUSTOM)
+        assert one["preferredVersion"] == {"groupVersion": f"{CUSTOM}/v1beta2", "version": "v1beta2"}
+
+
+async def test_a_group_that_another_program_owns_is_not_served(tmp_path: Path) -> None:
+    async with scene(tmp_path, groups=frozenset({CUSTOM})) as made:
+        made.source.outside = ["queue_length"]
+        assert [one["name"] for one in (await made.get("/apis")).json["groups"]] == [CUSTOM]
+        assert [one["metadata"]["name"] for one in (await made.get("/apis", headers=[("Accept", ACCEPT)])).json["items"]] == [CUSTOM]
+        for path in (EXTERNAL, f"{EXTERNAL}/v1beta1", f"{EXTERNAL}/v1beta1/namespaces/n/queue_length"):
+            assert (await made.get(f"/apis/{path}")).status == 404
+
+
+async def test_metrics_are_listed_as_resources_to_the_byte(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.infos.append(MetricInfo("nodes", False, "duty_cycle_current"))
+        made.source.outside = ["queue_length"]
+        assert (await made.get(f"/apis/{CUSTOM}/v1beta1")).body == (
+            b'{"kind":"APIResourceList","apiVersion":"v1","groupVersion":"custom.metrics.k8s.io/v1beta1","resources":['
+            b'{"name":"pods/duty_cycle_current","singularName":"","namespaced":true,"kind":"MetricValueList","verbs":["get"]},'
+            b'{"name":"nodes/duty_cycle_current","singularName":"","namespaced":false,"kind":"MetricValueList","verbs":["get"]}]}\n'
+        )
+        assert (await made.get(f"/apis/{EXTERNAL}/v1beta1")).json["resources"] == [
+            {"name": "queue_length", "singularName": "", "namespaced": True, "kind": "ExternalMetricValueList", "verbs": ["get"]}
+        ]
+
+
+async def test_no_list_is_ever_empty(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.infos = []
+        for path in (f"{CUSTOM}/v1beta1", f"{CUSTOM}/v1beta2", f"{EXTERNAL}/v1beta1"):
+            assert len((await made.get(f"/apis/{path}")).json["resources"]) == 1
+        everything = (await made.get("/apis", headers=[("Accept", ACCEPT)])).json
+        assert all(len(version["resources"]) == 1 for group in everything["items"] for version in group["versions"])
+
+
+async def test_a_resource_has_one_scope_whatever_the_source_says(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.infos = [MetricInfo("pods", True, "a"), MetricInfo("pods", False, "b"), MetricInfo("pods", True, "c")]
+        assert [one["name"] for one in (await made.get(f"/apis/{CUSTOM}/v1beta2")).json["resources"]] == ["pods/a", "pods/c"]
+
+
+async def test_everything_comes_at_once_with_a_tag_that_saves_it_the_next_time(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        made.source.outside = ["queue_length"]
+        first = await made.get("/apis", headers=[("Accept", ACCEPT)])
+        assert (first.headers["content-type"], first.json["kind"]) == (V2, "APIGroupDiscoveryList")
+        assert first.json["apiVersion"] == "apidiscovery.k8s.io/v2"
+        custom, external = first.json["items"]
+        assert custom["versions"][0] == {
+            "version": "v1beta2",
+            "resources": [
+                {
+                    "resource": "pods",
+                    "responseKind": {"group": "", "version": "", "kind": ""},
+                    "scope": "Namespaced",
+                    "singularResource": "",
+                    "verbs": [],
+                    "subresources": [
+                        {
+                            "subresource": "duty_cycle_current",
+                            "responseKind": {"group": "", "version": "", "kind": "MetricValueList"},
+                            "verbs": ["get"],
+                        }
+                    ],
+                }
+            ],
+            "freshness": "Current",
+        }
+        assert [one["resource"] for one in external["versions"][0]["resources"]] == ["queue_length"]
+        tag = first.headers["etag"]
+        again = await made.get("/apis", headers=[("Accept", ACCEPT), ("If-None-Match", tag)])
+        assert (again.status, again.body, again.headers["etag"]) == (304, b"", tag)
+        made.source.infos.append(MetricInfo("pods", True, "power_watts"))
+        later = await made.get("/apis", headers=[("Accept", ACCEPT), ("If-None-Match", tag)])
+        assert (later.status, later.headers["etag"] == tag) == (200, False)
+
+
+@pytest.mark.parametrize(
+    ("accept", "content"),
+    [
+        ("application/json;g=apidiscovery.k8s.io;v=v2beta1;as=APIGroupDiscoveryList", V2.replace("v2", "v2beta1")),
+        ("application/json; as=APIGroupDiscoveryList; v=v2; g=apidiscovery.k8s.io", V2),
+        ("application/json;g=apidiscovery.k8s.io;v=v9;as=APIGroupDiscoveryList,*/*", "application/json"),
+        (f"application/vnd.kubernetes.protobuf;g=apidiscovery.k8s.io;v=v2;as=APIGroupDiscoveryList,{V2}", V2),
+        (f"application/json,{V2}", "application/json"),
+        ("*/*", "application/json"),
+    ],
+)
+async def test_the_form_of_discovery_is_the_first_that_the_client_takes(tmp_path: Path, accept: str, content: str) -> None:
+    async with scene(tmp_path) as made:
+        assert (await made.get("/apis", headers=[("Accept", accept)])).headers["content-type"] == content
+
+
+async def test_paths_are_described_in_both_forms_of_openapi(tmp_path: Path) -> None:
+    async with scene(tmp_path) as made:
+        old = await made.get("/openapi/v2")
+        assert (old.json["swagger"], len(old.json["paths"])) == ("2.0", 7)
+        again = await made.get("/openapi/v2", headers=[("If-None-Match", old.headers["etag"])])
+        assert (again.status, again.body) == (304, b"")
+        index = (await made.get("/openapi/v3")).json["paths"]
+        assert sorted(index) == [f"apis/{CUSTOM}/v1beta1", f"apis/{CUSTOM}/v1beta2", f"apis/{EXTERNAL}/v1beta1"]
+        for name, place in index.items():
+            described = (await made.get(place["serverRelativeURL"])).json
+            assert described["openapi"] == "3.0.0"
+            assert all(path.startswith(f"/{name}/") for path in described["paths"])
+            assert all(path in old.json["paths"] for path in described["paths"])
+
+
+async def test_probes_say_ok_or_which_check_fails(tmp_path: Path) -> None:
+    trouble = {"rules": ""}
+    async with scene(tmp_path, alive={"loop": lambda: ""}, ready={"rules": lambda: trouble["rules"]}) as made:
+        assert (await made.ask("/readyz", None)).body == b"ok"
+        assert (await made.ask("/readyz?verbose", None)).body == b"[+]ping ok\n[+]loop ok\n[+]rules ok\nreadyz check passed\n"
+        trouble["rules"] = "no series yet"
+        failed = await made.ask("/readyz", None)
+        assert (failed.status, failed.body) == (500, b"[+]ping ok\n[+]loop ok\n[-]rules failed: reason withheld\nreadyz check failed\n")
+        assert b"[-]rules failed: no series yet\n" in (await made.get("/readyz")).body
+        assert (await made.ask("/healthz", None)).status == 200
+        assert (await made.get("/readyz/loop")).body == b"ok"
+        assert (await made.get("/readyz/rules")).status == 500
+        assert (await made.get("/readyz/other")).status == 404

@@ -1,0 +1,117 @@
+"""What `gpuscaler status` says of the metrics API as the cluster has it registered."""
+
+from typing import Any
+
+import msgspec
+from tests.kube.doubles import Scripted, answer, refusal
+
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.metrics.command.registration import registrations
+
+EXPIRED = "tls: failed to verify certificate: x509: certificate has expired or is not yet valid: current time 2026-11-23T00:08:40Z"
+OTHER = "tls: failed to verify certificate: x509: certificate is valid for adapter.kube-system.svc, not adapter.monitoring.svc"
+ACCOUNT = "system:serviceaccount:monitoring:adapter"
+HPA = "system:serviceaccount:kube-system:horizontal-pod-autoscaler"
+
+
+class Plane:
+    """An API server with APIServices by name; ``wide`` are the accounts that may do everything."""
+
+    def __init__(self, *wide: str, forbidden: bool = False) -> None:
+        self.services: dict[str, dict[str, Any]] = {}
+        #: What the aggregator says in place of the server.
+        self.unheard = ""
+        self.wide, self.forbidden = wide, forbidden
+        self.args = ["metrics", "--prometheus-url=x"]
+        self.client = Client(Scripted([self._answer]))
+
+    def add(self, group: str, version: str, *, message: str = "", namespace: str = "monitoring", **spec: Any) -> None:
+        condition = {"type": "Available", "status": "False" if message else "True", "message": message}
+        service = {"name": "adapter", "namespace": namespace}
+        self.services[f"{version}.{group}"] = {
+            "spec": {"group": group, "version": version, "service": service, **spec},
+            "status": {"conditions": [condition]},
+        }
+
+    async def _answer(self, request: Request) -> Answer:
+        json = "application/json"
+        name = request.path.rpartition("/")[2]
+        if request.path.endswith("subjectaccessreviews"):
+            if self.forbidden:
+                return refusal(403, "no", reason="Forbidden", content_type=json)
+            spec = msgspec.json.decode(request.body)["spec"]
+            assert f"system:serviceaccounts:{spec['user'].split(':')[2]}" in spec["groups"]
+            return answer(201, {"status": {"allowed": spec["user"] in self.wide}}, content_type=json)
+        if request.path.startswith(("/apis/custom.metrics.k8s.io/", "/apis/external.metrics.k8s.io/")):
+            return refusal(503, self.unheard, content_type="text/plain") if self.unheard else answer(200, {}, content_type=json)
+        if "/apiservices/" in request.path and name in self.services:
+            return answer(200, self.services[name], content_type=json)
+        if request.path.endswith("/namespaces/monitoring/services/adapter"):
+            return answer(200, {"spec": {"selector": {"app": "adapter"}}}, content_type=json)
+        if request.path.endswith("/namespaces/monitoring/pods"):
+            assert request.query["labelSelector"] == "app=adapter"
+            pod = {"spec": {"serviceAccountName": "adapter", "containers": [{"args": self.args}]}}
+            return answer(200, {"metadata": {}, "items": [pod]}, content_type=json)
+        return refusal(404, "not found", reason="NotFound", content_type=json)
+
+
+async def told(plane: Plane) -> list[str]:
+    return [one.text for one in await registrations(plane.client)]
+
+
+async def test_a_server_that_answers_is_said_with_what_it_serves() -> None:
+    plane = Plane()
+    plane.add("custom.metrics.k8s.io", "v1beta2")
+    plane.add("custom.metrics.k8s.io", "v1beta1")
+    plane.add("external.metrics.k8s.io", "v1beta1", namespace="keda")
+    assert await told(plane) == [
+        "custom.metrics.k8s.io/v1beta2, custom.metrics.k8s.io/v1beta1 by Service monitoring/adapter: it answers",
+        "external.metrics.k8s.io/v1beta1 by Service keda/adapter: it answers",
+    ]
+
+
+async def test_a_certificate_that_the_api_server_does_not_believe_is_said_in_its_words() -> None:
+    for said in (EXPIRED, OTHER):
+        plane = Plane()
+        plane.unheard = f"error trying to reach service: {said}"
+        plane.add("custom.metrics.k8s.io", "v1beta2")
+        plane.add("custom.metrics.k8s.io", "v1beta1")
+        (found,) = await told(plane)
+        expected = f"by Service monitoring/adapter: the API server gets no answer of it: error trying to reach service: {said} (503)"
+        assert found.endswith(expected), found
+
+
+async def test_a_server_that_is_not_there_is_said_once() -> None:
+    plane = Plane()
+    plane.unheard = "error trying to reach service: no endpoints"
+    plane.add("custom.metrics.k8s.io", "v1beta2", message="endpoints for service/adapter have no addresses with port name https")
+    (found,) = await told(plane)
+    assert found.endswith(": it does not answer the API server: endpoints for service/adapter have no addresses with port name https")
+
+
+async def test_a_certificate_that_nobody_checks_and_roles_that_are_too_wide_are_said() -> None:
+    plane = Plane(ACCOUNT, HPA)
+    plane.add("custom.metrics.k8s.io", "v1beta2", insecureSkipTLSVerify=True)
+    (found,) = await told(plane)
+    assert "insecureSkipTLSVerify: nobody checks who answers" in found
+    assert f"saw every verb on every resource of custom.metrics.k8s.io for {HPA}, expected get and list; narrow its role" in found
+    assert f"saw that {ACCOUNT} may do everything in the cluster" in found
+    assert f"saw that {ACCOUNT} may read all Secrets" in found
+
+
+async def test_another_programs_rights_are_its_own_affair() -> None:
+    plane = Plane(ACCOUNT)
+    plane.args = ["operator"]
+    plane.add("external.metrics.k8s.io", "v1beta1")
+    assert await told(plane) == ["external.metrics.k8s.io/v1beta1 by Service monitoring/adapter: it answers"]
+
+
+async def test_a_user_who_may_not_ask_about_rights_hears_the_rest() -> None:
+    plane = Plane(ACCOUNT, HPA, forbidden=True)
+    plane.add("custom.metrics.k8s.io", "v1beta2")
+    assert await told(plane) == ["custom.metrics.k8s.io/v1beta2 by Service monitoring/adapter: it answers"]
+
+
+async def test_a_cluster_without_a_metrics_api_says_nothing_of_one() -> None:
+    assert await told(Plane()) == []

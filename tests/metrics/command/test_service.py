@@ -1,0 +1,317 @@
+"""The metrics API as a whole, over sockets: an API server, a front proxy with its certificate, a Prometheus, and what changes meanwhile."""
+
+import asyncio
+import re
+import ssl
+import time
+from base64 import b64decode
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import aiohttp
+import msgspec
+import pytest
+import structlog
+from aiohttp import web
+from tests.metrics.prometheus_double import PrometheusDouble
+from tests.metrics.sources.test_direct import EXPORTERS, exporter
+from yarl import URL
+
+from gpuscaler.embedded.apiserver.api import ApiServer
+from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.serving.memory import MemoryTransport
+from gpuscaler.kube.access import Access
+from gpuscaler.kube.client import Client
+from gpuscaler.kube.resources import CONFIG_MAPS, NAMESPACES, PODS
+from gpuscaler.kube.transport import Request
+from gpuscaler.metrics.api.trust import NAME, NAMESPACE
+from gpuscaler.metrics.command.command import Options, TrustFlags
+from gpuscaler.metrics.command.rules import RulesFile
+from gpuscaler.metrics.command.service import Accesses, Clocks, MetricsService
+from gpuscaler.metrics.command.settings import MetricsSettings
+from gpuscaler.metrics.sources.direct import Scraping
+from gpuscaler.metrics.sources.prometheus import PrometheusAway
+from gpuscaler.serving.authorities import Authority
+
+pytestmark = pytest.mark.looptime(False)
+
+PATH = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/work/pods/%2A/duty_cycle_current?labelSelector=app%3Dserve"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics-settings.md"
+SERVICE = {"name": "gpuscaler-metrics", "namespace": "default"}
+
+
+@dataclass
+class World:
+    """An API server that also reviews and has APIServices, a Prometheus, and authorities."""
+
+    folder: Path
+    api: ApiServer = field(default_factory=lambda: ApiServer(time.time))
+    prometheus: PrometheusDouble = field(default_factory=PrometheusDouble)
+    proxies: Authority = field(default_factory=lambda: Authority("front-proxy", now=time.time()))
+    bundles: dict[str, str] = field(default_factory=dict)
+    allowed: bool = True
+
+    @property
+    def client(self) -> Client:
+        return Client(MemoryTransport(self.api))
+
+    async def prepare(self) -> None:
+        data = {
+            "requestheader-client-ca-file": self.proxies.certificate.decode(),
+            "requestheader-allowed-names": '["front-proxy-client"]',
+            "requestheader-username-headers": '["X-Remote-User"]',
+            "requestheader-group-headers": '["X-Remote-Group"]',
+            "requestheader-extra-headers-prefix": '["X-Remote-Extra-"]',
+        }
+        told = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data}
+        for namespace in ("work",):
+            body = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+            await self.client.create(NAMESPACES, body)
+        await self.client.create(CONFIG_MAPS, told, namespace=NAMESPACE)
+        for name in ("serve-a", "serve-b"):
+            spec = {"containers": [{"name": "main", "image": "x"}]}
+            metadata = {"name": name, "labels": {"app": "serve"}}
+            await self.client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}, namespace="work")
+
+    async def plane(self, request: web.Request) -> web.StreamResponse:
+        """What an API server answers."""
+        path, body = request.path, await request.read()
+        if path.endswith("subjectaccessreviews"):
+            return web.json_response({"status": {"allowed": self.allowed}}, status=201)
+        if "/apiservices/" in path:
+            name = path.rpartition("/")[2]
+            if request.method == "PATCH":
+                self.bundles[name] = msgspec.json.decode(body)["spec"]["caBundle"]
+            spec = {"service": SERVICE, "caBundle": self.bundles.get(name, "")}
+            return web.json_response({"metadata": {"resourceVersion": "1"}, "spec": spec})
+        headers = {name.lower(): value for name, value in request.headers.items()}
+        async with self.api.handle(Request(request.method, request.rel_url.raw_path, dict(request.query), headers, body)) as answer:
+            response = web.StreamResponse(status=answer.status, headers={"Content-Type": "application/json"})
+            await response.prepare(request)
+            async for piece in answer.pieces:
+                await response.write(piece)
+            return response
+
+    async def asked(self, request: web.Request) -> web.Response:
+        """What a Prometheus answers."""
+        form = {**request.query, **await request.post()}
+        double = self.prometheus
+        try:
+            if request.path == "/api/v1/query":
+                samples = await double.query(str(form["query"]))
+                result = [{"metric": one.metric, "value": one.value} for one in samples]
+                return web.json_response({"status": "success", "data": {"resultType": "vector", "result": result}})
+            match = {"match": str(form["match[]"]), "start": 0.0, "end": 300.0}
+            found = await (double.label_names if request.path.endswith("labels") else double.metric_names)(**match)  # type: ignore[arg-type]
+        except PrometheusAway as error:
+            return web.json_response({"status": "error", "error": str(error)}, status=503)
+        return web.json_response({"status": "success", "data": found})
+
+
+@asynccontextmanager
+async def listening(handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> AsyncIterator[str]:
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handler)
+    runner = web.AppRunner(app, shutdown_timeout=0.1, handler_cancellation=True)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    finally:
+        await runner.cleanup()
+
+
+@dataclass
+class Running:
+    world: World
+    service: MetricsService
+    url: str
+    rules: Path
+
+    async def get(self, path: str) -> tuple[int, Any]:
+        """As the aggregator asks: it trusts what stands in caBundle, and speaks for the autoscaler."""
+        bundle = self.world.bundles.get("v1beta2.custom.metrics.k8s.io", "")
+        context = ssl.create_default_context(cadata=b64decode(bundle).decode() or None)
+        context.load_cert_chain(*self.world.proxies.issue("front-proxy-client").write(self.world.folder, "proxy"))
+        name = f"{SERVICE['name']}.{SERVICE['namespace']}.svc"
+        headers = {"X-Remote-User": "system:serviceaccount:kube-system:horizontal-pod-autoscaler"}
+        async with (
+            aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, force_close=True)) as session,
+            session.get(URL(self.url + path, encoded=True), headers=headers, server_hostname=name) as answer,
+        ):
+            body = await answer.read()
+        return answer.status, msgspec.json.decode(body) if body.startswith(b"{") else body.decode()
+
+    async def until(self, path: str, wanted: Callable[[int, Any], bool]) -> Any:
+        """Ask until the answer is what is wanted."""
+        said: Any = None
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    said = await self.get(path)
+                except aiohttp.ClientError as error:
+                    said = (0, str(error))
+                if wanted(*said):
+                    return said[1]
+                await asyncio.sleep(0.05)
+
+
+@asynccontextmanager
+async def running(folder: Path, *, fault: Fault | None = None, **more: Any) -> AsyncIterator[Running]:
+    """``fault`` is there when it begins."""
+    world = World(folder)
+    await world.prepare()
+    if fault is not None:
+        world.api.faults.add(fault)
+    rules = folder / "rules.yaml"
+    rules.write_text(RULES.replace("NAME", "duty_cycle_current"))
+    port: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    async with listening(world.plane) as plane, listening(world.asked) as prometheus:
+        access = Access(server=plane, source="test")
+        more.setdefault("settings", MetricsSettings(period=0.2, timeout=2.0))
+        options = Options(
+            prometheus_urls=() if more.get("source") == "exporters" else (prometheus,),
+            rules=rules,
+            relist=0.2,
+            max_age=60.0,
+            trust=TrustFlags(),
+            address="127.0.0.1",
+            port=0,
+            **more,
+        )
+        service = MetricsService(
+            options=options,
+            accesses=Accesses(access, access, access),
+            rules=RulesFile(rules),
+            environ={},
+            clocks=Clocks(time.monotonic, time.time),
+            random=Random(1),
+            listening=port.set_result,
+        )
+        task = asyncio.create_task(service.run())
+        try:
+            yield Running(world, service, f"https://127.0.0.1:{await port}", rules)
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+RULES = """
+rules:
+- seriesQuery: '{__name__="nvidia_gpu_duty_cycle"}'
+  resources: {overrides: {pod_name: {resource: pod}, namespace_name: {resource: namespace}}}
+  name: {matches: .*, as: NAME}
+  metricsQuery: avg(<<.Series>>{<<.LabelMatchers>>}) by (<<.GroupBy>>)
+"""
+
+
+def values(found: Any) -> dict[str, str]:
+    return {one["describedObject"]["name"]: one["value"] for one in found["items"]}
+
+
+async def test_the_aggregator_reads_values_of_pods_with_a_certificate_that_it_was_told_to_trust(tmp_path: Path) -> None:
+    async with running(tmp_path) as made:
+        made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
+        made.world.prometheus.put("nvidia_gpu_duty_cycle", 60.5, pod_name="serve-b", namespace_name="work")
+        made.world.prometheus.put("nvidia_gpu_duty_cycle", 99.0, pod_name="other", namespace_name="work")
+        await made.until(PATH, lambda status, found: status == 200 and values(found) == {"serve-a": "40", "serve-b": "60500m"})
+        assert set(made.world.bundles) == {
+            "v1beta1.custom.metrics.k8s.io",
+            "v1beta2.custom.metrics.k8s.io",
+            "v1beta1.external.metrics.k8s.io",
+        }
+        assert (await made.get("/readyz"))[1] == "ok"
+        figures = (await made.get("/metrics"))[1]
+        assert 'gpuscaler_metrics_requests_total{code="200",group="custom.metrics.k8s.io"} ' in figures
+        served = {name.removesuffix("_total") for name in re.findall(r"^# TYPE (gpuscaler_metrics_\w+)", figures, re.MULTILINE)}
+        created = {name for name in served if name.endswith("_created")}
+        assert served - created == set(re.findall(r"^\| `(gpuscaler_metrics_\w+)`", PAGE.read_text(), re.MULTILINE))
+
+
+async def test_prometheus_away_is_an_error_that_says_so_and_over_when_it_is_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.sources.outages.LOOK", 0.1)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path) as made:
+            made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
+            await made.until(PATH, lambda status, _: status == 200)
+            made.world.prometheus.error = PrometheusAway("down for repairs")
+            away = await made.until(PATH, lambda status, _: status != 200)
+            assert away["message"].startswith("Internal error occurred: unable to fetch metrics: ")
+            assert "down for repairs" in away["message"]
+            await made.until(PATH, lambda *_: "Prometheus does not answer" in [one["event"] for one in logs])
+            made.world.prometheus.error = None
+            await made.until(PATH, lambda status, _: status == 200)
+            await made.until(PATH, lambda *_: "Prometheus answers again" in [one["event"] for one in logs])
+    told = [one for one in logs if one["event"].startswith("Prometheus")]
+    assert [one["event"] for one in told] == ["Prometheus does not answer", "Prometheus answers again"]
+    assert "down for repairs" in told[0]["problem"]
+
+
+async def test_an_exporter_that_does_not_answer_is_said_once_where_there_is_no_prometheus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.sources.outages.LOOK", 0.05)
+    # Nothing listens at port 1.
+    scraping = Scraping(namespace="default", selector=EXPORTERS, port=1, interval=0.05)
+    settings = MetricsSettings(period=0.2, exporters=scraping)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, source="exporters", settings=settings) as made, asyncio.timeout(60):
+            lone = exporter("e", "127.0.0.1")
+            made.world.api.load([{**lone, "metadata": {**lone["metadata"], "namespace": "default"}}])
+            while not any("exporter" in one["event"] for one in logs):  # noqa: ASYNC110  # it is other tasks that change it
+                await asyncio.sleep(0.05)
+            # Many rounds and looks later it has not been said again.
+            await asyncio.sleep(0.5)
+    found = [one for one in logs if "exporter" in one["event"]]
+    assert [one["event"] for one in found] == ["exporters do not answer"]
+    assert found[0]["problem"].startswith("1 of 1 do not answer, the first: http://127.0.0.1:1/metrics: ")
+
+
+async def test_an_expired_certificate_for_another_service_is_said_at_start(tmp_path: Path) -> None:
+    pair = Authority("theirs", now=time.time() - 400 * 86_400).issue("server", hosts=("gpuscaler-metrics.monitoring.svc",))
+    certificate, key = pair.write(tmp_path, "theirs")
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, certificate=certificate, key=key), asyncio.timeout(60):
+            while not (found := [one["problem"] for one in logs if one["event"] == "to be mended" and one["about"] == "certificate"]):  # noqa: ASYNC110
+                await asyncio.sleep(0.05)
+    assert f"{certificate}: it expired on " in found[0]
+    assert "saw it for gpuscaler-metrics.monitoring.svc, expected gpuscaler-metrics.default.svc" in found[0]
+
+
+async def test_rules_that_change_are_served_and_who_may_not_read_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpuscaler.metrics.command.rules.LOOK_SECONDS", 0.1)
+    async with running(tmp_path) as made:
+        made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
+        await made.until(PATH, lambda status, _: status == 200)
+        made.rules.write_text(RULES.replace("NAME", "gpu_load"))
+        found = await made.until(PATH.replace("duty_cycle_current", "gpu_load"), lambda status, _: status == 200)
+        assert values(found) == {"serve-a": "40"}
+        gone = await made.until(PATH, lambda status, _: status == 404)
+        assert gone["message"] == "the server could not find the metric duty_cycle_current for pods"
+        made.world.allowed = False
+        status, refused = await made.get("/openapi/v2")
+        assert (status, refused["reason"]) == (403, "Forbidden")
+
+
+@pytest.mark.parametrize(
+    ("said", "path"),
+    [
+        ('cannot list resource "pods"', r"/api/v1/pods\?"),
+        ('cannot get resource "configmaps"', r"/configmaps"),
+    ],
+)
+async def test_a_right_to_read_that_is_missing_is_logged_and_all_is_well_once_it_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, path: str
+) -> None:
+    monkeypatch.setattr("gpuscaler.serving.health.LOOK", 0.1)
+    with structlog.testing.capture_logs() as logs:
+        async with running(tmp_path, fault=Fault("GET", path, refusal=Failure(403, "Forbidden", said))) as made:
+            made.world.prometheus.put("nvidia_gpu_duty_cycle", 40.0, pod_name="serve-a", namespace_name="work")
+            await made.until("/readyz", lambda _status, _found: any(said in str(one.get("problem")) for one in logs))
+            made.world.api.faults.clear()
+            await made.until(PATH, lambda status, _: status == 200)

@@ -1,0 +1,115 @@
+"""What an operator hears of the certificate and of rights that are too wide."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+from tests.metrics.api.scene import HPA, Reviewing
+
+from gpuscaler.kube.client import Client
+from gpuscaler.metrics.api.paths import VERSIONS
+from gpuscaler.metrics.command.certificates import mistakes
+from gpuscaler.metrics.command.upkeep import Upkeep
+from gpuscaler.serving.authorities import VALID, Authority
+from gpuscaler.serving.tls import LiveTls
+
+NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
+DAY = 86_400.0
+HOST = "metrics.gpu.svc"
+EXPECTED = f"expected {HOST}, by which the API server asks; reissue it for that name"
+
+
+def issued(*hosts: str, at: float = NOW) -> bytes:
+    return Authority("test", now=at).issue("server", hosts=hosts).certificate
+
+
+def nameless() -> bytes:
+    """As they were made long ago: the name is the subject's, and listed nowhere."""
+    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
+    begin = datetime.fromtimestamp(NOW, UTC)
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
+    return builder.not_valid_before(begin).not_valid_after(begin + VALID).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+
+
+@pytest.mark.parametrize(
+    ("pem", "now", "said"),
+    [
+        (issued(HOST), NOW, ()),
+        (issued("other", "*.gpu.svc"), NOW, ()),
+        (issued("METRICS.gpu.svc."), NOW, ()),
+        (issued(HOST), NOW + 366 * DAY, ("it expired on 2026-12-31 23:00 UTC: the API server does not believe it any more; renew it",)),
+        (issued(HOST), NOW + 360 * DAY, ("it ends on 2026-12-31 23:00 UTC, in 4 days; renew it",)),
+        (issued(HOST), NOW - DAY, ("it is valid from 2025-12-31 23:00 UTC on, which is still to come; see the clocks, or reissue it",)),
+        (
+            issued("metrics.monitoring.svc", "*.svc", "*.metrics.gpu.svc", "127.0.0.1"),
+            None,
+            (f"saw it for metrics.monitoring.svc, *.svc, *.metrics.gpu.svc, {EXPECTED}",),
+        ),
+        (
+            nameless(),
+            NOW,
+            (f"saw it for no name (a common name does not count), {EXPECTED}",),
+        ),
+        (b"nothing", NOW, ("saw no certificate, expected one as PEM",)),
+    ],
+)
+def test_a_certificate_that_the_api_server_will_not_believe_is_said(pem: bytes, now: float | None, said: tuple[str, ...]) -> None:
+    assert mistakes(pem, host=HOST, now=now) == said
+
+
+def served(folder: Path, *hosts: str) -> LiveTls:
+    Authority("test", now=NOW).issue("server", hosts=hosts).write(folder, "server")
+    return LiveTls(folder / "server.crt", folder / "server.key")
+
+
+def looking(tls: LiveTls, reviewing: Reviewing, clock: list[float], *, own: bool = True) -> Upkeep:
+    client = Client(reviewing)
+    return Upkeep(tls, HOST, client if own else None, client, tuple(VERSIONS), lambda: clock[0])
+
+
+async def test_a_certificate_that_ends_is_logged_once_and_again_when_it_was_renewed(tmp_path: Path) -> None:
+    tls, clock = served(tmp_path, HOST), [NOW]
+    upkeep = looking(tls, Reviewing(allows=lambda _: False), clock)
+    with structlog.testing.capture_logs() as logs:
+        for days in (0, 366, 366, 366):
+            clock[0] = NOW + days * DAY
+            await upkeep.look()
+        assert [(one["event"], one["about"]) for one in logs] == [("to be mended", "certificate")]
+        assert logs[0]["problem"].startswith(f"{tmp_path}/server.crt: it expired on 2026-12-31")
+        tls.certificate.write_bytes(issued(HOST, at=clock[0]))
+        await upkeep.look()
+    assert [one["event"] for one in logs] == ["to be mended", "mended"]
+
+
+async def test_rights_that_nobody_needs_are_named_and_what_cannot_be_asked_stays_as_it_was(tmp_path: Path) -> None:
+    def wide(spec: dict[str, Any]) -> bool:
+        asked = spec["resourceAttributes"]
+        return bool(asked["verb"] == "*" and (spec.get("user") == HPA) == (asked["group"] == "custom.metrics.k8s.io"))
+
+    reviewing = Reviewing(allows=wide)
+    upkeep = looking(served(tmp_path, HOST), reviewing, [NOW])
+    await upkeep.look()
+    expected = {"own rights", "rights of autoscalers to custom.metrics.k8s.io"}
+    assert upkeep.findings.keys() == expected
+    assert "may do everything in the cluster" in upkeep.findings["own rights"]
+    reviewing.away = True
+    await upkeep.look()
+    assert upkeep.findings.keys() == expected
+    reviewing.away, reviewing.allows = False, lambda _: False
+    await upkeep.look()
+    assert upkeep.findings == {}
+
+
+async def test_a_persons_own_rights_are_his_affair(tmp_path: Path) -> None:
+    reviewing = Reviewing(allows=lambda spec: "user" not in spec)
+    upkeep = looking(served(tmp_path, HOST), reviewing, [NOW], own=False)
+    await upkeep.look()
+    assert upkeep.findings == {}
+    assert all(spec["user"] == HPA for spec in reviewing.specs)

@@ -1,0 +1,137 @@
+"""Which metrics there are: what is asked for that, and what happens where a part of it cannot be had."""
+
+import asyncio
+
+import pytest
+from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
+
+from gpuscaler.metrics.rules.reading import read
+from gpuscaler.metrics.sources.discovering import Discoverer, Looks, of_name
+from gpuscaler.metrics.sources.prometheus import PrometheusAway, QueryRefused
+
+RULES = """
+rules:
+- seriesQuery: '{__name__=~"^gpu_.*",pod!=""}'
+  seriesFilters: [{isNot: _total$}]
+  resources: {template: <<.Resource>>}
+- seriesQuery: 'http_requests{pod!=""}'
+  resources: {template: <<.Resource>>}
+externalRules:
+- seriesQuery: 'queue_length'
+"""
+
+
+class Picky(PrometheusDouble):
+    """Refuses questions that have ``refused`` in them."""
+
+    refused = ""
+
+    async def series(self, match: str, *, start: float, end: float) -> list[dict[str, str]]:
+        if self.refused and self.refused in match:
+            raise QueryRefused("too many series")
+        return await super().series(match, start=start, end=end)
+
+
+def filled() -> Picky:
+    double = Picky()
+    for number in range(50):
+        for name in ("gpu_duty", "gpu_errors_total", "http_requests"):
+            double.put(name, 1, pod=f"p{number}", namespace="ml")
+    double.put("queue_length", 1, queue="a")
+    return double
+
+
+def discoverer(double: PrometheusDouble, **looks: float) -> Discoverer:
+    return Discoverer(double, read(RULES), wall=lambda: EPOCH + asyncio.get_running_loop().time(), looks=Looks(**looks))
+
+
+def names(found: Discoverer) -> set[str]:
+    return {metric for resource, metric in found.found.custom if resource == "pods"} | set(found.found.external)
+
+
+async def test_metrics_are_found_by_names_of_series_and_labels_alone() -> None:
+    double = filled()
+    found = discoverer(double)
+    await found.look()
+    assert found.looked
+    assert names(found) == {"gpu_duty", "http_requests", "queue_length"}
+    assert {resource for resource, _ in found.found.custom} == {"pods", "namespaces"}
+    # What no rule takes is not asked about any further.
+    assert not any("gpu_errors_total" in asked for asked in double.looked_for)
+    assert len(double.looked_for) == 6
+
+
+async def test_one_question_that_fails_takes_nothing_from_the_others_and_keeps_what_it_brought() -> None:
+    double = filled()
+    found = discoverer(double)
+    await found.look()
+    double.refused = "http_requests"
+    double.put("gpu_memory", 1, pod="p", namespace="ml")
+    await found.look()
+    assert names(found) == {"gpu_duty", "gpu_memory", "http_requests", "queue_length"}
+    (trouble,) = found.troubles.values()
+    assert "http_requests" in trouble
+    assert "too many series" in trouble
+    assert found.failures == 1
+    double.refused = ""
+    await found.look()
+    assert not found.troubles
+
+
+async def test_a_question_that_fails_from_the_beginning_takes_nothing_from_the_others() -> None:
+    double = filled()
+    double.refused = "gpu_"
+    found = discoverer(double)
+    await found.look()
+    assert found.looked
+    assert names(found) == {"http_requests", "queue_length"}
+
+
+async def test_without_prometheus_nothing_is_known_and_it_is_not_ready() -> None:
+    double = filled()
+    double.error = PrometheusAway("no")
+    found = discoverer(double)
+    await found.look()
+    assert not found.looked
+    assert len(found.troubles) == 3
+
+
+async def test_a_series_that_is_gone_for_long_is_no_metric_any_more() -> None:
+    double = filled()
+    found = discoverer(double, interval=60, max_age=600)
+    running = asyncio.create_task(found.run())
+    for _ in range(20):
+        await asyncio.sleep(60)
+        double.put("queue_length", 1, queue="a")
+    running.cancel()
+    assert names(found) == {"queue_length"}
+    assert len(found.found.silent) == 2
+
+
+async def test_what_failed_is_asked_for_again_soon() -> None:
+    double = filled()
+    double.error = PrometheusAway("no")
+    found = discoverer(double, interval=600, max_age=600)
+    running = asyncio.create_task(found.run())
+    await asyncio.sleep(25)
+    assert not found.looked
+    double.error = None
+    double.touch()
+    await asyncio.sleep(15)
+    running.cancel()
+    assert names(found) == {"gpu_duty", "http_requests", "queue_length"}
+
+
+@pytest.mark.parametrize(
+    ("query", "narrowed"),
+    [
+        ('{__name__=~"^a.*",pod!=""}', '{__name__="a",__name__=~"^a.*",pod!=""}'),
+        ('{pod!=""}', '{__name__="a",pod!=""}'),
+        ('a{pod!=""}', 'a{pod!=""}'),
+        (" a ", "a"),
+        ('b{pod!=""}', None),
+        ("rate(a[5m])", None),
+    ],
+)
+def test_a_query_is_narrowed_to_one_name(query: str, narrowed: str | None) -> None:
+    assert of_name(query, "a") == narrowed

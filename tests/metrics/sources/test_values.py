@@ -1,0 +1,36 @@
+"""Numbers as quantities: as prometheus-adapter writes them, and never nonsense."""
+
+import math
+
+import pytest
+
+from gpuscaler.metrics.sources.values import quantity
+from gpuscaler.model.quantities import parse
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (-0.0, "0"),
+        (10.0, "10"),
+        (0.5, "500m"),
+        (10.5, "10500m"),
+        (20000.0, "20k"),
+        (1e6, "1M"),
+        (17179869184.0, "17179869184"),
+        (0.0009, "0"),
+        (-0.0009, "0"),
+        (1.0009, "1"),
+        (-2.5, "-2500m"),
+        (9.2e15, "9200T"),
+    ],
+)
+def test_a_number_is_the_quantity_that_prometheus_adapter_writes(value: float, text: str) -> None:
+    assert quantity(value) == text
+    assert abs(parse(text) - value) <= 0.001
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 9.3e15, -9.3e15, 1e300, 1.7e308])
+def test_what_the_autoscaler_would_read_as_nonsense_is_no_quantity(value: float) -> None:
+    assert quantity(value) is None
