@@ -11,7 +11,7 @@ from tests.embedded.aws.recorded_nodes import KOPS_NODE, MANAGED
 
 from gpuscaler.catalogue import types
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.decoding.streaming import read_items
+from gpuscaler.model.decoding.text.streaming import read_items
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import runs_on

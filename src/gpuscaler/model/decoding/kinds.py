@@ -6,10 +6,11 @@ from typing import Any, NamedTuple
 import msgspec
 
 from gpuscaler.model.cluster import Item
-from gpuscaler.model.decoding import devices, gangs, storage, workloads
+from gpuscaler.model.decoding import devices, gangs, workloads
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.nodes import WireNode, read_node
 from gpuscaler.model.decoding.pods import WirePod, read_pod
+from gpuscaler.model.decoding.storage import storage
 
 
 class Reader(NamedTuple):

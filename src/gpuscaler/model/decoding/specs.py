@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.selecting import WireLabelSelector, WireNodeSelector, WireNodeTerm, WireToleration, label_selector
-from gpuscaler.model.decoding.volumes import Volume, relevant, volume_uses
+from gpuscaler.model.decoding.storage.volumes import Volume, relevant, volume_uses
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import HostPort, PodAffinityTerm, PodSpec, SpreadConstraint
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements, pod_requests

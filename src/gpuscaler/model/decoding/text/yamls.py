@@ -11,8 +11,8 @@ from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.decoding.jsons import DEEPEST
 from gpuscaler.model.decoding.objects import decode_object
+from gpuscaler.model.decoding.text.jsons import DEEPEST
 
 #: Aliases may not blow a document up beyond this many values.
 MOST_VALUES = 5_000_000

@@ -7,7 +7,7 @@ from msgspec import field
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.pods import controller
 from gpuscaler.model.decoding.selecting import WireLabelSelector, WireNodeSelector, label_selector
-from gpuscaler.model.decoding.volumes import InTreeSources
+from gpuscaler.model.decoding.storage.volumes import InTreeSources
 from gpuscaler.model.quantities import QuantityError, parse, shortened, whole
 from gpuscaler.model.selectors import NodeSelectorTerm, Requirement
 from gpuscaler.model.storage import (

@@ -10,9 +10,9 @@ from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
-from gpuscaler.model.decoding.jsons import JsonItems
-from gpuscaler.model.decoding.windows import Window
-from gpuscaler.model.decoding.yamls import yaml_items
+from gpuscaler.model.decoding.text.jsons import JsonItems
+from gpuscaler.model.decoding.text.windows import Window
+from gpuscaler.model.decoding.text.yamls import yaml_items
 
 _BOM = b"\xef\xbb\xbf"
 

@@ -11,7 +11,7 @@ from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.kinds import Reader, reader_of
 from gpuscaler.model.decoding.objects import Data, Decoded, decode_with, find_reader
-from gpuscaler.model.decoding.windows import Window
+from gpuscaler.model.decoding.text.windows import Window
 
 #: Keys at which a large object is known not to be a List.
 _OF_OBJECTS = (b'"spec"', b'"status"', b'"data"', b'"binaryData"', b'"stringData"')

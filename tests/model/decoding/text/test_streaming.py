@@ -17,7 +17,7 @@ from tests.soaking import examples
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.decoding import InputError, Interner, read_items
-from gpuscaler.model.decoding.windows import CHUNK, Window
+from gpuscaler.model.decoding.text.windows import CHUNK, Window
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import PodGroup
 
