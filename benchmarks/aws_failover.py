@@ -13,8 +13,8 @@ from msgspec import Struct
 from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import in_virtual_time
-from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.faults import Fault
 
 DRY = (1, 2, 3, 6, 12, 24)
 PEERS = (

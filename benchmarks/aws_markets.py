@@ -11,9 +11,9 @@ from benchmarks.aws_failover import ANSWER_SECONDS, LAUNCH_SECONDS, TYPES
 from benchmarks.aws_world import BOOT, REGION, aws_world
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import in_virtual_time
-from gpuscaler.embedded.aws.api.control import Limit, set_capacity
-from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
+from gpuscaler.embedded.aws.serving.faults import Fault
 
 MARKETS = 12
 WAYS = ("launch-instances", "desired-capacity")

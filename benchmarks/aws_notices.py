@@ -16,9 +16,9 @@ from benchmarks.aws_world import BOOT, REGION, AwsWorld, aws_world
 from benchmarks.figures import Figure
 from benchmarks.live_scenes import in_virtual_time
 from gpuscaler.clouds.aws.machines.inbox import Counts
-from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.ec2.instances import private_name
+from gpuscaler.embedded.aws.serving.faults import Fault
 
 MESSAGES, MALFORMED, FOREIGN = 10_000, 100, 500
 #: Machines that are reclaimed, and others that nothing is said of. Each of the first has so many messages.

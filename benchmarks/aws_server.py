@@ -11,10 +11,10 @@ from typing import Any
 import boto3
 
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.faults import Fault
-from gpuscaler.embedded.aws.api.memory import attach
-from gpuscaler.embedded.aws.api.server import serve
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.faults import Fault
+from gpuscaler.embedded.aws.serving.memory import attach
+from gpuscaler.embedded.aws.serving.server import serve
 
 TYPES = ("g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g5.8xlarge", "g4dn.xlarge", "g4dn.2xlarge")
 TAGS = {

@@ -22,14 +22,14 @@ from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.control import Limit, set_capacity
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.memory import LoopExecutor, Session
-from gpuscaler.embedded.aws.api.models import Models
-from gpuscaler.embedded.aws.api.reading import Request
-from gpuscaler.embedded.aws.api.writing import Answer
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
+from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.memory import LoopExecutor, Session
+from gpuscaler.embedded.aws.wire.models import Models
+from gpuscaler.embedded.aws.wire.reading import Request
+from gpuscaler.embedded.aws.wire.writing import Answer
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.serving.cluster import EmbeddedCluster

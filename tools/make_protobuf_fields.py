@@ -1,4 +1,4 @@
-"""Makes ``src/gpuscaler/embedded/apiserver/patch/protobuf_fields.json`` from the .proto files of Kubernetes' Go modules.
+"""Makes ``src/gpuscaler/embedded/apiserver/wire/protobuf_fields.json`` from the .proto files of Kubernetes' Go modules.
 
 Run from the project's root, with Go on PATH and the modules in its cache: ``python tools/make_protobuf_fields.py v0.35.4``.
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpuscaler.embedded.apiserver.kinds import KINDS
 
-OUT = Path("src/gpuscaler/embedded/apiserver/patch/protobuf_fields.json")
+OUT = Path("src/gpuscaler/embedded/apiserver/wire/protobuf_fields.json")
 MODULES = {
     "k8s.io/api": (
         "core/v1", "apps/v1", "batch/v1", "policy/v1", "autoscaling/v1", "autoscaling/v2", "coordination/v1", "storage/v1",

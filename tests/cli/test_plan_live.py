@@ -12,8 +12,8 @@ from tests.cli.test_plan import POOLS, machines, node, pod
 
 from gpuscaler.cli import main
 from gpuscaler.control.loop.store import MemoryStore
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.client import Client
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger

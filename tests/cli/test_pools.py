@@ -20,10 +20,10 @@ from tests.cli.test_plan import node, pod
 from gpuscaler.cli import main
 from gpuscaler.cli.pools import pools
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.faults import denied
-from gpuscaler.embedded.aws.api.server import serve
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.faults import denied
+from gpuscaler.embedded.aws.serving.server import serve
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 READ_ONCE = cache(import_module("botocore.loaders").create_loader)

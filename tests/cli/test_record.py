@@ -17,8 +17,8 @@ from tests.cli.test_plan import POOLS, node, pod
 from tests.patience import PATIENCE
 
 from gpuscaler.cli import main
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import PODS
 from gpuscaler.simulation.traces.traces import read_trace

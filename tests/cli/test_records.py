@@ -32,8 +32,8 @@ from gpuscaler.control.records.history.history import FILE, Made, open_history
 from gpuscaler.control.records.history.packing import packed
 from gpuscaler.control.records.status.reporting import body_of, status_in
 from gpuscaler.control.records.status.status import Process, Status
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.portforward import PodPort

@@ -13,8 +13,8 @@ from tests.control.world import pod
 from tests.patience import PATIENCE
 
 from gpuscaler.cli import main
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import LEASES, PODS
 

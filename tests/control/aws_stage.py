@@ -21,15 +21,15 @@ from gpuscaler.control.records import service
 from gpuscaler.control.records.status.reporting import NAME, status_in
 from gpuscaler.control.records.status.status import Status
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.control import Interruption, Limit, set_capacity
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.faults import Fault
-from gpuscaler.embedded.aws.api.memory import LoopExecutor
 from gpuscaler.embedded.aws.autoscaling.scaling import reclaim
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.eks.managed import NodeGroups
 from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
+from gpuscaler.embedded.aws.serving.control import Interruption, Limit, set_capacity
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.faults import Fault
+from gpuscaler.embedded.aws.serving.memory import LoopExecutor
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.serving.cluster import EmbeddedCluster

@@ -21,7 +21,7 @@ from tests.virtual_time import VirtualTimeLoop
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Notice, Order
 from gpuscaler.control.loop.store import KEY
 from gpuscaler.embedded.apiserver import faults
-from gpuscaler.embedded.apiserver.failures import Failure
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.serving.cluster import Conditions
 from gpuscaler.kube.errors import AlreadyExists, Conflict, NotFound, ServerError, TooManyRequests, Unreachable
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS

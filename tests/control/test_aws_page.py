@@ -13,7 +13,7 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.docs.test_examples import blocks
 
 from gpuscaler.clouds.aws.templates.user_data import kubelet_of
-from gpuscaler.embedded.aws.api.faults import Fault
+from gpuscaler.embedded.aws.serving.faults import Fault
 from gpuscaler.model.taints import Taint
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")

@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from tests.control.world import ONE_GPU_MACHINES, World, pod, world
 
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import NAMESPACES, PODS, PRIORITY_CLASSES
 from gpuscaler.model.well_known import CLOSING_TAINTS
 from gpuscaler.simulation.cloud.delays import Delay, Delays

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.embedded.aws.api import endpoint
 from gpuscaler.embedded.aws.autoscaling import capacity
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving import endpoint
 from gpuscaler.kube.resources import EVENTS
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")

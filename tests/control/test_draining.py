@@ -11,8 +11,8 @@ from tests.control.test_replacing import BOTH
 from tests.control.world import BEGAN, Deaths, World, world
 
 from gpuscaler.clouds.protocol import THROTTLED, Refusal
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
 from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
 from gpuscaler.model.pools import Policy

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from tests.control.aws_stage import Stage, aws_stage
 
-from gpuscaler.embedded.aws.api.reading import Request
+from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.kube.resources import NODES
 
 GPU = "nvidia.com/gpu"

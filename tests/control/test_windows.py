@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from tests.control.world import ONE_GPU_MACHINES, Deaths, World, pod, world
 
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes import scheduling
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS, PODS

@@ -14,7 +14,7 @@ import pytest
 from aiohttp import web
 from tests.embedded.asking import TABLE, Asker, asker
 
-from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
+from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.serving.authorities import Authority
 
@@ -31,7 +31,7 @@ NEWER = {"accept": "application/json;g=apidiscovery.k8s.io;v=v2;as=APIGroupDisco
 @pytest.fixture(autouse=True)
 def _often(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("RARELY", "SOON"):
-        monkeypatch.setattr(f"gpuscaler.embedded.aggregation.aggregator.{name}", 0.1)
+        monkeypatch.setattr(f"gpuscaler.embedded.apiserver.aggregation.aggregator.{name}", 0.1)
 
 
 def now() -> float:

@@ -337,7 +337,7 @@ MUTANTS = (
     ),
     Mutant(
         case=20,
-        path="control/records/status/findings.py",
+        path="control/records/findings.py",
         old="            if 0 < shown.get(device, 0) < most:\n",
         new="            if shown.get(device, 0) > most:\n",
         removes="nobody is told of a node with fewer devices than it was sold with",
@@ -547,7 +547,7 @@ MUTANTS = (
     ),
     Mutant(
         case=71,
-        path="control/records/status/findings.py",
+        path="control/records/findings.py",
         old="        if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:\n",
         new="        if node.created:\n",
         removes="a node that nothing here opens is not named",

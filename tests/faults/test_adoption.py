@@ -16,8 +16,8 @@ from tests.lifecycle.registration.test_unregistered import KIND, looked, noticed
 from tests.planning.building import NOW
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes import machines
 from gpuscaler.kube.resources import DEPLOYMENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.lifecycle.memory import Memory

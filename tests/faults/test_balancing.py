@@ -7,8 +7,8 @@ import pytest
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK, pod
 
-from gpuscaler.embedded.aws.api.faults import denied, throttled
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.faults import denied, throttled
 from gpuscaler.kube.resources import PODS
 
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]

@@ -14,8 +14,8 @@ from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod
 from tests.faults.guarding import BUSY_STRANGER, Watch
 from tests.faults.kit import all_bound, bought, faulty, recorded, status
 
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import NODES, PODS, PRIORITY_CLASSES
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.holds import Hold

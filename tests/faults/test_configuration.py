@@ -7,7 +7,7 @@ import pytest
 from tests.control.aws_stage import Stage, aws_stage
 
 from gpuscaler.clouds.aws.api import causes
-from gpuscaler.embedded.aws.ec2.hardware import Trouble
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.kube.resources import EVENTS
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused

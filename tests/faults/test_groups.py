@@ -10,8 +10,8 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK
 from tests.faults.test_zones import group
 
-from gpuscaler.embedded.aws.api.faults import Fault
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.faults import Fault
 from gpuscaler.simulation.cloud.delays import Delay
 
 

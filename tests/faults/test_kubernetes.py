@@ -13,8 +13,8 @@ from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, market
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
 from gpuscaler.control.loop.controller import FRESH_PICTURE, Pace
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Answer, Request
 

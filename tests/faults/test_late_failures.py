@@ -8,7 +8,7 @@ from tests.control.aws_stage import Stage, aws_stage
 from tests.control.world import QUICK
 
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.ec2.hardware import Trouble
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
 
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 

@@ -10,8 +10,8 @@ from tests.faults.test_zones import group
 from tests.planning.building import planned, pod, spec
 from tests.planning.scale_down import kit
 
-from gpuscaler.embedded.aws.api.faults import Fault, outage
-from gpuscaler.embedded.aws.ec2 import instance_types
+from gpuscaler.embedded.aws.hardware import instance_types
+from gpuscaler.embedded.aws.serving.faults import Fault, outage
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import BY_SIZE, Limits, Offering, Policy
 from gpuscaler.planning.planner import plan

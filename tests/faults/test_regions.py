@@ -10,7 +10,7 @@ from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
-from gpuscaler.embedded.aws.ec2 import instance_types
+from gpuscaler.embedded.aws.hardware import instance_types
 
 EVERYWHERE = instance_types.in_region
 

@@ -12,8 +12,8 @@ from tests.control.world import World, pod
 from tests.faults.kit import IDLE, all_bound, faulty, latest, markets, taints, watch_of
 
 from gpuscaler.control.records.status.why import why_node
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
 from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
 from gpuscaler.model.well_known import LEAVING_TAINT

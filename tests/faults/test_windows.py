@@ -6,8 +6,8 @@ from tests.control.test_windows import BIND, NODE, SHOWS, STEADY, is_closed, sho
 from tests.faults.guarding import Watch
 from tests.faults.kit import faulty, status
 
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request

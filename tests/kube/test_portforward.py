@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.credentials import Credentials, Fixed, Presented, TokenFile

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from gpuscaler.embedded.aws.nodes.beside import Beside
+    from gpuscaler.embedded.aws.serving.beside import Beside
 
 AWS_SIMULATED = "aws-simulated"
 
@@ -63,7 +63,7 @@ def beside_of(
             if told:
                 raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} too; add it", param_hint=option)
         return None
-    from gpuscaler.embedded.aws.nodes.beside import Beside
+    from gpuscaler.embedded.aws.serving.beside import Beside
 
     def ready(url: str, queues: Iterable[str]) -> None:
         click.echo(f"AWS is at {url}; it takes any key and secret. Notices of interruptions come in: {', '.join(queues)}")
@@ -100,7 +100,7 @@ def _boot(text: str | None) -> float | None:
 @contextmanager
 def usable() -> Iterator[None]:
     """Say it where botocore is not there or the series cannot be used, and end the command."""
-    from gpuscaler.embedded.aws.api.models import MissingExtraError
+    from gpuscaler.embedded.aws.wire.models import MissingExtraError
     from gpuscaler.simulation.traces.jobs import TraceError
 
     try:

@@ -15,7 +15,7 @@ from gpuscaler.cli.control_plane import REAL, check, compiled, control_plane_opt
 from gpuscaler.cli.ending import until_terminated
 
 if TYPE_CHECKING:
-    from gpuscaler.embedded.aws.nodes.beside import Beside
+    from gpuscaler.embedded.aws.serving.beside import Beside
     from gpuscaler.embedded.controlplane.alone import RealAlone
 
 #: ``2`` plain nodes, or ``g5.xlarge=2`` of a type of the catalogue.

@@ -12,10 +12,10 @@ from gpuscaler.clouds.aws.discovery.discovery import Discovery, Found
 from gpuscaler.clouds.aws.discovery.pools import FoundPool
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.memory import attach
-from gpuscaler.embedded.aws.api.models import Models
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.memory import attach
+from gpuscaler.embedded.aws.wire.models import Models
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 

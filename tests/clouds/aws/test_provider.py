@@ -9,10 +9,10 @@ from tests.clouds.aws.accounts import BEGAN, Aws
 from tests.clouds.aws.providers import Shop
 
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, THROTTLED, UNAUTHORISED, Bought, CloudError, LostAnswerError, Order, Unfilled
-from gpuscaler.embedded.aws.api.control import Limit, set_capacity
-from gpuscaler.embedded.aws.api.faults import Fault, denied, throttled
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.ec2.hardware import Trouble
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
+from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
+from gpuscaler.embedded.aws.serving.faults import Fault, denied, throttled
 
 pytestmark = pytest.mark.looptime(False)
 

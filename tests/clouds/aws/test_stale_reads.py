@@ -7,8 +7,8 @@ from tests.clouds.aws.accounts import Aws
 from tests.clouds.aws.providers import Shop
 
 from gpuscaler.clouds.protocol import Bought
-from gpuscaler.embedded.aws.api.control import Limit, set_capacity
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 
 pytestmark = pytest.mark.looptime(False)
 SPOT = {"MarketType": "spot"}

@@ -19,8 +19,8 @@ from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.control.records import service
 from gpuscaler.control.records.events.records import Records
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.serving.memory import MemoryTransport

@@ -6,9 +6,9 @@ import pytest
 from tests.embedded.asking import CONFIG_MAPS, NODES, Asker, asker, config_map, node, virtual_clock
 
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import conflict, expired
 from gpuscaler.embedded.apiserver.faults import Fault, broken, throttled, unavailable
 from gpuscaler.embedded.apiserver.kinds import NODES as NODE_KIND
+from gpuscaler.embedded.apiserver.wire.failures import conflict, expired
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.errors import Unreachable
 

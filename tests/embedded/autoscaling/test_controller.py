@@ -10,7 +10,7 @@ import pytest
 from tests.embedded.asking import TABLE, asker
 from tests.embedded.workloads.lab import Lab, lab
 
-from gpuscaler.embedded.apiserver.replies import json_reply, text_reply
+from gpuscaler.embedded.apiserver.wire.replies import json_reply, text_reply
 from gpuscaler.embedded.autoscaling.controller import RESOURCE
 from gpuscaler.kube.resources import CORE_EVENTS, DEPLOYMENTS
 from gpuscaler.kube.transport import Answer, Request

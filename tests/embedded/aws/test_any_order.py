@@ -8,9 +8,9 @@ from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import make_group, mixed
 
-from gpuscaler.embedded.aws.api.control import Limit, set_capacity
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.ec2.hardware import Trouble
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
+from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 from gpuscaler.simulation.cloud.delays import Delay, Faults
 
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]

@@ -10,8 +10,8 @@ from tests.embedded.aws.conftest import Aws, plain_client
 from tests.embedded.aws.making import TEMPLATE, code, group_of, make_group
 
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.server import serve
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.server import serve
 
 
 def test_a_group_is_described_as_it_was_made(aws: Aws) -> None:

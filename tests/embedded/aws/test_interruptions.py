@@ -9,9 +9,9 @@ from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
 
-from gpuscaler.embedded.aws.api.control import Limit, set_capacity
 from gpuscaler.embedded.aws.autoscaling import scaling as behaviour
 from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 from gpuscaler.simulation.cloud.delays import Delay, Faults
 
 RECLAIMED = Conditions(

@@ -7,7 +7,7 @@ from botocore.exceptions import ClientError
 from tests.embedded.aws.conftest import Aws
 from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed
 
-from gpuscaler.embedded.aws.ec2.hardware import Trouble
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
 
 
 def ask(scaling: Any, count: int, token: str = "one", **told: Any) -> Any:

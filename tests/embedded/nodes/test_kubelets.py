@@ -10,8 +10,8 @@ import structlog
 from tests.embedded.asking import START, virtual_clock
 from tests.embedded.workloads.lab import Lab, lab
 
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster

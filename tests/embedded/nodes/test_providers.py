@@ -24,8 +24,8 @@ from gpuscaler.control.process.expander import PriorityExpander
 from gpuscaler.control.process.running import Made, Place, Running, UnusableError
 from gpuscaler.control.process.settings_file import SettingsFile
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault, broken
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.embedded.nodes.keeping import CloudStore
 from gpuscaler.embedded.nodes.providers import naming_in

@@ -11,7 +11,7 @@ from tests.metrics.building import Serving, pod, serving
 from tests.metrics.chain.test_judging import FAILED
 from tests.metrics.prometheus_double import PrometheusDouble
 
-from gpuscaler.embedded.apiserver.replies import reply
+from gpuscaler.embedded.apiserver.wire.replies import reply
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Forbidden, NotFound, Unreachable

@@ -22,8 +22,8 @@ from tests.metrics.sources.test_direct import EXPORTERS, exporter
 from yarl import URL
 
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.access import Access
 from gpuscaler.kube.client import Client

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.faults import Fault
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.resources import DEPLOYMENTS, PODS

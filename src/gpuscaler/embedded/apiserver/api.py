@@ -6,25 +6,25 @@ from contextlib import asynccontextmanager
 from random import Random
 from typing import Any, Final
 
-from gpuscaler.embedded.aggregation.aggregator import Aggregator
-from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
-from gpuscaler.embedded.apiserver import bodies
-from gpuscaler.embedded.apiserver.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
+from gpuscaler.embedded.apiserver.aggregation.aggregator import Aggregator
+from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
+from gpuscaler.embedded.apiserver.disruptions import Disruptions
 from gpuscaler.embedded.apiserver.faults import Fault, Faults
 from gpuscaler.embedded.apiserver.kinds import BY_NAME, NAMESPACES, PRIORITY_CLASSES, Kind
 from gpuscaler.embedded.apiserver.kubectl import discovery, openapi
 from gpuscaler.embedded.apiserver.kubectl.reviews import Reviews
-from gpuscaler.embedded.apiserver.objects.disruptions import Disruptions
 from gpuscaler.embedded.apiserver.objects.forwarding import Forwards
-from gpuscaler.embedded.apiserver.objects.parts import Parts
 from gpuscaler.embedded.apiserver.objects.proxying import Proxies
+from gpuscaler.embedded.apiserver.parts import Parts
 from gpuscaler.embedded.apiserver.patch.patch import Patcher
 from gpuscaler.embedded.apiserver.reading import Reader
-from gpuscaler.embedded.apiserver.replies import json_reply, reply, streamed
 from gpuscaler.embedded.apiserver.routing import Target, target
-from gpuscaler.embedded.apiserver.selecting import Filter
 from gpuscaler.embedded.apiserver.store import Object, Store, key_of
 from gpuscaler.embedded.apiserver.watching import Watches
+from gpuscaler.embedded.apiserver.wire import bodies
+from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed, bad_request, method_not_allowed, no_such_path, unauthorized
+from gpuscaler.embedded.apiserver.wire.replies import json_reply, reply, streamed
+from gpuscaler.embedded.apiserver.wire.selecting import Filter
 from gpuscaler.embedded.apiserver.writing import Deletion, Writer, deletion
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request

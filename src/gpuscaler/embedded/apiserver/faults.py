@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import Literal
 
-from gpuscaler.embedded.apiserver.failures import Failure, Severed
+from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed
 from gpuscaler.kube.transport import Answer, Request
 
 

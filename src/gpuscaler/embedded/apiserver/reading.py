@@ -7,14 +7,14 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from gpuscaler.embedded.apiserver.failures import EXPIRED_PAGE, Failure, bad_request, expired, invalid, not_found, too_new, too_old
 from gpuscaler.embedded.apiserver.kinds import NEW_EVENTS, Kind
 from gpuscaler.embedded.apiserver.kubectl import tables
 from gpuscaler.embedded.apiserver.kubectl.warnings import warning
 from gpuscaler.embedded.apiserver.objects import events
-from gpuscaler.embedded.apiserver.replies import JSON, reply, streamed
-from gpuscaler.embedded.apiserver.selecting import Filter
 from gpuscaler.embedded.apiserver.store import Object, Store, Stored, key_of
+from gpuscaler.embedded.apiserver.wire.failures import EXPIRED_PAGE, Failure, bad_request, expired, invalid, not_found, too_new, too_old
+from gpuscaler.embedded.apiserver.wire.replies import JSON, reply, streamed
+from gpuscaler.embedded.apiserver.wire.selecting import Filter
 from gpuscaler.kube.transport import Answer, Request
 
 #: How many lists may be read page by page at the same time; the oldest expires first.

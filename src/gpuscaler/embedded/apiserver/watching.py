@@ -8,12 +8,12 @@ from typing import Final
 
 import msgspec
 
-from gpuscaler.embedded.apiserver.failures import Failure, Severed, invalid, too_new, too_old
 from gpuscaler.embedded.apiserver.kinds import Kind
 from gpuscaler.embedded.apiserver.kubectl import tables
 from gpuscaler.embedded.apiserver.reading import PIECE, number, shown
-from gpuscaler.embedded.apiserver.selecting import Filter
 from gpuscaler.embedded.apiserver.store import Change, Store, Stored, change_in
+from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed, invalid, too_new, too_old
+from gpuscaler.embedded.apiserver.wire.selecting import Filter
 from gpuscaler.kube.transport import Request
 
 #: Seconds between two bookmarks.

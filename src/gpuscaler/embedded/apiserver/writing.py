@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any, Final
 
-from gpuscaler.embedded.apiserver.failures import Failure, already_exists, bad_request, conflict, forbidden, invalid, not_found
 from gpuscaler.embedded.apiserver.kinds import EVENTS, NAMESPACES, NEW_EVENTS, PODS, Kind
 from gpuscaler.embedded.apiserver.objects import admission, events
 from gpuscaler.embedded.apiserver.store import Object, Store, Stored, key_of
+from gpuscaler.embedded.apiserver.wire.failures import Failure, already_exists, bad_request, conflict, forbidden, invalid, not_found
 
 #: Letters of generated names: no vowels, nothing that is mistaken for another (``k8s.io/apimachinery/pkg/util/rand``).
 ALPHABET: Final = "bcdfghjklmnpqrstvwxz2456789"

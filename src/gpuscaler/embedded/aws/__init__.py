@@ -6,7 +6,7 @@ Start it in a test, and speak to it with the real boto3::
     serving = await serve(Endpoint(account))
     client = boto3.client("autoscaling", region_name="us-east-1", endpoint_url=serving.url, aws_access_key_id="x", ...)
 
-``account`` is :class:`gpuscaler.embedded.aws.account.Account`, :class:`~gpuscaler.embedded.aws.api.endpoint.Endpoint` answers requests by
-it, :func:`gpuscaler.embedded.aws.api.server.serve` puts that behind a port, and :func:`gpuscaler.embedded.aws.api.memory.attach` lets a
-boto3 client ask it without sockets. Any key and secret will do; the region and the service are those that a request is signed for.
+``account`` is :class:`gpuscaler.embedded.aws.account.Account`, :class:`~gpuscaler.embedded.aws.serving.endpoint.Endpoint` answers requests
+by it, :func:`gpuscaler.embedded.aws.serving.server.serve` puts that behind a port, and :func:`gpuscaler.embedded.aws.serving.memory.attach`
+lets a boto3 client ask it without sockets. Any key and secret will do; the region and the service are those that a request is signed for.
 """

@@ -4,11 +4,11 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
 from gpuscaler.embedded.aws.autoscaling import scaling
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.nodes.node_faults import Nodes
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.simulation.cloud.markets import Markets
 
 #: Where the Pricing API is served: AWS Price List, "Endpoints".

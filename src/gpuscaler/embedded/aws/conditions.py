@@ -17,7 +17,7 @@ class Conditions(Struct, frozen=True, gc=False):
     an instance. ``answer`` is what LaunchInstances and CreateFleet take to answer. With ``read_lag`` Auto Scaling's Describe calls say
     what was true so long ago. ``machines`` and ``boot`` are what instances themselves do: failures, reclaims, notices, boot times.
     ``ebs_csi`` says that the EBS CSI driver's DaemonSet runs on nodes, as on most clusters, ``gpu_feature_discovery`` that NVIDIA's does:
-    both label nodes. ``spelling`` is how free words of replies are spelt, see :mod:`~gpuscaler.embedded.aws.api.spellings`.
+    both label nodes. ``spelling`` is how free words of replies are spelt, see :mod:`~gpuscaler.embedded.aws.wire.spellings`.
     """
 
     reaction: float = 1.0

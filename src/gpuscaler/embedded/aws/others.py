@@ -8,12 +8,12 @@ import json
 from typing import Any, Final
 
 from gpuscaler.catalogue import InstanceType
-from gpuscaler.embedded.aws.api.errors import AwsError, invalid
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.api.writing import at, iso
 from gpuscaler.embedded.aws.autoscaling import groups, lifecycle
-from gpuscaler.embedded.aws.ec2 import instance_types
+from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.writing import at, iso
 
 #: The region whose prices are listed where no filter names one.
 _LISTED: Final = "us-east-1"

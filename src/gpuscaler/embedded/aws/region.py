@@ -6,9 +6,9 @@ from functools import partial
 from typing import Any
 
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.ec2.hardware import Hardware
-from gpuscaler.embedded.aws.ec2.zones import zones_of
-from gpuscaler.embedded.aws.messages.messages import Queue
+from gpuscaler.embedded.aws.hardware.hardware import Hardware
+from gpuscaler.embedded.aws.hardware.zones import zones_of
+from gpuscaler.embedded.aws.queue_state import Queue
 from gpuscaler.embedded.aws.state import Group, Instance, Template, Volume
 from gpuscaler.simulation.cloud.machines import CloudEvent
 from gpuscaler.simulation.cloud.markets import Markets

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
+from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.simulation.cloud.machines import CloudEvent, CloudMachine
 
 #: Lifecycle states in which an instance counts towards what a group has.

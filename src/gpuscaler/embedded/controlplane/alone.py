@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from gpuscaler.embedded.aws.nodes.beside import Beside
+from gpuscaler.embedded.aws.serving.beside import Beside
 from gpuscaler.embedded.controlplane.building import Programs
 from gpuscaler.embedded.controlplane.plane import ADMIN, MASTERS, ControlPlane
 from gpuscaler.embedded.nodes.kubelets import Kubelets

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import yaml
 
-from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
-from gpuscaler.embedded.aws.nodes.beside import Beside
+from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
+from gpuscaler.embedded.aws.serving.beside import Beside
 from gpuscaler.embedded.nodes.machines import quantities
 from gpuscaler.embedded.nodes.scheduling import timestamp
 from gpuscaler.embedded.serving.certificates import Certificate, self_signed

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 
-from gpuscaler.embedded.aggregation.front_proxy import FrontProxy
+from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.autoscaling.controller import Autoscalers
 from gpuscaler.embedded.nodes.kubelets import Kubelets

@@ -6,7 +6,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import replace
 
 from gpuscaler.embedded.apiserver.api import ApiServer, close
-from gpuscaler.embedded.apiserver.failures import Severed
+from gpuscaler.embedded.apiserver.wire.failures import Severed
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.transport import Answer, Request, Whole
 

@@ -10,9 +10,9 @@ from aiohttp import ClientConnectionResetError, web
 
 from gpuscaler.control.records.guarding import asks_here
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.embedded.apiserver.failures import Failure, Severed
 from gpuscaler.embedded.apiserver.objects.forwarding import forward
-from gpuscaler.embedded.apiserver.replies import reply
+from gpuscaler.embedded.apiserver.wire.failures import Failure, Severed
+from gpuscaler.embedded.apiserver.wire.replies import reply
 from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.run_settings import is_loopback

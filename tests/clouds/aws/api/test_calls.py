@@ -7,8 +7,8 @@ from tests.clouds.aws.accounts import Aws, Session
 
 from gpuscaler.clouds.aws.api.calls import LONGEST_WAIT, TRIES, Calls, DeniedError, MissingError
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
-from gpuscaler.embedded.aws.api.faults import Fault, denied, outage, throttled
-from gpuscaler.embedded.aws.api.memory import attach
+from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage, throttled
+from gpuscaler.embedded.aws.serving.memory import attach
 
 READ = ("ec2", "us-east-1", "DescribeInstanceTypes")
 

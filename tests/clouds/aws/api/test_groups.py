@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuscaler.clouds.aws.api.groups import GroupError, Shares, group_of, tags_of
-from gpuscaler.clouds.aws.discovery.nodegroups import nodegroup_of
 from gpuscaler.clouds.aws.prices.reservations import reservations_of
 from gpuscaler.clouds.aws.templates.launches import launch_of
+from gpuscaler.clouds.aws.templates.nodegroups import nodegroup_of
 from gpuscaler.model.taints import Taint
 
 SMALLEST: dict[str, Any] = {"AutoScalingGroupName": "a", "MinSize": 0, "MaxSize": 5, "DesiredCapacity": 2}

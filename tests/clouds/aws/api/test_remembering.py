@@ -15,7 +15,7 @@ from gpuscaler.clouds.aws.api.groups import Choice, Group
 from gpuscaler.clouds.aws.api.remembering import Kept, load, save
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import RegionReader, Scope
-from gpuscaler.embedded.aws.ec2 import instance_types
+from gpuscaler.embedded.aws.hardware import instance_types
 
 KIND = {
     "InstanceType": "p5.48xlarge",

@@ -7,7 +7,7 @@ from typing import Any
 from tests.clouds.aws.accounts import BEGAN, CA, CLUSTER, DISCOVERED, Aws, pool, reasons
 
 from gpuscaler.clouds.aws.prices.reservations import Reservation
-from gpuscaler.embedded.aws.api.faults import denied, outage, throttled
+from gpuscaler.embedded.aws.serving.faults import denied, outage, throttled
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.model.taints import Taint
 

@@ -4,9 +4,9 @@ import pytest
 from gpuscaler import catalogue
 from gpuscaler.clouds.aws.api.groups import Group, Shares, TemplateRef
 from gpuscaler.clouds.aws.discovery.findings import findings_of
-from gpuscaler.clouds.aws.discovery.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.discovery.pools import Way, launch_of
 from gpuscaler.clouds.aws.templates.launches import Launch
+from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.model.taints import Taint
 
 GOOD = Group(

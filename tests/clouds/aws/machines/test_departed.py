@@ -6,7 +6,7 @@ import pytest
 from tests.clouds.aws.accounts import Aws
 from tests.clouds.aws.providers import Shop
 
-from gpuscaler.embedded.aws.api.faults import denied
+from gpuscaler.embedded.aws.serving.faults import denied
 
 pytestmark = pytest.mark.looptime(False)
 

@@ -12,9 +12,9 @@ from tests.clouds.aws.providers import Shop
 
 from gpuscaler.clouds.aws.machines.inbox import HELD_SECONDS, region_of
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE, Notice
-from gpuscaler.embedded.aws.api.faults import denied
 from gpuscaler.embedded.aws.autoscaling import scaling
 from gpuscaler.embedded.aws.messages import notices as events
+from gpuscaler.embedded.aws.serving.faults import denied
 
 pytestmark = pytest.mark.looptime(False)
 SPOT = {"MarketType": "spot"}

@@ -7,8 +7,8 @@ from tests.clouds.aws.accounts import Aws, pool
 
 from gpuscaler.clouds.aws.discovery.discovery import Found
 from gpuscaler.clouds.aws.prices.tariffs import pricing_region
-from gpuscaler.embedded.aws.api.faults import Fault, denied, outage
-from gpuscaler.embedded.aws.ec2 import instance_types
+from gpuscaler.embedded.aws.hardware import instance_types
+from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage
 from gpuscaler.model.overrides import OfferingPrice
 
 TYPES = ("c5.4xlarge", "g4dn.xlarge", "g5.xlarge", "g6e.48xlarge", "p5.48xlarge")

@@ -11,7 +11,7 @@ from tests.embedded.asking import PODS, Asker
 
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.objects.proxying import to_local
-from gpuscaler.embedded.apiserver.replies import json_reply
+from gpuscaler.embedded.apiserver.wire.replies import json_reply
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.transport import Answer, Request
 

@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 from tests.embedded.asking import APPLY, CONFIG_MAPS, MERGE, NODES, OPERATIONS, PODS, STRATEGIC, Asker, asker, config_map, node, pod
 
-from gpuscaler.embedded.apiserver.failures import Failure
 from gpuscaler.embedded.apiserver.patch.json_patches import json_patch, merge
 from gpuscaler.embedded.apiserver.patch.strategic import strategic_merge
+from gpuscaler.embedded.apiserver.wire.failures import Failure
 
 
 @pytest.mark.parametrize(

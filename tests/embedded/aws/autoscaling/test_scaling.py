@@ -10,7 +10,7 @@ from tests.embedded.aws.conftest import BEGAN, Aws
 from tests.embedded.aws.making import code, group_of, ids, make_group, members, mixed, said
 
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.ec2.hardware import Trouble
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
 
 SPOT_DRY = (
     "Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available that matches your request. "

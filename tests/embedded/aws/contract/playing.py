@@ -14,10 +14,10 @@ from tests.embedded.aws.contract.steps import FREE, MOST_HOURS, MOST_MACHINES, P
 
 from gpuscaler.catalogue import lookup
 from gpuscaler.embedded.aws.account import Account
-from gpuscaler.embedded.aws.api.endpoint import Endpoint
-from gpuscaler.embedded.aws.api.memory import Session
 from gpuscaler.embedded.aws.conditions import Conditions
-from gpuscaler.embedded.aws.ec2.zones import subnet_id
+from gpuscaler.embedded.aws.hardware.zones import subnet_id
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.memory import Session
 
 #: The moment at which our own account begins; which it is says nothing.
 BEGAN: Final = 1_790_000_000.0

@@ -11,12 +11,12 @@ from msgspec import Struct
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.groups import Choice, Group, GroupError, TemplateRef, UnreadError
 from gpuscaler.clouds.aws.discovery.findings import findings_of
-from gpuscaler.clouds.aws.discovery.nodegroups import Nodegroup
 from gpuscaler.clouds.aws.prices.prices import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.clouds.aws.templates.hints import Hints, hints_of
 from gpuscaler.clouds.aws.templates.launches import Launch
 from gpuscaler.clouds.aws.templates.node_templates import NodeTemplate
+from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.labels import is_label_value

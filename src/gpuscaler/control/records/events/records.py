@@ -18,7 +18,7 @@ from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events import telling
 from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.status.findings import is_let_go
+from gpuscaler.control.records.findings import is_let_go
 from gpuscaler.lifecycle.actions import Delete, Evict
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Look

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from gpuscaler.control.records.status.findings import nodes
+from gpuscaler.control.records.findings import nodes
 from gpuscaler.model.accelerators import gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node

@@ -10,7 +10,7 @@ from gpuscaler.clouds.protocol import Looked
 from gpuscaler.control.records.costing import range_of_coming
 from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.control.records.events.latest import Latest
-from gpuscaler.control.records.status.findings import closed, findings, is_let_go, unbound
+from gpuscaler.control.records.findings import closed, findings, is_let_go, unbound
 from gpuscaler.control.records.status.held import Held, held
 from gpuscaler.control.records.status.misplaced import misplaced
 from gpuscaler.control.records.status.removals import RemovalNow, removals_of

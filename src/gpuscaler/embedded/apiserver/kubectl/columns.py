@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from gpuscaler.embedded.apiserver.kubectl.autoscaler_words import autoscaler_targets
 from gpuscaler.embedded.apiserver.kubectl.pod_words import pod_ready, pod_restarts, pod_status
 from gpuscaler.embedded.apiserver.store import Object
-from gpuscaler.embedded.autoscaling.words import autoscaler_targets
 
 Cell = Callable[[Object, float], Any]
 _NONE: Final = "<none>"

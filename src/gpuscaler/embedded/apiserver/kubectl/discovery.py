@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpuscaler.embedded.apiserver.kinds import BUDGETS, KINDS, PODS, Kind
-from gpuscaler.embedded.apiserver.replies import json_reply, text_reply
+from gpuscaler.embedded.apiserver.wire.replies import json_reply, text_reply
 from gpuscaler.kube.transport import Answer, Request
 
 VERSION: Final = {"major": "1", "minor": "35", "gitVersion": "v1.35.0+gpuscaler", "gitTreeState": "clean", "platform": "linux/amd64"}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gpuscaler.embedded.apiserver.kinds import KINDS, Kind
 from gpuscaler.embedded.apiserver.kubectl.discovery import VERSION
-from gpuscaler.embedded.apiserver.replies import json_reply, reply
+from gpuscaler.embedded.apiserver.wire.replies import json_reply, reply
 from gpuscaler.kube.transport import Answer
 
 _ROOT: Final = "/openapi/v3"

@@ -6,9 +6,9 @@ Source of the kinds: ``k8s.io/api/authorization/v1`` and ``authentication/v1``.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.apiserver import bodies
-from gpuscaler.embedded.apiserver.failures import method_not_allowed
-from gpuscaler.embedded.apiserver.replies import json_reply
+from gpuscaler.embedded.apiserver.wire import bodies
+from gpuscaler.embedded.apiserver.wire.failures import method_not_allowed
+from gpuscaler.embedded.apiserver.wire.replies import json_reply
 from gpuscaler.kube.transport import Answer, Request
 
 Json = Mapping[str, Any]

@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Any
 
-from gpuscaler.embedded.apiserver.failures import bad_request
 from gpuscaler.embedded.apiserver.kinds import Kind
 from gpuscaler.embedded.apiserver.kubectl.columns import COLUMNS, GENERIC
 from gpuscaler.embedded.apiserver.store import STORED_AS, Object
+from gpuscaler.embedded.apiserver.wire.failures import bad_request
 from gpuscaler.kube.transport import Request
 
 

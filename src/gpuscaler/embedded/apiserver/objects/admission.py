@@ -7,10 +7,10 @@ Kubernetes 1.35.
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.apiserver.failures import forbidden, invalid
 from gpuscaler.embedded.apiserver.kinds import NODES, PODS, PRIORITY_CLASSES, RUNTIME_CLASSES, Kind
 from gpuscaler.embedded.apiserver.objects import defaults, pod_defaults
 from gpuscaler.embedded.apiserver.store import Object, Store
+from gpuscaler.embedded.apiserver.wire.failures import forbidden, invalid
 
 #: Kept by every update, whatever it says.
 _FIXED: Final = (

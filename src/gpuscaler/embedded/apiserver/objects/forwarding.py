@@ -11,9 +11,9 @@ from typing import Final
 
 from aiohttp import ClientConnectionResetError, WSMsgType, web
 
-from gpuscaler.embedded.apiserver.failures import bad_request, no_such_path, not_found
 from gpuscaler.embedded.apiserver.kinds import PODS
 from gpuscaler.embedded.apiserver.store import Store, key_of
+from gpuscaler.embedded.apiserver.wire.failures import bad_request, no_such_path, not_found
 from gpuscaler.kube.portforward import DATA, ERROR, PORT_BYTES, PROTOCOL, PodPort
 from gpuscaler.kube.transport import Request
 
@@ -40,7 +40,7 @@ class Forwards:
         return _PATH.fullmatch(request.path) is not None
 
     def find(self, request: Request) -> PodPort:
-        """The port that is to be forwarded. Raises :class:`~gpuscaler.embedded.apiserver.failures.Failure`."""
+        """The port that is to be forwarded. Raises :class:`~gpuscaler.embedded.apiserver.wire.failures.Failure`."""
         found = _PATH.fullmatch(request.path)
         if found is None:
             raise no_such_path()

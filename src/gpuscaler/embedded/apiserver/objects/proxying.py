@@ -10,10 +10,10 @@ from dataclasses import replace
 import aiohttp
 from aiohttp.client_exceptions import ClientError
 
-from gpuscaler.embedded.apiserver.failures import Failure, not_found
 from gpuscaler.embedded.apiserver.kinds import PODS
-from gpuscaler.embedded.apiserver.replies import reply
 from gpuscaler.embedded.apiserver.store import Store, key_of
+from gpuscaler.embedded.apiserver.wire.failures import Failure, not_found
+from gpuscaler.embedded.apiserver.wire.replies import reply
 from gpuscaler.kube.transport import Answer, Request
 
 #: Answers a request whose path is the one behind ``/proxy``.

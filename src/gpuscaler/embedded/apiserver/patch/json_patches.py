@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from typing import Any, Final
 
-from gpuscaler.embedded.apiserver.failures import Failure, bad_request
+from gpuscaler.embedded.apiserver.wire.failures import Failure, bad_request
 
 
 def merge(target: Any, patch: Any) -> Any:

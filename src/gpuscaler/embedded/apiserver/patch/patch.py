@@ -2,8 +2,6 @@
 
 from typing import Any
 
-from gpuscaler.embedded.apiserver import bodies
-from gpuscaler.embedded.apiserver.failures import bad_request, not_found, unsupported_media_type
 from gpuscaler.embedded.apiserver.kinds import NEW_EVENTS, Kind
 from gpuscaler.embedded.apiserver.objects import events
 from gpuscaler.embedded.apiserver.patch.json_patches import json_patch, merge
@@ -11,6 +9,8 @@ from gpuscaler.embedded.apiserver.patch.server_side_apply import applied
 from gpuscaler.embedded.apiserver.patch.strategic import strategic_merge
 from gpuscaler.embedded.apiserver.routing import Target
 from gpuscaler.embedded.apiserver.store import Object, Store, Stored, key_of
+from gpuscaler.embedded.apiserver.wire import bodies
+from gpuscaler.embedded.apiserver.wire.failures import bad_request, not_found, unsupported_media_type
 from gpuscaler.embedded.apiserver.writing import Writer
 from gpuscaler.kube.transport import Request
 

@@ -12,11 +12,11 @@ from typing import Any, Final
 
 import msgspec
 
-from gpuscaler.embedded.apiserver.failures import Failure, bad_request
 from gpuscaler.embedded.apiserver.kinds import Kind
 from gpuscaler.embedded.apiserver.patch.strategic import MERGED_VALUES, merge_key
 from gpuscaler.embedded.apiserver.routing import Target
 from gpuscaler.embedded.apiserver.store import Object
+from gpuscaler.embedded.apiserver.wire.failures import Failure, bad_request
 
 #: One step into an object: a field, ``k:{...}`` for an element of a keyed list, ``v:...`` for a value of a set.
 Path = tuple[str, ...]

@@ -8,7 +8,7 @@ Taints and tolerations have no key: a patch replaces all of them, and kubectl se
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from gpuscaler.embedded.apiserver.failures import bad_request
+from gpuscaler.embedded.apiserver.wire.failures import bad_request
 
 MERGE_KEYS: Final[Mapping[str, str]] = {
     "addresses": "type",

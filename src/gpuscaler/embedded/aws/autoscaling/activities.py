@@ -3,13 +3,13 @@
 import json
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import no_group
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.api.reading import moment
-from gpuscaler.embedded.aws.api.writing import at, iso
-from gpuscaler.embedded.aws.ec2.zones import subnet_id
+from gpuscaler.embedded.aws.hardware.zones import subnet_id
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Activity, Group
+from gpuscaler.embedded.aws.wire.errors import no_group
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.reading import moment
+from gpuscaler.embedded.aws.wire.writing import at, iso
 
 _DONE: Final = frozenset({"Successful", "Failed", "Cancelled"})
 #: AWS keeps six weeks; here the newest of each group are.

@@ -3,14 +3,15 @@
 from collections.abc import Callable
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError, invalid
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.api.writing import at, iso
-from gpuscaler.embedded.aws.autoscaling import activities, choosing, groups, lifecycle, scaling
-from gpuscaler.embedded.aws.ec2.refusals import Failure
-from gpuscaler.embedded.aws.ec2.zones import subnet_id, zone_id
+from gpuscaler.embedded.aws.autoscaling import activities, groups, lifecycle, scaling
+from gpuscaler.embedded.aws.hardware.refusals import Failure
+from gpuscaler.embedded.aws.hardware.zones import subnet_id, zone_id
+from gpuscaler.embedded.aws.launch import choosing
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Instance
+from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.writing import at, iso
 
 #: Of one call each: instances that are launched, that are protected, that are described.
 MOST_LAUNCHED, MOST_PROTECTED, MOST_DESCRIBED = 100, 50, 50

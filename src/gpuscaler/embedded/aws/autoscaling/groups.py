@@ -3,15 +3,15 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError, invalid, no_group
-from gpuscaler.embedded.aws.api.filters import matches
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.api.writing import at, iso
 from gpuscaler.embedded.aws.autoscaling import hooks, lifecycle, scaling
-from gpuscaler.embedded.aws.ec2.templates import find
-from gpuscaler.embedded.aws.ec2.zones import subnet_id
+from gpuscaler.embedded.aws.hardware.zones import subnet_id
+from gpuscaler.embedded.aws.launch.templates import find
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group
+from gpuscaler.embedded.aws.wire.errors import AwsError, invalid, no_group
+from gpuscaler.embedded.aws.wire.filters import matches
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.writing import at, iso
 
 #: What is kept and shown as it came.
 _PASSED: Final = (

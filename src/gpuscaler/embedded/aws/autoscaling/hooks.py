@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError, invalid, no_group
 from gpuscaler.embedded.aws.autoscaling import lifecycle
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
+from gpuscaler.embedded.aws.wire.errors import AwsError, invalid, no_group
 
 #: A hook waits 48 hours at most; a group has so many hooks at most, unless its account is allowed more.
 LONGEST: Final = 172_800

@@ -3,15 +3,15 @@
 from functools import partial
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import invalid
-from gpuscaler.embedded.aws.api.writing import at, iso
 from gpuscaler.embedded.aws.autoscaling import activities
-from gpuscaler.embedded.aws.autoscaling.choosing import Choice
-from gpuscaler.embedded.aws.ec2 import volumes
-from gpuscaler.embedded.aws.ec2.refusals import SHUTDOWN, ended_text
+from gpuscaler.embedded.aws.hardware.refusals import SHUTDOWN, ended_text
+from gpuscaler.embedded.aws.launch import volumes
+from gpuscaler.embedded.aws.launch.choosing import Choice
 from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import LAUNCHING, TERMINATING, Group, Hook, Instance
+from gpuscaler.embedded.aws.wire.errors import invalid
+from gpuscaler.embedded.aws.wire.writing import at, iso
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: So long an instance runs that shuts itself down before its kubelet starts, in seconds.
@@ -239,7 +239,7 @@ def terminate(region: Region, instance: Instance) -> None:
 
 
 def member(region: Region, group: Group, ident: str) -> Instance:
-    """The group's instance of that id. Raises :class:`~gpuscaler.embedded.aws.api.errors.AwsError` where it has none."""
+    """The group's instance of that id. Raises :class:`~gpuscaler.embedded.aws.wire.errors.AwsError` where it has none."""
     if ident not in group.members:
         raise invalid(f"The instance {ident} is not part of Auto Scaling group {group.name}.")
     return region.instances[ident]

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError, invalid
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.api.writing import at
-from gpuscaler.embedded.aws.autoscaling import choosing, groups, lifecycle
+from gpuscaler.embedded.aws.autoscaling import groups, lifecycle
+from gpuscaler.embedded.aws.launch import choosing
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group
+from gpuscaler.embedded.aws.wire.errors import AwsError, invalid
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.writing import at
 
 #: A refresh looks at its group so often, in seconds, and waits so long for instances that are protected from scale-in.
 STEP, PATIENCE = 5.0, 3600.0

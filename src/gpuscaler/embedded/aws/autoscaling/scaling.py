@@ -5,13 +5,14 @@ from functools import partial
 from math import ceil
 from typing import Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
-from gpuscaler.embedded.aws.api.writing import at, iso
-from gpuscaler.embedded.aws.autoscaling import activities, choosing, lifecycle, warm_pools
-from gpuscaler.embedded.aws.ec2.refusals import Failure, activity_text
+from gpuscaler.embedded.aws.autoscaling import activities, lifecycle, warm_pools
+from gpuscaler.embedded.aws.hardware.refusals import Failure, activity_text
+from gpuscaler.embedded.aws.launch import choosing
 from gpuscaler.embedded.aws.messages import notices
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Instance
+from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.embedded.aws.wire.writing import at, iso
 from gpuscaler.simulation.cloud.machines import LOST, NOTICE, RECLAIMED, CloudEvent, CloudMachine
 
 _ALL_PROTECTED: Final = "Could not scale to desired capacity because all remaining instances are protected from scale-in."

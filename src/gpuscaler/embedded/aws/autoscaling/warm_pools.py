@@ -8,7 +8,8 @@ applications with long boot times using warm pools" (November 2026). That it is 
 from functools import partial
 from typing import Final
 
-from gpuscaler.embedded.aws.autoscaling import choosing, lifecycle
+from gpuscaler.embedded.aws.autoscaling import lifecycle
+from gpuscaler.embedded.aws.launch import choosing
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group, Instance
 

@@ -1,1 +1,1 @@
-"""EC2: types, instances, launch templates, fleets, volumes, capacity and why there is none."""
+"""EC2: its calls about instances and fleets, and what it says of itself."""

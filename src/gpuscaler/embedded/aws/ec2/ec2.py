@@ -2,12 +2,13 @@
 
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
-from gpuscaler.embedded.aws.api.filters import matches
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.ec2 import instance_types, volumes
-from gpuscaler.embedded.aws.ec2.zones import subnet, subnet_id, zone_id
+from gpuscaler.embedded.aws.hardware import instance_types
+from gpuscaler.embedded.aws.hardware.zones import subnet, subnet_id, zone_id
+from gpuscaler.embedded.aws.launch import volumes
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.embedded.aws.wire.filters import matches
+from gpuscaler.embedded.aws.wire.pages import page
 
 
 def _types(region: Region, params: dict[str, Any]) -> dict[str, Any]:

@@ -6,13 +6,13 @@ from typing import Any, Final
 
 from msgspec import Struct
 
-from gpuscaler.embedded.aws.api.errors import AwsError
-from gpuscaler.embedded.aws.autoscaling import choosing, lifecycle
+from gpuscaler.embedded.aws.autoscaling import lifecycle
 from gpuscaler.embedded.aws.autoscaling.capacity import once
-from gpuscaler.embedded.aws.ec2 import templates
-from gpuscaler.embedded.aws.ec2.refusals import Failure
-from gpuscaler.embedded.aws.ec2.zones import subnet_id, zone_id
+from gpuscaler.embedded.aws.hardware.refusals import Failure
+from gpuscaler.embedded.aws.hardware.zones import subnet_id, zone_id
+from gpuscaler.embedded.aws.launch import choosing, templates
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.wire.errors import AwsError
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: What is left of an override in a reply.

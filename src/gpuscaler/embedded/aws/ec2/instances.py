@@ -4,16 +4,17 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
-from gpuscaler.embedded.aws.api.filters import matches
-from gpuscaler.embedded.aws.api.pages import page
-from gpuscaler.embedded.aws.api.writing import at
 from gpuscaler.embedded.aws.autoscaling import lifecycle
-from gpuscaler.embedded.aws.ec2 import instance_types, volumes
-from gpuscaler.embedded.aws.ec2.refusals import reason_text
-from gpuscaler.embedded.aws.ec2.zones import VPC, subnet_id, zone_id
+from gpuscaler.embedded.aws.hardware import instance_types
+from gpuscaler.embedded.aws.hardware.refusals import reason_text
+from gpuscaler.embedded.aws.hardware.zones import VPC, subnet_id, zone_id
+from gpuscaler.embedded.aws.launch import volumes
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance
+from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.embedded.aws.wire.filters import matches
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.writing import at
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 _CODES: Final = {"pending": 0, "running": 16, "shutting-down": 32, "terminated": 48, "stopped": 80}

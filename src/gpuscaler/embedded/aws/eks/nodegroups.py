@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
-from gpuscaler.embedded.aws.api.writing import at
 from gpuscaler.embedded.aws.autoscaling import groups
 from gpuscaler.embedded.aws.eks import managed
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Group
+from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.embedded.aws.wire.writing import at
 
 
 def _nodegroup(region: Region, params: dict[str, Any]) -> dict[str, Any]:

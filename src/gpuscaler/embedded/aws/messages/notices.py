@@ -5,9 +5,9 @@ from datetime import datetime
 from email.utils import format_datetime
 from typing import Any
 
-from gpuscaler.embedded.aws.api.writing import at
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import TERMINATING, Group, Hook, Instance
+from gpuscaler.embedded.aws.wire.writing import at
 
 
 def publish(region: Region, source: str, kind: str, detail: dict[str, Any], resources: list[str]) -> None:

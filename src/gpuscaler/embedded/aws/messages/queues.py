@@ -5,9 +5,9 @@ from collections.abc import Iterable, Set
 from hashlib import md5
 from typing import Any, Final
 
-from gpuscaler.embedded.aws.api.errors import AwsError
-from gpuscaler.embedded.aws.messages.messages import Message, Queue
+from gpuscaler.embedded.aws.queue_state import Message, Queue
 from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.wire.errors import AwsError
 
 _ADDRESS: Final = re.compile(r"/queue/([a-z0-9-]+)/")
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,80}")

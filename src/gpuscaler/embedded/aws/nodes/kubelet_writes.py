@@ -4,8 +4,8 @@ import json
 from typing import Any, Final
 
 from gpuscaler.catalogue import MIB
-from gpuscaler.embedded.aws.ec2.instance_types import known
 from gpuscaler.embedded.aws.ec2.instances import address
+from gpuscaler.embedded.aws.hardware.instance_types import known
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
 #: Conditions that are false on a node that is well.

@@ -7,7 +7,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from gpuscaler.embedded.aws.api.reading import Request
+from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.nodes.devices import Devices
 from gpuscaler.embedded.nodes.kubelets import Kubelets
 

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.catalogue.node_labels import gpu_feature_discovery
 from gpuscaler.clouds.aws.templates.user_data import Kubelet, UserDataError, kubelet_of
-from gpuscaler.embedded.aws.ec2.instance_types import known as known_type
 from gpuscaler.embedded.aws.ec2.instances import private_name
-from gpuscaler.embedded.aws.ec2.zones import zone_id
+from gpuscaler.embedded.aws.hardware.instance_types import known as known_type
+from gpuscaler.embedded.aws.hardware.zones import zone_id
 from gpuscaler.embedded.aws.nodes.kubelet_writes import finish, shown_memory
 from gpuscaler.embedded.aws.region import Region
 from gpuscaler.embedded.aws.state import Instance

@@ -1,0 +1,193 @@
+"""Passes requests on to the servers that APIServices name, and finds out which of them answer.
+
+Sources: ``k8s.io/kube-aggregator/pkg/apiserver/handler_proxy.go`` and ``…/controllers/status/remote``, Kubernetes 1.35.
+"""
+
+import asyncio
+import errno
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+from urllib.parse import urlencode
+
+import aiohttp
+import msgspec
+from aiohttp.client_exceptions import ClientError
+from yarl import URL
+
+from gpuscaler.embedded.apiserver.aggregation.front_proxy import BundleError, FrontProxy, vouched
+from gpuscaler.embedded.apiserver.aggregation.registered import UnavailableError, WireApiService, WireReference, endpoint, read, registered
+from gpuscaler.embedded.apiserver.kinds import API_SERVICES, ENDPOINTS, KINDS, SERVICES
+from gpuscaler.embedded.apiserver.kubectl.discovery import AGGREGATED
+from gpuscaler.embedded.apiserver.store import Store, change_in
+from gpuscaler.embedded.apiserver.wire.replies import reply, text_reply
+from gpuscaler.kube.transport import Answer, Request
+
+#: Seconds that a server gets to answer a check, and a request that says nothing of it.
+_CHECK, _REQUEST = 5.0, 60.0
+#: Seconds between checks, where all answer and where some do not.
+RARELY, SOON = 10.0, 1.0
+#: What is passed on of a request and of its answer; who asks is said by the front proxy alone.
+_ASKED: Final = ("accept", "accept-encoding", "content-type", "if-none-match", "user-agent")
+_ANSWERED: Final = ("content-type", "content-encoding", "etag", "retry-after", "vary", "warning", "x-content-type-options")
+#: Who asks whether a server answers.
+_CHECKER: Final = {"impersonate-user": "system:kube-aggregator", "impersonate-group": "system:masters"}
+_LOCAL: Final = frozenset((kind.group, kind.version) for kind in KINDS)
+_GROUPS: Final = frozenset(kind.group for kind in KINDS)
+
+Json = dict[str, Any]
+
+
+class Aggregator:
+    """Answers for APIs of others while :meth:`run` runs. ``timestamp`` is the API server's time."""
+
+    def __init__(self, store: Store, proxy: FrontProxy, *, timestamp: Callable[[], str]) -> None:
+        self._store, self._proxy, self._timestamp = store, proxy, timestamp
+        self._session: aiohttp.ClientSession | None = None
+        #: What each group and version serves, as discovery has it.
+        self._served: dict[tuple[str, str], Json] = {}
+
+    async def run(self) -> None:
+        """Keep the conditions of all APIServices current until cancelled."""
+        watched = [self._store[kind] for kind in (API_SERVICES, SERVICES, ENDPOINTS)]
+        try:
+            while True:
+                before = [one.position for one in watched]
+                well = await self._check()
+                if [one.position for one in watched] == before:
+                    await change_in(watched, RARELY if well else SOON)
+        finally:
+            if self._session is not None:
+                await self._session.close()
+
+    async def answer(self, request: Request) -> Answer | None:
+        """The answer to a request for an API of others; None for any other request."""
+        steps = request.path.split("/", 4)
+        if len(steps) < 4 or steps[1] != "apis" or tuple(steps[2:4]) in _LOCAL:
+            return None
+        stored = self._store.get(API_SERVICES, f"{steps[3]}.{steps[2]}")
+        found = None if stored is None else read(stored)
+        if found is None or found.spec.service is None:
+            return None
+        if not found.available:
+            return text_reply("service unavailable\n", status=503)
+        try:
+            return await self._pass_on(found, found.spec.service, request)
+        except (ClientError, OSError, TimeoutError, BundleError) as error:
+            return text_reply(f"error trying to reach service: {_words(error)}\n", status=503)
+        except UnavailableError:
+            return text_reply("service unavailable\n", status=503)
+
+    def groups(self) -> dict[str, list[Json]]:
+        """Every group of others with its versions, as discovery has them; one that cannot be asked is stale."""
+        found: dict[str, list[Json]] = {}
+        for _, one in registered(self._store):
+            key = (one.spec.group, one.spec.version)
+            if one.spec.service is not None and one.spec.group not in _GROUPS:
+                stale = {"version": one.spec.version, "freshness": "Stale"}
+                found.setdefault(one.spec.group, []).append(self._served.get(key, stale) if one.available else stale)
+        return found
+
+    async def _pass_on(self, one: WireApiService, service: WireReference, request: Request) -> Answer:
+        context = self._proxy.context(None if one.spec.insecure else one.spec.ca_bundle or "")
+        headers = vouched(request.headers)
+        headers.update({name: request.headers[name] for name in _ASKED if name in request.headers})
+        query = f"?{urlencode(request.query)}" if request.query else ""
+        asked = self._client().request(
+            request.method,
+            _url(endpoint(self._store, service), f"{request.path}{query}"),
+            headers=headers,
+            data=request.body or None,
+            ssl=context,
+            server_hostname=one.host,
+            allow_redirects=False,
+            timeout=aiohttp.ClientTimeout(request.timeout or _REQUEST),
+        )
+        async with asked as got:
+            said = {name: got.headers[name] for name in _ANSWERED if name in got.headers}
+            return reply(await got.read(), status=got.status, headers=said)
+
+    def _client(self) -> aiohttp.ClientSession:
+        if self._session is None:
+            # What is compressed stays so, and is asked for by nobody but whoever reads it.
+            self._session = aiohttp.ClientSession(auto_decompress=False, skip_auto_headers=("Accept", "Accept-Encoding", "Content-Type"))
+        return self._session
+
+    async def _check(self) -> bool:
+        """Check every API once; returns whether all answer."""
+        every = registered(self._store)
+        found = await asyncio.gather(*(self._condition(one) for _, one in every))
+        for (name, _), condition in zip(every, found, strict=True):
+            self._tell(name, condition)
+        return all(condition["status"] == "True" for condition in found)
+
+    async def _condition(self, one: WireApiService) -> Json:
+        if one.spec.service is None:
+            return _available("True", "Local", "Local APIServices are always available")
+        path = f"/apis/{one.spec.group}/{one.spec.version}"
+        try:
+            url = _url(endpoint(self._store, one.spec.service), path)
+        except UnavailableError as error:
+            return _available("False", error.reason, str(error))
+        try:
+            await self._asked(url, {})
+            await self._discover(one, url)
+        except (ClientError, OSError, TimeoutError, ValueError) as error:
+            why = f"failing or missing response from {url}: {_words(error)}"
+            return _available("False", "FailedDiscoveryCheck", why)
+        return _available("True", "Passed", "all checks passed")
+
+    async def _asked(self, url: URL, headers: Mapping[str, str]) -> bytes:
+        """What is answered to a check, by whoever answers: a certificate that is not believed is found out when something is asked."""
+        said = vouched(_CHECKER)
+        said.update(headers)
+        timeout = aiohttp.ClientTimeout(_CHECK)
+        context = self._proxy.context(None)
+        async with self._client().get(url, headers=said, ssl=context, allow_redirects=False, timeout=timeout) as got:
+            body = await got.read()
+            if not 200 <= got.status < 300:
+                raise ValueError(f"bad status from {url}: {got.status}")
+            return body
+
+    async def _discover(self, one: WireApiService, url: URL) -> None:
+        """Remember what the server says it serves. One that does not know the newer form of that is asked for the older one by clients."""
+        key = (one.spec.group, one.spec.version)
+        try:
+            found = msgspec.json.decode(await self._asked(url.with_path("/apis"), {"accept": AGGREGATED}))
+            versions = next(item["versions"] for item in found["items"] if item["metadata"]["name"] == one.spec.group)
+            self._served[key] = next(item for item in versions if item["version"] == one.spec.version)
+        except (ValueError, LookupError, TypeError, StopIteration):
+            self._served.pop(key, None)
+
+    def _tell(self, name: str, condition: Json) -> None:
+        stored = self._store.get(API_SERVICES, name)
+        if stored is None:
+            return
+        obj = stored.read()
+        status = obj.get("status") or {}
+        others = [item for item in status.get("conditions") or () if item.get("type") != condition["type"]]
+        before: Json = next((item for item in status.get("conditions") or () if item.get("type") == condition["type"]), {})
+        since = before.get("lastTransitionTime") if before.get("status") == condition["status"] else None
+        told = {**condition, "lastTransitionTime": since or self._timestamp()}
+        if told != before:
+            self._store.put(API_SERVICES, {**obj, "status": {**status, "conditions": [*others, told]}})
+
+
+def _available(status: str, reason: str, message: str) -> Json:
+    return {"type": "Available", "status": status, "reason": reason, "message": message}
+
+
+def _words(error: Exception) -> str:
+    """What went wrong, much as Go says it; a client's own text would name objects of this process."""
+    match error:
+        case aiohttp.ClientConnectorCertificateError():
+            return f"tls: failed to verify certificate: {error.certificate_error}"
+        case aiohttp.ClientConnectorError():
+            return f"dial tcp {error.host}:{error.port}: {os.strerror(error.os_error.errno or errno.EIO)}"
+        case _:
+            return str(error) or type(error).__name__
+
+
+def _url(where: tuple[str, int], target: str) -> URL:
+    host, port = where
+    return URL(f"https://{f'[{host}]' if ':' in host else host}:{port}{target}", encoded=True)

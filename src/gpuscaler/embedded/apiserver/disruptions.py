@@ -1,0 +1,125 @@
+"""Keeps the status of disruption budgets, which evictions are decided by, as Kubernetes' disruption controller does.
+
+Source: ``k8s.io/kubernetes/pkg/controller/disruption/disruption.go``, Kubernetes 1.35.
+"""
+
+import asyncio
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from gpuscaler.embedded.apiserver.evictions import is_ready, selector, set_condition
+from gpuscaler.embedded.apiserver.kinds import BUDGETS, BY_NAME, PODS
+from gpuscaler.embedded.apiserver.store import Collection, Object, Store, change_in, key_of
+
+#: A pod that an eviction was granted for counts as gone for so many seconds, until its deletion is seen.
+DELETION_TIMEOUT: Final = 120.0
+#: Changes are gathered for so many seconds.
+DEBOUNCE: Final = 0.05
+#: Budgets are looked at again after so many seconds even where nothing changed: grants run out.
+RESYNC: Final = 30.0
+
+
+class Disruptions:
+    """Looks at the budgets of a namespace whenever its pods or budgets change. ``timestamp`` tells the time as Kubernetes writes it."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float], timestamp: Callable[[], str]) -> None:
+        self._store, self._clock, self._timestamp = store, clock, timestamp
+        self._seen: dict[str, int] = {}
+
+    async def run(self) -> None:
+        """Look until cancelled."""
+        watched = [self._store[kind] for kind in (PODS, BUDGETS)]
+        while True:
+            # Positions are taken before statuses are written: the budgets' own changes are looked at once more, and then are settled.
+            namespaces = self._changed(watched)
+            for stored in self._store[BUDGETS].within(""):
+                namespace = stored.key.partition("/")[0]
+                if namespaces is None or namespace in namespaces:
+                    self._look(namespace, stored.read())
+            if any(collection.position > self._seen[collection.kind.plural] for collection in watched):
+                await asyncio.sleep(DEBOUNCE)
+                continue
+            if not await change_in(watched, RESYNC):
+                self._seen.clear()
+            await asyncio.sleep(DEBOUNCE)
+
+    def _changed(self, watched: Sequence[Collection]) -> set[str] | None:
+        """The namespaces of what changed since the last time, or None for all."""
+        found: set[str] | None = set()
+        for collection in watched:
+            since = self._seen.get(collection.kind.plural)
+            changes = None if since is None else collection.changes(since, most=collection.position - since)
+            self._seen[collection.kind.plural] = collection.position
+            if changes is None:
+                found = None
+            elif found is not None:
+                found |= {change.stored.key.partition("/")[0] for change in changes}
+        return found
+
+    def _look(self, namespace: str, budget: Object) -> None:
+        chosen = selector((budget.get("spec") or {}).get("selector"))
+        matching = [s for s in self._store[PODS].within(namespace) if chosen is not None and chosen.matches(s.labels)]
+        pods = [stored.read() for stored in matching]
+        before = budget.get("status") or {}
+        scale = self._scale(namespace, pods)
+        budget["status"] = {**before, **budget_status(budget, pods, scale=scale, now=self._clock())}
+        allowed = budget["status"]["disruptionsAllowed"] > 0
+        known = [item for item in before.get("conditions") or () if item.get("type") == "DisruptionAllowed"]
+        if not known or (known[0].get("status") == "True") is not allowed:
+            told = {"type": "DisruptionAllowed", "status": "True" if allowed else "False", "message": ""}
+            reason = "SufficientPods" if allowed else "InsufficientPods"
+            set_condition(budget, {**told, "reason": reason, "lastTransitionTime": self._timestamp()})
+        if budget["status"] != before:
+            self._store.put(BUDGETS, budget)
+
+    def _scale(self, namespace: str, pods: Sequence[Object]) -> int | None:
+        """How many pods their controllers want, or None where one of those has no scale."""
+        wanted: dict[str, int] = {}
+        for pod in pods:
+            owner = _controller(pod)
+            found = self._find(namespace, owner) if owner else None
+            if owner is None:
+                continue
+            above = _controller(found) if found else None
+            found = self._find(namespace, above) or found if above else found
+            replicas = ((found or {}).get("spec") or {}).get("replicas")
+            if found is None or not isinstance(replicas, int):
+                return None
+            wanted[found["metadata"]["uid"]] = replicas
+        return sum(wanted.values())
+
+    def _find(self, namespace: str, owner: Mapping[str, Any]) -> Object | None:
+        kind = BY_NAME.get((str(owner.get("apiVersion")), str(owner.get("kind"))))
+        stored = self._store.get(kind, key_of(namespace, str(owner.get("name")))) if kind else None
+        return stored.read() if stored and stored.uid == owner.get("uid") else None
+
+
+def _controller(obj: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    return next((owner for owner in obj["metadata"].get("ownerReferences") or () if owner.get("controller")), None)
+
+
+def budget_status(budget: Mapping[str, Any], pods: Sequence[Mapping[str, Any]], *, scale: int | None, now: float) -> Object:
+    """What the status of ``budget`` over ``pods`` says at ``now``, in POSIX seconds; ``scale`` None lets nobody go where it is needed."""
+    spec, before = budget.get("spec") or {}, (budget.get("status") or {}).get("disruptedPods") or {}
+    alive = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+    granted = {pod["metadata"]["name"]: before[pod["metadata"]["name"]] for pod in alive if pod["metadata"]["name"] in before}
+    granted = {name: time for name, time in granted.items() if datetime.fromisoformat(time).timestamp() + DELETION_TIMEOUT > now}
+    healthy = sum(1 for pod in alive if is_ready(pod) and pod["metadata"]["name"] not in granted)
+    most, least = spec.get("maxUnavailable"), spec.get("minAvailable")
+    expected, known = (scale or 0, scale is not None) if most is not None or isinstance(least, str) else (len(pods), True)
+    desired = max(0, expected - _share(most, expected)) if most is not None else _share(least or 0, expected)
+    return {
+        "observedGeneration": budget["metadata"].get("generation", 1),
+        "disruptedPods": granted,
+        "currentHealthy": healthy,
+        "desiredHealthy": desired,
+        "expectedPods": expected,
+        "disruptionsAllowed": max(0, healthy - desired) if known and expected > 0 else 0,
+    }
+
+
+def _share(value: int | str, whole: int) -> int:
+    """A count, or a percentage of ``whole``, rounded up."""
+    return math.ceil(int(value.removesuffix("%")) * whole / 100) if isinstance(value, str) else value

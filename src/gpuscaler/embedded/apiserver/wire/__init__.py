@@ -1,0 +1,1 @@
+"""Bodies, replies and selectors as they are on the wire."""

@@ -1,1 +1,0 @@
-"""Requests and answers of AWS's services as they are on the wire, and what goes wrong with them on demand."""

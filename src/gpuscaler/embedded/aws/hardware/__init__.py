@@ -1,0 +1,1 @@
+"""What a region can launch: zones, types, capacity, and why there is none."""

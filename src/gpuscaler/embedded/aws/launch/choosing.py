@@ -1,0 +1,112 @@
+"""What a group launches: which market, which types in which order, in which zones."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from msgspec import Struct
+
+from gpuscaler.embedded.aws.hardware import instance_types
+from gpuscaler.embedded.aws.hardware.hardware import RESERVED
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Group, Template
+from gpuscaler.embedded.aws.wire.errors import AwsError
+
+
+class Choice(Struct, frozen=True, gc=False):
+    """One instance type that a group may launch, what it counts, and by which template."""
+
+    instance_type: str
+    weight: int
+    template: Mapping[str, str]
+    data: Mapping[str, Any]
+
+
+def choices(region: Region, group: Group) -> list[Choice]:
+    """What a group may launch, in the order of its overrides."""
+    policy = group.settings.get("MixedInstancesPolicy")
+    if policy is None:
+        if name := group.settings.get("LaunchConfigurationName"):
+            data = region.configurations[name]
+            return [Choice(data["InstanceType"], 1, {}, data)]
+        template, data = resolve(region, group.settings["LaunchTemplate"])
+        return [Choice(name, 1, template, data) for name in _types(region, data)]
+    told = policy["LaunchTemplate"]
+    found = []
+    for override in told.get("Overrides") or [{}]:
+        template, data = resolve(region, override.get("LaunchTemplateSpecification") or told["LaunchTemplateSpecification"])
+        weight = int(override.get("WeightedCapacity", "1"))
+        found += [Choice(name, weight, template, data) for name in _types(region, {**data, **override})]
+    return found
+
+
+def resolve(region: Region, told: Mapping[str, str]) -> tuple[dict[str, str], dict[str, Any]]:
+    """The version that a specification means now: as instances name it, and its data."""
+    template: Template | None = region.templates.get(told["LaunchTemplateId"])
+    if template is None:
+        raise AwsError("InvalidLaunchTemplateId.NotFound", f"The launch template {told['LaunchTemplateName']} does not exist.")
+    number = template.version(told.get("Version", "$Default"))
+    spec = {"LaunchTemplateId": template.id, "LaunchTemplateName": template.name, "Version": str(number)}
+    return spec, template.versions[number - 1]
+
+
+def _types(region: Region, data: Mapping[str, Any]) -> Sequence[str]:
+    if requirements := data.get("InstanceRequirements"):
+        return instance_types.satisfying(requirements, region.name, ("x86_64", "arm64"))
+    return [data["InstanceType"]] if "InstanceType" in data else []
+
+
+def markets(region: Region, group: Group, units: int) -> Iterator[tuple[str, int]]:
+    """How many of ``units`` more are of which market, as the distribution of the group's whole says."""
+    distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution")
+    if distribution is None:
+        first = next(iter(choices(region, group)), None)
+        yield market_of({**first.data, **group.settings} if first else {}), units
+        return
+    base, percent = distribution["OnDemandBaseCapacity"], distribution["OnDemandPercentageAboveBaseCapacity"]
+    total = group.has + units
+    wanted = min(total, base + ceil(max(0, total - base) * percent / 100))
+    has = sum(one.weight for one in group.members.values() if one.counted and one.machine.offering.market == "on-demand")
+    on_demand = min(units, max(0, wanted - has))
+    if on_demand:
+        yield "on-demand", on_demand
+    if units > on_demand:
+        yield "spot", units - on_demand
+
+
+def market_of(data: Mapping[str, Any]) -> str:
+    """The market that a template, or a group's own settings on top of it, launches in."""
+    if data.get("InstanceMarketOptions", {}).get("MarketType") == "spot" or data.get("SpotPrice"):
+        return "spot"
+    target = data.get("CapacityReservationSpecification", {}).get("CapacityReservationTarget", {})
+    return RESERVED if target.get("CapacityReservationId") or target.get("CapacityReservationIds") else "on-demand"
+
+
+def ordered(region: Region, group: Group, market: str, zone: str) -> list[Choice]:
+    """The types in the order in which a market's allocation strategy tries them."""
+    found = choices(region, group)
+    distribution = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {})
+    strategy = distribution.get("SpotAllocationStrategy" if market == "spot" else "OnDemandAllocationStrategy", "prioritized")
+    if strategy in {"prioritized", "capacity-optimized-prioritized"}:
+        return found
+    # EC2 knows how deep its pools are; here all that have machines are as deep, and the cheapest comes first.
+    return sorted(found, key=lambda one: region.hardware.price(market, one.instance_type, zone, region.now) / one.weight)
+
+
+def bid(group: Group) -> float | None:
+    """The most that a group pays for spot, in US dollars per hour; None: the on-demand price."""
+    told = group.settings.get("MixedInstancesPolicy", {}).get("InstancesDistribution", {}).get("SpotMaxPrice")
+    return float(told) if told else None
+
+
+def balanced(group: Group, units: int, zones: Sequence[str]) -> dict[str, int]:
+    """``units`` over ``zones``, so that these come to have equally many."""
+    load = dict.fromkeys(zones, 0)
+    for one in group.members.values():
+        if one.counted and one.machine.offering.zone in load:
+            load[one.machine.offering.zone] += one.weight
+    shares = dict.fromkeys(zones, 0)
+    for _ in range(units):
+        zone = min(zones, key=lambda zone: load[zone] + shares[zone])
+        shares[zone] += 1
+    return {zone: share for zone, share in shares.items() if share}

@@ -1,0 +1,129 @@
+"""EBS volumes of instances: those of their image and launch template; some go with the instance, the others are left, and cost.
+
+Which go: EC2's user guide, "Block device mappings for volumes on Amazon EC2 instances": where nobody says DeleteOnTermination, the root
+volume does, and others do not. Its page "Preserve data when an instance is terminated" says that those that are attached by API at launch
+do, too; those of launch templates were seen left behind (terraform-provider-aws, issue 6434), and so they are here. For launch
+configurations EC2 Auto Scaling's API documents that all do. Both pages as of November 2026.
+"""
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.hardware.zones import zone_id
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.state import Instance, Volume
+from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.embedded.aws.wire.filters import matches
+from gpuscaler.embedded.aws.wire.pages import page
+from gpuscaler.embedded.aws.wire.writing import at
+
+#: The root device of every image here, and what other images call theirs.
+ROOT: Final = "/dev/xvda"
+_ROOTS: Final = (ROOT, "/dev/sda1")
+#: What an image says of its root volume: sizes are in GiB, as EKS's images of Amazon Linux have it.
+IMAGE: Final[Mapping[str, Any]] = {"DeleteOnTermination": True, "VolumeSize": 20, "VolumeType": "gp3", "Encrypted": False}
+
+
+def attach(region: Region, instance: Instance, data: Mapping[str, Any]) -> None:
+    """Make the volumes of an instance that is launched by ``data``, of a launch template or configuration."""
+    told = [tag for one in data.get("TagSpecifications", ()) if one.get("ResourceType") == "volume" for tag in one.get("Tags", ())]
+    for device, ebs in _mapped(data, deleted=not instance.template):
+        volume = Volume(
+            id=region.identifier("vol"),
+            zone=instance.machine.offering.zone,
+            created_at=region.now,
+            device=device,
+            settings=ebs,
+            tags={tag["Key"]: tag["Value"] for tag in told},
+            instance=instance.id,
+        )
+        region.volumes[volume.id] = volume
+        instance.volumes.append(volume)
+
+
+def _mapped(data: Mapping[str, Any], *, deleted: bool) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Devices with what is said of their volumes, the root's first; ``deleted`` is what counts for others that say nothing."""
+    said = {
+        one.get("DeviceName", ROOT): one["Ebs"] for one in data.get("BlockDeviceMappings", ()) if "Ebs" in one and "NoDevice" not in one
+    }
+    root = next((name for name in _ROOTS if name in said), ROOT)
+    yield root, {**IMAGE, **said.pop(root, {})}
+    for device, ebs in said.items():
+        yield device, {"VolumeSize": 8, "VolumeType": "gp2", "Encrypted": False, "DeleteOnTermination": deleted, **ebs}
+
+
+def release(region: Region, instance: Instance) -> None:
+    """An instance is terminated: its volumes go, but for those that are to stay."""
+    for volume in instance.volumes:
+        volume.instance = ""
+        if volume.deleted:
+            del region.volumes[volume.id]
+    instance.volumes.clear()
+
+
+def shown_with(instance: Instance) -> dict[str, Any]:
+    """What DescribeInstances says of an instance's volumes."""
+    mappings = [
+        {
+            "DeviceName": one.device,
+            "Ebs": {
+                "AttachTime": at(one.created_at),
+                "DeleteOnTermination": one.deleted,
+                "Status": "attached",
+                "VolumeId": one.id,
+            },
+        }
+        for one in instance.volumes
+    ]
+    root = {"RootDeviceName": mappings[0]["DeviceName"]} if mappings else {}
+    return {"RootDeviceType": "ebs", **root, "BlockDeviceMappings": mappings}
+
+
+def _shown(one: Volume) -> dict[str, Any]:
+    attached = {
+        "VolumeId": one.id,
+        "InstanceId": one.instance,
+        "Device": one.device,
+        "State": "attached",
+        "AttachTime": at(one.created_at),
+        "DeleteOnTermination": one.deleted,
+    }
+    known = ("VolumeType", "Encrypted", "Iops", "Throughput", "SnapshotId", "KmsKeyId")
+    return {
+        "VolumeId": one.id,
+        "Size": one.settings["VolumeSize"],
+        "State": one.state,
+        "AvailabilityZone": one.zone,
+        "AvailabilityZoneId": zone_id(one.zone),
+        "CreateTime": at(one.created_at),
+        "Attachments": [attached] if one.instance else [],
+        "MultiAttachEnabled": False,
+        "Tags": [{"Key": key, "Value": value} for key, value in one.tags.items()],
+        **{key: one.settings[key] for key in known if key in one.settings},
+    }
+
+
+def _describe(region: Region, params: dict[str, Any]) -> dict[str, Any]:
+    wanted = params.get("VolumeIds")
+    if unknown := [one for one in wanted or () if one not in region.volumes]:
+        raise AwsError("InvalidVolume.NotFound", f"The volume '{unknown[0]}' does not exist.")
+
+    def passes(one: Volume) -> bool:
+        fields = {
+            "volume-id": lambda: (one.id,),
+            "status": lambda: (one.state,),
+            "availability-zone": lambda: (one.zone,),
+            "attachment.instance-id": lambda: (one.instance,) if one.instance else (),
+            "attachment.device": lambda: (one.device,) if one.instance else (),
+            "attachment.delete-on-termination": lambda: (str(one.deleted).lower(),) if one.instance else (),
+            "tag": lambda: [f"{key}={value}" for key, value in one.tags.items()],
+            "tag-key": lambda: list(one.tags),
+        }
+        return matches(params.get("Filters", ()), fields)
+
+    found = [region.volumes[one] for one in wanted or region.volumes]
+    shown, more = page([one for one in found if passes(one)], params, size="MaxResults", default=1000, most=1000)
+    return {"Volumes": [_shown(one) for one in shown], **more}
+
+
+OPERATIONS: Final = {"DescribeVolumes": _describe}

@@ -1,0 +1,96 @@
+"""An AWS account beside a cluster: its endpoint is served, and its instances become Nodes."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.conditions import Conditions, changed
+from gpuscaler.embedded.aws.eks.managed import NodeGroups
+from gpuscaler.embedded.aws.hardware.series import series_of
+from gpuscaler.embedded.aws.messages.queues import make
+from gpuscaler.embedded.aws.nodes.node_faults import Nodes
+from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.serving.server import Serving, serve
+from gpuscaler.embedded.nodes.kubelets import Kubelets
+from gpuscaler.embedded.nodes.machines import Machines
+from gpuscaler.kube.client import Client
+from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
+
+#: The queue that is told of interruptions from the beginning.
+QUEUE: Final = "gpuscaler"
+#: The account's clock is looked at so often, in seconds: calls may change at any time what is due next.
+LOOKED_AT: Final = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """What is served: an account with ``regions``, at ``port`` (0: a free one), whose spot markets follow ``spot``; ``ready`` is told.
+
+    Instances register ``boot`` seconds after their launch, or after as long as real ones take; their GPUs show a quarter of that later.
+    ``conditions`` are what the account is like beside, by name.
+    """
+
+    regions: tuple[str, ...] = ("us-east-1",)
+    zones: int = 3
+    port: int = 0
+    spot: Path | None = None
+    seed: int = 0
+    boot: float | None = None
+    conditions: Mapping[str, str] = field(default_factory=dict)
+    ready: Callable[[str, Iterable[str]], None]
+
+    @asynccontextmanager
+    async def run(self, client: Client, *, now: Callable[[], float], kubelets: Kubelets, speed: float = 1.0) -> AsyncIterator[None]:
+        """Serve while the context lasts; the instances' kubelets are among ``kubelets``.
+
+        Raises OSError where the port cannot be had, SpotError where the file cannot be used.
+        """
+        series = None
+        if self.spot is not None:
+            series = series_of(self.spot, regions=self.regions, zones=self.zones, seed=self.seed, began=now())
+        conditions = changed(Conditions(answer=1.5, activity=5.0, machines=NO_FAULTS, boot=_delays(self.boot)), self.conditions)
+        account = Account(now=now, regions=self.regions, zones=self.zones, conditions=conditions, series=series, seed=self.seed)
+        machines = Machines(client, now=now, naming=NAMING, speed=speed)
+        account.nodes = Nodes(machines.devices, kubelets)
+        serving = await serve(Endpoint(account), port=self.port, speed=speed)
+        urls = _prepare(account, machines, serving)
+        eks = [NodeGroups(region, client, now, speed) for region in account.regions.values()]
+        parts = [machines.run(), _pass(account, speed), *(one.run() for one in eks)]
+        tasks = [asyncio.create_task(part) for part in parts]
+        try:
+            self.ready(serving.url, urls)
+            yield
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await serving.close()
+
+
+def _delays(boot: float | None) -> Delays:
+    return Delays() if boot is None else Delays(boot=Delay(boot, boot, boot), device_plugin=Delay(boot / 4, boot / 4, boot / 4))
+
+
+def _prepare(account: Account, machines: Machines, serving: Serving) -> list[str]:
+    """Have Nodes follow instances, and a queue in each region that is told of them; returns the queues' addresses."""
+    urls = []
+    for region in account.regions.values():
+        follow(region, machines)
+        queue = make(region, QUEUE, {}, host=serving.url)
+        queue.told = True
+        urls.append(queue.url)
+    return urls
+
+
+async def _pass(account: Account, speed: float) -> None:
+    """Let the account's time pass, until cancelled."""
+    while True:
+        account.advance()
+        following = account.next_event()
+        left = LOOKED_AT if following is None else min(LOOKED_AT, max(0.001, (following - account.now()) / speed))
+        await asyncio.sleep(left)

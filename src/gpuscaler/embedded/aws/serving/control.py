@@ -1,0 +1,136 @@
+"""The control path: what goes wrong, and what people and markets do, asked for over HTTP beside the services.
+
+``GET`` shows, ``PUT`` sets, ``DELETE`` clears; bodies are JSON. ``/_control/faults`` are those of calls, ``/_control/troubles`` what
+refuses launches, ``/_control/capacity`` how many machines there are of (market, instance type, zone), ``/_control/interrupt`` takes an
+instance back with a notice, ``/_control/conditions`` is what the account is like. Where its instances are nodes, ``/_control/plugins``
+restarts device plugins, ``/_control/absent`` hides resources, and ``/_control/kubelets`` stops kubelets.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+import msgspec
+from msgspec import Struct
+
+from gpuscaler.embedded.aws.account import Account
+from gpuscaler.embedded.aws.autoscaling import scaling
+from gpuscaler.embedded.aws.conditions import CHANGEABLE, changed
+from gpuscaler.embedded.aws.hardware.hardware import Trouble
+from gpuscaler.embedded.aws.messages import notices
+from gpuscaler.embedded.aws.nodes import node_faults
+from gpuscaler.embedded.aws.region import Region
+from gpuscaler.embedded.aws.serving.faults import Fault, Faults
+from gpuscaler.embedded.aws.wire.reading import Request
+from gpuscaler.embedded.aws.wire.writing import Answer
+
+PATH: Final = "/_control/"
+
+
+class Limit(Struct, frozen=True, forbid_unknown_fields=True):
+    """There are ``machines`` of what matches, None: as many as are asked for."""
+
+    machines: int | None
+    market: str = ""
+    instance_type: str = ""
+    zone: str = ""
+
+
+class Interruption(Struct, frozen=True, forbid_unknown_fields=True):
+    """``instance`` is taken back ``notice`` seconds from now, announced where that is above 0; None: rebalance is recommended only."""
+
+    instance: str
+    notice: float | None = 120.0
+
+
+def handle(account: Account, faults: Faults, request: Request) -> Answer:
+    """The answer to a request to the control path."""
+    account.advance()
+    regions = list(account.regions.values())
+    name, nodes = request.path.removeprefix(PATH), account.nodes
+    act, of_nodes = _ACTS.get(name), node_faults.ACTS.get(name) if nodes is not None else None
+    if act is None and of_nodes is None:
+        known = (*_ACTS, *(node_faults.ACTS if nodes is not None else ()))
+        return _json(404, {"message": f"saw {request.path}, expected one of {', '.join(known)} below {PATH}"})
+    try:
+        if nodes is not None and of_nodes is not None:
+            return _json(200, of_nodes(nodes, request))
+        return _json(200, _ACTS[name](regions, faults, request))
+    except (msgspec.DecodeError, KeyError, ValueError) as error:
+        return _json(400, {"message": str(error)})
+
+
+def set_capacity(region: Region, limit: Limit) -> None:
+    """There are fewer machines from now on, or more; those beyond are reclaimed."""
+    limits = region.hardware.markets.limits
+    key = (limit.market, limit.instance_type, limit.zone)
+    limits.pop(key, None)
+    if limit.machines is not None:
+        limits[key] = limit.machines
+    region.hardware.core.look_at_markets(region.now)
+    region.advance(region.now)
+
+
+def _faults(_regions: list[Region], faults: Faults, request: Request) -> Any:
+    if request.method == "PUT":
+        faults.all.append(msgspec.json.decode(request.body, type=Fault))
+    elif request.method == "DELETE":
+        faults.all.clear()
+    return msgspec.to_builtins(faults.all)
+
+
+def _troubles(regions: list[Region], _faults: Faults, request: Request) -> Any:
+    for region in regions:
+        if request.method == "PUT":
+            region.hardware.troubles.append(msgspec.json.decode(request.body, type=Trouble))
+        elif request.method == "DELETE":
+            region.hardware.troubles.clear()
+    return {region.name: msgspec.to_builtins(region.hardware.troubles) for region in regions}
+
+
+def _capacity(regions: list[Region], _faults: Faults, request: Request) -> Any:
+    for region in regions:
+        if request.method == "PUT":
+            set_capacity(region, msgspec.json.decode(request.body, type=Limit))
+        elif request.method == "DELETE":
+            region.hardware.markets.limits.clear()
+    return {region.name: [_shown(*pair) for pair in region.hardware.markets.limits.items()] for region in regions}
+
+
+def _shown(key: tuple[str, str, str], machines: int) -> Mapping[str, Any]:
+    return {"market": key[0], "instance_type": key[1], "zone": key[2], "machines": machines}
+
+
+def _interrupt(regions: list[Region], _faults: Faults, request: Request) -> Any:
+    told = msgspec.json.decode(request.body, type=Interruption)
+    for region in regions:
+        if (found := region.instances.get(told.instance)) is not None:
+            if told.notice is None:
+                notices.rebalance(region, found)
+                scaling.risk(region, found)
+            else:
+                scaling.reclaim(region, found, notice=told.notice)
+            return {"instance": told.instance}
+    raise ValueError(f"saw {told.instance}, expected an instance of this account")
+
+
+def _conditions(regions: list[Region], _faults: Faults, request: Request) -> Any:
+    for region in regions:
+        if request.method == "PUT":
+            region.conditions = changed(region.conditions, msgspec.json.decode(request.body, type=dict[str, Any]))
+        elif request.method == "DELETE":
+            region.conditions = region.first_conditions
+    return {region.name: {name: getattr(region.conditions, name) for name in CHANGEABLE} for region in regions}
+
+
+_ACTS: Final = {
+    "faults": _faults,
+    "troubles": _troubles,
+    "capacity": _capacity,
+    "interrupt": _interrupt,
+    "conditions": _conditions,
+}
+
+
+def _json(status: int, content: Any) -> Answer:
+    return Answer(status, {"content-type": "application/json"}, json.dumps(content).encode() + b"\n")

@@ -1,0 +1,82 @@
+"""What goes wrong with calls, on demand."""
+
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+from random import Random
+from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from gpuscaler.embedded.aws.wire.reading import Call
+
+
+class Fault(Struct, frozen=True, forbid_unknown_fields=True):
+    """Something that goes wrong with calls that match.
+
+    ``service`` and ``operation`` are patterns such as ``Describe*``, ``region`` a name or "" for all, ``about`` what a call must name, such
+    as a group; ``times`` is how often (None: always), ``chance`` with what probability each time. Then the answer takes ``delay`` seconds
+    more; with a ``code`` the call is refused with it and ``status``, asking to wait ``retry_after`` seconds; or the connection breaks
+    ``before`` or ``after`` the call takes effect.
+    """
+
+    service: str = "*"
+    operation: str = "*"
+    region: str = ""
+    about: str = ""
+    times: int | None = None
+    chance: float = 1.0
+    delay: float = 0.0
+    code: str = ""
+    message: str = ""
+    status: int = 400
+    retry_after: float = 0.0
+    sever: Literal["", "before", "after"] = ""
+
+    def hits(self, call: Call) -> bool:
+        matches = fnmatchcase(call.service, self.service) and fnmatchcase(call.operation, self.operation)
+        return matches and self.region in ("", call.region) and _names(call.params, self.about)
+
+
+def throttled(operation: str = "*", *, retry_after: float = 0.0, times: int | None = None, chance: float = 1.0) -> Fault:
+    """Too many calls; EC2 says RequestLimitExceeded, the others Throttling."""
+    return Fault(operation=operation, code="Throttling", message="Rate exceeded", retry_after=retry_after, times=times, chance=chance)
+
+
+def denied(operation: str, *, region: str = "") -> Fault:
+    """The caller may not do that."""
+    return Fault(operation=operation, region=region, code="AccessDenied", status=403)
+
+
+def outage(service: str = "*", *, region: str = "") -> Fault:
+    """A service is down."""
+    return Fault(service=service, region=region, code="InternalFailure", status=500, message="The request processing has failed.")
+
+
+def unreachable(service: str, *, region: str = "") -> Fault:
+    """No connection to a service comes about, as from a private network without an endpoint for it."""
+    return Fault(service=service, region=region, sever="before")
+
+
+class Faults:
+    """The faults in force, the oldest first: the first that hits a call is the one that it meets."""
+
+    def __init__(self, seed: int = 0) -> None:
+        self._random = Random(seed)
+        self.all: list[Fault] = []
+
+    def pick(self, call: Call) -> Fault | None:
+        """The fault that a call meets, counted."""
+        for place, one in enumerate(self.all):
+            if one.hits(call) and (one.chance >= 1 or self._random.random() < one.chance):
+                if one.times is not None:
+                    self.all[place : place + 1] = [replace(one, times=one.times - 1)] if one.times > 1 else []
+                return one
+        return None
+
+
+def _names(said: object, what: str) -> bool:
+    """Whether one of a call's parameters, at whatever depth, is ``what``."""
+    if isinstance(said, Mapping):
+        said = list(said.values())
+    return not what or said == what or (isinstance(said, list) and any(_names(one, what) for one in said))

@@ -1,0 +1,71 @@
+"""The endpoint over HTTP."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Final
+
+from aiohttp import web
+
+from gpuscaler.embedded.aws.serving.endpoint import Endpoint
+from gpuscaler.embedded.aws.wire.errors import BrokenError
+from gpuscaler.embedded.aws.wire.reading import Request
+from gpuscaler.embedded.aws.wire.writing import Answer
+
+#: A queue without messages is looked into so often while somebody waits, in seconds.
+ASK_AGAIN: Final = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """An endpoint that answers at ``url``, for all regions and services, until :meth:`close`."""
+
+    url: str
+    runner: web.AppRunner
+
+    async def close(self) -> None:
+        await self.runner.cleanup()
+
+
+async def serve(endpoint: Endpoint, host: str = "127.0.0.1", port: int = 0, *, speed: float = 1.0) -> Serving:
+    """Serve ``endpoint`` at ``host``; ``port`` 0 takes a free one. ``speed`` seconds of its account's clock pass in one.
+
+    Raises OSError where the address cannot be had.
+    """
+
+    async def handle(request: web.Request) -> web.StreamResponse:
+        return await _handle(endpoint, request, speed)
+
+    app = web.Application(client_max_size=64 * 1024 * 1024)
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
+    await runner.setup()
+    try:
+        await web.TCPSite(runner, host, port).start()
+    except OSError:
+        await runner.cleanup()
+        raise
+    return Serving(f"http://{host}:{runner.addresses[0][1]}", runner)
+
+
+async def _answer(endpoint: Endpoint, asked: Request, speed: float) -> Answer:
+    """The answer, when it is due; where there was nothing yet, what came meanwhile."""
+    answer = endpoint.handle(asked)
+    end = endpoint.account.now() + answer.wait
+    while answer.wait and endpoint.account.now() < end:
+        await asyncio.sleep(ASK_AGAIN)
+        answer = endpoint.handle(asked)
+    if answer.after:
+        await asyncio.sleep(answer.after / speed)
+    return answer
+
+
+async def _handle(endpoint: Endpoint, request: web.Request, speed: float) -> web.StreamResponse:
+    headers = {name.lower(): value for name, value in request.headers.items()}
+    asked = Request(request.method, request.rel_url.raw_path, headers, await request.read(), request.rel_url.raw_query_string)
+    try:
+        answer = await _answer(endpoint, asked, speed)
+    except BrokenError:
+        if request.transport is not None:
+            request.transport.abort()
+        return web.Response()
+    return web.Response(status=answer.status, headers=answer.headers, body=answer.body)

@@ -1,0 +1,53 @@
+"""Words of replies as AWS may spell them: many fields are free strings of its API, and its pages do not agree with each other.
+
+``reference`` is the spelling of the API reference. ``guide`` is that of the user guide where that differs: "Launching instances with
+synchronous provisioning" shows ``"MarketType": "OnDemand"``. ``random`` spells each word in any case.
+"""
+
+from collections.abc import Mapping
+from random import Random
+from typing import Any, Final
+
+from gpuscaler.embedded.aws.wire.writing import Spelt
+
+#: Fields whose values are words that somebody may compare.
+FREE: Final = frozenset(
+    {
+        "HealthStatus",
+        "InstanceLifecycle",
+        "Lifecycle",
+        "LifecycleState",
+        "LifecycleTransition",
+        "MarketType",
+        "OnDemandAllocationStrategy",
+        "PoolState",
+        "ProcessName",
+        "SpotAllocationStrategy",
+        "StatusCode",
+    }
+)
+#: Fields that hold a state as a word, or as a structure with its name.
+_STATES: Final = frozenset({"State", "CurrentState", "PreviousState"})
+_GUIDE: Final[Mapping[tuple[str, str], str]] = {("MarketType", "on-demand"): "OnDemand", ("MarketType", "spot"): "Spot"}
+
+
+def respelt(reply: Mapping[str, Any], spelling: str, dice: Random) -> Mapping[str, Any]:
+    """``reply`` with its free words in that spelling."""
+    if spelling == "reference":
+        return reply
+    return {key: _field(key, value, spelling, dice) for key, value in reply.items()}
+
+
+def _field(key: str, value: Any, spelling: str, dice: Random) -> Any:
+    if isinstance(value, Mapping):
+        inside = {"Name": _word("State", value["Name"], spelling, dice)} if key in _STATES and "Name" in value else {}
+        return {**respelt(value, spelling, dice), **inside}
+    if isinstance(value, list):
+        return [respelt(one, spelling, dice) if isinstance(one, Mapping) else one for one in value]
+    return _word(key, value, spelling, dice) if key in FREE | _STATES and isinstance(value, str) else value
+
+
+def _word(key: str, value: str, spelling: str, dice: Random) -> Spelt:
+    if spelling == "guide":
+        return Spelt(_GUIDE.get((key, value.lower()), value))
+    return Spelt("".join(dice.choice((letter.lower(), letter.upper())) for letter in value))

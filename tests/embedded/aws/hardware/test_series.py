@@ -1,0 +1,38 @@
+"""Spot markets of the account that follow a measured series."""
+
+from pathlib import Path
+
+import pytest
+from tests.embedded.aws.conftest import BEGAN, Aws
+from tests.embedded.aws.making import make_group, members, mixed, said
+
+from gpuscaler.embedded.aws.hardware.series import series_of
+from gpuscaler.embedded.aws.wire.models import MissingExtraError, Models
+
+DATA = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="../shared/data/spot_availability_changes.csv.gz is not there")
+def test_a_market_of_the_series_runs_dry_when_the_series_does() -> None:
+    series = series_of(DATA, regions=["us-east-1"], zones=3, seed=1, began=BEGAN)
+    aws = Aws(series=series)
+    scaling = make_group(aws, MaxSize=500, MixedInstancesPolicy=mixed("g5.xlarge"))
+    scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=500)
+    aws.later(2)
+    key = ("ec2", "spot", "g5.xlarge", "us-east-1a")
+    there = series.capacity(key, aws.time)
+    assert there < 500
+    assert len(members(scaling)) == there
+    assert said(scaling)[0][0] == "Failed"
+    change = series.next_change(key, aws.time)
+    assert change is not None
+    aws.later(change - aws.time + 400.0)
+    assert len(members(scaling)) <= max(there, series.capacity(key, aws.time))
+
+
+def test_without_botocore_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sys
+
+    monkeypatch.setitem(sys.modules, "botocore.session", None)
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[aws\]' in a clone"):
+        Models()

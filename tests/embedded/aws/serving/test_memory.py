@@ -1,0 +1,60 @@
+"""boto3 against the endpoint without sockets, and calls that take their time by the clock of the event loop alone."""
+
+import asyncio
+from email.utils import parsedate_to_datetime
+
+import pytest
+from tests.embedded.aws.conftest import BEGAN, Aws
+
+from gpuscaler.embedded.aws.conditions import Conditions
+from gpuscaler.embedded.aws.serving.faults import Fault
+from gpuscaler.embedded.aws.serving.memory import LoopExecutor, Session
+
+
+async def test_a_call_takes_as_long_as_its_answers_say_by_the_clock_of_the_loop(aws: Aws) -> None:
+    aws.endpoint.faults.all.append(Fault(delay=30.0))
+    executor, loop = LoopExecutor(), asyncio.get_running_loop()
+    client = Session(aws.endpoint, executor.took).client("sts", region_name="us-east-1")
+    before = loop.time()
+    found = await asyncio.wrap_future(executor.submit(client.get_caller_identity))
+    assert found["Account"] == aws.account.id
+    assert loop.time() - before == pytest.approx(30.0)
+
+
+async def test_what_a_call_raises_comes_to_whoever_waits_for_it(aws: Aws) -> None:
+    executor = LoopExecutor()
+    client = Session(aws.endpoint, executor.took).client("sqs", region_name="us-east-1")
+    with pytest.raises(client.exceptions.QueueDoesNotExist):
+        await asyncio.wrap_future(executor.submit(lambda: client.get_queue_url(QueueName="none")))
+
+
+async def test_who_gives_up_waiting_does_not_undo_a_call(aws: Aws) -> None:
+    aws.endpoint.faults.all.append(Fault(delay=30.0))
+    executor = LoopExecutor()
+    client = Session(aws.endpoint, executor.took).client("sqs", region_name="us-east-1")
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(5):
+            await asyncio.wrap_future(executor.submit(lambda: client.create_queue(QueueName="events")))
+    await asyncio.sleep(30)
+    assert "events" in aws.account.region("us-east-1").queues
+
+
+def test_answers_are_dated_by_the_clock_of_the_account(aws: Aws) -> None:
+    aws.later(1000.0)
+    reply = aws.client("sts").get_caller_identity()
+    date = reply["ResponseMetadata"]["HTTPHeaders"]["date"]
+    assert parsedate_to_datetime(date).timestamp() == BEGAN + 1000.0
+
+
+def test_launches_tell_how_long_they_take(make_aws: type[Aws]) -> None:
+    aws, seconds = make_aws(Conditions(answer=2.0)), list[float]()
+    client = Session(aws.endpoint, seconds.append).client("autoscaling", region_name="us-east-1")
+    client.describe_auto_scaling_groups()
+    ec2 = Session(aws.endpoint).client("ec2", region_name="us-east-1")
+    ec2.create_launch_template(LaunchTemplateName="one", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": "g5.xlarge"})
+    told = {"LaunchTemplateName": "one", "Version": "$Latest"}
+    client.create_auto_scaling_group(
+        AutoScalingGroupName="gpus", MinSize=0, MaxSize=1, AvailabilityZones=["us-east-1a"], LaunchTemplate=told
+    )
+    client.launch_instances(AutoScalingGroupName="gpus", RequestedCapacity=1, ClientToken="a")
+    assert seconds == [0.0, 0.0, 2.0]
