@@ -16,6 +16,7 @@ from urllib.request import urlopen
 
 import pytest
 from click.testing import CliRunner
+from tests.cli.walls import WALLED
 from tests.exporter.attribution.kubelet import container, devices, kubelet, pod
 from tests.exporter.fake_nvml import FakeNvml, build
 from tests.exporter.scraping import Scrape, scrape
@@ -74,7 +75,7 @@ def started(*arguments: str, **environment: str) -> Iterator[Started]:
 
 def test_it_measures_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
     with started(
-        "--backend", "simulated", "--simulated-gpus", "3", "--interval", "200ms", "--kubelet-socket", f"{tmp_path}/none"
+        "--backend", "simulated", "--simulated-gpus", "3", "--interval", "200ms", "--kubelet-socket", f"{tmp_path}/none", **WALLED
     ) as running:
         running.told("measuring 3 GPUs")
         found = running.metrics()

@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests.cli.walls import WALLED
 from tests.clouds.aws.user_data import encoded
 from tests.control.world import pod
 from tests.docs.test_examples import blocks
@@ -49,8 +50,8 @@ async def called(
     assert process.returncode == 0, said.decode()
 
 
-def gpuscaler(*words: str) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
-    return called(sys.executable, "-c", "from gpuscaler.cli import run; run()", *words)
+def gpuscaler(*words: str, more: Mapping[str, str] | None = None) -> AbstractAsyncContextManager[asyncio.subprocess.Process]:
+    return called(sys.executable, "-c", "from gpuscaler.cli import run; run()", *words, more=more)
 
 
 async def asked(*words: str) -> str:
@@ -117,7 +118,9 @@ async def test_the_page_about_an_account_that_costs_nothing_comes_true(tmp_path:
         await asyncio.to_thread(account.prepare)
         assert "gpu   us-east-1  cluster-autoscaler" in await asked("pools", "--config", str(config))
         access = find_access({}, kubeconfig=Path(kubeconfig), context="", attended=False)
-        async with HttpTransport(access) as transport, gpuscaler("run", "--config", str(config), "--kubeconfig", kubeconfig):
+        # On a real cloud nothing of the laboratory is loaded.
+        controller = gpuscaler("run", "--config", str(config), "--kubeconfig", kubeconfig, more=WALLED)
+        async with HttpTransport(access) as transport, controller:
             client = Client(transport)
 
             async def bound() -> bool:

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from aiohttp import web
 from tests.cli.test_cluster import reaching, running
+from tests.cli.walls import WALLED
 from tests.metrics.command.test_service import World, listening
 
 from gpuscaler.embedded.apiserver.kinds import BY_NAME
@@ -44,7 +45,8 @@ async def applied(client: Client, manifest: str) -> None:
 async def metrics(kubeconfig: Path, log: Path, *words: str) -> AsyncIterator[None]:
     """`gpuscaler metrics` in a process of its own."""
     command = (sys.executable, "-c", "from gpuscaler.cli import run; run()", "metrics", *words)
-    environ = {**os.environ, "KUBECONFIG": str(kubeconfig)}
+    # Metrics are served without anything of the laboratory.
+    environ = {**os.environ, "KUBECONFIG": str(kubeconfig), **WALLED}
     with await asyncio.to_thread(log.open, "wb") as out:
         process = await asyncio.create_subprocess_exec(*command, env=environ, stdout=out, stderr=out)
         try:

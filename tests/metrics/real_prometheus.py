@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 import aiohttp
 from tests.lacking import lacking
 
-from gpuscaler.embedded.controlplane.building import cache_of
+from gpuscaler.serving.cache_folder import cache_of
 
 #: Seconds that a slow machine gets for anything.
 PATIENCE = 60.0

@@ -111,7 +111,7 @@ class Known(NamedTuple):
 
 def _account(settings: "RunSettings") -> "Account":
     from gpuscaler.cli.account import read_account
-    from gpuscaler.embedded.controlplane.building import cache_of
+    from gpuscaler.serving.cache_folder import cache_of
 
     return read_account(settings, cache=cache_of(os.environ))
 

@@ -39,7 +39,7 @@ def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kub
 
     Exits with 1 when there is no pool, 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
     """
-    from gpuscaler.embedded.controlplane.building import cache_of
+    from gpuscaler.serving.cache_folder import cache_of
 
     settings = _settings(config)
     found = _look(settings, cache or cache_of(os.environ))

@@ -17,6 +17,7 @@ from gpuscaler.cli.ending import until_terminated
 from gpuscaler.cli.reaching import access_options, find, namespace_of, told
 
 if TYPE_CHECKING:
+    from gpuscaler.control.process.running import MakeProvider
     from gpuscaler.control.process.settings_file import SettingsFile
     from gpuscaler.kube.access import Access
 
@@ -71,7 +72,7 @@ class Clocks:
 
 def _cache() -> Path | None:
     """Where what hardly changes is kept; None where nothing can be, as in a container that is read-only."""
-    from gpuscaler.embedded.controlplane.building import cache_of
+    from gpuscaler.serving.cache_folder import cache_of
 
     try:
         return cache_of(os.environ)
@@ -79,12 +80,21 @@ def _cache() -> Path | None:
         return None
 
 
+def _provider_of(cloud: str) -> "MakeProvider":
+    """What makes the cloud's provider. Only the simulated one loads the laboratory: simulation and the embedded cluster."""
+    if cloud == "simulated":
+        from gpuscaler.embedded.nodes import providers
+
+        return providers.make
+    from gpuscaler.control.process import aws
+
+    return partial(aws.make, folder=_cache())
+
+
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
     """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
-    from gpuscaler.control.process import aws
     from gpuscaler.control.process.running import Running
     from gpuscaler.control.records.service import make as make_records
-    from gpuscaler.embedded.nodes import providers
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.serving.logs import lines_to
 
@@ -100,7 +110,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
                 namespace=namespace_of(file.settings.namespace, access),
                 identity=f"{socket.gethostname()}_{uuid4().hex[:12]}",
                 clocks=Clocks(),
-                make_provider=partial(aws.make, folder=_cache()) if file.settings.cloud == "aws" else providers.make,
+                make_provider=_provider_of(file.settings.cloud),
                 make_records=partial(make_records, pod=pod, host=socket.gethostname(), set_level=set_level),
                 dry_run=dry_run,
                 default_limit=True,

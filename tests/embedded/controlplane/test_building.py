@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.embedded.controlplane.going import working_go
 
-from gpuscaler.embedded.controlplane.building import DEFAULT, NAMES, PINNED, Progress, cache_of, programs
+from gpuscaler.embedded.controlplane.building import DEFAULT, NAMES, PINNED, Progress, programs
 from gpuscaler.embedded.controlplane.golang import BuildError, needed_version
 from gpuscaler.embedded.controlplane.modules import go_mod, release_of
 
@@ -119,8 +119,3 @@ def test_the_default_release_is_pinned_by_hashes() -> None:
     sums = (PINNED / DEFAULT / "go.sum").read_text()
     assert f"k8s.io/kubernetes v{DEFAULT} h1:" in sums
     assert f"k8s.io/kubernetes v{DEFAULT}\n" in (PINNED / DEFAULT / "go.mod").read_text()
-
-
-def test_programs_are_kept_in_the_users_cache() -> None:
-    assert cache_of({"HOME": "/home/ada"}) == Path("/home/ada/.cache/gpuscaler")
-    assert cache_of({"HOME": "/home/ada", "XDG_CACHE_HOME": "/var/cache"}) == Path("/var/cache/gpuscaler")

@@ -9,6 +9,7 @@ from typing import Final
 
 from gpuscaler.embedded.controlplane.golang import BuildError, Say, digest_of, find_go, needed_version
 from gpuscaler.embedded.controlplane.modules import go_mod_of, release_of
+from gpuscaler.serving.cache_folder import cache_of
 
 #: The release that is taken where none is asked for. Its modules are pinned by the go.mod and go.sum beside the program.
 DEFAULT: Final = "1.35.4"
@@ -37,12 +38,6 @@ class Progress:
 
     say: Say
     compiled: Callable[[int], None] = lambda _count: None
-
-
-def cache_of(environ: Mapping[str, str]) -> Path:
-    """Where programs are kept: the folder ``gpuscaler`` of the user's cache."""
-    told = environ.get("XDG_CACHE_HOME", "")
-    return (Path(told) if told else Path(environ.get("HOME") or tempfile.gettempdir()) / ".cache") / "gpuscaler"
 
 
 def programs(version: str, *, environ: Mapping[str, str], progress: Progress) -> Programs:

@@ -1,0 +1,30 @@
+import os
+import subprocess
+import sys
+
+import pytest
+from tests.cli.walls import WALLED
+
+#: What serves clusters: it loads no simulation and no embedded cluster. With them loaded it would be larger, and slower to start.
+PRODUCT = (
+    "cli.run", "cli.metrics", "cli.exporter", "cli.status", "cli.why", "cli.plan", "cli.pools", "cli.hold", "cli.opening", "cli.validate",
+    "control.process.running", "control.process.aws", "control.records.service", "metrics.command.service", "exporter.service",
+)  # fmt: skip
+
+
+def python(code: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-c", code], env={**os.environ, **WALLED}, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("module", ["simulation.replay", "embedded.serving.cluster"])
+def test_behind_the_wall_the_laboratory_cannot_be_imported(module: str) -> None:
+    done = python(f"import gpuscaler.{module}")
+
+    assert done.returncode == 1
+    assert "which belongs to the laboratory" in done.stderr
+
+
+def test_what_serves_clusters_can_be_imported_without_it() -> None:
+    done = python("; ".join(f"import gpuscaler.{module}" for module in PRODUCT))
+
+    assert done.returncode == 0, done.stderr
