@@ -38,7 +38,10 @@ class Workload(Struct, frozen=True, gc=False):
 
 
 class PodDisruptionBudget(Struct, frozen=True, gc=False):
-    """``disruptions_allowed`` is the API server's own count. ``selector`` None selects nothing."""
+    """``disruptions_allowed`` is the API server's own count. ``selector`` None selects nothing.
+
+    ``always_evict_unhealthy``: pods that run and are not Ready are evicted whatever is allowed (``AlwaysAllow``).
+    """
 
     namespace: str
     name: str

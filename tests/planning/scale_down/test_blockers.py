@@ -132,6 +132,36 @@ def test_a_pod_disruption_budget_that_allows_nothing_keeps_the_node() -> None:
     assert "PodDisruptionBudget web allows 0 disruptions" in sentence
 
 
+@pytest.mark.parametrize(
+    ("unhealthy", "ready", "phase", "blocker"),
+    [
+        (True, False, "Running", ""),
+        (True, None, "Running", ""),
+        (True, True, "Running", "pdb"),
+        (True, False, "Unknown", "pdb"),
+        (False, False, "Running", "pdb"),
+    ],
+)
+def test_a_budget_that_always_lets_unhealthy_pods_be_evicted_does_not_keep_their_nodes(
+    unhealthy: bool, ready: bool | None, phase: str, blocker: str
+) -> None:
+    budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0, always_evict_unhealthy=unhealthy)
+    assert of_pod(also=(budget,), ready=ready, phase=phase)[0] == blocker
+
+
+def test_a_healthy_pod_beside_an_unhealthy_one_is_protected_by_their_budget() -> None:
+    budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0, always_evict_unhealthy=True)
+    word, sentence = of_pod(also=(budget, pod("q", "n", ready=True, phase="Running")), ready=False, phase="Running")
+    assert (word, "PodDisruptionBudget web allows 0 disruptions" in sentence) == ("pdb", True)
+
+
+def test_evictions_of_unhealthy_pods_use_nothing_of_what_such_a_budget_allows() -> None:
+    """One disruption is allowed, and one healthy pod is moved with it; the two that are not Ready need none."""
+    budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=1, always_evict_unhealthy=True)
+    more = (pod("q", "n", ready=False, phase="Running"), pod("r", "n", ready=True, phase="Running"))
+    assert of_pod(also=(budget, *more), ready=False, phase="Running")[0] == ""
+
+
 def test_several_pod_disruption_budgets_over_one_pod_keep_the_node() -> None:
     two = tuple(PodDisruptionBudget("default", name, selector(app="web"), disruptions_allowed=5) for name in ("b", "a"))
     word, sentence = of_pod(also=two)

@@ -138,7 +138,7 @@ class Protection:
         # Most nodes run nothing but classes that have been asked about and forbid nothing.
         for one in sorted(residents.load.keys() - self._harmless, key=lambda one: one.order):
             found = self._class_blocker(one)
-            if found is not None:
+            if found is not None and not (found.word == "pdb" and self._ignored(self.budgets(one), residents.load[one])):
                 return Blocker(found.word, f"pod {first_key(residents.load[one])} {found.detail}")
             for pod in sorted(residents.load[one], key=lambda pod: pod.key):
                 if (timed := self._do_not_disrupt(pod)) is not None:
@@ -151,12 +151,18 @@ class Protection:
         return None
 
     def evictions(self, load: Load) -> dict[str, int]:
-        """How many pods of ``load`` each PodDisruptionBudget covers, by its key."""
+        """How many evictions of the pods of ``load`` each PodDisruptionBudget has to allow, by its key."""
         counts: dict[str, int] = {}
         for one, pods in load.items() if self._budgets else ():
             for budget in self.budgets(one):
-                counts[budget.key] = counts.get(budget.key, 0) + len(pods)
+                if many := sum(not is_evicted_anyway(pod, budget) for pod in pods):
+                    counts[budget.key] = counts.get(budget.key, 0) + many
         return counts
+
+    @staticmethod
+    def _ignored(over: tuple[PodDisruptionBudget, ...], pods: tuple[Pod, ...]) -> bool:
+        """Whether the eviction API asks no budget about any of ``pods``. It refuses pods under several budgets whatever these say."""
+        return len(over) == 1 and all(is_evicted_anyway(pod, over[0]) for pod in pods)
 
     def budgets(self, one: RunningClass) -> tuple[PodDisruptionBudget, ...]:
         """The PodDisruptionBudgets over the pods of ``one``, by name."""
@@ -225,6 +231,14 @@ class Protection:
         if left <= 0:
             return None
         return Blocker("do-not-disrupt", f"pod {pod.key} is protected by karpenter.sh/do-not-disrupt for {left:.0f} s more")
+
+
+def is_evicted_anyway(pod: Pod, budget: PodDisruptionBudget) -> bool:
+    """Whether ``budget`` lets ``pod`` be evicted even where it allows no disruption.
+
+    Source: ``pkg/registry/core/pod/storage/eviction.go``; ``spec.unhealthyPodEvictionPolicy``, Kubernetes 1.27.
+    """
+    return budget.always_evict_unhealthy and pod.phase == "Running" and not pod.ready
 
 
 def promised_nodes(situation: Situation) -> frozenset[str]:
