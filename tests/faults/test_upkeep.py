@@ -28,7 +28,7 @@ from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.credentials import TokenFile
-from gpuscaler.kube.picture import News, Taken
+from gpuscaler.kube.picture import Taken
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.kube.transport import Request
@@ -123,7 +123,7 @@ class Still:
         """Labels alone say what these nodes are."""
 
     async def take(self) -> Taken:
-        return Taken(self.cluster, self.version, News())
+        return Taken(self.cluster, self.version)
 
     def stale_for(self, _now: float) -> float:
         return 0.0

@@ -79,7 +79,7 @@ async def test_pods_and_nodes_become_one_cluster() -> None:
     assert picture.synced
     assert taken.cluster.on_node.keys() == {"n1"}
     assert taken.cluster.requested["nvidia.com/gpu"].tolist() == [1]
-    assert taken.news.kinds == {"Pod", "Node"}
+    assert taken.kinds == {"Pod", "Node"}
 
 
 async def test_it_is_not_synced_while_one_mandatory_resource_is_not_listed() -> None:
@@ -182,28 +182,15 @@ async def test_changes_wake_whoever_waits_for_them() -> None:
         assert not picture.changed.is_set()
 
 
-async def test_it_says_when_pods_became_unschedulable_first_and_last() -> None:
-    events: list[bytes | float | str] = [3.0, event("ADDED", waiting("b")), 0.25, event("ADDED", waiting("c")), 1.0]
-    later: list[bytes | float | str] = [event("MODIFIED", waiting("c", version=104)), event("ADDED", pod("d")), SILENCE]
-    async with picture_of(pods=Scripted(Reply([listed(pod("a")), *events, *later]))) as picture:
-        await asyncio.sleep(1)
-        assert (await picture.take()).news.unschedulable == 0
-        await asyncio.sleep(5)
-        news = (await picture.take()).news
-        assert news.unschedulable == 2
-        assert news.first_unschedulable == pytest.approx(3, abs=0.01)
-        assert news.last_unschedulable == pytest.approx(3.25, abs=0.01)
-        assert (await picture.take()).news.last_unschedulable is None
-
-
-async def test_a_pod_that_was_bound_is_no_longer_news_of_its_kind() -> None:
+async def test_kinds_are_named_once_when_something_of_them_came() -> None:
     bound = event("MODIFIED", pod("a", node="n1", version=101))
     async with picture_of(pods=Scripted(Reply([listed(waiting("a")), 2.0, bound, SILENCE]))) as picture:
         await asyncio.sleep(1)
-        assert (await picture.take()).news.unschedulable == 1
+        assert (await picture.take()).kinds == {"Pod"}
+        assert (await picture.take()).kinds == set()
         await asyncio.sleep(2)
         taken = await picture.take()
-        assert taken.news == taken.news._replace(kinds=frozenset({"Pod"}), unschedulable=0, last_unschedulable=None)
+        assert taken.kinds == {"Pod"}
         assert taken.cluster.pods["team/a"].node_name == "n1"
 
 
@@ -280,7 +267,7 @@ async def test_a_picture_whose_taking_was_cancelled_loses_nothing() -> None:
         taken: Taken = await picture.take()
     assert taking.cancelled()
     assert len(taken.cluster.pods) == 300
-    assert taken.news.unschedulable == 300
+    assert taken.kinds == {"Pod"}
 
 
 def batch_of(*pods: Json, aside: tuple[SetAside, ...] = ()) -> Batch:
@@ -364,5 +351,5 @@ async def test_nodes_say_what_the_clouds_list_says_of_their_machines_until_it_sa
         picture.belong(Inventory(3.0, ()))
         assert (await picture.take()).cluster is changed.cluster
     assert {name: one.bought for name, one in first.cluster.nodes.items()} == {"n1": spot.key, "n2": None}
-    assert (changed.cluster.nodes["n1"].bought, sorted(changed.news.kinds)) == (reserved.key, ["Node"])
+    assert (changed.cluster.nodes["n1"].bought, sorted(changed.kinds)) == (reserved.key, ["Node"])
     assert changed.cluster.nodes["n2"] is first.cluster.nodes["n2"]

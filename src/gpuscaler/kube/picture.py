@@ -29,25 +29,15 @@ Key = tuple[str, str, str, str]
 INLINE, AT_ONCE = 2_000, 250
 
 
-class News(NamedTuple):
-    """What came since the picture was last taken.
-
-    ``kinds`` are those that changed. ``first_unschedulable`` and ``last_unschedulable`` are when, on the picture's clock, the first and the
-    last of ``unschedulable`` pods became it; None where there are none.
-    """
-
-    kinds: frozenset[str] = frozenset()
-    unschedulable: int = 0
-    first_unschedulable: float | None = None
-    last_unschedulable: float | None = None
-
-
 class Taken(NamedTuple):
-    """A picture as it was taken; ``version`` is the same for the same picture, and grows with each change."""
+    """A picture as it was taken; ``version`` is the same for the same picture, and grows with each change.
+
+    ``kinds`` are those of which something has come since the last one was taken.
+    """
 
     cluster: Cluster
     version: int
-    news: News
+    kinds: frozenset[str] = frozenset()
 
 
 class Picture:
@@ -77,13 +67,13 @@ class Picture:
             )
             for resource in resources
         )
-        self._clock, self._inline = clock, inline
+        self._inline = inline
         self._cluster, self._version = Cluster(), 0
         self._pending: Changes = {}
         self._folding: Changes = {}
         self._folding_aside: frozenset[str] = frozenset()
         self._aside: dict[str, SetAside] = {}
-        self._news = News()
+        self._kinds: frozenset[str] = frozenset()
         self._taking = asyncio.Lock()
         self._listeners: list[Callable[[Batch], None]] = []
         self._inventory: Inventory | None = None
@@ -133,7 +123,7 @@ class Picture:
         if changes or aside:
             self._aside.update((found.object, found) for found in aside)
             self._pending.setdefault(batch.model, {}).update(changes)
-            self._news = self._news._replace(kinds=self._news.kinds | {batch.resource.kind})
+            self._kinds |= {batch.resource.kind}
         if changes or aside or batch.listed:
             self.changed.set()
         for listener in tuple(self._listeners):
@@ -158,7 +148,7 @@ class Picture:
         self._bought = {name: key for name, key in self._bought.items() if name in there} | said
         if of_them := {node.name: self._belonging(node) for node in nodes if node.provider_id in changed}:
             self._pending.setdefault(Node, {}).update(of_them)
-            self._news = self._news._replace(kinds=self._news.kinds | {"Node"})
+            self._kinds |= {"Node"}
             self.changed.set()
 
     def _belonging(self, node: Node) -> Node:
@@ -168,7 +158,7 @@ class Picture:
     async def take(self) -> Taken:
         """The cluster as it is known now, and what is new about it since this was last asked."""
         async with self._taking:
-            news, self._news = self._news, News()
+            kinds, self._kinds = self._kinds, frozenset()
             self.changed.clear()
             changes, self._pending = self._pending, {}
             aside, self._aside = self._aside, {}
@@ -179,11 +169,11 @@ class Picture:
                     self._version += 1
                 except BaseException:
                     # Cancelled while a thread was at it: all of it is new still.
-                    self._put_back(changes, aside, news)
+                    self._put_back(changes, aside, kinds)
                     raise
                 finally:
                     self._folding, self._folding_aside = {}, frozenset()
-            return Taken(self._cluster, self._version, news)
+            return Taken(self._cluster, self._version, kinds)
 
     async def _folded(self, changes: Changes, aside: tuple[SetAside, ...]) -> Cluster:
         if sum(map(len, changes.values())) > self._inline:
@@ -198,13 +188,11 @@ class Picture:
         # What could not be read comes last: a change of the same object before it would take that back.
         return cluster.apply(_delta(flat), set_aside=aside)
 
-    def _put_back(self, changes: Changes, aside: dict[str, SetAside], news: News) -> None:
+    def _put_back(self, changes: Changes, aside: dict[str, SetAside], kinds: frozenset[str]) -> None:
         for kind, later in self._pending.items():
             changes.setdefault(kind, {}).update(later)
         self._pending, self._aside = changes, aside | self._aside
-        first = news.first_unschedulable if news.first_unschedulable is not None else self._news.first_unschedulable
-        last = self._news.last_unschedulable if self._news.last_unschedulable is not None else news.last_unschedulable
-        self._news = News(news.kinds | self._news.kinds, news.unschedulable + self._news.unschedulable, first, last)
+        self._kinds |= kinds
         self.changed.set()
 
     def _fresh(self, batch: Batch) -> tuple[dict[str, Item | None], list[SetAside]]:
@@ -222,8 +210,6 @@ class Picture:
             if known == item and not (odd and self._was_aside(object_name(model, key), aside)):
                 continue
             fresh[key] = item
-            if model is Pod and _waits(item) and not _waits(known):
-                self._count_unschedulable()
         if odd:
             for key in fresh:
                 self._aside.pop(object_name(model, key), None)
@@ -233,11 +219,6 @@ class Picture:
     def _was_aside(self, name: str, aside: Set[str]) -> bool:
         return name in aside or name in self._aside
 
-    def _count_unschedulable(self) -> None:
-        now, news = self._clock(), self._news
-        first = now if news.first_unschedulable is None else news.first_unschedulable
-        self._news = news._replace(unschedulable=news.unschedulable + 1, first_unschedulable=first, last_unschedulable=now)
-
 
 def _flat(changes: Changes) -> list[tuple[type, str, Item | None]]:
     return [(kind, key, item) for kind, found in changes.items() for key, item in found.items()]
@@ -246,7 +227,3 @@ def _flat(changes: Changes) -> list[tuple[type, str, Item | None]]:
 def _delta(changes: list[tuple[type, str, Item | None]]) -> Delta:
     upserts = tuple(item for _, _, item in changes if item is not None)
     return Delta(upserts, tuple((kind, key) for kind, key, item in changes if item is None))
-
-
-def _waits(item: Item | None) -> bool:
-    return isinstance(item, Pod) and bool(item.unschedulable) and not item.node_name and not item.deleted and not item.finished

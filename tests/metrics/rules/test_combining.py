@@ -2,7 +2,7 @@
 
 import pytest
 
-from gpuscaler.metrics.rules.combining import adds_up, combine
+from gpuscaler.metrics.rules.combining import adds_up
 
 
 @pytest.mark.parametrize(
@@ -26,9 +26,3 @@ from gpuscaler.metrics.rules.combining import adds_up, combine
 )
 def test_bytes_power_and_counts_add_up_and_rates_do_not(name: str, adds: bool) -> None:
     assert adds_up(name) is adds
-
-
-def test_takes_the_sum_or_the_mean() -> None:
-    assert combine("memory_used_bytes", [1, 2, 6]) == 9
-    assert combine("duty_cycle", [10, 20, 60]) == 30
-    assert combine("duty_cycle", iter([7.5])) == 7.5

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from gpuscaler.planning.state.breaker_messages import explained
-from gpuscaler.planning.state.breakers import Breakers, recalled, step
+from gpuscaler.planning.state.breaker_messages import told
+from gpuscaler.planning.state.breakers import Breakers, counts, recalled, step
 from gpuscaler.planning.state.offering_events import (
     CAPACITY,
     CONFIGURATION,
@@ -38,6 +38,11 @@ ALL = (A, B, OTHER_TYPE, OTHER_POOL, ON_DEMAND)
 
 def after(*events: Event) -> Breakers:
     return reduce(step, events, Breakers())
+
+
+def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
+    """Every breaker that stops something in a sentence, in order of its target."""
+    return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
 
 
 def blocked(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:

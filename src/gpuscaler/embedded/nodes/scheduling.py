@@ -71,7 +71,7 @@ class Scheduler:
         while True:
             await self._changed()
             taken = await self._picture.take()
-            if taken.news.kinds:
+            if taken.kinds:
                 for one in self._tries.values():
                     one.moved = True
             await self.turn(taken.cluster)

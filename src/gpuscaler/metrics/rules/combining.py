@@ -4,8 +4,6 @@ prometheus-adapter takes whichever comes last.
 """
 
 import re
-from collections.abc import Iterable
-from statistics import fmean
 
 #: Names of what adds up: bytes and power, with the units that they come in.
 _ADDS_UP = re.compile(
@@ -22,9 +20,3 @@ _SHARE = re.compile(
 def adds_up(name: str) -> bool:
     """Whether samples of a metric or series of this name are summed for an object: bytes, power and counts; else their mean is taken."""
     return _ADDS_UP.search(name) is not None and _SHARE.search(name) is None
-
-
-def combine(name: str, values: Iterable[float]) -> float:
-    """The one number for the ``values`` of a metric, of which there is at least one."""
-    several = list(values)
-    return sum(several) if adds_up(name) else fmean(several)

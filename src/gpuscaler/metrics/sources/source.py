@@ -146,11 +146,6 @@ class PrometheusSource:
         return state, table, held
 
 
-def _inside(origin: Origin) -> bool:
-    """Whether what the metric describes lives in namespaces."""
-    return origin.resource is None or origin.resource.namespaced
-
-
 def _resource(resource: named.Resource | None) -> Resource:
     """The resource as the API server has it. Of one that is not known here the versions are tried one after the other."""
     assert resource is not None

@@ -28,11 +28,6 @@ WORDS: Mapping[str, str] = {
 }
 
 
-def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
-    """Every breaker that stops something in a sentence, in order of its target."""
-    return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
-
-
 def trouble(breakers: Breakers, key: Key, now: float) -> str:
     """Why an offering may not be asked, or was refused before; of several breakers the one that is open longest. Empty when it may."""
     found = [one for one in breakers.open if counts(one) and not withholds(one) and one.target.covers(key)]

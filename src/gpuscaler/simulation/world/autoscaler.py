@@ -114,17 +114,13 @@ class Moment(Struct, gc=False):
 
 
 class Pending(Struct, frozen=True, gc=False):
-    """Pods of one specification (and one gang, "" for none) that wait for a place, oldest first.
-
-    ``spoken_for`` of them wait for a machine that was bought for them.
-    """
+    """Pods of one specification (and one gang, "" for none) that wait for a place, oldest first."""
 
     spec: PodSpec
     gang: str
     pods: tuple[str, ...]
     oldest: float
     newest: float
-    spoken_for: int = 0
 
 
 class Seen(Struct, frozen=True, gc=False):

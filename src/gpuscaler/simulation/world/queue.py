@@ -177,10 +177,9 @@ class Waiting:
         """Limits may have lifted: who was refused may ask again."""
         self._stuck.clear()
 
-    def by_spec(self) -> Iterator[tuple[dict[str, Task], int]]:
-        """The pods of each specification that are no gang's, and how many of them nothing is coming for."""
-        for digest, tasks in self._by_spec.items():
-            yield tasks, len(self._loose.get(digest, ()))
+    def by_spec(self) -> Iterable[dict[str, Task]]:
+        """The pods of each specification that are no gang's."""
+        return self._by_spec.values()
 
     def overtaken(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
         """Pods of ``promised``, who wait for one machine, each with an older one that scheduling cannot tell from it and that does not."""

@@ -61,8 +61,8 @@ class Picture:
 
     def pending(self) -> list[Pending]:
         waiting = self._world.waiting
-        return [_pending(list(tasks.values()), len(tasks) - loose) for tasks, loose in waiting.by_spec()] + [
-            _pending(list(tasks.values()), sum(bool(task.promised) for task in tasks.values())) for tasks in waiting.gangs.values()
+        return [_pending(list(tasks.values())) for tasks in waiting.by_spec()] + [
+            _pending(list(tasks.values())) for tasks in waiting.gangs.values()
         ]
 
     def seen(self) -> Iterator[Seen]:
@@ -140,14 +140,13 @@ class Picture:
         )
 
 
-def _pending(tasks: list[Task], spoken_for: int) -> Pending:
+def _pending(tasks: list[Task]) -> Pending:
     return Pending(
         spec=tasks[0].member.spec,
         gang=tasks[0].gang,
         pods=tuple(task.key for task in tasks),
         oldest=min(task.since for task in tasks),
         newest=max(task.since for task in tasks),
-        spoken_for=spoken_for,
     )
 
 

@@ -30,11 +30,10 @@ _HOOK: Final = "user's Lifecycle Action"
 
 
 class Told(Struct, frozen=True, gc=False):
-    """What activities say of launches: ids of machines that came, why others did not, one verdict each, how many are still tried."""
+    """What activities say of launches: ids of machines that came, why others did not, one verdict each."""
 
     instances: tuple[str, ...] = ()
     failures: tuple[Verdict, ...] = ()
-    under_way: int = 0
 
 
 class Change(Struct, frozen=True, gc=False, order=True):
@@ -52,7 +51,6 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
     """
     instances: list[str] = []
     failures: list[Verdict] = []
-    under_way = 0
     for one in activities:
         description = str(one.get("Description") or "")
         began = one.get("StartTime")
@@ -67,9 +65,7 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
             # A launch that was called off because nobody wants it any longer says nothing about capacity.
             if status == "Failed" or failed.cause != UNKNOWN:
                 failures.append(failed)
-        elif status != _DONE:
-            under_way += 1
-    return Told(tuple(dict.fromkeys(instances)), tuple(failures), under_way)
+    return Told(tuple(dict.fromkeys(instances)), tuple(failures))
 
 
 def last_failure(activities: Iterable[Reply], *, since: float) -> str:
