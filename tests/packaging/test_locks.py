@@ -104,4 +104,4 @@ def test_developers_run_the_versions_that_users_get(lock: str) -> None:
 
 
 def test_the_core_brings_no_cloud_and_no_gpu_library() -> None:
-    assert [name for name in pins("core.txt") if name.startswith(("azure", "boto", "grpc", "nvidia", "protobuf"))] == []
+    assert [name for name in pins("core.txt") if name.startswith(("boto", "grpc", "nvidia", "protobuf"))] == []

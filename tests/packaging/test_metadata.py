@@ -52,9 +52,9 @@ def test_the_wheel_carries_its_licence(wheel: zipfile.ZipFile, metadata: Message
 
 def test_cloud_and_gpu_libraries_come_only_with_their_extra(metadata: Message) -> None:
     required = metadata.get_all("Requires-Dist") or []
-    optional = ("boto3", "azure-", "nvidia-", "grpcio", "protobuf")
+    optional = ("boto3", "nvidia-", "grpcio", "protobuf")
 
-    assert set(metadata.get_all("Provides-Extra") or []) == {"aws", "azure", "exporter"}
+    assert set(metadata.get_all("Provides-Extra") or []) == {"aws", "exporter"}
     assert [line for line in required if line.startswith(optional) and "extra ==" not in line] == []
 
 
