@@ -1,0 +1,83 @@
+"""Folders: a reader opens few files to find something, and the parts of planning and of the lifecycle stand on each other in few floors."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+SOURCES = Path(__file__).parents[2] / "src"
+#: Folders whose files are one kind of thing each: commands, parts of one protocol, objects.
+LONG = ("gpuscaler/cli", "gpuscaler/kube", "gpuscaler/model")
+MOST_FILES = 12
+
+Imports = Mapping[str, frozenset[str]]
+
+
+def module_of(path: Path) -> str:
+    parts = path.relative_to(SOURCES).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imported(path: Path, modules: frozenset[str]) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for one in node.names:
+                inner = f"{node.module}.{one.name}"
+                yield inner if inner in modules else node.module
+
+
+@cache
+def imports_within(room: str) -> Imports:
+    """What each module of a room imports of it."""
+    paths = {module_of(path): path for path in (SOURCES / "gpuscaler" / room).rglob("*.py")}
+    modules = frozenset(paths)
+    return {name: frozenset(imported(path, modules)) & modules - {name} for name, path in paths.items()}
+
+
+def between_parts(imports: Imports) -> Imports:
+    """The same between the files and folders of the room, each drawn as one."""
+    part = {name: ".".join(name.split(".")[:3]) for name in imports}
+    found: dict[str, set[str]] = {one: set() for one in part.values()}
+    for name, others in imports.items():
+        found[part[name]] |= {part[other] for other in others} - {part[name]}
+    return {name: frozenset(others) for name, others in found.items()}
+
+
+def height(imports: Imports) -> int:
+    """How many stand on each other where it is highest. Fails where some import each other in a circle."""
+    heights: dict[str, int] = {}
+
+    def of(name: str, above: tuple[str, ...]) -> int:
+        assert name not in above, f"saw a circle: {' imports '.join((*above[above.index(name) :], name))}"
+        if name not in heights:
+            heights[name] = 1 + max((of(other, (*above, name)) for other in imports[name]), default=0)
+        return heights[name]
+
+    return max(of(name, ()) for name in imports)
+
+
+def test_no_folder_has_so_many_files_that_nobody_reads_their_names() -> None:
+    folders = [path for path in (SOURCES / "gpuscaler").rglob("*") if path.is_dir() and str(path.relative_to(SOURCES)) not in LONG]
+    files = {folder: [path for path in folder.glob("*.py") if path.name != "__init__.py"] for folder in folders}
+
+    assert {str(folder.relative_to(SOURCES)): len(found) for folder, found in files.items() if len(found) > MOST_FILES} == {}
+
+
+@pytest.mark.parametrize(("room", "floors", "chain"), [("planning", 6, 21), ("lifecycle", 6, 10)])
+def test_the_parts_of_a_room_stand_on_each_other_in_few_floors(room: str, floors: int, chain: int) -> None:
+    imports = imports_within(room)
+
+    assert height(between_parts(imports)) <= floors
+    assert height(imports) <= chain
+
+
+@pytest.mark.parametrize("room", sorted(path.name for path in (SOURCES / "gpuscaler").iterdir() if (path / "__init__.py").exists()))
+def test_no_parts_of_a_room_import_each_other_in_a_circle(room: str) -> None:
+    height(between_parts(imports_within(room)))
+
+
+def test_a_circle_is_seen() -> None:
+    with pytest.raises(AssertionError, match="a imports b imports a"):
+        height({"a": frozenset({"b"}), "b": frozenset({"a"})})
