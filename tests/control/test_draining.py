@@ -15,6 +15,7 @@ from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
 from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL
 from gpuscaler.planning.state.ledger.entries import DRAINING, Leaving
@@ -196,7 +197,7 @@ async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_ma
 
         async def refuse(ids: Sequence[str]) -> Mapping[str, Refusal | None]:
             asked.append(here.now())
-            return dict.fromkeys(ids, Refusal(THROTTLED, ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a"), "Rate exceeded"))
+            return dict.fromkeys(ids, Refusal(THROTTLED, OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a"), "Rate exceeded"))
 
         here.cluster.provider.remove = refuse  # type: ignore[method-assign]
         await writes.until_evicted()

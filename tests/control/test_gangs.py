@@ -3,6 +3,7 @@
 from tests.control.world import BEGAN, World, world
 
 from gpuscaler.lifecycle.registration.steps import GANG_SECONDS
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 POOLS = """
@@ -14,7 +15,7 @@ pools:
     zones: [us-east-1a]
     idle_after: 2h
 """
-ONLY = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+ONLY = OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
 
 
 async def submit(here: World) -> None:

@@ -3,6 +3,7 @@
 import pytest
 from tests.control.world import BEGAN, World, world
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 #: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
@@ -16,7 +17,7 @@ pools:
     markets: [spot, on-demand]
     zones: [us-east-1a]
 """
-DRY = Markets({("gpu", "spot", "g4dn.xlarge", "us-east-1a"): Steps((0.0,), (0.0,))}, began=BEGAN)
+DRY = Markets({OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a"): Steps((0.0,), (0.0,))}, began=BEGAN)
 
 
 def granted(here: World) -> list[float]:

@@ -10,6 +10,7 @@ from tests.control.world import Watchman, World, pod, world
 
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
 from gpuscaler.kube.transport import Request
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.simulation.cloud.markets import Markets, Steps
@@ -23,7 +24,7 @@ pools:
     zones: [us-east-1a]
     idle_after: 2m
 """
-SPOT = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
+SPOT = OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a")
 DEAR = "sim-00001"
 
 

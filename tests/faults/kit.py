@@ -12,11 +12,12 @@ from tests.control.replicas import Pair, pair
 from tests.control.world import ONE_GPU_MACHINES, World, world
 from tests.faults.guarding import LIMITS, Watch, guarded
 
-from gpuscaler.clouds.protocol import Bought, Key, Order, Refusal
+from gpuscaler.clouds.protocol import Bought, Order, Refusal
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.service import Service
 from gpuscaler.control.records.status.status import Process, Status, status_of
 from gpuscaler.kube.resources import NODES
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Plan
 
 FILE = replicas.FILE + LIMITS
@@ -72,7 +73,7 @@ async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator
     here.cluster.provider.outage, watch.dark = "", None
 
 
-def refusing(here: World, why: Callable[[Key], Refusal | None]) -> list[Order]:
+def refusing(here: World, why: Callable[[OfferingKey], Refusal | None]) -> list[Order]:
     """From now on the cloud refuses the offerings for which ``why`` gives a reason; what it was asked for, as it comes."""
     buy, asked = here.cluster.provider.buy, list[Order]()
 

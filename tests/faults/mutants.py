@@ -394,7 +394,7 @@ MUTANTS = (
     Mutant(
         case=27,
         path="lifecycle/orders.py",
-        old="(*wanted(machine), *keys)",
+        old="(*machine.keys, *keys)",
         new="(*(wanted(machine) * (1 + len(groups))), *keys)",
         removes="each machine is an order of its own",
     ),

@@ -5,7 +5,8 @@ from collections import Counter
 from tests.control.world import BEGAN, ONE_GPU_MACHINES
 from tests.faults.kit import SPOT_FIRST, all_bound, bought, faulty, markets, refusing, status
 
-from gpuscaler.clouds.protocol import PRICE, QUOTA, Key, Refusal
+from gpuscaler.clouds.protocol import PRICE, QUOTA, Refusal
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
@@ -32,7 +33,7 @@ def dry(pools: str, *markets: str) -> Markets:
 
 
 async def test_f11_where_one_spot_offering_is_dry_the_next_is_asked_at_once_and_no_other_is_spared() -> None:
-    cheapest: Key = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
+    cheapest: OfferingKey = OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a")
     async with faulty(SPOT_FIRST, markets=Markets({cheapest: Steps((0.0,), (0.0,))}, began=BEGAN)) as here:
         for number in range(8):
             await here.submit(f"p{number}")
@@ -83,7 +84,7 @@ async def test_f14_a_quota_closes_the_whole_family_and_is_told_with_its_numbers_
     said = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 64 allows"
     family = ("g4dn.xlarge", "g4dn.2xlarge")
 
-    def quota(key: Key) -> Refusal | None:
+    def quota(key: OfferingKey) -> Refusal | None:
         return Refusal(QUOTA, key, said, bucket=family) if key[2] in family else None
 
     async with faulty(FAMILIES) as here:
@@ -104,7 +105,7 @@ async def test_f14_a_quota_closes_the_whole_family_and_is_told_with_its_numbers_
 async def test_f15_a_price_that_spot_will_not_take_closes_the_pools_spot_for_half_an_hour_or_more() -> None:
     said = "SpotMaxPriceTooLow: Your Spot request price of 0.05 is lower than the minimum required Spot request fulfillment price of 0.16"
 
-    def too_low(key: Key) -> Refusal | None:
+    def too_low(key: OfferingKey) -> Refusal | None:
         return Refusal(PRICE, key, said) if key[1] == "spot" else None
 
     async with faulty(SPOT_FIRST) as here:

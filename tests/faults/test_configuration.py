@@ -9,6 +9,7 @@ from tests.control.aws_stage import Stage, aws_stage
 from gpuscaler.clouds.aws.api import causes
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.kube.resources import EVENTS
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused
 from gpuscaler.planning.state.openness import openness
@@ -16,7 +17,7 @@ from gpuscaler.planning.state.openness import openness
 HOUR, DAY = 3600.0, 86_400.0
 #: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, that it knows by how they begin.
 CODES = (*causes._CODES, "InvalidAMIID.Unavailable", "InvalidKeyPair.NotFound", "InvalidSubnetID.NotFound", "InvalidGroup.NotFound")
-KEY = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+KEY = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-1a")
 
 
 @pytest.mark.parametrize("code", CODES)

@@ -9,10 +9,11 @@ from tests.control.test_reclaiming import without_controller
 from tests.control.world import ONE_GPU_MACHINES, World
 from tests.faults.kit import FILE, IDLE, SPOT_FIRST, all_bound, bought, faulty, recorded, refusing, replicated, status, taints, watch_of
 
-from gpuscaler.clouds.protocol import CONFIGURATION, Key, Order, Refusal
+from gpuscaler.clouds.protocol import CONFIGURATION, Order, Refusal
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.holds import Hold
 from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.settings.pools_file import parse_policy
@@ -167,7 +168,7 @@ async def test_f35_a_group_that_is_gone_is_dropped_and_its_demand_served_elsewhe
         gone = machine.offering.pool
         said = f"ValidationError: AutoScalingGroup name not found - no such group: {gone}"
 
-        def missing(key: Key) -> Refusal | None:
+        def missing(key: OfferingKey) -> Refusal | None:
             return Refusal(CONFIGURATION, key, said) if key[0] == gone else None
 
         asked = refusing(here, missing)

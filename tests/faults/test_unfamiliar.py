@@ -10,6 +10,7 @@ from tests.faults.kit import all_bound, faulty, status
 from gpuscaler.clouds.aws.buying.buying import launched_as
 from gpuscaler.clouds.protocol import Bought, Order
 from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.offerings import OfferingKey
 
 TWO = """
 region: us-east-1
@@ -88,7 +89,7 @@ async def test_f67_a_machine_of_an_unknown_type_counts_under_the_limits_with_the
 
 @pytest.mark.parametrize("spelling", ["Spot", "SPOT", "s-pot"])
 def test_f67_a_machine_of_aws_is_spot_however_its_market_is_spelt(spelling: str) -> None:
-    spot, on_demand = (("gpus", market, "g5.xlarge", "us-east-1a") for market in ("spot", "on-demand"))
+    spot, on_demand = (OfferingKey("gpus", market, "g5.xlarge", "us-east-1a") for market in ("spot", "on-demand"))
 
     assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (on_demand, spot)) == spot
     assert launched_as({"MarketType": "OnDemand", "InstanceType": "g5.xlarge"}, (spot, on_demand)) == on_demand

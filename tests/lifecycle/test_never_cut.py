@@ -24,11 +24,7 @@ SEARCH = settings(
 
 def under_way(case: Case) -> Ledger:
     """What is on its way in ``case``, as orders for the pods that wait for it."""
-    coming = (
-        Coming(one.id, "before", (key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods)
-        for one in case.state.upcoming
-        for key in [(one.pool, one.market, one.instance_type, one.zone)]
-    )
+    coming = (Coming(one.id, "before", (one.key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods) for one in case.state.upcoming)
     return Ledger(coming=tuple(coming))
 
 

@@ -8,10 +8,10 @@ from tests.planning.building import NOW, node, offering, pods, pool, spec
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Limits, Offering, Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.offering_events import Key
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4)
 TWIN = offering("g.1", 1.2, market="spot", gpus=1, cpu=4, zone="z2")
@@ -88,7 +88,7 @@ def most(one: Offering, dice: Random) -> float:
     return dice.choice((one.gpus, one.price))
 
 
-def granted(memory: Memory, order: ledger.Order, key: Key, dice: Random) -> Memory:
+def granted(memory: Memory, order: ledger.Order, key: OfferingKey, dice: Random) -> Memory:
     """The cloud grants the whole order as machines of ``key``."""
     names = tuple((f"i-{order.token}-{number}-{dice.random()}", key) for number in range(order.count))
     return Memory(ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, names)))

@@ -8,6 +8,7 @@ from tests.planning.building import ARCH, GI, HOST, NOW, REPLICAS, ZONE, affinit
 
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import NO_OWNER, HostPort, Owner, Pod, VolumeUse
 from gpuscaler.model.pools import Budget, Limits, Policy, Spare
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -15,7 +16,6 @@ from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 from gpuscaler.model.workloads import Namespace, PodDisruptionBudget, Workload
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.offering_events import Key
 
 T = TypeVar("T")
 TEAM = Taint("team", "ml")
@@ -192,5 +192,5 @@ class World:
             broken_promises=frozenset({"default/p-1"} if draw.random() < 0.2 else ()),
         )
 
-    def _some_offerings(self) -> frozenset[Key]:
+    def _some_offerings(self) -> frozenset[OfferingKey]:
         return frozenset(of.key for of in OFFERINGS if self.draw.random() < 0.1)

@@ -8,6 +8,7 @@ from tests.planning.replaying import Case
 
 from gpuscaler.model.cluster import Item
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import HostPort, Owner, Pod, PodSpec
 from gpuscaler.model.pools import Limits, Offering, Policy, Pool, Spare
 from gpuscaler.model.taints import Taint, Toleration
@@ -28,7 +29,7 @@ AGENT = {"cpu": 500, "memory": 2**30}
 
 @st.composite
 def offerings(draw: st.DrawFn, pool: str) -> tuple[Offering, ...]:
-    found: dict[tuple[str, str, str, str], Offering] = {}
+    found: dict[OfferingKey, Offering] = {}
     tainted = draw(st.integers(0, 9)) == 0
     for name, price, gpus, cpu, memory in draw(st.lists(st.sampled_from(TYPES), min_size=2, max_size=4, unique=True)):
         for zone in draw(st.sampled_from((ZONES, ZONES, ZONES[:2], ZONES[1:], ZONES[:1]))):

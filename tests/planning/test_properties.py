@@ -138,7 +138,7 @@ def assert_within_limits(case: Case, made: Plan) -> None:
     assert limits.gpus is None or not gpus or gpus <= limits.gpus
     spent = math.fsum(machine.price_per_hour for machine in bought(made))
     assert limits.dollars_per_hour is None or spent <= limits.dollars_per_hour + 1e-6
-    asked = Counter((m.pool, m.market, m.instance_type, m.zone) for m in made.machines if not m.choices)
+    asked = Counter(m.key for m in made.machines if not m.choices)
     for key, times in asked.items():
         count = prices[key].count
         assert count is None or times <= count

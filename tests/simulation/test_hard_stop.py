@@ -38,9 +38,7 @@ def test_no_plan_of_a_replay_is_cut(seed: int, monkeypatch: pytest.MonkeyPatch) 
         for one in state.upcoming:
             bought_for.setdefault(one.id, one.pods)
         coming = tuple(
-            Coming(one.id, "order", (key,), 0.0, now, pods=one.pods, bought_for=bought_for[one.id])
-            for one in state.upcoming
-            for key in [(one.pool, one.market, one.instance_type, one.zone)]
+            Coming(one.id, "order", (one.key,), 0.0, now, pods=one.pods, bought_for=bought_for[one.id]) for one in state.upcoming
         )
         plans[0] += bool(made.machines and coming)
         assert bounded(made, cluster, self.policy, book=Ledger(coming=coming), breakers=Breakers(), now=now).cut == ()

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 if TYPE_CHECKING:
+    from gpuscaler.model.offerings import OfferingKey
     from gpuscaler.model.pools import Policy
-    from gpuscaler.simulation.cloud.markets import Key
     from gpuscaler.simulation.results.campaign import Setting
     from gpuscaler.simulation.traces.workload import Shaping
 
@@ -253,7 +253,7 @@ def _sizes(starts: Sequence[str]) -> dict[str, int]:
     return sizes
 
 
-def _start(path: str, policy: "Policy", sizes: dict[str, int]) -> "dict[Key, int]":
+def _start(path: str, policy: "Policy", sizes: dict[str, int]) -> "dict[OfferingKey, int]":
     from gpuscaler.simulation.world.starting import StartError, machines_at_start
 
     try:

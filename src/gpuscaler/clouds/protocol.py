@@ -11,10 +11,8 @@ from msgspec import Struct
 
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
-
-#: Key of an offering: (pool, market, instance type, zone).
-Key = tuple[str, str, str, str]
 
 #: Why a cloud did not do what it was asked: the words that breakers know.
 CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN = (
@@ -41,7 +39,7 @@ class Refusal(Struct, frozen=True, gc=False):
     """
 
     cause: str
-    offering: Key
+    offering: OfferingKey
     detail: str = ""
     bucket: tuple[str, ...] = ()
     every_zone: bool = False
@@ -56,7 +54,7 @@ class Order(Struct, frozen=True, gc=False):
 
     token: str
     pool: str
-    offerings: tuple[Key, ...]
+    offerings: tuple[OfferingKey, ...]
     count: int
 
 

@@ -17,12 +17,11 @@ from gpuscaler.model.cluster import HOMES, Cluster, Delta, Item
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 
 #: Changes by type of the model and key: the record, or None for what is gone.
 Changes = dict[type, dict[str, Item | None]]
-#: Key of an offering: (pool, market, instance type, zone).
-Key = tuple[str, str, str, str]
 
 #: As many changes at most are folded in on the event loop, and so many of them in one turn of it: about 10 ms in a cluster of 150,000
 #: pods.
@@ -77,8 +76,8 @@ class Picture:
         self._taking = asyncio.Lock()
         self._listeners: list[Callable[[Batch], None]] = []
         self._inventory: Inventory | None = None
-        self._ordered: Mapping[str, Key] = {}
-        self._bought: dict[str, Key] = {}
+        self._ordered: Mapping[str, OfferingKey] = {}
+        self._bought: dict[str, OfferingKey] = {}
 
     async def run(self) -> None:
         """Reflect every resource until cancelled."""
@@ -129,7 +128,7 @@ class Picture:
         for listener in tuple(self._listeners):
             listener(batch)
 
-    def belong(self, inventory: Inventory, ordered: Mapping[str, Key] | None = None) -> None:
+    def belong(self, inventory: Inventory, ordered: Mapping[str, OfferingKey] | None = None) -> None:
         """Have nodes say what their machines are by the cloud's newest list; of a machine that it lists no more, what the last one said.
 
         ``ordered`` machines were granted, by id, and may be on the next list only.

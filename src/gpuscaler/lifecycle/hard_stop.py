@@ -29,7 +29,6 @@ from gpuscaler.planning.plans import Cut, Machine, Plan, Reason, Unplaced
 from gpuscaler.planning.result import purchases
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
-from gpuscaler.planning.state.offering_events import Key
 
 DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
 #: So many machines beyond one a pod may be on their way.
@@ -142,18 +141,12 @@ def _more_than_a_probe(plan: Plan, breakers: Breakers, cluster: Cluster, now: fl
     tried: set[tuple[str, str]] = set()
     found: dict[str, Cut] = {}
     for machine in plan.machines if any(one.lacks for one in breakers.open) else ():
-        for resource in probes(breakers, keys_of(machine), asked_for(machine.pods, cluster), now):
+        for resource in probes(breakers, machine.keys, asked_for(machine.pods, cluster), now):
             if (machine.pool, resource) in tried:
                 text = f"pool {machine.pool}: one machine is to show {resource} first, which others lacked"
                 found[machine.id] = Cut(machine.pool, 1, text)
             tried.add((machine.pool, resource))
     return found
-
-
-def keys_of(machine: Machine) -> tuple[Key, ...]:
-    """The offerings that a machine of a plan may be."""
-    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in machine.choices)
-    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)
 
 
 def _with_their_gangs(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Mapping[str, Cut]:

@@ -8,6 +8,7 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle.observed.machine_index import Listed, Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance
+from gpuscaler.model.offerings import SPOT, OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.expiring import EMPTY_SECONDS, SAVE_SECONDS, WHY
@@ -17,7 +18,6 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-SPOT = "spot"
 #: A machine that is taken away at a moment that is not said lasts this long: the shortest notice that a cloud gives.
 NOTICE_SECONDS = 30.0
 #: A machine that is worked on is emptied from this long before.
@@ -83,7 +83,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
             offering = coming.key
             steps.append(ledger.Lost(coming.id))
         else:
-            offering = member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
+            offering = member.offering.key if member.offering is not None else OfferingKey(member.pool.name, "", "", "")
         pods = tuple(pod.key for pod in cluster.on_node.get(name, {}).values())
         machine = roll.listed.by_id.get(instance)
         held = machine.held if machine is not None and instance in ended else 0.0

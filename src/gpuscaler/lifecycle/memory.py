@@ -18,6 +18,7 @@ from gpuscaler.lifecycle.steering import windows
 from gpuscaler.lifecycle.steering.binding import Unbinding
 from gpuscaler.lifecycle.steering.rejected_pods import Admissions
 from gpuscaler.lifecycle.steering.windows import Window
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State, breakers, failed_removals, futile_purchases, idle_clocks, node_refusals, promises
 from gpuscaler.planning.state.boot_times import Boots
@@ -29,7 +30,6 @@ from gpuscaler.planning.state.learned_templates import Learned
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
 from gpuscaler.planning.state.node_refusals import Refusals
-from gpuscaler.planning.state.offering_events import Key
 from gpuscaler.planning.state.openness import with_breakers
 from gpuscaler.planning.state.promises import Promises
 
@@ -59,7 +59,7 @@ class Memory(Struct, frozen=True, gc=False):
     spared: Sparing = Sparing()
     worked_on: Mapping[str, float] = {}
     ends: Mapping[str, float] = {}
-    unfamiliar: Mapping[str, Key] = {}
+    unfamiliar: Mapping[str, OfferingKey] = {}
     efforts: Efforts = Efforts()
     poison: tuple[Poison, ...] = ()
     unready: Unready = Unready()

@@ -13,6 +13,7 @@ from gpuscaler.lifecycle.registration.readiness import asked_for
 from gpuscaler.lifecycle.registration.unshown_resources import probes
 from gpuscaler.lifecycle.steering import steering
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.fallbacks import alternatives
 from gpuscaler.planning.capacity.limits import slack
@@ -21,7 +22,6 @@ from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.state import State, breakers, node_refusals, offering_events
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Order
-from gpuscaler.planning.state.offering_events import Key
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
@@ -43,12 +43,12 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
     orders = tuple(one.order for one in intents)
     known_breakers = memory.breakers
-    for key in sorted({key for one in plan.machines for key in wanted(one)} & state.half_open_offerings):
+    for key in sorted({key for one in plan.machines for key in one.keys} & state.half_open_offerings):
         known_breakers = breakers.step(known_breakers, offering_events.Asked(key, now))
     for machine in plan.machines:
         asked = asked_for(machine.pods, cluster)
-        if probes(memory.breakers, wanted(machine), asked, now):
-            known_breakers = breakers.step(known_breakers, offering_events.Asked(wanted(machine)[0], now, asked))
+        if probes(memory.breakers, machine.keys, asked, now):
+            known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, asked))
     closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
     # The scheduler takes no node whose device plugin restarts; that is no refusal.
     closed |= device_plugins.coming_back(memory.away, now)
@@ -64,20 +64,20 @@ def _intents(
         return [], {}
     offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
     overhead = Overhead(cluster)
-    groups: dict[tuple[str, tuple[Key, ...]], list[Machine]] = defaultdict(list)
-    left = slack(policy, offerings, state, cluster.nodes, map(wanted, plan.machines))
+    groups: dict[tuple[str, tuple[OfferingKey, ...]], list[Machine]] = defaultdict(list)
+    left = slack(policy, offerings, state, cluster.nodes, (machine.keys for machine in plan.machines))
     for machine in plan.machines:
         others = alternatives(
             machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, half_open=state.half_open_offerings
         )
         # Whatever is granted, the limits hold (I5).
-        admitted = left.admit(offerings[wanted(machine)[0]], [offerings[key] for key in others]) if others else []
+        admitted = left.admit(offerings[machine.keys[0]], [offerings[key] for key in others]) if others else []
         keys = [one.key for one in admitted]
         if machine.choices:
             # The cloud chooses in a zone as it likes: all that it may choose is admitted, or the zone is not asked.
             cut = {key[3] for key in others if key not in keys}
             keys = [key for key in keys if key[3] not in cut]
-        groups[machine.pool, (*wanted(machine), *keys)].append(machine)
+        groups[machine.pool, (*machine.keys, *keys)].append(machine)
     # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
     names = {
@@ -95,7 +95,7 @@ def _intents(
                     offerings=keys,
                     price=one.price_per_hour,
                     asked=now,
-                    meant=len(wanted(one)),
+                    meant=len(one.keys),
                     purpose=one.purpose,
                     pods=one.pods,
                     gang=_gang_of(one.pods, cluster),
@@ -114,10 +114,3 @@ def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
     known = (cluster.pods.get(key) for key in pods)
     gangs = {pod.gang if pod is not None else "" for pod in known}
     return gangs.pop() if len(gangs) == 1 else ""
-
-
-def wanted(machine: Machine) -> tuple[Key, ...]:
-    """What a machine of a plan may be: one offering, or all that the cloud chooses from, cheapest first."""
-    choices = sorted(machine.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
-    several = tuple((machine.pool, one.market, one.instance_type, one.zone) for one in choices)
-    return several or ((machine.pool, machine.market, machine.instance_type, machine.zone),)

@@ -15,12 +15,12 @@ from gpuscaler.lifecycle.actions import Protect
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import ALIVE, PENDING, RUNNING, Instance
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.state.ledger.entries import REOPENING, Coming
 from gpuscaler.planning.state.ledger.ledger import Ledger
-from gpuscaler.planning.state.offering_events import Key
 
 #: By so many machines more than another a zone has too many: then the group balances.
 UNEVEN = 2
@@ -76,7 +76,7 @@ class Found(Struct, frozen=True, gc=False):
     guarding: Guarding
     acts: tuple[Protect, ...] = ()
     exposed: frozenset[str] = frozenset()
-    unsafe: Mapping[Key, str] = {}
+    unsafe: Mapping[OfferingKey, str] = {}
     soon: bool = False
 
 
@@ -257,9 +257,9 @@ def recalled(guarding: Guarding, now: float) -> Guarding:
 # Buying
 
 
-def closed(guarding: Guarding, policy: Policy) -> Mapping[Key, str]:
+def closed(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
     """Offerings that are not bought since they would unbalance their group further, and its machines cannot be protected; why, by key."""
-    found: dict[Key, str] = {}
+    found: dict[OfferingKey, str] = {}
     for pool in policy.pools:
         why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
         if not pool.balances or not why:

@@ -2,6 +2,8 @@
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
+
 #: A machine's life as a cloud tells it. ``pending`` ones start, ``stopping`` ones will not run again, ``terminated`` ones are history that
 #: some clouds list for a while.
 PENDING, RUNNING, STOPPING, TERMINATED = "pending", "running", "stopping", "terminated"
@@ -38,9 +40,9 @@ class Instance(Struct, frozen=True, gc=False):
     doubt: str = ""
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
+    def key(self) -> OfferingKey:
         """Key of its offering: (pool, market, instance type, zone)."""
-        return (self.pool, self.market, self.instance_type, self.zone)
+        return OfferingKey(self.pool, self.market, self.instance_type, self.zone)
 
 
 class Delivery(Struct, frozen=True, gc=False):

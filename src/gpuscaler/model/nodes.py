@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.taints import Taint
 
@@ -32,7 +33,7 @@ class Node(Struct, frozen=True, gc=False):
     do_not_disrupt: bool = False
     warnings: tuple[str, ...] = ()
     may_be: tuple[Mapping[str, str], ...] = ()
-    bought: tuple[str, str, str, str] | None = None
+    bought: OfferingKey | None = None
     unready_since: float = 0.0
     ajar: bool = False
 

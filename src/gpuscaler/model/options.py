@@ -11,8 +11,9 @@ from typing import NamedTuple, TypeVar
 from msgspec import Struct, field
 
 from gpuscaler.model.durations import DurationError, parse_positive_duration
+from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.pods import PodOptions
-from gpuscaler.model.pools import MARKETS, STEERINGS
+from gpuscaler.model.pools import STEERINGS
 from gpuscaler.model.quantities import shortened, unrepeated
 from gpuscaler.model.selectors import integer
 from gpuscaler.model.well_known import OWN_PREFIX

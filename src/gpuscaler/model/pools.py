@@ -6,6 +6,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import gpus_of, is_device
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
 
@@ -14,7 +15,6 @@ BY_SIZE = "size"
 #: How pods come to the machines that they are promised: we bind them, nominate them for their scheduler, or leave them to it.
 BIND, NOMINATE, OFF = "bind", "nominate", "off"
 STEERINGS = (BIND, NOMINATE, OFF)
-MARKETS = ("reserved", "spot", "on-demand")
 #: How long the node of a machine may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
 UNREADY_AFTER = 2700.0
 
@@ -46,8 +46,8 @@ class Offering(Struct, frozen=True, gc=False):
     accelerators: int = 0
 
     @property
-    def key(self) -> tuple[str, str, str, str]:
-        return (self.pool, self.market, self.instance_type, self.zone)
+    def key(self) -> OfferingKey:
+        return OfferingKey(self.pool, self.market, self.instance_type, self.zone)
 
     @property
     def retired(self) -> bool:
@@ -181,7 +181,7 @@ class Policy(Struct, frozen=True, gc=False):
     bind_schedulers: tuple[str, ...] = ("default-scheduler",)
 
 
-def unpriced(policy: Policy) -> frozenset[tuple[str, str, str, str]]:
+def unpriced(policy: Policy) -> frozenset[OfferingKey]:
     """The offerings whose price is guessed from their size, since no region has one: nothing that runs is moved for it."""
     return frozenset(one.key for pool in policy.pools for one in pool.offerings if one.price_from == BY_SIZE)
 

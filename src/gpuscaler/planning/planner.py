@@ -13,7 +13,6 @@ from gpuscaler.planning.capacity.expiring import closing, told, without_closed
 from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.capacity.upcoming import choices_of
 from gpuscaler.planning.demand.interrupted import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, demand
 from gpuscaler.planning.demand.rationing import Cut, rationed
@@ -132,7 +131,7 @@ def in_even_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, me
 
 def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
     open_still = [m for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1 and m.node not in asked.cluster.nodes]
-    chosen = {seen.row_of[machine.id]: choices_of(machine) for machine in open_still}
+    chosen = {seen.row_of[machine.id]: machine.keys for machine in open_still}
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)} if chosen else {}
     return Desk(
         cluster=asked.cluster,
@@ -160,7 +159,7 @@ def idle_price(asked: Asked, seen: Picture, row: int) -> float:
     name = seen.room.table.names[row]
     coming = next((machine for machine in asked.state.upcoming if machine.id == seen.names[row]), None)
     if coming is not None:
-        keys = choices_of(coming)
+        keys = coming.keys
         return min((one.price for pool in asked.policy.pools for one in pool.offerings if one.key in keys), default=0.0)
     member = seen.by_node.get(name)
     busy = any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values())

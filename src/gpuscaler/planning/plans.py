@@ -3,6 +3,7 @@
 from msgspec import Struct
 
 from gpuscaler.model.aside import SetAside
+from gpuscaler.model.offerings import OfferingKey
 
 #: What may exclude a pool from taking a pod, most static first.
 EXCLUSIONS = (
@@ -44,6 +45,16 @@ class Machine(Struct, frozen=True, gc=False):
     pods: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
     opens_after: tuple[str, ...] = ()
+
+    @property
+    def key(self) -> OfferingKey:
+        return OfferingKey(self.pool, self.market, self.instance_type, self.zone)
+
+    @property
+    def keys(self) -> tuple[OfferingKey, ...]:
+        """What it may be: one offering, or all that the cloud chooses from, cheapest first."""
+        choices = sorted(self.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
+        return tuple(OfferingKey(self.pool, one.market, one.instance_type, one.zone) for one in choices) or (self.key,)
 
 
 class Purchase(Struct, frozen=True, gc=False):

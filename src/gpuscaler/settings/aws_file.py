@@ -2,8 +2,9 @@
 
 import re
 
+from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
-from gpuscaler.model.pools import MARKETS, STEERINGS
+from gpuscaler.model.pools import STEERINGS
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
 from gpuscaler.settings.run_settings import LAUNCHES, AwsSettings

@@ -8,8 +8,9 @@ from typing import NamedTuple
 from gpuscaler import catalogue
 from gpuscaler.catalogue.node_labels import node_labels
 from gpuscaler.catalogue.zones import cloud_of, region_of
+from gpuscaler.model.offerings import MARKETS, OfferingKey
 from gpuscaler.model.pods import Resources
-from gpuscaler.model.pools import MARKETS, Offering
+from gpuscaler.model.pools import Offering
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.pieces import read_resources
@@ -47,7 +48,7 @@ class _Line(NamedTuple):
 
 
 def read_offerings(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> tuple[Offering, ...]:
-    offerings: dict[tuple[str, str, str, str], Offering] = {}
+    offerings: dict[OfferingKey, Offering] = {}
     lines: dict[tuple[str, str, str], Cursor] = {}
     for line in _lines(types, exact, pool):
         key = (line.instance_type, line.market, line.zone)

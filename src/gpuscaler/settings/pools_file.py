@@ -9,8 +9,9 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.options import LONGEST, MAX_GRACE
-from gpuscaler.model.pools import MARKETS, STEERINGS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
+from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError

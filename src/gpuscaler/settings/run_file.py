@@ -7,7 +7,8 @@ from typing import TypeVar
 
 import msgspec
 
-from gpuscaler.model.pools import MARKETS, Policy
+from gpuscaler.model.offerings import MARKETS
+from gpuscaler.model.pools import Policy
 from gpuscaler.model.quantities import QuantityError, parse
 from gpuscaler.settings.aws_file import read_aws, read_overrides
 from gpuscaler.settings.cursor import Cursor, did_you_mean

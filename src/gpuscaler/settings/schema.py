@@ -6,7 +6,8 @@ used twice, min against max) only the parser says.
 
 from typing import Any
 
-from gpuscaler.model.pools import MARKETS, STEERINGS
+from gpuscaler.model.offerings import MARKETS
+from gpuscaler.model.pools import STEERINGS
 from gpuscaler.settings.aws_file import OVERRIDE_KEYS, PRICE_KEYS
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES

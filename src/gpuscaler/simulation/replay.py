@@ -6,11 +6,12 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import Delays, Faults
 from gpuscaler.simulation.cloud.machines import ANSWERED, LOST, NOTICE, REGISTERED, CloudEvent
-from gpuscaler.simulation.cloud.markets import Key, Markets
+from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.measures.bound import lower_bound, serves
 from gpuscaler.simulation.measures.fleet import presence
 from gpuscaler.simulation.measures.last_quarter import last_quarter
@@ -61,7 +62,7 @@ def run(
     checkpoint: float = CHECKPOINT_SECONDS,
     steering: bool = True,
     load: LoadFile | None = None,
-    start: Mapping[Key, int] | None = None,
+    start: Mapping[OfferingKey, int] | None = None,
     progress: Callable[[int], None] | None = None,
 ) -> Result:
     """Replay ``trace`` on the pools of ``policy`` and measure what it cost.
@@ -112,7 +113,7 @@ class _Replay:
         #: When something was last under way: a pod running or to come, a machine or an answer on its way.
         self._alive_at = self.began
 
-    def begin_with(self, start: Mapping[Key, int]) -> None:
+    def begin_with(self, start: Mapping[OfferingKey, int]) -> None:
         """Machines that stand before anything happens: those of ``start``, and what the autoscaler has beyond them."""
         self.world.moment = Moment(self.began)
         machines = Counter(start) | Counter(dict(self._autoscaler.start()))

@@ -10,7 +10,8 @@ from tests.clouds.aws.accounts import CLUSTER, Aws
 from gpuscaler.clouds.aws.discovery.discovery import Discovery
 from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.clouds.aws.provider import AwsProvider
-from gpuscaler.clouds.protocol import Key, Order
+from gpuscaler.clouds.protocol import Order
+from gpuscaler.model.offerings import OfferingKey
 
 
 class Shop:
@@ -49,7 +50,7 @@ class Shop:
         """An order of every offering of ``pool`` that is as ``wanted``: market, instance_type, zone."""
         (found,) = (one for one in await self.provider.pools() if one.name == pool)
         names = ("market", "instance_type", "zone")
-        keys: list[Key] = [
+        keys: list[OfferingKey] = [
             one.key for one in found.offerings if all(getattr(one, name) == wanted[name] for name in names if name in wanted)
         ]
         return Order(token, pool, tuple(keys), count)

@@ -3,8 +3,9 @@
 from gpuscaler.control.loop.awaiting import EARLY_SECONDS, LONGEST_WAIT, Awaiting
 from gpuscaler.model.instances import Delivery, Instance, Inventory
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 
-KEY = ("gpus", "spot", "g5.xlarge", "us-east-1a")
+KEY = OfferingKey("gpus", "spot", "g5.xlarge", "us-east-1a")
 NODES = {"n": Node("n", {}, {}, provider_id="i-1", bought=KEY)}
 HERE = (Instance("i-1", *KEY),)
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscaler.control.records.words import expected, money, offering, some, spoken
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.boot_times import Forecast
 
 
@@ -35,9 +36,9 @@ def test_a_forecast_says_typical_late_and_price() -> None:
 
 
 def test_an_offering_says_what_is_known_of_it() -> None:
-    assert offering(("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
-    assert offering(("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
-    assert offering(("gpu", "", "", "")) == "a machine of pool gpu"
+    assert offering(OfferingKey("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
+    assert offering(OfferingKey("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
+    assert offering(OfferingKey("gpu", "", "", "")) == "a machine of pool gpu"
 
 
 def test_of_many_names_the_first_are_told_and_the_others_counted() -> None:

@@ -3,6 +3,7 @@
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.embedded.demo.decisions import lines
+from gpuscaler.model.offerings import OfferingKey
 
 
 def told(*happenings: Happening) -> list[tuple[float, str, str]]:
@@ -11,7 +12,7 @@ def told(*happenings: Happening) -> list[tuple[float, str, str]]:
 
 def refusal(at: float, kind: str, market: str = "spot") -> Happening:
     text = f"{kind} {market} in z refused: no capacity (0 left)"
-    return Happening(at, kinds.REFUSED, text, offering=("p", market, kind, "z"))
+    return Happening(at, kinds.REFUSED, text, offering=OfferingKey("p", market, kind, "z"))
 
 
 def test_a_market_that_refuses_a_dozen_offerings_at_once_is_one_line() -> None:

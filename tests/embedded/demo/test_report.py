@@ -2,10 +2,11 @@
 
 from gpuscaler.control.records.events.happening import GRANTED, ORDERED, REFUSED, Happening
 from gpuscaler.embedded.demo.report import failovers
+from gpuscaler.model.offerings import OfferingKey
 
 
 def of(kind: str, at: float, market: str) -> Happening:
-    return Happening(at, kind, "", offering=("p", market, "g", "z"))
+    return Happening(at, kind, "", offering=OfferingKey("p", market, "g", "z"))
 
 
 def test_a_failover_lasts_from_the_first_refusal_until_another_market_is_asked() -> None:

@@ -10,6 +10,7 @@ from tests.control.world import World, world
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.nodes.plugins import GENERIC, PLUGINS, is_plugin, plugin_of
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Delay, Delays, Faults
 
@@ -28,7 +29,7 @@ TYPES = {"gpu": "g4dn.xlarge", "efa": "p5.48xlarge", "cpu": "m5.xlarge"}
 
 async def buy(here: World, pool: str = "gpu") -> str:
     """Buy a machine and wait for its Node."""
-    order = Order(f"t-{here.now():.1f}", pool, ((pool, "on-demand", TYPES[pool], "us-east-1a"),), 1)
+    order = Order(f"t-{here.now():.1f}", pool, (OfferingKey(pool, "on-demand", TYPES[pool], "us-east-1a"),), 1)
     bought = await here.cluster.provider.buy(order)
     await here.sleep(10.5)
     return bought.instances[0].id.rpartition("/")[2]

@@ -35,10 +35,11 @@ from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import CONFIG_MAPS, NAMESPACES, NODES, PODS
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.settings.run_settings import RunSettings
 
-GPU = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
-SPOT = ("gpu", "spot", "g4dn.xlarge", "us-east-1a")
+GPU = OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+SPOT = OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a")
 
 
 def text(**simulated: str) -> str:
@@ -135,7 +136,7 @@ async def lives(folder: Path) -> AsyncIterator[Lives]:
             await made.close()
 
 
-async def buy(made: Made, *offerings: tuple[str, str, str, str], token: str = "a", count: int = 1) -> Bought:
+async def buy(made: Made, *offerings: OfferingKey, token: str = "a", count: int = 1) -> Bought:
     return await made.provider.buy(Order(token, "gpu", offerings or (GPU,), count))
 
 
@@ -448,7 +449,7 @@ async def test_pools_of_changed_settings_can_be_bought_at_once(tmp_path: Path) -
         other = tmp_path / "other.yaml"
         other.write_text(text().replace("g4dn.xlarge", "g5.xlarge"))
         made.reload(SettingsFile(other).settings)
-        bought = await buy(made, ("gpu", "on-demand", "g5.xlarge", "us-east-1a"))
+        bought = await buy(made, OfferingKey("gpu", "on-demand", "g5.xlarge", "us-east-1a"))
         assert len(bought.instances) == 1
         assert {one.instance_type for pool in await made.provider.pools() for one in pool.offerings} == {"g5.xlarge"}
 

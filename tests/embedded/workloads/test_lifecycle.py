@@ -9,9 +9,10 @@ from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.nodes.leases import NAMESPACE
 from gpuscaler.embedded.workloads.lifecycle import GRACE, UNREACHABLE, tolerated
 from gpuscaler.kube.resources import LEASES, NODES, PODS
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.delays import Faults
 
-KEY = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+KEY = OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
 
 
 async def bought(here: World) -> str:

@@ -7,11 +7,12 @@ from gpuscaler.lifecycle.memory import Memory, breakers_of, state_of
 from gpuscaler.lifecycle.reconcile import Facts, look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import RUNNING, Instance, Inventory
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 POLICY = Policy((pool(offering()),))
-STRANGE = ("main", "on-demand", "g.9", "z1")
+STRANGE = OfferingKey("main", "on-demand", "g.9", "z1")
 ARRIVED = node("a", offering("g.9"), provider_id="i-1")
 
 

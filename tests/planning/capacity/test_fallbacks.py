@@ -6,11 +6,11 @@ from msgspec.structs import replace
 from tests.planning.building import affinity, daemon, node, offering, pods, pool, spec, spread
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.planning.capacity.fallbacks import Known, alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Choice, Machine
-from gpuscaler.planning.state.offering_events import Key
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
 TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")
@@ -21,7 +21,9 @@ MENU = {one.key: one for one in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
 CHOSEN = MENU[next(key for key in MENU if key[1] == "spot" and key[2:] == ("g.1", "z1"))]
 
 
-def behind(machine: Machine, cluster: Cluster, *, blocked: Set[Key] = frozenset(), half_open: Set[Key] = frozenset()) -> tuple[Key, ...]:
+def behind(
+    machine: Machine, cluster: Cluster, *, blocked: Set[OfferingKey] = frozenset(), half_open: Set[OfferingKey] = frozenset()
+) -> tuple[OfferingKey, ...]:
     overhead = Overhead(cluster)
     known: Known = {}
     answers = {alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open)}

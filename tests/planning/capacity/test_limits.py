@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.planning.building import ZONE, bought, near, node, offering, planned, pod, pods, pool, reasons, spec, unplaced, zones
 
 from gpuscaler.model.cluster import Cluster, Item
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Limits, Policy, Spare
 from gpuscaler.planning.capacity.limits import Fleet, Remaining, fleets, worth
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.offering_events import Key
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
 PAIR = Limits(machines=2)
@@ -63,7 +63,7 @@ TWO_SIZES = pool(offering("g.1"), offering("g.1", 1.5, market="spot", zone="z2")
     ],
     ids=["market", "zone", "type"],
 )
-def test_a_machine_that_no_offering_describes_counts_as_the_dearest_that_it_may_be(strange: Key, fleet: Fleet) -> None:
+def test_a_machine_that_no_offering_describes_counts_as_the_dearest_that_it_may_be(strange: OfferingKey, fleet: Fleet) -> None:
     policy = Policy((TWO_SIZES,))
     name, market, instance_type, zone = strange
     state = State(upcoming=(Upcoming("m-1", name, instance_type, market, zone),))

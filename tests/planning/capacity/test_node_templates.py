@@ -22,6 +22,7 @@ from tests.planning.building import (
     zones,
 )
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.selectors import NodeSelectorTerm, Requirement
 from gpuscaler.model.taints import Taint, Toleration
@@ -100,13 +101,13 @@ def test_a_pod_gets_only_machines_of_the_markets_it_names() -> None:
 
 def test_an_offering_whose_breaker_is_open_is_not_asked_and_the_next_one_is() -> None:
     menu = pool(*zones(names=("z1", "z2")))
-    dry = State(blocked_offerings=frozenset({("main", "on-demand", "g.1", "z1")}))
+    dry = State(blocked_offerings=frozenset({OfferingKey("main", "on-demand", "g.1", "z1")}))
     made = planned([pod("p")], menu, state=dry)
     assert [machine.zone for machine in made.machines] == ["z2"]
 
 
 def test_a_pool_without_any_offering_that_may_be_asked_says_so() -> None:
-    dry = State(blocked_offerings=frozenset({("main", "on-demand", "g.1", "z1")}))
+    dry = State(blocked_offerings=frozenset({OfferingKey("main", "on-demand", "g.1", "z1")}))
     made = planned([pod("p")], state=dry)
     assert [(r.excluded_by, r.detail) for r in reasons(made, "p")] == [("market", "no offering of this pool may be asked now")]
 
@@ -174,8 +175,8 @@ def test_pods_that_like_a_zone_get_the_set_of_that_zone() -> None:
 
 def test_where_the_cloud_chooses_a_set_is_asked_as_long_as_one_member_is_not_dry() -> None:
     mixed = pool(*zones(names=("z1", "z2")), chooser="cloud")
-    dry = frozenset({("main", "on-demand", "g.1", "z1")})
-    both = dry | {("main", "on-demand", "g.1", "z2")}
+    dry = frozenset({OfferingKey("main", "on-demand", "g.1", "z1")})
+    both = dry | {OfferingKey("main", "on-demand", "g.1", "z2")}
     assert len(planned([pod("p")], mixed, state=State(blocked_offerings=dry)).machines) == 1
     assert unplaced(planned([pod("p")], mixed, state=State(blocked_offerings=both))) == ["p"]
 

@@ -3,6 +3,7 @@
 import pytest
 
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.capacity.pool_membership import market_of, members
 from gpuscaler.settings import parse_policy
 
@@ -17,7 +18,7 @@ LABELS = {"node.kubernetes.io/instance-type": "g5.xlarge", "topology.kubernetes.
 
 @pytest.mark.parametrize("labels", [{}, {"gpuscaler.io/pool": "a", "karpenter.sh/capacity-type": "on-demand"}])
 def test_what_the_cloud_lists_is_believed_before_any_label(labels: dict[str, str]) -> None:
-    bought = ("b", "spot", "g5.xlarge", "us-east-1a")
+    bought = OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")
     node = Node("n", {**LABELS, **labels}, {}, bought=bought)
 
     found = members({"n": node}, parse_policy(TWINS))["n"]
@@ -27,13 +28,13 @@ def test_what_the_cloud_lists_is_believed_before_any_label(labels: dict[str, str
 
 
 def test_nodes_with_the_same_labels_are_told_apart_by_the_list() -> None:
-    nodes = {name: Node(name, LABELS, {}, bought=(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
+    nodes = {name: Node(name, LABELS, {}, bought=OfferingKey(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
 
     assert {name: one.pool.name for name, one in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
 
 
 def test_a_machine_of_a_pool_that_there_is_no_more_belongs_to_none() -> None:
-    node = Node("n", LABELS, {}, bought=("old", "spot", "g5.xlarge", "us-east-1a"))
+    node = Node("n", LABELS, {}, bought=OfferingKey("old", "spot", "g5.xlarge", "us-east-1a"))
 
     assert members({"n": node}, parse_policy(TWINS)) == {}
 
@@ -48,7 +49,7 @@ def test_where_there_is_a_list_a_node_that_is_not_on_it_belongs_to_no_pool_whate
     nodes = {
         "labelled": Node("labelled", {**LABELS, "gpuscaler.io/pool": "b"}, {}),
         "alike": Node("alike", LABELS, {}),
-        "ours": Node("ours", {}, {}, bought=("b", "spot", "g5.xlarge", "us-east-1a")),
+        "ours": Node("ours", {}, {}, bought=OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")),
     }
 
     found = members(nodes, parse_policy(TWINS), frozenset({"labelled", "alike"}))

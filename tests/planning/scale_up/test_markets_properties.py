@@ -11,8 +11,8 @@ from tests.planning.drawing import cases
 from tests.planning.replaying import Case, assert_comes_true, offerings_of
 from tests.soaking import examples
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.state.offering_events import Key
 
 #: One fixed draw, so that a run fails by what changed and not by chance.
 SEARCH = settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
@@ -24,7 +24,7 @@ def troubled(draw: st.DrawFn) -> Case:
     case = draw(cases())
     keys = [offering.key for pool in case.policy.pools for offering in pool.offerings]
 
-    def some(part: int) -> frozenset[Key]:
+    def some(part: int) -> frozenset[OfferingKey]:
         return frozenset(key for key in keys if draw(st.integers(0, part)) == 0)
 
     blocked = some(3)
@@ -40,7 +40,7 @@ def troubled(draw: st.DrawFn) -> Case:
     return dataclasses.replace(case, state=state)
 
 
-def chosen(case: Case, machine: Machine) -> list[Key]:
+def chosen(case: Case, machine: Machine) -> list[OfferingKey]:
     """The offerings that a machine to buy may turn out to be."""
     return [offering.key for offering in offerings_of(machine, case.policy)]
 
@@ -49,7 +49,7 @@ def chosen(case: Case, machine: Machine) -> list[Key]:
 @given(troubled())
 def test_nothing_is_bought_that_may_not_be_asked_and_one_machine_as_a_probe(case: Case) -> None:
     made, state = case.plan(), case.state
-    probes: Counter[tuple[Key, ...]] = Counter()
+    probes: Counter[tuple[OfferingKey, ...]] = Counter()
     for machine in made.machines:
         keys = chosen(case, machine)
         awake = [key for key in keys if key not in state.blocked_offerings]

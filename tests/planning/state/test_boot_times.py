@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.planning.building import offering
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.boot_times import LATE_SECONDS, REMEMBERED, TYPICAL_SECONDS, Arrived, Boots, Forecast, forecast, step
-from gpuscaler.planning.state.offering_events import Key
 
 KEY = offering("g.1", zone="z1").key
 ELSEWHERE = offering("g.1", zone="z2", market="spot").key
@@ -35,7 +35,7 @@ def test_where_nothing_was_seen_the_usual_is_assumed_or_what_the_cloud_is_set_to
         (offering("g.2", pool="elsewhere").key, "as 2 of other types took; none of its kind was seen yet"),
     ],
 )
-def test_of_a_kind_that_nobody_has_seen_other_machines_speak(key: Key, basis: str) -> None:
+def test_of_a_kind_that_nobody_has_seen_other_machines_speak(key: OfferingKey, basis: str) -> None:
     found = forecast(after(10.0, 20.0), key, Forecast(1.0, 1.0))
 
     assert (found.typical, found.seen, found.basis) == (30.0, 0, basis)

@@ -7,6 +7,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, recalled, step
 from gpuscaler.planning.state.offering_events import (
@@ -29,9 +30,9 @@ from gpuscaler.planning.state.offering_events import (
 )
 from gpuscaler.planning.state.openness import Openness, next_change, openness
 
-A, B = ("gpus", "spot", "g5.xlarge", "us-east-1a"), ("gpus", "spot", "g5.xlarge", "us-east-1b")
-OTHER_TYPE, OTHER_POOL = ("gpus", "spot", "g6.xlarge", "us-east-1a"), ("more", "spot", "g5.xlarge", "us-east-1a")
-ON_DEMAND = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+A, B = OfferingKey("gpus", "spot", "g5.xlarge", "us-east-1a"), OfferingKey("gpus", "spot", "g5.xlarge", "us-east-1b")
+OTHER_TYPE, OTHER_POOL = OfferingKey("gpus", "spot", "g6.xlarge", "us-east-1a"), OfferingKey("more", "spot", "g5.xlarge", "us-east-1a")
+ON_DEMAND = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-1a")
 GPU, EFA = "nvidia.com/gpu", "vpc.amazonaws.com/efa"
 ALL = (A, B, OTHER_TYPE, OTHER_POOL, ON_DEMAND)
 
@@ -45,15 +46,15 @@ def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
     return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
 
 
-def blocked(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+def blocked(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).blocked)
 
 
-def probing(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+def probing(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).probing)
 
 
-def half_open(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+def half_open(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).half_open)
 
 
@@ -124,7 +125,7 @@ def test_a_grant_starts_the_doubling_over() -> None:
 
 
 def test_offerings_that_ran_dry_together_are_not_asked_again_together() -> None:
-    zones = [("gpus", "spot", "g5.xlarge", f"zone-{number}") for number in range(6)]
+    zones = [OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}") for number in range(6)]
 
     assert len({reopening(after(Refused(zone, 0.0))) for zone in zones}) == 6
 
@@ -264,7 +265,7 @@ def test_a_reclaim_blocks_the_offering_and_those_that_follow_count_as_one() -> N
 
 
 def test_five_seconds_after_the_first_refusal_of_spot_waiting_is_over() -> None:
-    breakers = after(*[Refused(("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
+    breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
 
     assert openness(breakers, ALL, 4.9).hunting is None
     assert openness(breakers, ALL, 5.0).hunting == 0.0
@@ -285,7 +286,7 @@ def test_an_offering_that_gave_some_is_asked_once_more_for_the_rest_and_opens_wh
     assert openness(some, ALL, 6.0).hunting == 0.0
 
 
-def proven(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+def proven(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).proven)
 
 
@@ -330,12 +331,12 @@ def test_who_waited_for_a_probe_hunts_when_it_is_refused() -> None:
 
 
 def test_who_comes_while_others_hunt_hurries_as_long_after_its_own_refusal() -> None:
-    breakers = after(*[Refused(("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(20)])
+    breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(20)])
 
     assert openness(breakers, ALL, 38.0).hunting == 32.0
 
 
-def unsettled(breakers: Breakers, now: float) -> set[tuple[str, str, str, str]]:
+def unsettled(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).unsettled)
 
 
@@ -429,11 +430,11 @@ def test_causes_are_told_apart_from_capacity() -> None:
 
 # Regions
 
-EAST, WEST = ("east", "on-demand", "g5.xlarge", "us-east-1a"), ("west", "on-demand", "g5.xlarge", "us-west-2-lax-1a")
-EAST_TOO = ("other", "on-demand", "g6.xlarge", "us-east-1d")
+EAST, WEST = OfferingKey("east", "on-demand", "g5.xlarge", "us-east-1a"), OfferingKey("west", "on-demand", "g5.xlarge", "us-west-2-lax-1a")
+EAST_TOO = OfferingKey("other", "on-demand", "g6.xlarge", "us-east-1d")
 
 
-def blocked_of(breakers: Breakers, *keys: tuple[str, str, str, str]) -> set[tuple[str, str, str, str]]:
+def blocked_of(breakers: Breakers, *keys: OfferingKey) -> set[OfferingKey]:
     return set(openness(breakers, keys, 1.0).blocked)
 
 
@@ -450,7 +451,7 @@ def test_what_one_region_says_of_all_its_zones_holds_no_other_region_up(refused:
 
 
 def test_a_zone_whose_name_tells_no_region_may_be_in_any() -> None:
-    here = ("here", "on-demand", "g5.xlarge", "rack7")
+    here = OfferingKey("here", "on-demand", "g5.xlarge", "rack7")
 
     assert blocked_of(after(Refused(EAST, 0.0, cause=QUOTA)), EAST, WEST, here) == {EAST, here}
     assert blocked_of(after(Refused(here, 0.0, cause=QUOTA)), EAST, WEST, here) == {EAST, WEST, here}
@@ -459,7 +460,7 @@ def test_a_zone_whose_name_tells_no_region_may_be_in_any() -> None:
 # Pools whose machines never become nodes
 
 
-def absences(*moments: float, key: tuple[str, str, str, str] = A) -> Breakers:
+def absences(*moments: float, key: OfferingKey = A) -> Breakers:
     """After machines that were asked for 900 s before each of ``moments`` were given up then."""
     return after(*(Absent(key, at - 900.0, at, "it never came") for at in moments))
 

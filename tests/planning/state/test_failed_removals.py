@@ -2,13 +2,14 @@
 
 from tests.planning.building import NOW
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.failed_removals import FIRST_SECONDS, MOST_SECONDS, GivenUp, Sparing, remaining, spared, step
 
 WHY = "it could not be emptied within 600 s: the budget web"
 
 
 def given_up(at: float = NOW, *, instance: str = "i-1") -> GivenUp:
-    return GivenUp("n", instance, ("pool", "spot", "g.1", "z1"), WHY, at)
+    return GivenUp("n", instance, OfferingKey("pool", "spot", "g.1", "z1"), WHY, at)
 
 
 def test_a_node_is_spared_for_a_while_and_says_why() -> None:

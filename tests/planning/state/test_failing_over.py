@@ -38,7 +38,7 @@ def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float
             return now - first, asked
         now += answer
         first = now if first is None else first
-        for key in {(machine.pool, machine.market, machine.instance_type, machine.zone) for machine in made.machines}:
+        for key in {machine.key for machine in made.machines}:
             breakers = step(step(breakers, Asked(key, now - answer)), Refused(key, now))
         now += DEBOUNCE
     raise AssertionError(f"on-demand was never asked: {asked}")

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.soaking import examples
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import (
     CAPACITY,
@@ -30,7 +31,13 @@ from gpuscaler.planning.state.offering_events import (
 )
 from gpuscaler.planning.state.openness import next_change, openness
 
-KEYS = [(pool, market, kind, zone) for pool in "ab" for market in ("spot", "on-demand") for kind in ("g", "h") for zone in ("1", "2", "")]
+KEYS = [
+    OfferingKey(pool, market, kind, zone)
+    for pool in "ab"
+    for market in ("spot", "on-demand")
+    for kind in ("g", "h")
+    for zone in ("1", "2", "")
+]
 CAUSES = (CAPACITY,) * 4 + (QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN)
 #: Beyond every period, probe and hunt.
 LONG = 3 * 86_400.0
@@ -103,7 +110,7 @@ def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(event
 
 @given(histories(), st.sampled_from(KEYS))
 @settings(max_examples=examples(60), deadline=None)
-def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: list[Event], key: tuple[str, str, str, str]) -> None:
+def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: list[Event], key: OfferingKey) -> None:
     breakers, now = after(events)
     breakers = step(step(step(breakers, Granted(key, now)), Registered(key, now)), Ready(key, now, frozenset({GPU})))
     found = openness(breakers, KEYS, now)
@@ -113,7 +120,7 @@ def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: l
 
 @given(histories(), st.sampled_from(KEYS))
 @settings(max_examples=examples(60), deadline=None)
-def test_an_offering_that_was_just_refused_is_not_asked(events: list[Event], key: tuple[str, str, str, str]) -> None:
+def test_an_offering_that_was_just_refused_is_not_asked(events: list[Event], key: OfferingKey) -> None:
     breakers, now = after(events)
 
     assert key in openness(step(breakers, Refused(key, now)), KEYS, now).blocked

@@ -2,6 +2,7 @@
 
 import pytest
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays, Faults
@@ -22,7 +23,7 @@ from gpuscaler.simulation.cloud.machines import (
     CloudMachine,
     before_device_plugin,
 )
-from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.cloud.room import Quota
 
 NONE = Delay(0, 0, 0)
@@ -44,7 +45,7 @@ def spot(capacity: Steps = DRY_AT_1000, *, faults: Faults = NO_FAULTS, price: St
     return cloud(Pool("gpu", (SPOT, GPU)), markets=markets, faults=faults)
 
 
-def ask(sky: SimulatedCloud, *offerings: Key, count: int = 1, now: float = 0, token: str = "a", **options: bool) -> Answer:
+def ask(sky: SimulatedCloud, *offerings: OfferingKey, count: int = 1, now: float = 0, token: str = "a", **options: bool) -> Answer:
     """Ask, and wait for the answer."""
     sky.ask(token, offerings, count=count, now=now, **options)
     (answer,) = [event.answer for event in sky.advance(now) if event.answer is not None]
@@ -116,7 +117,7 @@ def test_an_offering_that_has_run_out_is_no_capacity_until_a_machine_ends() -> N
 
 
 def test_an_unknown_offering_is_refused_by_name() -> None:
-    answer = ask(cloud(), ("gpu", "spot", "p5.48xlarge", "z9"))
+    answer = ask(cloud(), OfferingKey("gpu", "spot", "p5.48xlarge", "z9"))
     assert answer.machines == ()
     (refusal,) = answer.refusals
     assert (refusal.kind, refusal.detail) == (UNKNOWN_OFFERING, "no offering gpu/spot/p5.48xlarge/z9")

@@ -41,6 +41,7 @@ from gpuscaler.lifecycle.termination import Refusal
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.storage_labels import with_storage_places
@@ -139,7 +140,7 @@ class Controller:
         self._nodes: Mapping[str, Node] = {}
         #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
         self._weighed_at, self._weighed = -CONSOLIDATION, -1
-        self._unsettled: frozenset[offering_events.Key] = frozenset()
+        self._unsettled: frozenset[OfferingKey] = frozenset()
 
     @property
     def trouble(self) -> str:

@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 
 from gpuscaler.control.records.words import hourly
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.state.ledger.entries import Coming
-from gpuscaler.planning.state.offering_events import Key
 
 
-def price_of(policy: Policy | None, key: Key) -> float | None:
+def price_of(policy: Policy | None, key: OfferingKey) -> float | None:
     """Dollars per hour of an offering; None where the policy does not have it any more."""
     pools = policy.pools if policy is not None else ()
     return next((one.price for pool in pools if pool.name == key[0] for one in pool.offerings if one.key == key), None)

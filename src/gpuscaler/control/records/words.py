@@ -1,7 +1,7 @@
 """Durations, offerings and forecasts the way a person says them."""
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.boot_times import Forecast
-from gpuscaler.planning.state.offering_events import Key
 
 
 def spoken(seconds: float) -> str:
@@ -19,7 +19,7 @@ def spoken(seconds: float) -> str:
     return f"{days}d{rest}h" if rest else f"{days}d"
 
 
-def offering(key: Key) -> str:
+def offering(key: OfferingKey) -> str:
     """``g5.xlarge spot in us-east-1a``."""
     pool, market, instance_type, zone = key
     where = f" in {zone}" if zone else ""

@@ -5,9 +5,10 @@ from msgspec.structs import replace
 
 from gpuscaler.embedded.demo.workload import cut, drawn
 from gpuscaler.embedded.serving.cluster import Conditions
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.cloud.delays import Delay, Delays
-from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.traces.jobs import Trace
 
 #: A demo is two hours of the cluster's time, which at the usual speed are a minute.
@@ -57,7 +58,7 @@ def markets(told: Scenario, policy: Policy, began: float) -> Markets:
     """Spot markets that have all that anybody wants, and nothing for a while."""
     many = float("inf")
     steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
-    spot: dict[Key, Steps] = {one.key: steps for pool in policy.pools for one in pool.offerings if one.market == "spot"}
+    spot: dict[OfferingKey, Steps] = {one.key: steps for pool in policy.pools for one in pool.offerings if one.market == "spot"}
     return Markets(spot, {}, began=began)
 
 

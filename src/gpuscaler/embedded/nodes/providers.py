@@ -12,11 +12,12 @@ from gpuscaler.embedded.nodes.machines import Machines, Naming
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings.run_settings import Dry, RunSettings, Simulated, Span
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Absent, Delay, Delays, Faults
-from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.cloud.provider import CallFaults, SimulatedProvider
 from gpuscaler.simulation.cloud.room import Quota
 from gpuscaler.simulation.traces import spot_markets
@@ -122,7 +123,7 @@ def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
     """
     if told.series:
         return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]
-    capacity: dict[Key, Steps] = {}
+    capacity: dict[OfferingKey, Steps] = {}
     for offering in (one for pool in policy.pools for one in pool.offerings):
         pool, market, instance_type, zone = offering.key
         if any(_matches(one, Dry(pool, instance_type, market, zone)) for one in told.dry):

@@ -18,6 +18,7 @@ from gpuscaler.lifecycle.termination.steps import is_halted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import STOPPING, TERMINATED
 from gpuscaler.model.nodes import Node, first_label
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ZONE_LABELS
 from gpuscaler.planning.capacity.pool_membership import Member, members
@@ -26,7 +27,6 @@ from gpuscaler.planning.state import Ending
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
-from gpuscaler.planning.state.offering_events import Key
 
 #: A node that has not been Ready for so long is reported, and none is ended that this program has not seen so for as long: clocks differ.
 REPORT_SECONDS = 300.0
@@ -48,7 +48,7 @@ class Silence(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
-    offering: Key
+    offering: OfferingKey
     since: float
     seen: float
     reported: bool = False
@@ -60,7 +60,7 @@ class Fading(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
-    offering: Key
+    offering: OfferingKey
     stopping: bool = False
 
 
@@ -175,7 +175,7 @@ def _continued(before: Silence | None, node: Node, member: Member, now: float) -
     """A node became silent when its condition says so, or when it was first seen: another clock may be ahead of ours."""
     if before is not None:
         return before
-    offering = member.offering.key if member.offering is not None else (member.pool.name, "", "", "")
+    offering = member.offering.key if member.offering is not None else OfferingKey(member.pool.name, "", "", "")
     since = max(node.unready_since, node.created)
     return Silence(node.name, node.provider_id, offering, since if 0.0 < since < now else now, now)
 

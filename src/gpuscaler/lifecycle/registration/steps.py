@@ -15,6 +15,7 @@ from gpuscaler.lifecycle.termination.starting import Overdue
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.idle import leaves_with_machine
@@ -27,7 +28,6 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Ledger, Order
 
-SPOT = "spot"
 NO_BREAKERS = Breakers()
 #: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
 GANG_SECONDS = 600.0

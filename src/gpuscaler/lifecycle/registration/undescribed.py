@@ -10,17 +10,18 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.observed.machine_index import Roll
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger.ledger import Ledger
-from gpuscaler.planning.state.offering_events import UNFAMILIAR, Key
+from gpuscaler.planning.state.offering_events import UNFAMILIAR
 
 #: So many machines are named in one sentence.
 NAMED = 3
 
 
-def unfamiliar(known: Mapping[str, Key], book: Ledger, policy: Policy, roll: Roll) -> Mapping[str, Key]:
+def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, roll: Roll) -> Mapping[str, OfferingKey]:
     """Machines that came of our orders under keys that their pools do not offer, by id, for as long as they are there.
 
     ``known`` are those of the look before. One whose pool offers its key by now is understood. Nodes that are there under a key that the
@@ -39,7 +40,7 @@ def unfamiliar(known: Mapping[str, Key], book: Ledger, policy: Policy, roll: Rol
     return {name: key for name, key in sorted(found.items()) if key not in offerings and key[0] in pools}
 
 
-def of_others(book: Ledger, policy: Policy) -> Mapping[str, Key]:
+def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
     """Machines under keys that their pools do not offer which other people started and that are not open yet, by id.
 
     Once such a machine is open it is a node like others: nobody here asked for it, and no order brings the next one.
@@ -49,7 +50,7 @@ def of_others(book: Ledger, policy: Policy) -> Mapping[str, Key]:
     return {name: key for name, key in sorted(found.items()) if key not in offerings and key[0] in pools}
 
 
-def with_stops(breakers: Breakers, strangers: Mapping[str, Key], now: float) -> Breakers:
+def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: float) -> Breakers:
     """``breakers`` with one for each pool that has unfamiliar machines, open until these are gone or understood."""
     if not strangers:
         return breakers

@@ -14,6 +14,7 @@ from gpuscaler.lifecycle.registration.futile_launches import Relaunching
 from gpuscaler.lifecycle.registration.steps import NO_BREAKERS, Waits
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
@@ -21,7 +22,6 @@ from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
-from gpuscaler.planning.state.offering_events import Key
 
 #: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
 LISTED_SECONDS = 60.0
@@ -73,7 +73,7 @@ def adopted_name(instance: str) -> str:
     return f"found-{instance}"
 
 
-def _adoption(one: Instance, since: float, prices: Mapping[Key, float]) -> ledger.Adopted:
+def _adoption(one: Instance, since: float, prices: Mapping[OfferingKey, float]) -> ledger.Adopted:
     launched = min(one.launched or since, since)
     price = prices.get(one.key, 0.0)
     return ledger.Adopted(
@@ -110,7 +110,7 @@ def _ordered(book: Ledger) -> Callable[[Instance], bool]:
     Where machines carry no tokens, that is any of its offerings that was not seen yet when the order was made.
     """
     tokens = {order.token for order in book.orders}
-    awaited: dict[Key, float] = {}
+    awaited: dict[OfferingKey, float] = {}
     for order in book.orders:
         for key in order.offerings:
             awaited[key] = min(order.at, awaited.get(key, math.inf))

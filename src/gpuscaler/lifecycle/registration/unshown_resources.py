@@ -10,12 +10,13 @@ from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open, withholds
 from gpuscaler.planning.state.ledger.ledger import Ledger
-from gpuscaler.planning.state.offering_events import LACKING, Key
+from gpuscaler.planning.state.offering_events import LACKING
 
 #: A node that is open and so old has shown what it has, in seconds: as long as a new one is waited for.
 SHOWN_SECONDS = 900.0
@@ -72,7 +73,7 @@ def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -
     return replace(policy, pools=pools), said
 
 
-def shows_no_gpus(breakers: Breakers, key: Key) -> Breaker | None:
+def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
     """What is known of machines of ``key`` where one after the other of their type never showed the GPUs that they are sold with."""
     return next(
         (one for one in breakers.open if one.cause == LACKING and counts(one) and not withholds(one) and one.target.covers(key)), None
@@ -87,7 +88,7 @@ def unproven(book: Ledger, breakers: Breakers) -> frozenset[str]:
     return frozenset(one.id for one in book.coming if not (one.order or one.ready) and shows_no_gpus(breakers, one.key))
 
 
-def probes(breakers: Breakers, keys: Iterable[Key], asked: frozenset[str], now: float) -> frozenset[str]:
+def probes(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str], now: float) -> frozenset[str]:
     """Of the resources ``asked`` for those that a machine of ``keys`` would find out about: machines lacked them, and one is tried."""
     keys = tuple(keys)
     return frozenset(

@@ -19,6 +19,7 @@ from gpuscaler.lifecycle.registration.steps import foreign, is_half
 from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, opens_for
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import OFF, Policy
 from gpuscaler.planning.capacity.pool_membership import members
@@ -28,7 +29,6 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals, promises
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
-from gpuscaler.planning.state.offering_events import Key
 
 #: Writes that have not shown after so long are made again.
 REPEAT_SECONDS = 5.0
@@ -328,7 +328,7 @@ class _Wheel:
         if after != promise:
             self.fold(ledger.Promised(after))
 
-    def broken(self, offering: Key, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
+    def broken(self, offering: OfferingKey, pod: Pod, node: Node, why: str, *, certain: bool = False) -> promises.Broken:
         return promises.Broken(offering, pod.spec.digest, self.now, pod=pod.key, node=node.name, why=why, certain=certain)
 
     def settle(self, promise: Promise, pod: Pod) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.plans import Removal
@@ -44,7 +45,7 @@ def begin(
                 Leaving(
                     node=node.name,
                     instance=node.provider_id,
-                    offering=offering.key if offering is not None else (found[node.name].pool.name, "", "", ""),
+                    offering=offering.key if offering is not None else OfferingKey(found[node.name].pool.name, "", "", ""),
                     reason=removal.reason,
                     at=now,
                     since=now,

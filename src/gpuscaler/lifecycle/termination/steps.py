@@ -15,6 +15,7 @@ from gpuscaler.lifecycle.termination.volumes import attachments, unused
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Inventory
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT
@@ -25,7 +26,6 @@ from gpuscaler.planning.state.failed_removals import GivenUp
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
-from gpuscaler.planning.state.offering_events import Key
 
 #: A write that has not shown after so long is made again. Evictions do not wait for one that concerns load balancers any longer.
 REPEAT_SECONDS = 5.0
@@ -63,7 +63,7 @@ def take_leave(
     unseen: Mapping[str, str] | None = None,
     roll: Roll | None = None,
     held: str = "",
-    unsafe: Mapping[Key, str] | None = None,
+    unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> Departure:
     """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words.
 
@@ -108,7 +108,7 @@ class _Door:
         self.given_up: list[GivenUp] = []
         self.unseen: Mapping[str, str] = {}
         self.deliveries: tuple[Delivery, ...] = ()
-        self.unsafe: Mapping[Key, str] = {}
+        self.unsafe: Mapping[OfferingKey, str] = {}
         self.held = ""
 
     @cached_property

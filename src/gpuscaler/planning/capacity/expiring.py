@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 from msgspec.structs import replace
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.offering_events import Key
 
 #: A machine is emptied from so long before its end, in seconds: longer than it takes another to boot in its place. Where its pods save
 #: their work first it begins earlier by the time that they ask for, up to the second.
@@ -17,18 +17,18 @@ WORTH_SECONDS = 900.0
 WHY = "the time that it is reserved for ends"
 
 
-def closing(pools: Iterable[Pool]) -> Mapping[Key, float]:
+def closing(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
     """The last moment at which each offering that ends may be bought."""
     return {one.key: one.ends - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS for pool in pools for one in pool.offerings if one.ends}
 
 
-def without_closed(state: State, closes: Mapping[Key, float], now: float) -> State:
+def without_closed(state: State, closes: Mapping[OfferingKey, float], now: float) -> State:
     """``state`` in which nothing is asked for that is about to end."""
     closed = frozenset(key for key, at in closes.items() if now > at)
     return replace(state, blocked_offerings=state.blocked_offerings | closed) if closed else state
 
 
-def told(policy: Policy, key: Key, now: float) -> str:
+def told(policy: Policy, key: OfferingKey, now: float) -> str:
     """Why an offering that is about to end is not bought; empty where it is not."""
     for one in (one for pool in policy.pools if pool.name == key[0] for one in pool.offerings if one.key == key and one.ends):
         if now > closing((Pool(key[0], (one,)),))[key]:

@@ -9,29 +9,27 @@ from collections.abc import Mapping, MutableMapping, Sequence, Set
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import ON_DEMAND, SPOT, OfferingKey
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.well_known import GPU_PRODUCT
 from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine
-from gpuscaler.planning.state.offering_events import Key
-
-SPOT, ON_DEMAND = "spot", "on-demand"
 
 #: Spot offerings that would do, cheapest first, by the machine's own and its pods: whether they are bound, and how many of each spec.
-Known = MutableMapping[tuple[Key, bool, frozenset[tuple[str, int]]], tuple[Offering, ...]]
+Known = MutableMapping[tuple[OfferingKey, bool, frozenset[tuple[str, int]]], tuple[Offering, ...]]
 
 
 def alternatives(
     machine: Machine,
     cluster: Cluster,
-    offerings: Mapping[Key, Offering],
+    offerings: Mapping[OfferingKey, Offering],
     *,
     overhead: Overhead,
-    blocked: Set[Key],
-    half_open: Set[Key],
+    blocked: Set[OfferingKey],
+    half_open: Set[OfferingKey],
     known: Known | None = None,
-) -> tuple[Key, ...]:
+) -> tuple[OfferingKey, ...]:
     """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
 
     Nor for one that pods which run are to move to: what was not weighed for them need be neither settled nor worth it.
@@ -43,7 +41,7 @@ def alternatives(
 
     Where a purchase names a zone and the cloud chooses among the offerings there, the other zones of the pool would do, each as a whole.
     """
-    chosen = offerings.get((machine.pool, machine.market, machine.instance_type, machine.zone))
+    chosen = offerings.get(machine.key)
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
     if chosen is None or machine.purpose == "replacement" or not pods or len(pods) != len(machine.pods):
         return ()
@@ -61,7 +59,7 @@ def alternatives(
 
 
 def others(
-    chosen: Offering, pods: Sequence[PodSpec], offerings: Mapping[Key, Offering], *, overhead: Overhead, bound: bool
+    chosen: Offering, pods: Sequence[PodSpec], offerings: Mapping[OfferingKey, Offering], *, overhead: Overhead, bound: bool
 ) -> tuple[Offering, ...]:
     """Spot offerings beside ``chosen`` that hold ``pods`` together and are worth asking, cheapest first."""
     wanted = total(pods)
@@ -74,8 +72,8 @@ def others(
 
 
 def other_zones(
-    machine: Machine, pods: Sequence[PodSpec], offerings: Mapping[Key, Offering], *, overhead: Overhead, blocked: Set[Key]
-) -> tuple[Key, ...]:
+    machine: Machine, pods: Sequence[PodSpec], offerings: Mapping[OfferingKey, Offering], *, overhead: Overhead, blocked: Set[OfferingKey]
+) -> tuple[OfferingKey, ...]:
     """The sets of other zones that hold ``pods`` whatever the cloud chooses there, cheapest zone first; sets that are all dry excepted.
 
     None for a set that spans all zones of its pool.

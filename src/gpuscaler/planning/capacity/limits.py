@@ -10,6 +10,7 @@ import numpy as np
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.capacity.node_templates import Kind, Templates
@@ -17,7 +18,6 @@ from gpuscaler.planning.capacity.pool_membership import Member, members
 from gpuscaler.planning.capacity.similar_offerings import may_be
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.offering_events import Key
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Remaining:
     gpus: int | None
     dollars_per_hour: float | None
     pools: dict[str, int] = field(default_factory=dict)
-    spent: dict[tuple[str, str, str, str], int] = field(default_factory=dict)
+    spent: dict[OfferingKey, int] = field(default_factory=dict)
     assumed: bool = False
     held: str = ""
 
@@ -122,7 +122,7 @@ def worth(node: Node, member: Member) -> Worth:
     return Worth(member.pool.name, gpus or max((offering.gpus for offering in rest), default=0), price)
 
 
-def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, nodes: Mapping[str, Worth]) -> dict[str, Fleet]:
+def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: State, nodes: Mapping[str, Worth]) -> dict[str, Fleet]:
     """What each pool has, registered (``nodes``, by name) or coming; a machine of the ledger that has registered is counted once (I3)."""
     coming = {machine.node for machine in state.upcoming if machine.node}
     gpus: dict[str, list[int]] = {pool.name: [] for pool in policy.pools}
@@ -147,10 +147,10 @@ def fleets(policy: Policy, offerings: Mapping[Key, Offering], state: State, node
     return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name]), vacated[name]) for name in prices}
 
 
-def keys_of(machine: Upcoming) -> list[Key]:
+def keys_of(machine: Upcoming) -> list[OfferingKey]:
     """Keys of all that a machine may turn out to be, what was only asked for behind it included."""
     meant = machine.choices or ((machine.instance_type, machine.market, machine.zone),)
-    return [(machine.pool, market, instance_type, zone) for instance_type, market, zone in (*meant, *machine.behind)]
+    return [OfferingKey(machine.pool, market, instance_type, zone) for instance_type, market, zone in (*meant, *machine.behind)]
 
 
 @dataclass
@@ -177,7 +177,11 @@ class Slack:
 
 
 def slack(
-    policy: Policy, offerings: Mapping[Key, Offering], state: State, nodes: Mapping[str, Node], planned: Iterable[Iterable[Key]]
+    policy: Policy,
+    offerings: Mapping[OfferingKey, Offering],
+    state: State,
+    nodes: Mapping[str, Node],
+    planned: Iterable[Iterable[OfferingKey]],
 ) -> Slack:
     """What the limits leave beside what exists, what is coming, and the machines that a plan buys: ``planned`` tells what each may be."""
     limits = policy.limits

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gpuscaler.model.accelerators import GPU_MILLI, gpus_in
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.selectors import NodeSelectorTerm
@@ -21,7 +22,6 @@ from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.mix.problem import Kind as MixKind
 from gpuscaler.planning.mix.problem import Solution
-from gpuscaler.planning.state.offering_events import Key
 
 #: Room enough for any demand: templates bound what fits by their own arithmetic, the filters only need the resource to exist.
 BOUNDLESS = 2**60
@@ -69,7 +69,9 @@ class Templates:
     Offerings in ``blocked`` may not be asked; of those in ``probing`` one machine may.
     """
 
-    def __init__(self, cluster: Cluster, policy: Policy, blocked: frozenset[Key], probing: frozenset[Key] = frozenset()) -> None:
+    def __init__(
+        self, cluster: Cluster, policy: Policy, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()
+    ) -> None:
         pools = sorted(policy.pools, key=lambda pool: pool.name)
         pairs = [(pool, offering) for pool in pools for offering in sorted(pool.offerings, key=lambda o: o.key) if not offering.retired]
         pairs = [(pool, offering) for pool, offering in pairs if pool.chooser == "cloud" or offering.key not in blocked]
@@ -85,13 +87,13 @@ class Templates:
         self.answers: dict[tuple[object, ...], Solution] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
-    def hold_for(self, cluster: Cluster, blocked: frozenset[Key], probing: frozenset[Key] = frozenset()) -> bool:
+    def hold_for(self, cluster: Cluster, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()) -> bool:
         """Whether these templates are what would be made now: the same offerings may be asked, and the same DaemonSets run."""
         *before, daemons = self._made_for
         now = daemon_sets(cluster)
         return before == [blocked, probing] and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
 
-    def _kinds(self, blocked: frozenset[Key], probing: frozenset[Key]) -> Iterable[Kind]:
+    def _kinds(self, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey]) -> Iterable[Kind]:
         rows: dict[tuple[str, str], list[int]] = {}
         for row, pool in enumerate(self.pools):
             if pool.chooser != "cloud":
@@ -232,7 +234,7 @@ class Templates:
         """GPUs, cpu and memory of each template, to tell the larger one."""
         return tuple((gpus_in(node.allocatable), node.allocatable.get("cpu", 0), node.allocatable.get("memory", 0)) for node in self.nodes)
 
-    def less(self, spent: Mapping[tuple[str, str, str, str], int]) -> "Templates":
+    def less(self, spent: Mapping[OfferingKey, int]) -> "Templates":
         """These templates when so many machines of each offering are bought already, for offerings of which so many can be had."""
         if not spent:
             return self
@@ -244,7 +246,7 @@ class Templates:
         )
         return new
 
-    def settled(self, unsettled: frozenset[Key]) -> "Templates":
+    def settled(self, unsettled: frozenset[OfferingKey]) -> "Templates":
         """These templates without machines that are sure to be of ``unsettled``.
 
         Of a set that the cloud chooses from, something is always dry: one that has settled is enough, since what is dry is passed over.

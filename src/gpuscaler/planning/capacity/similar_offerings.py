@@ -5,18 +5,16 @@ What is not counted is bought again, and again, so that such a machine counts fo
 
 from collections.abc import Iterable, Mapping
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 
-#: As :data:`gpuscaler.planning.state.offering_events.Key`, which is defined further up.
-Key = tuple[str, str, str, str]
 
-
-def offered(policy: Policy) -> dict[Key, Offering]:
+def offered(policy: Policy) -> dict[OfferingKey, Offering]:
     """The offerings of all pools by key."""
     return {offering.key: offering for pool in policy.pools for offering in pool.offerings}
 
 
-def may_be(keys: Iterable[Key], offerings: Mapping[Key, Offering]) -> list[Offering]:
+def may_be(keys: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
     """What a machine under any of ``keys`` may be: the offerings of these keys, or where none is offered, those most like them.
 
     These are offerings of its pool with its instance type, or all offerings of the pool where none has it.
@@ -26,14 +24,14 @@ def may_be(keys: Iterable[Key], offerings: Mapping[Key, Offering]) -> list[Offer
     return found or list({offering.key: offering for key in keys for offering in alike(key, offerings.values())}.values())
 
 
-def alike(key: Key, offerings: Iterable[Offering]) -> list[Offering]:
+def alike(key: OfferingKey, offerings: Iterable[Offering]) -> list[Offering]:
     """Offerings of the pool of ``key`` with its instance type, or all of the pool where none has it."""
     pool, _, instance_type, _ = key
     same_pool = [offering for offering in offerings if offering.pool == pool]
     return [offering for offering in same_pool if offering.instance_type == instance_type] or same_pool
 
 
-def taken_for(key: Key, offerings: Mapping[Key, Offering]) -> Offering | None:
+def taken_for(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> Offering | None:
     """The one offering that a machine under ``key`` is planned as; None where its pool has none.
 
     Where no offering has the key, that is the dearest that it may be, of the same zone and market where there is one.

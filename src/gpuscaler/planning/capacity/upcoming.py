@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.requests import FULL
@@ -12,14 +13,13 @@ from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.capacity.node_templates import Overhead, smallest, template_node
 from gpuscaler.planning.capacity.similar_offerings import taken_for
 from gpuscaler.planning.state import State, Upcoming
-from gpuscaler.planning.state.offering_events import Key
 
 #: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]
 
 
 def arriving(
-    cluster: Cluster, offerings: Mapping[Key, Offering], state: State, known: dict[str, Promised]
+    cluster: Cluster, offerings: Mapping[OfferingKey, Offering], state: State, known: dict[str, Promised]
 ) -> tuple[dict[str, Node], list[str]]:
     """Nodes that upcoming machines will be, by machine id, and warnings about those that no offering describes any more.
 
@@ -42,7 +42,7 @@ def arriving(
                 continue
             known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
         nodes[machine.id] = before[4]
-        if all(key not in offerings for key in choices_of(machine)):
+        if all(key not in offerings for key in machine.keys):
             warnings.append(
                 f"upcoming machine {machine.id}: pool {machine.pool!r} offers no {machine.instance_type} {machine.market} {machine.zone}; "
                 f"it counts as the dearest that it may be"
@@ -52,17 +52,11 @@ def arriving(
     return nodes, warnings
 
 
-def planned_as(machine: Upcoming, offerings: Mapping[Key, Offering]) -> list[Offering]:
+def planned_as(machine: Upcoming, offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
     """The offerings that an upcoming machine may turn out to be; where none is offered, the one that it is taken for."""
-    keys = choices_of(machine)
+    keys = machine.keys
     found = [offerings[key] for key in keys if key in offerings]
     return found or [offering for key in keys[:1] if (offering := taken_for(key, offerings)) is not None]
-
-
-def choices_of(machine: Upcoming) -> list[tuple[str, str, str, str]]:
-    """Keys of all offerings that ``machine`` may turn out to be."""
-    several = [(machine.pool, market, instance_type, zone) for instance_type, market, zone in machine.choices]
-    return several or [(machine.pool, machine.market, machine.instance_type, machine.zone)]
 
 
 def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offering], overhead: Overhead) -> Node:

@@ -7,6 +7,7 @@ from functools import cached_property
 from gpuscaler.model.accelerators import is_device
 from gpuscaler.model.cluster import Bucket, ClassKey, Cluster
 from gpuscaler.model.labels import LabelSet
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod, PodAffinityTerm, PodOptions, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.selector_index import SelectorIndex
@@ -14,7 +15,6 @@ from gpuscaler.model.selectors import LabelSelector, NodeSelectorTerm
 from gpuscaler.model.workloads import PodGroup
 from gpuscaler.planning.plans import Ignored
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.offering_events import Key
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PodClass:
     announced: int = 0
     wishes: tuple[NodeSelectorTerm, ...] = ()
     market_because: str = ""
-    paused: frozenset[Key] = frozenset()
+    paused: frozenset[OfferingKey] = frozenset()
     beside_gpus: bool = False
 
     @property

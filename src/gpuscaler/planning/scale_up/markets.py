@@ -11,14 +11,15 @@ from itertools import chain
 
 from msgspec.structs import replace as replace_struct
 
+from gpuscaler.model.offerings import MARKETS, OfferingKey
 from gpuscaler.model.pods import Pod, PodOptions, PodSpec
-from gpuscaler.model.pools import MARKETS, Policy, Pool
+from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.model.selectors import NodeSelector, NodeSelectorTerm, Requirement
 from gpuscaler.planning.demand.deadlines import ON_DEMAND, PATIENCE, SPOT, Job, choose
 from gpuscaler.planning.demand.pending import Demand, PodClass
 from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.offering_events import Changed, Key
+from gpuscaler.planning.state.offering_events import Changed
 
 #: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
 #: which another is asked for.
@@ -74,7 +75,7 @@ def waiting_since(pod: Pod, together: float | None = None) -> float:
     return together if together is not None else pod.unschedulable_since or pod.created
 
 
-def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[Key]) -> list[PodClass]:
+def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[OfferingKey]) -> list[PodClass]:
     """The pods of a class by what they may buy now.
 
     Who should hurry takes spot that was granted lately, where some of it will do, and is spared the ``untried``. Where there is none and

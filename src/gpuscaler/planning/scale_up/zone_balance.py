@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.planning.capacity.fallbacks import holds, is_bound, total
@@ -62,12 +63,12 @@ def _moved(machine: Machine, zone: str, pool: Pool, cluster: Cluster, state: Sta
     specs = [pod.spec for pod in pods if pod is not None]
     by_key = {one.key: one for one in pool.offerings}
     wanted = {(one.market, one.instance_type) for one in machine.choices} or {(machine.market, machine.instance_type)}
-    there = [by_key.get((pool.name, market, kind, zone)) for market, kind in wanted]
+    there = [by_key.get(OfferingKey(pool.name, market, kind, zone)) for market, kind in wanted]
     refused = state.blocked_offerings | state.half_open_offerings | state.unsettled_offerings
     if any(one is None or one.key in refused or one.count is not None or not _serves(one, specs, overhead) for one in there):
         return None
     prices = {(one.market, one.instance_type): one.price for one in there if one is not None}
-    if any(price > by_key[pool.name, market, kind, machine.zone].price + 1e-9 for (market, kind), price in prices.items()):
+    if any(price > by_key[OfferingKey(pool.name, market, kind, machine.zone)].price + 1e-9 for (market, kind), price in prices.items()):
         return None
     choices = tuple(replace(one, zone=zone, price_per_hour=prices[one.market, one.instance_type]) for one in machine.choices)
     return replace(machine, zone=zone, price_per_hour=prices[machine.market, machine.instance_type], choices=choices)

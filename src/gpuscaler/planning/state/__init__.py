@@ -8,8 +8,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.offering_events import Key
 
 
 class Upcoming(Struct, frozen=True, gc=False):
@@ -33,12 +33,21 @@ class Upcoming(Struct, frozen=True, gc=False):
     pods: tuple[str, ...] = ()
     unproven: bool = False
 
+    @property
+    def key(self) -> OfferingKey:
+        return OfferingKey(self.pool, self.market, self.instance_type, self.zone)
+
+    @property
+    def keys(self) -> list[OfferingKey]:
+        """All offerings that it may turn out to be."""
+        return [OfferingKey(self.pool, market, kind, zone) for kind, market, zone in self.choices] or [self.key]
+
 
 class Ending(Struct, frozen=True, gc=False):
     """A machine of ``offering``, once the node ``node``, that its cloud is ending since that node was not Ready."""
 
     node: str
-    offering: Key
+    offering: OfferingKey
 
 
 class State(Struct, frozen=True, gc=False):
@@ -66,14 +75,14 @@ class State(Struct, frozen=True, gc=False):
 
     upcoming: tuple[Upcoming, ...] = ()
     idle_seconds: Mapping[str, float] = {}
-    blocked_offerings: frozenset[Key] = frozenset()
-    half_open_offerings: frozenset[Key] = frozenset()
-    probed_offerings: frozenset[Key] = frozenset()
-    unsettled_offerings: frozenset[Key] = frozenset()
-    paused_offerings: Mapping[str, frozenset[Key]] = {}
+    blocked_offerings: frozenset[OfferingKey] = frozenset()
+    half_open_offerings: frozenset[OfferingKey] = frozenset()
+    probed_offerings: frozenset[OfferingKey] = frozenset()
+    unsettled_offerings: frozenset[OfferingKey] = frozenset()
+    paused_offerings: Mapping[str, frozenset[OfferingKey]] = {}
     refusing: Mapping[str, frozenset[str]] = {}
     hunting: float | None = None
-    proven_offerings: frozenset[Key] = frozenset()
+    proven_offerings: frozenset[OfferingKey] = frozenset()
     restless: Mapping[str, float] = {}
     bought_last_minute: int = 0
     disrupting: frozenset[str] = frozenset()
@@ -87,4 +96,4 @@ class State(Struct, frozen=True, gc=False):
     buying_held: str = ""
     removing_held: str = ""
     ending: tuple[Ending, ...] = ()
-    unbalancing: Mapping[Key, str] = {}
+    unbalancing: Mapping[OfferingKey, str] = {}

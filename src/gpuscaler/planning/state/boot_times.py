@@ -6,7 +6,7 @@ from statistics import median, quantiles
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.model.offerings import OfferingKey
 
 #: Only the newest machines of a kind speak for the next: images and clouds change.
 REMEMBERED = 32
@@ -20,7 +20,7 @@ FEW = 5
 class Arrived(Struct, frozen=True, gc=False):
     """A machine of ``offering`` took ``boot`` seconds from its grant to a Node, and ``plugin`` more until all its resources showed."""
 
-    offering: Key
+    offering: OfferingKey
     boot: float
     plugin: float
 
@@ -64,7 +64,7 @@ def step(boots: Boots, event: Arrived) -> Boots:
     return Boots((*(one for one in boots.kinds if one is not known), grown))
 
 
-def forecast(boots: Boots, offering: Key, assumed: Forecast | None = None) -> Forecast:
+def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = None) -> Forecast:
     """What to expect of the next machine of ``offering``.
 
     Machines of its kind say it; else those of its pool, of its type in other pools, or of any kind, the first of these that were seen; else

@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.breakers import LIGHT, Breaker, Breakers, counts, is_open, withholds
-from gpuscaler.planning.state.offering_events import Key
 
 #: Further away than this, a time of day alone says too little, in seconds.
 FAR_SECONDS = 43_200.0
@@ -28,7 +28,7 @@ WORDS: Mapping[str, str] = {
 }
 
 
-def trouble(breakers: Breakers, key: Key, now: float) -> str:
+def trouble(breakers: Breakers, key: OfferingKey, now: float) -> str:
     """Why an offering may not be asked, or was refused before; of several breakers the one that is open longest. Empty when it may."""
     found = [one for one in breakers.open if counts(one) and not withholds(one) and one.target.covers(key)]
     return told(max(found, key=lambda one: math.inf if one.until is None else one.until), now) if found else ""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import is_device
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.zones import region_in
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.offering_events import (
@@ -38,7 +39,6 @@ from gpuscaler.planning.state.offering_events import (
     Failed,
     Fruitless,
     Granted,
-    Key,
     Lacking,
     Ready,
     Reclaimed,
@@ -104,7 +104,7 @@ class Target(Struct, frozen=True, gc=False):
     zone: str = ""
     region: str = ""
 
-    def covers(self, key: Key) -> bool:
+    def covers(self, key: OfferingKey) -> bool:
         pool, market, instance_type, zone = key
         return (
             self.pool in ("", pool)
@@ -154,7 +154,7 @@ class Closed(Struct, frozen=True, gc=False):
 class Proof(Struct, frozen=True, gc=False):
     """A grant of spot at ``at``, not long ago."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
 
 
@@ -323,7 +323,7 @@ def recalled(breakers: Breakers) -> Breakers:
     )
 
 
-def unprobed(one: Breaker, key: Key) -> Breaker:
+def unprobed(one: Breaker, key: OfferingKey) -> Breaker:
     return replace(one, probe=None) if one.probe is not None and one.cause not in AFTER_GRANTS and one.target.covers(key) else one
 
 

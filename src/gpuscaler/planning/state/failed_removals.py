@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.model.offerings import OfferingKey
 
 #: So long a node is left alone the first time, and at most, in seconds. Cluster Autoscaler looks again after 5 minutes.
 FIRST_SECONDS, MOST_SECONDS = 600.0, 4 * 3600.0
@@ -15,7 +15,7 @@ class Spared(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
-    offering: Key
+    offering: OfferingKey
     why: str
     until: float
     times: int = 1
@@ -30,7 +30,7 @@ class GivenUp(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
-    offering: Key
+    offering: OfferingKey
     why: str
     at: float
 

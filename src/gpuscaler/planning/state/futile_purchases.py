@@ -9,10 +9,11 @@ from collections.abc import Iterable, Iterator, Mapping, Set
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
-from gpuscaler.planning.state.offering_events import FRUITLESS, Event, Fruitless, Key, Served
+from gpuscaler.planning.state.offering_events import FRUITLESS, Event, Fruitless, Served
 
 #: So many fruitless machines in a row for the same pods close what they were bought as.
 IN_A_ROW = 3
@@ -30,7 +31,7 @@ class Effort(Struct, frozen=True, gc=False):
     """
 
     machine: str
-    offering: Key
+    offering: OfferingKey
     pods: tuple[str, ...]
     at: float
     node: str = ""

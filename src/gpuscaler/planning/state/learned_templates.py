@@ -18,8 +18,8 @@ from msgspec.structs import replace
 
 from gpuscaler.model.accelerators import ACCELERATORS
 from gpuscaler.model.live_templates import Shown, with_devices, with_labels, with_resources
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.planning.state.offering_events import Key
 
 #: Labels and taints that no node has confirmed for so long are forgotten; that nodes do is written down so often, in seconds.
 FORGET_SECONDS, CONFIRM_SECONDS = 86_400.0, 3600.0
@@ -28,7 +28,7 @@ FORGET_SECONDS, CONFIRM_SECONDS = 86_400.0, 3600.0
 class Seen(Struct, frozen=True, gc=False):
     """A machine of ``offering`` is a node, ready at ``at``, that offers ``allocatable`` in all, what DaemonSets take included."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
     allocatable: Mapping[str, int]
 

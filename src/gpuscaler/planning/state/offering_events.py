@@ -2,8 +2,7 @@
 
 from msgspec import Struct
 
-#: Key of an offering: (pool, market, instance type, zone).
-Key = tuple[str, str, str, str]
+from gpuscaler.model.offerings import OfferingKey
 
 #: Why an offering is not asked.
 CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR, LACKING, FRUITLESS = (
@@ -26,7 +25,7 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED,
 class Asked(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering`` was asked for; ``resources`` are what its pods ask for beside GPUs, where that matters."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
     resources: frozenset[str] = frozenset()
 
@@ -34,7 +33,7 @@ class Asked(Struct, frozen=True, gc=False, tag=True):
 class Granted(Struct, frozen=True, gc=False, tag=True):
     """The cloud agreed to at least one machine. Of a partial grant the rest is a :class:`Refused` after it."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
 
 
@@ -46,7 +45,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
     gave what this one had not, so that nobody has waited for it in vain; ``partial`` that it gave some of what was asked itself.
     """
 
-    offering: Key
+    offering: OfferingKey
     at: float
     cause: str = CAPACITY
     detail: str = ""
@@ -60,21 +59,21 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
 class Dropped(Struct, frozen=True, gc=False, tag=True):
     """A request for ``offering`` was given up without an answer: a probe that it was has proved nothing, and the next may ask."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
 
 
 class Registered(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering`` has become a node."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
 
 
 class Ready(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering`` is a node that shows all that is awaited of it: resources of the names in ``shows``."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
     shows: frozenset[str] = frozenset()
 
@@ -82,7 +81,7 @@ class Ready(Struct, frozen=True, gc=False, tag=True):
 class Failed(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering`` died, or ran out of time before its node was ready."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
     detail: str = ""
 
@@ -95,7 +94,7 @@ class Absent(Struct, frozen=True, gc=False, tag=True):
     What keeps machines from joining is mostly the pool's, whatever the offering: its image, its network, its permissions.
     """
 
-    offering: Key
+    offering: OfferingKey
     tried: float
     at: float
     detail: str = ""
@@ -104,7 +103,7 @@ class Absent(Struct, frozen=True, gc=False, tag=True):
 class Lacking(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering`` was a node for long enough and never showed ``resource``, which it was promised with."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
     resource: str
     detail: str = ""
@@ -113,7 +112,7 @@ class Lacking(Struct, frozen=True, gc=False, tag=True):
 class Fruitless(Struct, frozen=True, gc=False, tag=True):
     """Machine after machine of what ``offering`` is one of was bought for the same pods, and none of them was bound."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
     detail: str = ""
 
@@ -121,14 +120,14 @@ class Fruitless(Struct, frozen=True, gc=False, tag=True):
 class Served(Struct, frozen=True, gc=False, tag=True):
     """A pod runs on the machine of ``offering`` that was bought for it."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
 
 
 class Reclaimed(Struct, frozen=True, gc=False, tag=True):
     """The cloud takes, or took, a machine of ``offering`` away; others of its kind mostly follow within minutes."""
 
-    offering: Key
+    offering: OfferingKey
     at: float
 
 

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breakers import (
     HUNT_QUIET,
@@ -21,7 +22,7 @@ from gpuscaler.planning.state.breakers import (
     is_open,
     withholds,
 )
-from gpuscaler.planning.state.offering_events import THROTTLED, Key
+from gpuscaler.planning.state.offering_events import THROTTLED
 
 #: The least time from a pod's arrival to the answer to the first request for it.
 ANSWER_SECONDS = 1.0
@@ -36,16 +37,16 @@ class Openness(Struct, frozen=True, gc=False):
     goes back before the moment that is told.
     """
 
-    blocked: frozenset[Key] = frozenset()
-    half_open: frozenset[Key] = frozenset()
-    probing: frozenset[Key] = frozenset()
-    unsettled: frozenset[Key] = frozenset()
+    blocked: frozenset[OfferingKey] = frozenset()
+    half_open: frozenset[OfferingKey] = frozenset()
+    probing: frozenset[OfferingKey] = frozenset()
+    unsettled: frozenset[OfferingKey] = frozenset()
     hunting: float | None = None
-    proven: frozenset[Key] = frozenset()
+    proven: frozenset[OfferingKey] = frozenset()
     restless: Mapping[str, float] = {}
 
 
-def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openness:
+def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -> Openness:
     """What the breakers say of ``offerings`` at ``now``."""
     hunt = breakers.hunt
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
@@ -81,7 +82,7 @@ def openness(breakers: Breakers, offerings: Iterable[Key], now: float) -> Openne
     return Openness(frozenset(blocked), frozenset(half_open), frozenset(probing), frozenset(unsettled), hunting, proven - blocked, restless)
 
 
-def with_breakers(state: State, breakers: Breakers, offerings: Iterable[Key], now: float) -> State:
+def with_breakers(state: State, breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -> State:
     """``state`` with what may be asked at ``now``."""
     return with_openness(state, openness(breakers, offerings, now), breakers)
 

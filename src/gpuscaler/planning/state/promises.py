@@ -10,7 +10,7 @@ from itertools import groupby
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.model.offerings import OfferingKey
 
 #: So many broken promises in a row pause a pair.
 BROKEN = 2
@@ -21,7 +21,7 @@ PAUSE_SECONDS, LONGEST_SECONDS = 3600.0, 86_400.0
 class Kept(Struct, frozen=True, gc=False, tag=True):
     """A pod of the class ``pods`` (its specification's digest) runs where ``offering`` was meant to take it."""
 
-    offering: Key
+    offering: OfferingKey
     pods: str
     at: float
 
@@ -33,7 +33,7 @@ class Broken(Struct, frozen=True, gc=False, tag=True):
     what the pod selects by. Nothing is left to chance, and once is enough.
     """
 
-    offering: Key
+    offering: OfferingKey
     pods: str
     at: float
     pod: str = ""
@@ -45,7 +45,7 @@ class Broken(Struct, frozen=True, gc=False, tag=True):
 class Pair(Struct, frozen=True, gc=False):
     """``broken`` promises in a row, the last at ``last``; paused until ``until``."""
 
-    offering: Key
+    offering: OfferingKey
     pods: str
     broken: int
     last: float
@@ -83,7 +83,7 @@ def mended(promises: Promises, pool: str) -> Promises:
     return promises if left == promises.pairs else Promises(left, promises.kept, promises.broken)
 
 
-def paused(promises: Promises, now: float) -> Mapping[str, frozenset[Key]]:
+def paused(promises: Promises, now: float) -> Mapping[str, frozenset[OfferingKey]]:
     """The offerings that are not bought now, by the digest of the pods they are not bought for."""
     resting = sorted((pair.pods, pair.offering) for pair in promises.pairs if now < pair.until)
     return {pods: frozenset(offering for _, offering in pairs) for pods, pairs in groupby(resting, key=lambda entry: entry[0])}

@@ -9,6 +9,7 @@ import random
 from collections.abc import Iterable, Iterator
 from copy import copy
 
+from gpuscaler.model.offerings import NO_OFFERING, OfferingKey
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delays, Faults
 from gpuscaler.simulation.cloud.fleet import Fleet
@@ -31,7 +32,7 @@ from gpuscaler.simulation.cloud.machines import (
     Refusal,
     is_device,
 )
-from gpuscaler.simulation.cloud.markets import Key, Markets
+from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.cloud.replacing import REPLACE, RETRY_SECONDS, Replacements
 from gpuscaler.simulation.cloud.room import Quota, room
 from gpuscaler.simulation.cloud.state import FORM, CloudState, Due, Standing, machine_of, rows_of
@@ -78,14 +79,16 @@ class SimulatedCloud:
         self._orders: dict[str, Standing] = {}
         self._unanswered = 0
         self._booting = 0
-        self._watched: set[Key] = set()
+        self._watched: set[OfferingKey] = set()
         self._doomed: set[str] = set()
         self._due: list[Due] = []
         self._put_so_far = 0
 
     # Calls
 
-    def ask(self, token: str, offerings: tuple[Key, ...], *, count: int, now: float, spread: bool = False, standing: bool = False) -> None:
+    def ask(
+        self, token: str, offerings: tuple[OfferingKey, ...], *, count: int, now: float, spread: bool = False, standing: bool = False
+    ) -> None:
         """Ask for ``count`` machines of any of ``offerings``, in that order, or in turn (``spread``); the answer is an event.
 
         What a ``standing`` order lacks is granted when capacity comes, until it is withdrawn. A ``token`` that was seen before asks for
@@ -135,7 +138,7 @@ class SimulatedCloud:
         luck = random.Random(f"{self._seed}/kubelet/{machine_id}")
         return luck.expovariate(1.0) * self._faults.kubelet_hours * 3600.0 if self._faults.kubelet_hours else float("inf")
 
-    def start(self, key: Key, now: float) -> CloudMachine:
+    def start(self, key: OfferingKey, now: float) -> CloudMachine:
         """A machine that was there all along: open from ``now`` on. An unknown offering raises KeyError."""
         machine = self._new(self._offerings[key], "start", now, registered=now, visible=now)
         machine.state = VISIBLE
@@ -286,7 +289,7 @@ class SimulatedCloud:
             self._booting -= due.kind == VISIBLE
         return CloudEvent(due.at, due.kind, machine, why=due.why)
 
-    def _market(self, key: Key, now: float) -> Iterator[CloudEvent]:
+    def _market(self, key: OfferingKey, now: float) -> Iterator[CloudEvent]:
         """Capacity may have changed: machines beyond it are reclaimed, the youngest first; standing orders are filled."""
         alive = list(self._fleet.of_offering[key].values())
         for machine in alive[int(min(len(alive), self.markets.capacity(key, now))) :]:
@@ -337,7 +340,7 @@ class SimulatedCloud:
 
     def _answer(self, order: Standing, now: float) -> CloudEvent:
         machines: list[CloudMachine] = []
-        refusals: dict[Key, Refusal] = {}
+        refusals: dict[OfferingKey, Refusal] = {}
         for key, wanted in order.shares():
             offering = self._offerings.get(key)
             if offering is None:
@@ -360,7 +363,7 @@ class SimulatedCloud:
             del self._orders[order.token]
         return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
 
-    def _wanting(self, key: Key) -> tuple[Standing, ...]:
+    def _wanting(self, key: OfferingKey) -> tuple[Standing, ...]:
         """Standing orders that were answered and lack machines of an offering."""
         return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
 
@@ -415,7 +418,7 @@ class SimulatedCloud:
             self._booting -= machine.arrives
             self._fleet.end(machine, state, now)
 
-    def _watch(self, key: Key, now: float) -> None:
+    def _watch(self, key: OfferingKey, now: float) -> None:
         """Look again when the capacity of an offering changes."""
         if key in self._watched or key not in self._offerings:
             return
@@ -424,6 +427,6 @@ class SimulatedCloud:
             self._watched.add(key)
             self._put(change, _MARKET, "", key)
 
-    def _put(self, at: float, kind: str, what: str, key: Key = ("", "", "", ""), why: str = "") -> None:
+    def _put(self, at: float, kind: str, what: str, key: OfferingKey = NO_OFFERING, why: str = "") -> None:
         self._put_so_far += 1
         heapq.heappush(self._due, Due(at, self._put_so_far, kind, what, key, why))

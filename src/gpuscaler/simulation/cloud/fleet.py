@@ -2,8 +2,8 @@
 
 from collections.abc import Iterable
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.machines import CloudMachine
-from gpuscaler.simulation.cloud.markets import Key
 
 
 class Fleet:
@@ -18,10 +18,10 @@ class Fleet:
         self.all: dict[str, CloudMachine] = {}
         self.alive: dict[str, CloudMachine] = {}
         self.in_pool: dict[str, int] = {}
-        self.of_offering: dict[Key, dict[str, CloudMachine]] = {}
-        self.in_use: dict[Key, None] = {}
+        self.of_offering: dict[OfferingKey, dict[str, CloudMachine]] = {}
+        self.in_use: dict[OfferingKey, None] = {}
 
-    def know(self, pools: Iterable[str], offerings: Iterable[Key]) -> None:
+    def know(self, pools: Iterable[str], offerings: Iterable[OfferingKey]) -> None:
         """Have a place for machines of ``pools`` and ``offerings``."""
         for pool in pools:
             self.in_pool.setdefault(pool, 0)

@@ -2,9 +2,9 @@
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
-from gpuscaler.simulation.cloud.markets import Key
 
 #: A machine's life, in order. ``registered`` is a Ready node without its GPUs, ``visible`` one whose GPUs are allocatable. A machine ends
 #: as ``terminated`` (given back) or ``lost``.
@@ -61,7 +61,7 @@ class Refusal(Struct, frozen=True, gc=False):
     """
 
     kind: str
-    offering: Key
+    offering: OfferingKey
     missing: int
     detail: str
     bucket: tuple[str, ...] = ()

@@ -6,10 +6,8 @@ from itertools import accumulate
 
 from msgspec.structs import replace
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering
-
-#: (pool, market, instance type, zone)
-Key = tuple[str, str, str, str]
 
 #: Seconds since the epoch are rounded to less than this: a change that is not later by it was the one that has just been seen.
 TICK = 0.001
@@ -86,19 +84,19 @@ class Markets:
     """
 
     def __init__(
-        self, capacity: Mapping[Key, Steps] | None = None, prices: Mapping[Key, Steps] | None = None, *, began: float = 0.0
+        self, capacity: Mapping[OfferingKey, Steps] | None = None, prices: Mapping[OfferingKey, Steps] | None = None, *, began: float = 0.0
     ) -> None:
         self._capacity = capacity or {}
         self._prices = prices or {}
         self._began = began
 
-    def capacity(self, key: Key, now: float) -> float:
+    def capacity(self, key: OfferingKey, now: float) -> float:
         """How many machines of an offering there are."""
         steps = self._capacity.get(key)
         # A series looks back by less than a tick, so that at the moment of a change, which is rounded, the new value holds.
         return float("inf") if steps is None else steps.at(now - self._began + TICK / 2)
 
-    def next_change(self, key: Key, now: float) -> float | None:
+    def next_change(self, key: OfferingKey, now: float) -> float | None:
         """When the capacity of an offering changes next."""
         steps = self._capacity.get(key)
         change = None if steps is None else steps.next_change(now - self._began + TICK)

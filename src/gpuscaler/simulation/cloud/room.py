@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.simulation.cloud.fleet import Fleet
 from gpuscaler.simulation.cloud.machines import NO_CAPACITY, POOL_LIMIT, QUOTA_FULL, Refusal
-from gpuscaler.simulation.cloud.markets import Key
 
 
 class Quota(Struct, frozen=True, gc=False):
@@ -20,7 +20,7 @@ class Quota(Struct, frozen=True, gc=False):
     types: tuple[str, ...] = ()
     market: str = ""
 
-    def covers(self, key: Key) -> bool:
+    def covers(self, key: OfferingKey) -> bool:
         return self.market in ("", key[1]) and (not self.types or key[2] in self.types)
 
 

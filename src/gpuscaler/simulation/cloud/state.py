@@ -4,9 +4,9 @@ from collections.abc import Iterable, Iterator
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import NO_OFFERING, OfferingKey
 from gpuscaler.model.pools import Offering
 from gpuscaler.simulation.cloud.machines import CloudMachine, Refusal
-from gpuscaler.simulation.cloud.markets import Key
 
 #: The version of the form below. A state of another version is not read.
 FORM = 1
@@ -18,13 +18,13 @@ class Standing(Struct, gc=False):
     """An order of which something is still missing, or whose answer is still out."""
 
     token: str
-    offerings: tuple[Key, ...]
+    offerings: tuple[OfferingKey, ...]
     missing: int
     spread: bool
     standing: bool
     answered: bool = False
 
-    def shares(self) -> Iterator[tuple[Key, int]]:
+    def shares(self) -> Iterator[tuple[OfferingKey, int]]:
         """What to try, in order: an offering and how many of it. Consumed while ``missing`` is counted down."""
         if self.spread and len(self.offerings) > 1:
             # Everybody's fair share, then the rest from whoever has more.
@@ -45,7 +45,7 @@ class Due(Struct, frozen=True, gc=False, order=True):
     order: int
     kind: str
     what: str
-    key: Key = ("", "", "", "")
+    key: OfferingKey = NO_OFFERING
     why: str = ""
 
 
@@ -79,7 +79,7 @@ class CloudState(Struct, frozen=True, gc=False):
     machines: tuple[Row, ...] = ()
     answers: tuple[tuple[str, tuple[Refusal, ...]], ...] = ()
     orders: tuple[Standing, ...] = ()
-    in_use: tuple[Key, ...] = ()
+    in_use: tuple[OfferingKey, ...] = ()
     doomed: tuple[str, ...] = ()
     due: tuple[Due, ...] = ()
 

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 import numpy as np
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.machines import CloudMachine
-from gpuscaler.simulation.cloud.markets import Key
 
 #: Equal stretches of time that a run is divided into.
 STRETCHES = 288
@@ -27,7 +27,7 @@ def presence(history: Iterable[CloudMachine], *, began: float, ended: float) -> 
     """One entry for every offering that had machines, by its key; none for a run that took no time."""
     if ended <= began:
         return ()
-    spans: dict[Key, list[tuple[float, float]]] = defaultdict(list)
+    spans: dict[OfferingKey, list[tuple[float, float]]] = defaultdict(list)
     for machine in history:
         spans[machine.offering.key].append((machine.bought_at, ended if machine.ended_at is None else machine.ended_at))
     edges = np.linspace(began, ended, STRETCHES + 1)

@@ -9,8 +9,9 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.breakers import Breakers, step
-from gpuscaler.planning.state.offering_events import Asked, Granted, Key, Reclaimed, Refused
+from gpuscaler.planning.state.offering_events import Asked, Granted, Reclaimed, Refused
 from gpuscaler.planning.state.openness import next_change, openness
 from gpuscaler.simulation.cloud.markets import Steps
 from gpuscaler.simulation.papers import Published, Row
@@ -139,7 +140,7 @@ class Ours(OnDemand):
     def __init__(self, zones: int) -> None:
         super().__init__(zones)
         self.breakers = Breakers()
-        self.keys: tuple[Key, ...] = tuple(("fleet", "spot", "replica", f"zone-{zone}") for zone in range(zones))
+        self.keys: tuple[OfferingKey, ...] = tuple(OfferingKey("fleet", "spot", "replica", f"zone-{zone}") for zone in range(zones))
 
     def lost(self, zone: int, now: float) -> None:
         self.breakers = step(self.breakers, Reclaimed(self.keys[zone], now))

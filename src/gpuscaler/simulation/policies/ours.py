@@ -8,8 +8,8 @@ from collections.abc import Callable, Mapping
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
-from gpuscaler.lifecycle.orders import wanted
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.fallbacks import Known, alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
@@ -20,7 +20,6 @@ from gpuscaler.planning.state import State, offering_events
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
 from gpuscaler.planning.state.openness import Openness, next_change, openness, with_openness
 from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Purchase, View
 
 #: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
@@ -70,7 +69,7 @@ class Gpuscaler:
         #: Whether pods have come that may be moved, and whether any runs.
         self._movable = self._running = False
         #: When it was last looked at whether that pays, which offerings nothing was moved to then, and whether pods or machines changed.
-        self._looked_at, self._unsettled, self._changed = -UNCHANGED, frozenset[Key](), True
+        self._looked_at, self._unsettled, self._changed = -UNCHANGED, frozenset[OfferingKey](), True
         #: What was decided and is being carried out.
         self._acting: Decisions | None = None
 
@@ -86,7 +85,7 @@ class Gpuscaler:
         times = (self._plan_at, self._drain_at, self._idle[0][0] if self._idle else None, self._late[0][0] if self._late else None)
         return min((at for at in times if at is not None), default=None)
 
-    def start(self) -> tuple[tuple[Key, int], ...]:
+    def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         return ()
 
     def noticed(self, moment: Moment, view: View) -> None:
@@ -148,7 +147,7 @@ class Gpuscaler:
             ),
         )
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
-        for key in sorted({key for one in plan.machines for key in wanted(one)} & half_open):
+        for key in sorted({key for one in plan.machines for key in one.keys} & half_open):
             self._fold(offering_events.Asked(key, now))
         self._acting = Decisions(
             purchases=purchases,
@@ -253,14 +252,16 @@ def markets_change(cluster: Cluster, now: float) -> float | None:
     return markets.next_change((pod for bucket in buckets for pod in bucket.pods.values()), now)
 
 
-def purchases_of(plan: Plan, number: int, others: Callable[[Machine], tuple[Key, ...]]) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
+def purchases_of(
+    plan: Plan, number: int, others: Callable[[Machine], tuple[OfferingKey, ...]]
+) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
     """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines.
 
     ``others`` tells what else would do for a machine whose own offering has run dry.
     """
-    groups: dict[tuple[Key, ...], list[Machine]] = defaultdict(list)
+    groups: dict[tuple[OfferingKey, ...], list[Machine]] = defaultdict(list)
     for machine in plan.machines:
-        groups[(*wanted(machine), *others(machine))].append(machine)
+        groups[(*machine.keys, *others(machine))].append(machine)
     names = {machine.id: f"plan-{number}/{machine.id}" for machine in plan.machines}
     purchases = tuple(
         Purchase(

@@ -7,11 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from msgspec.structs import replace
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
-from gpuscaler.simulation.cloud.markets import Key, Markets
+from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.measures.bound import lower_bound, serves
 from gpuscaler.simulation.measures.waits import Wait
 from gpuscaler.simulation.traces.workload import Member, without_spot
@@ -34,11 +35,11 @@ class Static:
         # Nobody steers here, so that no machine can be kept for large pods.
         policy = replace(policy, pools=tuple(replace(pool, min_gpus_per_pod=0) for pool in policy.pools))
         self._fleet = fleet_for(without_spot(policy)[0] if without_spot(policy)[0].pools else policy, pods)
-        self._lost: list[Key] = []
+        self._lost: list[OfferingKey] = []
         self._bought = 0
         self.ask_at: float | None = None
 
-    def start(self) -> tuple[tuple[Key, int], ...]:
+    def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         return tuple(sorted(self._fleet.items()))
 
     def noticed(self, moment: Moment, _: View) -> None:
@@ -60,9 +61,9 @@ class Static:
         )
 
 
-def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[Key, int]:
+def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[OfferingKey, int]:
     """Machines, by offering, for the peak of ``pods`` and for those that they could not hold."""
-    fleet: Counter[Key] = Counter()
+    fleet: Counter[OfferingKey] = Counter()
     offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
     left = [pod for pod in pods if any(serves(offering, pod.spec) for offering in offerings.values())]
     while left:
@@ -70,7 +71,7 @@ def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[Key, int]:
         machines = plan(Cluster.of(waiting), State(), policy, 0.0).machines
         # Every plan begins with an empty cluster: minimum sizes and headroom are bought once.
         bought = [machine for machine in machines if not fleet or machine.purpose != "spare"]
-        fleet.update((machine.pool, machine.market, machine.instance_type, machine.zone) for machine in bought)
+        fleet.update(machine.key for machine in bought)
         before = len(left)
         held = {digest for digest, spec in {pod.spec.digest: pod.spec for pod in left}.items() if _held(spec, fleet, offerings)}
         left = [pod for pod in left if pod.spec.digest not in held]
@@ -80,7 +81,7 @@ def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[Key, int]:
     return fleet
 
 
-def _held(spec: PodSpec, fleet: Iterable[Key], offerings: Mapping[Key, Offering]) -> bool:
+def _held(spec: PodSpec, fleet: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> bool:
     return any(serves(offerings[key], spec) for key in fleet)
 
 

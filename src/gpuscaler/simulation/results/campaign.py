@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.policies.peers.variants import AXES, axes_of, sweep
 from gpuscaler.simulation.policies.policies import HINDSIGHT
 from gpuscaler.simulation.policies.static import optimal_hindsight
@@ -39,7 +39,7 @@ class Setting(Struct, frozen=True):
     spot_map: SpotMap = {}
     checkpoint: float = CHECKPOINT_SECONDS
     steering: bool = True
-    start: Mapping[Key, int] = {}
+    start: Mapping[OfferingKey, int] = {}
 
 
 def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], None] | None = None) -> Result:

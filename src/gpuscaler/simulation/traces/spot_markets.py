@@ -10,8 +10,9 @@ import yaml
 from msgspec import Struct
 
 from gpuscaler.catalogue.zones import region_of
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
 
 
@@ -56,8 +57,8 @@ def markets_of(
     series' average. Raises :class:`SpotError` where the map names no series.
     """
     choose = _Chooser(files, seed, spot_map or {})
-    capacity: dict[Key, Steps] = {}
-    prices: dict[Key, Steps] = {}
+    capacity: dict[OfferingKey, Steps] = {}
+    prices: dict[OfferingKey, Steps] = {}
     for offering in (offering for pool in policy.pools for offering in pool.offerings):
         region = region_of(offering.zone, policy.region)
         if offering.market == "spot":
@@ -99,7 +100,7 @@ class _Chooser:
     def own(series: Sequence[Series], instance_type: str, place: str) -> Series | None:
         return next((one for one in series if one.instance_type == instance_type and one.place == place), None)
 
-    def availability(self, offering: Offering, found: dict[Key, Steps]) -> None:
+    def availability(self, offering: Offering, found: dict[OfferingKey, Steps]) -> None:
         if not self._available:
             return
         choice = self._mapped(offering)
@@ -112,7 +113,7 @@ class _Chooser:
             series, shift = self._draw("availability", self._available, offering)
             found[offering.key] = series.as_steps(shift=shift)
 
-    def price(self, offering: Offering, region: str, found: dict[Key, Steps]) -> None:
+    def price(self, offering: Offering, region: str, found: dict[OfferingKey, Steps]) -> None:
         if not self._spot:
             return
         choice = self._mapped(offering)

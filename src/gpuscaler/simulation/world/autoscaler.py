@@ -12,12 +12,12 @@ from typing import Protocol
 from msgspec import Struct
 
 from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Placement, Removal, Unplaced
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.cloud.machines import Answer, CloudMachine
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.world.scheduler import Scheduler
 
 
@@ -46,7 +46,7 @@ class Purchase(Struct, frozen=True, gc=False):
     """
 
     id: str
-    offerings: tuple[Key, ...]
+    offerings: tuple[OfferingKey, ...]
     count: int = 1
     spread: bool = False
     standing: bool = False
@@ -223,7 +223,7 @@ class Autoscaler(Protocol):
         """When it wants to be asked next; None when only news can change its mind. Never before now."""
         ...
 
-    def start(self) -> tuple[tuple[Key, int], ...]:
+    def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         """Machines that exist, open and empty, when the run begins."""
         ...
 

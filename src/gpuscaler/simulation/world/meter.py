@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import numpy as np
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, Answer, CloudMachine
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.measures.fleet import Presence
 from gpuscaler.simulation.measures.last_quarter import LastQuarter
 from gpuscaler.simulation.measures.shares import Share, Shares
@@ -202,7 +202,7 @@ class Meter:
 
     def granted(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
         """Machines were granted to a purchase; a market that grants is not dry."""
-        groups: dict[Key, int] = defaultdict(int)
+        groups: dict[OfferingKey, int] = defaultdict(int)
         for machine in machines:
             groups[machine.offering.key] += 1
             self._paid += gpus_of(machine.offering)
@@ -268,7 +268,7 @@ def failover_of(seconds: list[float]) -> Failover:
 
 def machine_hours(cloud: SimulatedCloud, ended: float) -> tuple[MachineHours, ...]:
     """Billed hours and cost of every offering, dearest first."""
-    groups: Mapping[Key, list[CloudMachine]] = defaultdict(list)
+    groups: Mapping[OfferingKey, list[CloudMachine]] = defaultdict(list)
     for machine in cloud.history():
         groups[machine.offering.key].append(machine)
     rows = [

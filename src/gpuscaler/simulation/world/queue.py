@@ -4,8 +4,8 @@ import heapq
 import math
 from collections.abc import Iterable, Iterator, Mapping
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Refusal
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.traces.workload import Member
 from gpuscaler.simulation.world.scheduler import Seat
 
@@ -87,7 +87,7 @@ class Task:
             since, before = self.refused or (now, frozenset())
             self.refused = (since, before | dry)
 
-    def failed_over(self, offerings: Iterable[Key], now: float) -> list[float]:
+    def failed_over(self, offerings: Iterable[OfferingKey], now: float) -> list[float]:
         """A machine was asked for: how long after the first refusal, if in none of the markets that refused."""
         if self.refused is None or {market for _, market, _, _ in offerings} & self.refused[1]:
             return []

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Mapping
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, Pool
-from gpuscaler.simulation.cloud.markets import Key
 
 #: Which market an existing machine is of, where a pool has several: the one that is least likely to take it away.
 STEADIEST = ("reserved", "on-demand", "spot")
@@ -14,7 +14,7 @@ class StartError(ValueError):
     """A start size that the pools cannot have; the message says what was seen and what was expected."""
 
 
-def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[Key, int]:
+def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[OfferingKey, int]:
     """How many machines of every offering stand when a run begins.
 
     ``sizes`` are machines by ``pool`` or ``pool/instance type``. A pool alone starts with its cheapest type, and any with machines of its
@@ -22,7 +22,7 @@ def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[Key, int
     """
     pools = {pool.name: pool for pool in policy.pools}
     wanted: Counter[str] = Counter()
-    found: Counter[Key] = Counter()
+    found: Counter[OfferingKey] = Counter()
     for name, count in sizes.items():
         pool_name, _, instance_type = name.partition("/")
         if pool_name not in pools:

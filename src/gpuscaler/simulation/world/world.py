@@ -3,11 +3,11 @@
 from collections import deque
 from collections.abc import Sequence
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Ignored, Unplaced
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.machines import Answer, CloudMachine
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.world.autoscaler import Lost, Purchase
 from gpuscaler.simulation.world.ledger import Drain, Entry, entry_of
 from gpuscaler.simulation.world.queue import Task
@@ -124,7 +124,7 @@ class World(Seating):
             self.meter.broken += not kept
         self._expected.clear()
 
-    def start(self, key: Key, now: float) -> None:
+    def start(self, key: OfferingKey, now: float) -> None:
         """A machine that was there before the run."""
         machine = self.cloud.start(key, now)
         self.meter.began_with(machine)

@@ -4,6 +4,7 @@ import pytest
 
 from gpuscaler.clouds.aws.api.causes import quota_bucket, refusals, verdict, widened
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN
+from gpuscaler.model.offerings import OfferingKey
 
 QUOTA_TEXT = "You have requested more vCPU capacity than your current vCPU limit of 64 allows for the instance bucket"
 ON_DEMAND = (
@@ -72,19 +73,19 @@ def test_a_client_error_on_launch_names_the_grant_of_the_key(code: str, text: st
 
 
 def test_an_error_of_one_type_in_one_zone_leaves_the_others_alone() -> None:
-    asked = [("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
+    asked = [OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
     (found,) = refusals([verdict("InsufficientInstanceCapacity", ON_DEMAND)], asked)
-    assert found.offering == ("p", "on-demand", "p5.48xlarge", "us-east-1a")
+    assert found.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
 
 
 def test_an_error_that_names_nothing_speaks_of_all_that_was_asked_for() -> None:
-    asked = [("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
+    asked = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
     found = refusals([verdict("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
     assert [one.offering for one in found] == asked
 
 
 def test_a_quota_speaks_of_its_whole_bucket_in_every_zone() -> None:
-    asked = [("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
+    asked = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
     found = refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked)
     assert [(one.bucket, one.every_zone) for one in found] == [
         (("p5.48xlarge", "p4d.24xlarge"), True),
@@ -94,15 +95,15 @@ def test_a_quota_speaks_of_its_whole_bucket_in_every_zone() -> None:
 
 
 def test_a_quota_is_told_of_types_that_were_not_asked_for_too() -> None:
-    asked = [("p", "on-demand", "p5.48xlarge", "us-east-1a")]
-    offered = [*asked, ("q", "spot", "p4d.24xlarge", "us-east-1b"), ("q", "spot", "g6.48xlarge", "us-east-1b")]
+    asked = [OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")]
+    offered = [*asked, OfferingKey("q", "spot", "p4d.24xlarge", "us-east-1b"), OfferingKey("q", "spot", "g6.48xlarge", "us-east-1b")]
     (quota,) = widened(refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked), offered)
     (dry,) = widened(refusals([verdict("InsufficientInstanceCapacity", "")], asked), offered)
     assert (quota.bucket, dry.bucket) == (("p4d.24xlarge", "p5.48xlarge"), ())
 
 
 def test_a_subnet_without_addresses_speaks_of_every_type_in_its_zone() -> None:
-    asked = [("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
+    asked = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
     text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
     found = refusals([verdict("InsufficientFreeAddressesInSubnet", text)], asked)
     assert {one.bucket for one in found} == {("p5.48xlarge", "g6.48xlarge")}

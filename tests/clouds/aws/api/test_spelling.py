@@ -12,12 +12,12 @@ from gpuscaler.clouds.aws.buying.activities import told
 from gpuscaler.clouds.aws.buying.buying import launched_as
 from gpuscaler.clouds.aws.machines.listing import details_of, state_of
 from gpuscaler.clouds.aws.templates.launches import launch_of
-from gpuscaler.clouds.protocol import Key
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED
+from gpuscaler.model.offerings import OfferingKey
 
-SPOT: Key = ("gpus", "spot", "g5.xlarge", "us-east-1a")
-ON_DEMAND: Key = ("gpus", "on-demand", "g5.xlarge", "us-east-1a")
-RESERVED: Key = ("gpus", "reserved", "p5.48xlarge", "us-east-1a")
+SPOT: OfferingKey = OfferingKey("gpus", "spot", "g5.xlarge", "us-east-1a")
+ON_DEMAND: OfferingKey = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-1a")
+RESERVED: OfferingKey = OfferingKey("gpus", "reserved", "p5.48xlarge", "us-east-1a")
 
 
 def respelt(word: str, dice: Random) -> str:

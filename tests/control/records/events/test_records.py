@@ -15,6 +15,7 @@ from gpuscaler.control.records.events.records import Decision, Records, Sink
 from gpuscaler.kube.resources import PODS
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.ledger.ledger import Leaving, Ledger
 from gpuscaler.simulation.cloud.delays import Delay, Delays
@@ -31,7 +32,7 @@ pools:
     idle_after: 60s
 """
 
-DRY = ("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
+DRY = OfferingKey("gpu", "on-demand", "g4dn.xlarge", "us-east-1a")
 
 
 class Kept(Sink):

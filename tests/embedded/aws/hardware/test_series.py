@@ -8,6 +8,7 @@ from tests.embedded.aws.making import make_group, members, mixed, said
 
 from gpuscaler.embedded.aws.hardware.series import series_of
 from gpuscaler.embedded.aws.wire.models import MissingExtraError, Models
+from gpuscaler.model.offerings import OfferingKey
 
 DATA = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
 
@@ -19,7 +20,7 @@ def test_a_market_of_the_series_runs_dry_when_the_series_does() -> None:
     scaling = make_group(aws, MaxSize=500, MixedInstancesPolicy=mixed("g5.xlarge"))
     scaling.set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=500)
     aws.later(2)
-    key = ("ec2", "spot", "g5.xlarge", "us-east-1a")
+    key = OfferingKey("ec2", "spot", "g5.xlarge", "us-east-1a")
     there = series.capacity(key, aws.time)
     assert there < 500
     assert len(members(scaling)) == there

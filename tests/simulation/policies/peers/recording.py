@@ -4,10 +4,11 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.settings import parse_policy
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays
-from gpuscaler.simulation.cloud.markets import Key, Markets, Steps
+from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.replay import EPOCH, run
 from gpuscaler.simulation.traces.traces import Trace
 from gpuscaler.simulation.world.autoscaler import Autoscaler, Decisions, Moment, Purchase, View
@@ -43,7 +44,7 @@ class Recording:
         at = self._inner.ask_at
         return None if at is None or at - EPOCH > self.until else at
 
-    def start(self) -> tuple[tuple[Key, int], ...]:
+    def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         return self._inner.start()
 
     def noticed(self, moment: Moment, view: View) -> None:

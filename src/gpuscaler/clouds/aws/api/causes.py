@@ -11,7 +11,8 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN, Key, Refusal
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN, Refusal
+from gpuscaler.model.offerings import OfferingKey
 
 #: How much of an answer one error speaks of: the offering that it names, all types of a zone, all types of a quota's bucket.
 OFFERING, ZONE, BUCKET = "offering", "zone", "bucket"
@@ -178,13 +179,13 @@ def _named(text: str) -> tuple[str, str]:
     return (found.group() if found else "", zone.group() if zone else "")
 
 
-def refusals(verdicts: Iterable[Verdict], offerings: Iterable[Key], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
+def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
     """What ``verdicts`` say of the ``offerings`` that were asked for: a refusal for each that is spoken of, the first verdict on it.
 
     An error that names neither type, zone nor market speaks of all that was asked for.
     """
     asked = tuple(offerings)
-    found: dict[tuple[Key, str], Refusal] = {}
+    found: dict[tuple[OfferingKey, str], Refusal] = {}
     for one in verdicts:
         told = [key for key in asked if one.instance_type in ("", key[2]) and one.zone in ("", key[3])] or asked
         for key in [key for key in told if not one.market or (one.market == "spot") == (key[1] == "spot")] or told:
@@ -192,7 +193,7 @@ def refusals(verdicts: Iterable[Verdict], offerings: Iterable[Key], *, retry_aft
     return tuple(found.values())
 
 
-def _refusal(one: Verdict, key: Key, asked: Iterable[Key], retry_after: float) -> Refusal:
+def _refusal(one: Verdict, key: OfferingKey, asked: Iterable[OfferingKey], retry_after: float) -> Refusal:
     alike: tuple[str, ...] = ()
     if one.speaks_of == ZONE:
         alike = tuple(dict.fromkeys(other[2] for other in asked if other[3] == key[3]))
@@ -201,7 +202,7 @@ def _refusal(one: Verdict, key: Key, asked: Iterable[Key], retry_after: float) -
     return Refusal(one.cause, key, one.detail, bucket=alike, every_zone=one.speaks_of == BUCKET, retry_after=retry_after)
 
 
-def widened(refusals: Iterable[Refusal], offerings: Iterable[Key]) -> tuple[Refusal, ...]:
+def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
     """``refusals``, of which a quota's speak of all types of its bucket among ``offerings``, and not only of those that were asked for."""
     kinds = sorted({key[2] for key in offerings})
 

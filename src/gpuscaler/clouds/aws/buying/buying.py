@@ -19,8 +19,9 @@ from gpuscaler.clouds.aws.buying.activities import Told, logged, told
 from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read, Step, Steps, Write, raising, withdrawing
 from gpuscaler.clouds.aws.discovery.pools import FoundPool
 from gpuscaler.clouds.aws.machines.listing import instance_of, provider_id
-from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, Key, LostAnswerError, Order, Refusal
+from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Refusal
 from gpuscaler.model.instances import PENDING, Instance
+from gpuscaler.model.offerings import OfferingKey
 
 #: LaunchInstances launches so many machines a call, SetInstanceProtection takes so many ids, an answer has so many activities.
 MOST_LAUNCHED, MOST_PROTECTED, MOST_ACTIVITIES = 100, 50, 100
@@ -52,7 +53,7 @@ class Increment:
         return max(0, self.units - sum(one.weight for one in self.came.values()))
 
 
-def least_weight(found: FoundPool, offerings: Iterable[Key]) -> int:
+def least_weight(found: FoundPool, offerings: Iterable[OfferingKey]) -> int:
     """Units that are asked for a machine: those of the smallest of ``offerings``, so that a number of units is never more machines."""
     return max(1, min((found.weights.get(key[2], 1) for key in offerings), default=1))
 
@@ -92,7 +93,7 @@ async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
 
 
 async def _launch(
-    ask: Asking, found: FoundPool, order: Order, keys: tuple[Key, ...], *, count: int, token: str
+    ask: Asking, found: FoundPool, order: Order, keys: tuple[OfferingKey, ...], *, count: int, token: str
 ) -> tuple[list[Instance], tuple[Refusal, ...]]:
     weight = least_weight(found, keys)
     reply = await ask.write(
@@ -117,14 +118,14 @@ async def _launch(
     return instances, refusals(verdicts, keys)
 
 
-def launched_as(one: Reply, keys: tuple[Key, ...]) -> Key:
+def launched_as(one: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
     """The offering that was launched: as it was asked for, else as AWS says it."""
     kinds, markets = ({key[place] for key in keys} for place in (2, 1))
     # What the order leaves no choice of is not a matter of how the reply spells it.
     kind = str(one.get("InstanceType") or (keys[0][2] if len(kinds) == 1 else "")).lower()
     is_spot = keys[0][1] == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
     alike = [key for key in keys if key[2] == kind and (key[1] == "spot") == is_spot]
-    return alike[0] if alike else (keys[0][0], "spot" if is_spot else "on-demand", kind, keys[0][3])
+    return alike[0] if alike else OfferingKey(keys[0][0], "spot" if is_spot else "on-demand", kind, keys[0][3])
 
 
 def _of_error(one: Reply) -> Verdict:

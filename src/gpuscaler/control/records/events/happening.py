@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import NO_OWNER, Owner
-from gpuscaler.planning.state.offering_events import Key
 
 #: Kinds of happenings, in the order in which a machine's life meets them.
 PLANNED, UNPLACED = "planned", "unplaced"
@@ -76,7 +76,7 @@ class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
     node: str = ""
     machine: str = ""
     machines: int = 0
-    offering: Key | None = None
+    offering: OfferingKey | None = None
     order: str = ""
     decision: str = ""
     cause: str = ""

@@ -11,10 +11,10 @@ from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import BlockedNode, Plan
 from gpuscaler.planning.state.boot_times import Arrived, Boots, Forecast, forecast, step
-from gpuscaler.planning.state.offering_events import Key
 
 #: A machine that became a node so long after its launch, in seconds, had been stopped meanwhile, or its Node was deleted.
 STOPPED_SECONDS = 1800.0
@@ -52,7 +52,7 @@ class Latest:
     priorities: Callable[[], Standing] = Standing
     _known: tuple[Inventory, Boots] | None = None
 
-    def outlook(self, key: Key) -> Forecast:
+    def outlook(self, key: OfferingKey) -> Forecast:
         """What to expect of the next machine of the offering ``key``.
 
         Machines that were bought say it best; then nodes of its kind that are there already, other kinds, and what the cloud is set to.

@@ -15,6 +15,7 @@ from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.lifecycle.termination.node_pods import is_daemon
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
@@ -24,11 +25,10 @@ from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.planning.state.breaker_messages import WORDS
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
-from gpuscaler.planning.state.offering_events import Key
 from gpuscaler.planning.state.promises import Broken
 
 #: What to expect of the next machine of an offering.
-Outlook = Callable[[Key], Forecast]
+Outlook = Callable[[OfferingKey], Forecast]
 
 _UNTAINTED = "pods may come to it before those that it was bought for; have its pool's nodes register with the taint"
 

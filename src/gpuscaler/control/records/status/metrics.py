@@ -18,9 +18,9 @@ from gpuscaler.control.records.status.status import Status
 from gpuscaler.kube.requests import BUCKETS, RequestMetrics
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.holds import ACTIVITIES
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import offering_events
-from gpuscaler.planning.state.offering_events import Key
 from gpuscaler.planning.state.promises import Kept
 
 OFFERING = ("pool", "market", "instance_type")
@@ -30,7 +30,7 @@ PLAN = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
 
 
-def _labels(key: Key) -> tuple[str, str, str]:
+def _labels(key: OfferingKey) -> tuple[str, str, str]:
     pool, market, instance_type, _ = key
     return pool, market, instance_type
 

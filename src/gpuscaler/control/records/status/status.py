@@ -25,6 +25,7 @@ from gpuscaler.lifecycle.steering import steering, windows
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, unpriced
 from gpuscaler.planning.capacity.limits import worth
 from gpuscaler.planning.capacity.pool_membership import Member, members
@@ -33,7 +34,6 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
-from gpuscaler.planning.state.offering_events import Key
 
 #: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
 MOST, NAMED, SENTENCE = 40, 5, 400
@@ -284,7 +284,7 @@ def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: 
         _, market, instance_type, _ = member.offering.key if member.offering is not None else ("", "", "", "")
         tally[member.pool.name, market, instance_type, "leaving" if name in leaving else "open"] += 1
     for one in book.coming:
-        tally[one.key[0], one.key[1], one.key[2], "coming"] += 1
+        tally[*one.key[:3], "coming"] += 1
     return tuple(Kind(*kind, count) for kind, count in sorted(tally.items()))
 
 
@@ -312,7 +312,7 @@ def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[L
     return tuple(Limit(name, float(used[name]), float(value)) for name, value in most.items() if value is not None)
 
 
-def _dearest(key: Key, offerings: Mapping[Key, Offering]) -> float:
+def _dearest(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> float:
     """What a machine under a key that nobody offers costs at most."""
     return max((offering.price for offering in may_be((key,), offerings)), default=0.0)
 

@@ -107,8 +107,7 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
         yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; the scheduler will bind it"
     for machine_ in plan.machines:
         if key in machine_.pods and not any(one.order for one in book.coming):
-            kind = (machine_.pool, machine_.market, machine_.instance_type, machine_.zone)
-            yield f"the newest plan buys {offering(kind)} for it, at {costing.of_plan([machine_])}"
+            yield f"the newest plan buys {offering(machine_.key)} for it, at {costing.of_plan([machine_])}"
 
 
 def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | None, now: float) -> Iterator[str]:

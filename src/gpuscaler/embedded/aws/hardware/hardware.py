@@ -12,11 +12,12 @@ from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.hardware.refusals import INSUFFICIENT, Failure, is_late, message
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
 from gpuscaler.embedded.aws.wire.errors import AwsError
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import Delay
 from gpuscaler.simulation.cloud.machines import ANSWERED, CloudEvent, CloudMachine
-from gpuscaler.simulation.cloud.markets import Key, Markets
+from gpuscaler.simulation.cloud.markets import Markets
 
 #: The pool of the core in which all machines are: capacity belongs to EC2, not to a group.
 EC2: Final = "ec2"
@@ -47,14 +48,14 @@ class Scarcity(Markets):
         self._series = series
         self.limits: dict[tuple[str, str, str], int] = {}
 
-    def capacity(self, key: Key, now: float) -> float:
+    def capacity(self, key: OfferingKey, now: float) -> float:
         found = self._series.capacity(key, now)
         for limit, count in self.limits.items():
             if all(want in ("", have) for want, have in zip(limit, key[1:], strict=True)):
                 found = min(found, count)
         return found
 
-    def next_change(self, key: Key, now: float) -> float | None:
+    def next_change(self, key: OfferingKey, now: float) -> float | None:
         return self._series.next_change(key, now)
 
     def price(self, offering: Offering, now: float) -> float:
@@ -79,7 +80,7 @@ class Hardware:
         self.markets = Scarcity(series)
         delays = replace(conditions.boot, answer=Delay(0.0, 0.0, 0.0))
         self.core = SimulatedCloud((), seed=seed, delays=delays, faults=conditions.machines, markets=self.markets, ids=ids)
-        self._offerings: dict[Key, Offering] = {}
+        self._offerings: dict[OfferingKey, Offering] = {}
         self._asked = 0
         self.troubles: list[Trouble] = []
         #: (bucket, market) and how many vCPUs the account may have.
@@ -141,7 +142,7 @@ class Hardware:
 
     def offering(self, market: str, name: str, zone: str) -> Offering:
         """What the core knows it by; learned where nobody asked for it before."""
-        key = (EC2, market, name, zone)
+        key = OfferingKey(EC2, market, name, zone)
         if key not in self._offerings:
             known = instance_types.known(name)
             price = instance_types.price(name, self._region, market)

@@ -7,6 +7,7 @@ has come, what was refused or reclaimed before still has to last before more is 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
+from gpuscaler.model.offerings import SPOT
 from gpuscaler.model.pools import Offering
 from gpuscaler.planning.capacity.idle import is_idle
 from gpuscaler.planning.plans import Machine
@@ -16,8 +17,6 @@ from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.moves.destinations import market
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 from gpuscaler.planning.state.breaker_messages import clock, trouble
-
-SPOT = "spot"
 
 
 class Returns:

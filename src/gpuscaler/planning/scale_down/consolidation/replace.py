@@ -89,7 +89,7 @@ def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
         if here and not work.stopped:
             goods = goods_of(fleet, menu, here, tier=tier)
             machines = replace_tier(Replacing(work, fleet, emptied, goods, limits, templates, returns), here)
-            limits, templates = after(limits, machines, templates), templates.less(Counter(map(offering_key, machines)))
+            limits, templates = after(limits, machines, templates), templates.less(Counter(machine.key for machine in machines))
 
 
 def promising(work: Deletion, fleet: Fleet, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
@@ -191,17 +191,13 @@ def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> 
         if machine.pool in pools:
             pools[machine.pool] -= 1
     spent = sum(machine.price_per_hour for machine in machines)
-    taken = sum(gpus[offering_key(machine)] for machine in machines)
+    taken = sum(gpus[machine.key] for machine in machines)
     return Limits(
         machines=None if limits.machines is None else limits.machines - len(machines),
         gpus=None if limits.gpus is None else limits.gpus - taken,
         dollars_per_hour=None if limits.dollars_per_hour is None else limits.dollars_per_hour - spent,
         pools=pools,
     )
-
-
-def offering_key(machine: Machine) -> tuple[str, str, str, str]:
-    return machine.pool, machine.market, machine.instance_type, machine.zone
 
 
 def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[Candidate]:

@@ -9,8 +9,8 @@ from msgspec import Struct
 from gpuscaler.model.accelerators import DIVISIBLE
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import MARKETS, OfferingKey
 from gpuscaler.model.pods import PodSpec
-from gpuscaler.model.pools import MARKETS
 from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.capacity.limits import Remaining
 from gpuscaler.planning.capacity.node_templates import Kind, Templates, admits_arch
@@ -21,7 +21,6 @@ from gpuscaler.planning.feasibility.min_gpus import least_gpus
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.mix import Problem, Solution
 from gpuscaler.planning.scale_up.draft.effort import Effort
-from gpuscaler.planning.state.offering_events import Key
 
 
 @dataclass
@@ -83,7 +82,7 @@ class Stage:
     open_rows: Mask
 
 
-def nothing_known(key: Key) -> str:  # noqa: ARG001  # stands in for what breakers say of an offering
+def nothing_known(key: OfferingKey) -> str:  # noqa: ARG001  # stands in for what breakers say of an offering
     """No trouble with any offering."""
     return ""
 
@@ -117,8 +116,8 @@ class Desk:
     work: int
     stages: tuple[Stage, ...]
     should_stop: Callable[[], bool] | None = None
-    trouble: Callable[[Key], str] = nothing_known
-    unsettled: frozenset[Key] = frozenset()
+    trouble: Callable[[OfferingKey], str] = nothing_known
+    unsettled: frozenset[OfferingKey] = frozenset()
     idle_price: Callable[[int], float] = free_of_charge
     taken: list[Taken] = field(default_factory=list)
     bought: list[Bought] = field(default_factory=list)

@@ -2,7 +2,7 @@
 
 from msgspec import Struct
 
-from gpuscaler.planning.state.offering_events import Key
+from gpuscaler.model.offerings import OfferingKey
 
 #: What is known of an order: written down and perhaps sent, sent and its answer lost, answered.
 INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
@@ -24,7 +24,7 @@ class Order(Struct, frozen=True, gc=False):
 
     token: str
     pool: str
-    offerings: tuple[Key, ...]
+    offerings: tuple[OfferingKey, ...]
     count: int
     at: float
     since: float
@@ -45,14 +45,14 @@ class Coming(Struct, frozen=True, gc=False):
 
     id: str
     order: str
-    offerings: tuple[Key, ...]
+    offerings: tuple[OfferingKey, ...]
     price: float
     asked: float
     meant: int = 1
     purpose: str = "demand"
     pods: tuple[str, ...] = ()
     after: tuple[str, ...] = ()
-    offering: Key | None = None
+    offering: OfferingKey | None = None
     instance: str = ""
     granted: float = 0.0
     node: str = ""
@@ -63,7 +63,7 @@ class Coming(Struct, frozen=True, gc=False):
     bought_for: tuple[str, ...] = ()
 
     @property
-    def key(self) -> Key:
+    def key(self) -> OfferingKey:
         """The offering that it is, or most wanted to be."""
         return self.offering or self.offerings[0]
 
@@ -82,7 +82,7 @@ class Promise(Struct, frozen=True, gc=False):
     """
 
     node: str
-    offering: Key
+    offering: OfferingKey
     pods: tuple[str, ...]
     since: float
     step: str = NOMINATING
@@ -122,7 +122,7 @@ class Leaving(Struct, frozen=True, gc=False):
 
     node: str
     instance: str
-    offering: Key
+    offering: OfferingKey
     reason: str
     at: float
     since: float

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.ledger.entries import Coming, Leaving, Order, Promise
-from gpuscaler.planning.state.offering_events import Key
 
 
 class Intended(Struct, frozen=True, gc=False, tag=True):
@@ -23,7 +23,7 @@ class Answered(Struct, frozen=True, gc=False, tag=True):
 
     token: str
     at: float
-    granted: tuple[tuple[str, Key], ...] = ()
+    granted: tuple[tuple[str, OfferingKey], ...] = ()
     pending: int = 0
     launched: Mapping[str, float] = {}
 
@@ -40,7 +40,7 @@ class Found(Struct, frozen=True, gc=False, tag=True):
 
     machine: str
     instance: str
-    offering: Key
+    offering: OfferingKey
     at: float
     launched: float = 0.0
 
@@ -49,7 +49,7 @@ class Recognised(Struct, frozen=True, gc=False, tag=True):
     """A machine of the ledger that was granted under another key is of ``offering``, as the cloud lists it."""
 
     machine: str
-    offering: Key
+    offering: OfferingKey
 
 
 class Settled(Struct, frozen=True, gc=False, tag=True):

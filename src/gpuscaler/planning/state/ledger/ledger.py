@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state import Upcoming
 from gpuscaler.planning.state.ledger.entries import (
     ACCEPTED,
@@ -57,7 +58,6 @@ from gpuscaler.planning.state.ledger.events import (
     Withdrawing,
     Withdrawn,
 )
-from gpuscaler.planning.state.offering_events import Key
 
 __all__ = [
     "ACCEPTED",
@@ -222,7 +222,7 @@ def unnamed(ledger: Ledger) -> Mapping[str, int]:
     return Counter(one.order for one in ledger.coming if not one.instance)
 
 
-def named(ledger: Ledger) -> Mapping[str, Key]:
+def named(ledger: Ledger) -> Mapping[str, OfferingKey]:
     """What the machines of the ledger are, by their ids: a list that is behind does not have them yet."""
     return {one.instance: one.key for one in ledger.coming if one.instance}
 
@@ -260,7 +260,7 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
     return _tidied(_order(ledger, event.token, lambda one: replace(one, state=ACCEPTED, since=event.at)))
 
 
-def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Key]]) -> list[Coming]:
+def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[Coming]:
     """Machines that an order was granted beyond what it asked for: nobody wants them, and they cost what others cost."""
     first = next((one for one in ledger.coming if one.order == event.token), None)
     # Of an order that awaits nothing any more it is forgotten which machines were its own.
@@ -278,7 +278,7 @@ def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Key]])
     ]
 
 
-def _granted(one: Coming, instance: str, offering: Key, *, at: float, launched: float) -> Coming:
+def _granted(one: Coming, instance: str, offering: OfferingKey, *, at: float, launched: float) -> Coming:
     """``one`` with a name. When it was launched counts where its name was learned late, and is told by another clock than ours."""
     late = max(launched, one.asked) if 0.0 < launched < at - SKEW_SECONDS else 0.0
     return replace(one, instance=instance, offering=offering, granted=at, launched=late)
@@ -294,7 +294,7 @@ def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) ->
     return tuple(one for one in left if one[1])
 
 
-def _best(grants: list[tuple[str, Key]], one: Coming) -> tuple[str, Key]:
+def _best(grants: list[tuple[str, OfferingKey]], one: Coming) -> tuple[str, OfferingKey]:
     """The granted machine that ``one`` wants most."""
     return min(grants, key=lambda grant: one.offerings.index(grant[1]) if grant[1] in one.offerings else len(one.offerings))
 

@@ -5,7 +5,7 @@ Source of the back-off: kubernetes/autoscaler, ``cluster-autoscaler/clusterstate
 
 from msgspec import Struct
 
-from gpuscaler.simulation.cloud.markets import Key
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.world.autoscaler import Seen
 from gpuscaler.simulation.world.scheduler import Scheduler
 
@@ -29,9 +29,9 @@ class Backoff:
 
     def __init__(self, settings: BackoffSettings) -> None:
         self._settings = settings
-        self._failures: dict[Key, _Failure] = {}
+        self._failures: dict[OfferingKey, _Failure] = {}
 
-    def fail(self, group: Key, now: float) -> None:
+    def fail(self, group: OfferingKey, now: float) -> None:
         """A scale-up of ``group`` has failed. A failure during a back-off begins anew with the shortest."""
         known = self._failures.get(group)
         duration = self._settings.initial
@@ -39,11 +39,11 @@ class Backoff:
             duration = min(2 * known.duration, self._settings.longest)
         self._failures[group] = _Failure(duration, now + duration, now)
 
-    def clear(self, group: Key) -> None:
+    def clear(self, group: OfferingKey) -> None:
         """A scale-up of ``group`` has come to its end."""
         self._failures.pop(group, None)
 
-    def until(self, group: Key, now: float) -> float | None:
+    def until(self, group: OfferingKey, now: float) -> float | None:
         """When the group may be asked again; None when it may be now."""
         known = self._failures.get(group)
         if known is None or known.until < now:
@@ -60,7 +60,7 @@ class Order(Struct, gc=False):
     """A raised size of a group: how many machines of it have not been granted, and when it was asked."""
 
     id: str
-    group: Key
+    group: OfferingKey
     missing: int
     asked: float
     refused: bool = False

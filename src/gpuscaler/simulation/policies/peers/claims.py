@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.world.autoscaler import Pending
 from gpuscaler.simulation.world.scheduler import Scheduler
 
@@ -178,5 +178,5 @@ def in_order(pending: Iterable[Pending]) -> Iterator[tuple[str, PodSpec]]:
     return ((pod, group.spec) for group in groups for pod in group.pods)
 
 
-def keys(options: Iterable[Offering]) -> tuple[Key, ...]:
+def keys(options: Iterable[Offering]) -> tuple[OfferingKey, ...]:
     return tuple(offering.key for offering in options)

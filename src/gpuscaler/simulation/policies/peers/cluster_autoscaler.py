@@ -16,10 +16,10 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Removal
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.policies.peers.books import Backoff, Order, expect
 from gpuscaler.simulation.policies.peers.draining import Draining
 from gpuscaler.simulation.policies.peers.estimator import estimate
@@ -64,7 +64,7 @@ class ClusterAutoscaler:
         self._orders: dict[str, Order] = {}
         self._asked = 0
         #: Until when the machines of a raised group are expected.
-        self._expected: dict[Key, float] = {}
+        self._expected: dict[OfferingKey, float] = {}
         self._unneeded: dict[str, float] = {}
         #: Nodes with the soft taint DeletionCandidateOfClusterAutoscaler.
         self._marked: set[str] = set()
@@ -76,7 +76,7 @@ class ClusterAutoscaler:
         self._last_loop = -NEVER
         self._ask_at: float | None = None
 
-    def start(self) -> tuple[tuple[Key, int], ...]:
+    def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         """Nothing: Cluster Autoscaler does not raise a group to its minimum (``--enforce-node-group-min-size`` is off)."""
         return ()
 
@@ -169,9 +169,9 @@ class ClusterAutoscaler:
         late = [seen for seen in machines if seen.registered is None and seen.bought + rules.max_node_provision_time < now]
         return withdrawn, late
 
-    def _upcoming(self, machines: Iterable[Seen]) -> Counter[Key]:
+    def _upcoming(self, machines: Iterable[Seen]) -> Counter[OfferingKey]:
         """How many machines of each group are expected and not ready."""
-        upcoming: Counter[Key] = Counter()
+        upcoming: Counter[OfferingKey] = Counter()
         for order in self._orders.values():
             upcoming[order.group] += order.missing
         for seen in machines:

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.plans import Removal
 from gpuscaler.simulation.cloud.machines import NO_CAPACITY, Answer
-from gpuscaler.simulation.cloud.markets import Key
 from gpuscaler.simulation.policies.peers.books import expect
 from gpuscaler.simulation.policies.peers.claims import Claim, Shelf, keys, pack
 from gpuscaler.simulation.policies.peers.disruption import Disruption
@@ -55,7 +55,7 @@ class Karpenter:
         #: Machines that have not registered, and until when they may.
         self._unregistered: dict[str, float] = {}
 
-    def start(self) -> tuple[tuple[Key, int], ...]:
+    def start(self) -> tuple[tuple[OfferingKey, int], ...]:
         """A NodePool has no minimum: Karpenter begins with nothing."""
         return ()
 
