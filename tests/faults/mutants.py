@@ -395,7 +395,7 @@ MUTANTS = (
         case=27,
         path="lifecycle/orders.py",
         old="(*machine.keys, *keys)",
-        new="(*(wanted(machine) * (1 + len(groups))), *keys)",
+        new="(*(machine.keys * (1 + len(groups))), *keys)",
         removes="each machine is an order of its own",
     ),
     Mutant(
@@ -1304,7 +1304,7 @@ MUTANTS = (
     Mutant(
         case=103,
         path="lifecycle/steering/binding.py",
-        old="        found = lack(node, offering, self._pools.get(promise.offering[0]))\n",
+        old="        found = lack(node, offering, self._pools.get(promise.offering.pool))\n",
         new="        found = None\n",
         removes="a machine whose devices are away for a moment is taken for one whose room others have",
     ),

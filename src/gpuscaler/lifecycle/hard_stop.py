@@ -75,7 +75,7 @@ def open_machines(pool: Pool, book: Ledger, cluster: Cluster, policy: Policy, un
 def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
     """How many machines of ``pool``, of which ``open_now`` are open, may be on their way with those of ``plan``, by what they are for."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
-    coming = {one.id: one for one in book.coming if one.key[0] == pool.name}
+    coming = {one.id: one for one in book.coming if one.key.pool == pool.name}
     keys = {key for machine in new for key in machine.pods} | {key for one in coming.values() for key in (*one.pods, *one.bought_for)}
     keys |= {placement.pod for placement in plan.placements if placement.node in coming}
     moving = {move.pod for removal in plan.removals if removal.needs for move in removal.moves}
@@ -93,7 +93,7 @@ def on_their_way(plan: Plan, pool: str, book: Ledger, cluster: Cluster) -> Mappi
     taken = {placement.node for placement in plan.placements} | {one.id for one in book.coming if one.pods}
     needed = {name for one in book.leaving for name in one.needs}
     for one in book.coming:
-        if one.key[0] != pool or not one.order:
+        if one.key.pool != pool or not one.order:
             continue
         if one.purpose == REPLACEMENT and one.id in needed:
             found[REPLACEMENT] += 1

@@ -92,7 +92,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
         steps.append(ledger.Left(one))
         # What a group ends of its own accord says nothing of the spot market.
-        if instance in announced.going and instance not in ended and offering[1] == SPOT:
+        if instance in announced.going and instance not in ended and offering.market == SPOT:
             fates.append(offering_events.Reclaimed(offering, now))
     return Taken(tuple(steps), tuple(fates))
 

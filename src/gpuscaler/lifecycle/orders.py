@@ -75,8 +75,8 @@ def _intents(
         keys = [one.key for one in admitted]
         if machine.choices:
             # The cloud chooses in a zone as it likes: all that it may choose is admitted, or the zone is not asked.
-            cut = {key[3] for key in others if key not in keys}
-            keys = [key for key in keys if key[3] not in cut]
+            cut = {key.zone for key in others if key not in keys}
+            keys = [key for key in keys if key.zone not in cut]
         groups[machine.pool, (*machine.keys, *keys)].append(machine)
     # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]

@@ -34,9 +34,9 @@ def let_go(book: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple
         return ()
     found = []
     for pool in sorted(inventory.let_go):
-        coming = sum(one.key[0] == pool for one in book.coming)
-        leaving = sum(one.offering[0] == pool for one in book.leaving)
-        nodes = (node for node in cluster.nodes.values() if node.bought is not None and node.bought[0] == pool)
+        coming = sum(one.key.pool == pool for one in book.coming)
+        leaving = sum(one.offering.pool == pool for one in book.leaving)
+        nodes = (node for node in cluster.nodes.values() if node.bought is not None and node.bought.pool == pool)
         tainted = sum(any(map(_is_ours, node.taints)) for node in nodes)
         if coming or leaving or tainted:
             found.append(LetGo(pool, coming, leaving, tainted))
@@ -47,8 +47,8 @@ def encourage(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discour
     """Take our soft taints off nodes of pools that are ours no longer: nothing else would."""
     pools = inventory.let_go if inventory is not None else ()
     for node in cluster.nodes.values() if pools else ():
-        if node.bought is not None and node.bought[0] in pools and any(taint.key in _SOFT for taint in node.taints):
-            yield Discourage(node.name, (), f"pool {node.bought[0]} is ours no longer")
+        if node.bought is not None and node.bought.pool in pools and any(taint.key in _SOFT for taint in node.taints):
+            yield Discourage(node.name, (), f"pool {node.bought.pool} is ours no longer")
 
 
 def _is_ours(taint: Taint) -> bool:

@@ -139,7 +139,7 @@ def observe(
         if offering.zone not in crowded.get(pool.name, ())
     }
     unlisted = {entry.instance for entry in book.coming if entry.instance and entry.instance not in roll.listed.by_id}
-    unlisted = {entry.instance for entry in book.coming if entry.instance in unlisted and entry.key[3] in crowded.get(entry.key[0], ())}
+    unlisted = {entry.instance for entry in book.coming if entry.instance in unlisted and entry.key.zone in crowded.get(entry.key.pool, ())}
     awaiting = {
         entry.instance
         for pool in balancing
@@ -158,10 +158,10 @@ def observe(
 def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, str]]:
     """Machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
     for one in book.coming:
-        if one.order and one.instance and one.key[3] in before.crowded.get(one.key[0], ()):
+        if one.order and one.instance and one.key.zone in before.crowded.get(one.key.pool, ()):
             listed = roll.listed.by_id.get(one.instance)
             if listed is not None and listed.state not in ALIVE and not listed.protected and one.instance not in before.machines:
-                yield one.instance, one.key[0]
+                yield one.instance, one.key.pool
 
 
 def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool) -> tuple[Instance, ...]:
@@ -190,8 +190,8 @@ def _beside_rebalance(
     """
     zones = {one.zone for one in started if one.state == PENDING}
     for one in book.coming if zones or surplus else ():
-        beside = bool(zones - {one.key[3]}) or (surplus and now < one.granted + STARTING_SECONDS)
-        if one.key[0] == pool.name and one.instance and beside:
+        beside = bool(zones - {one.key.zone}) or (surplus and now < one.granted + STARTING_SECONDS)
+        if one.key.pool == pool.name and one.instance and beside:
             listed = roll.listed.by_id.get(one.instance)
             if listed is not None and (not listed.protected or one.instance in ours):
                 yield one
@@ -203,11 +203,11 @@ def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Count
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
     counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)
     for one in book.coming:
-        zones = {key[3] for key in one.offerings[: one.meant]}
-        if one.key[0] == pool.name and not one.instance and len(zones) == 1:
+        zones = {key.zone for key in one.offerings[: one.meant]}
+        if one.key.pool == pool.name and not one.instance and len(zones) == 1:
             counts.update(zones)
-        elif one.key[0] == pool.name and one.instance and one.instance not in roll.listed.by_id:
-            counts[one.key[3]] += 1
+        elif one.key.pool == pool.name and one.instance and one.instance not in roll.listed.by_id:
+            counts[one.key.zone] += 1
     return counts
 
 

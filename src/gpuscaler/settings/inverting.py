@@ -32,7 +32,7 @@ def unmatched(policy: Policy, priorities: Priorities) -> Iterator[str]:
 
 def inverted(policy: Policy) -> Iterator[str]:
     """A sentence about each pool that comes before a cheaper one, with the cheapest of those; pools with and without GPUs are apart."""
-    guessed = {key[0] for key in unpriced(policy)}
+    guessed = {key.pool for key in unpriced(policy)}
     pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
     costs = {pool.name: cost(pool) for pool in pools}
     for pool in sorted(pools, key=lambda one: (-one.priority, one.name)):

@@ -37,7 +37,7 @@ class Awaiting:
             return False
         early = {one.pool: one.early for one in inventory.deliveries}
         wanted = 0.0
-        if any((key := before[name].bought) is not None and key[0] in early for name in before.keys() - nodes.keys()):
+        if any((key := before[name].bought) is not None and key.pool in early for name in before.keys() - nodes.keys()):
             wanted = now
         if any(early.get(one.pool) for one in inventory.instances if one.id in announced):
             wanted = now + EARLY_SECONDS

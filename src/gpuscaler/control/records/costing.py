@@ -12,7 +12,7 @@ from gpuscaler.planning.state.ledger.entries import Coming
 def price_of(policy: Policy | None, key: OfferingKey) -> float | None:
     """Dollars per hour of an offering; None where the policy does not have it any more."""
     pools = policy.pools if policy is not None else ()
-    return next((one.price for pool in pools if pool.name == key[0] for one in pool.offerings if one.key == key), None)
+    return next((one.price for pool in pools if pool.name == key.pool for one in pool.offerings if one.key == key), None)
 
 
 def of_coming(machine: Coming, policy: Policy | None) -> str:

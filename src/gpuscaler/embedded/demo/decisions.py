@@ -83,5 +83,5 @@ def _refused(group: list[Happening]) -> str:
     if len(group) == 1:
         return f"{what}: {why}"
     cause = why.partition(" (")[0]
-    market = first.offering[1] if first.offering else ""
+    market = first.offering.market if first.offering else ""
     return f"{counted(len(group), f'{market} offering')}: {cause}"

@@ -100,7 +100,7 @@ def pools_of(cluster: Cluster, latest: Latest, core: SimulatedCloud, now: float)
             found[machine.offering.pool].append(_machine(machine, cluster, leaving))
     sizes = {one.key: one.allocatable.get(GPU, 0) for pool in policy.pools for one in pool.offerings}
     for coming in book.coming:
-        if not coming.instance and coming.key[0] in found:
+        if not coming.instance and coming.key.pool in found:
             pool, market, kind, zone = coming.key
             gpus = sizes.get(coming.key, 0)
             found[pool].append(Machine("", pool, kind, market, zone, arriving=max(1, gpus), cpu_only=not gpus))

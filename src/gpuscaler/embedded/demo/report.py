@@ -88,7 +88,7 @@ def failovers(happenings: Iterable[Happening]) -> list[float]:
     dry: set[str] = set()
     since = 0.0
     for one in happenings:
-        market = one.offering[1] if one.offering else ""
+        market = one.offering.market if one.offering else ""
         if one.kind == REFUSED:
             since = since if dry else one.at
             dry.add(market)

@@ -130,11 +130,11 @@ def observe(
 
 def described(silence: Silence, policy: Policy, now: float) -> str:
     """One node in a sentence: since when it is not Ready, what it costs, and what becomes of it."""
-    pool = next((pool for pool in policy.pools if pool.name == silence.offering[0]), None)
+    pool = next((pool for pool in policy.pools if pool.name == silence.offering.pool), None)
     price = next((one.price for one in (pool.offerings if pool is not None else ()) if one.key == silence.offering), None)
     cost = f" and costs ${price:.2f}/h" if price is not None else ""
     since = f"{datetime.fromtimestamp(silence.since, UTC):%Y-%m-%d %H:%M:%S} UTC, for {_minutes(now - silence.since)}"
-    text = f"node {silence.node} of pool {silence.offering[0]} has not been Ready since {since}{cost}"
+    text = f"node {silence.node} of pool {silence.offering.pool} has not been Ready since {since}{cost}"
     after = pool.unready_after if pool is not None else 0.0
     if silence.held:
         return f"{text}; its machine, {silence.instance}, is not ended: {silence.held}"
@@ -246,7 +246,7 @@ def zones(roll: Roll, book: Ledger, policy: Policy) -> Mapping[str, tuple[int, i
 
 
 def zone_of(node: Node) -> str:
-    return node.bought[3] if node.bought is not None and node.bought[3] else first_label(node, ZONE_LABELS)
+    return node.bought.zone if node.bought is not None and node.bought.zone else first_label(node, ZONE_LABELS)
 
 
 def _minutes(seconds: float) -> str:

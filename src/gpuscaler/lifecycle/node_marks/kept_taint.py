@@ -24,8 +24,8 @@ def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: 
     """Give machines of pools with ``min_gpus_per_pod`` that have come the taint in place of the other, and take it off all others."""
     let_go = inventory.let_go if inventory is not None else ()
     for node in cluster.table.tainted(KEPT_TAINT):
-        if node.bought is not None and node.bought[0] in let_go and not node.deleted:
-            yield Lift(node.name, f"pool {node.bought[0]} is ours no longer")
+        if node.bought is not None and node.bought.pool in let_go and not node.deleted:
+            yield Lift(node.name, f"pool {node.bought.pool} is ours no longer")
     for node, least in _settled(ARRIVING_TAINT, book, cluster, policy, roll):
         if least:
             yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)

@@ -24,7 +24,7 @@ def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> tuple[Label, ...
 def _wrong(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
     pools = {pool.name for pool in policy.pools}
     for node in cluster.nodes.values():
-        pool = node.bought[0] if node.bought is not None else ""
+        pool = node.bought.pool if node.bought is not None else ""
         if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in roll.listed.alive:
             continue
         # Of two nodes that say they are one machine, neither is sure to be it.

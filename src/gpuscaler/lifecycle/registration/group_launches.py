@@ -46,7 +46,7 @@ def gap(book: Ledger, delivery: Delivery) -> int:
     delays a purchase, one that is not counted is bought.
     """
     accepted = {order.token for order in book.orders if order.state == ACCEPTED}
-    ours = sum(one.key[0] == delivery.pool and not one.instance and one.order in accepted for one in book.coming)
+    ours = sum(one.key.pool == delivery.pool and not one.instance and one.order in accepted for one in book.coming)
     ours += sum(one.missing for one in book.withdrawals if one.order is not None and one.order.pool == delivery.pool)
     return max(0, delivery.missing - ours)
 

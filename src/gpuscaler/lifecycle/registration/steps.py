@@ -197,7 +197,7 @@ class _Look:
             if inventory.at > max(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS:
                 ended = self.roll.listed.by_id.get(one.instance)
                 why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
-                if one.order and not one.node and one.key[1] != SPOT and not (ended is not None and ended.doubt):
+                if one.order and not one.node and one.key.market != SPOT and not (ended is not None and ended.doubt):
                     # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
                     self.fates.append(offering_events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
                 self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))
@@ -237,7 +237,7 @@ class _Look:
         if doubt := self.doubt(one):
             return Lack(doubt)
         offering = taken_for(one.key, self.offerings)
-        found = lack(node, offering, self.pools.get(one.key[0]), asked_for(one.pods, self.cluster))
+        found = lack(node, offering, self.pools.get(one.key.pool), asked_for(one.pods, self.cluster))
         if found is None or self.now < one.registered + DIVIDED_SECONDS:
             return found
         # A divided one is of use to other pods, and the next is known better.
@@ -266,7 +266,7 @@ class _Look:
             if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
                 continue
             if then >= one.granted and self.is_relaunched(one):
-                reason = f"machines of pool {one.key[0]} come to nothing, and its group launches one after the other by itself"
+                reason = f"machines of pool {one.key.pool} come to nothing, and its group launches one after the other by itself"
                 self.overdue.append(Overdue(one, reason))
                 self.fold(ledger.Lost(one.id))
                 continue
@@ -297,7 +297,7 @@ class _Look:
 
         Such a machine is kept until the next of the type may be tried.
         """
-        pool, known = self.pools.get(one.key[0]), shows_no_gpus(self.breakers, one.key)
+        pool, known = self.pools.get(one.key.pool), shows_no_gpus(self.breakers, one.key)
         if one.order or pool is None or known is None or not is_open(known, self.now):
             return False
         return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
@@ -307,7 +307,7 @@ class _Look:
 
         It goes on for as long as its desired capacity says so; that is lowered as the machine is ended.
         """
-        pool, listed = self.pools.get(one.key[0]), self.roll.listed.alive.get(one.instance)
+        pool, listed = self.pools.get(one.key.pool), self.roll.listed.alive.get(one.instance)
         if one.order or pool is None or listed is None or (one.node and not listed.doubt):
             return False
         return self.relaunching.covers(listed) and len(self.roll.listed.by_pool.get(pool.name, ())) > pool.min

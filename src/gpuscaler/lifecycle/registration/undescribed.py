@@ -37,7 +37,7 @@ def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, r
         if name in listed or name in roll.by_machine or roll.listed.instances is None
     }
     found = {**stays, **coming}
-    return {name: key for name, key in sorted(found.items()) if key not in offerings and key[0] in pools}
+    return {name: key for name, key in sorted(found.items()) if key not in offerings and key.pool in pools}
 
 
 def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
@@ -47,7 +47,7 @@ def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
     """
     offerings, pools = offered(policy), {pool.name for pool in policy.pools}
     found = {one.instance: one.key for one in book.coming if one.instance and not one.order}
-    return {name: key for name, key in sorted(found.items()) if key not in offerings and key[0] in pools}
+    return {name: key for name, key in sorted(found.items()) if key not in offerings and key.pool in pools}
 
 
 def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: float) -> Breakers:
@@ -56,7 +56,7 @@ def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: fl
         return breakers
     by_pool: dict[str, list[str]] = {}
     for name, key in strangers.items():
-        by_pool.setdefault(key[0], []).append(f"{name} is {' '.join(filter(None, (key[2], key[1], key[3])))}")
+        by_pool.setdefault(key.pool, []).append(f"{name} is {' '.join(filter(None, (key.instance_type, key.market, key.zone)))}")
     stops = (
         Breaker(Target(pool), UNFAMILIAR, len(machines), now, now, None, detail=_named(machines)) for pool, machines in by_pool.items()
     )

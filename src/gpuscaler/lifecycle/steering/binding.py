@@ -79,7 +79,7 @@ class Unbinding(Struct, frozen=True, gc=False):
 
 def unbinding(known: Mapping[str, Unbinding], refused: Iterable[Refused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
     """The pools where pods are nominated since bindings were refused, by name; they are bound again after a while: rights may be given."""
-    pools = {one.node: one.offering[0] for one in book.promises}
+    pools = {one.node: one.offering.pool for one in book.promises}
     found = ((one.pool or pools.get(one.node, ""), one.why) for one in refused)
     new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in found if pool}
     old = {pool: one for pool, one in known.items() if one.until > now}
@@ -177,13 +177,13 @@ class Binder:
             return "its Node is gone"
         if any(taint.key == LEAVING_TAINT for taint in node.taints) or node.name in self._leaving:
             return "it is being removed"
-        found = lack(node, offering, self._pools.get(promise.offering[0]))
+        found = lack(node, offering, self._pools.get(promise.offering.pool))
         return "" if found is None or is_divided(found, node, offering) else found.words
 
     def _ours(self, promise: Promise) -> list[Pod]:
         """Pods that still wait for a machine and that we bind, important ones first."""
         pods = waiting(promise.pods, self._cluster)
-        ours = [pod for pod in pods if self.steering(pod, promise.offering[0]) == BIND]
+        ours = [pod for pod in pods if self.steering(pod, promise.offering.pool) == BIND]
         return sorted(ours, key=lambda pod: -pod.spec.priority)
 
     def _sent(self, promise: Promise) -> list[Pod]:
@@ -199,7 +199,7 @@ class Binder:
 
         Of pods of a namespace that ask for the same, once one has no room the others are not tried.
         """
-        due, pool = self._due(promise), self._pools.get(promise.offering[0])
+        due, pool = self._due(promise), self._pools.get(promise.offering.pool)
         if not due or due[-1].spec.priority >= self._most_important:
             return
         least = pool.min_gpus_per_pod if pool is not None else 0
@@ -216,7 +216,7 @@ class Binder:
                 first = due.pop(0)
                 if self._admits(trial, first, row):
                     trial.place(first.spec, first.labels, row)
-            if gpus_in(spec.requests) < least or self.steering(strangers[0], promise.offering[0]) != BIND:
+            if gpus_in(spec.requests) < least or self.steering(strangers[0], promise.offering.pool) != BIND:
                 continue
             while strangers and self._admits(trial, strangers[0], row):
                 pod = strangers.popleft()
@@ -286,7 +286,7 @@ class Binder:
         return bool(room.admitting(lifted(pod.spec), pod.labels, slice(row, row + 1))[0])
 
     def _found(self, promise: Promise, bound: Sequence[Pod], refused: Set[str]) -> Binding:
-        pool, node = promise.offering[0], self._cluster.nodes.get(promise.node)
+        pool, node = promise.offering.pool, self._cluster.nodes.get(promise.node)
         bind = tuple(Bind(pod.key, pod.uid, promise.node, _devices(node)) for pod in bound) if node is not None else ()
         late = self._now >= promise.since + PATIENCE_SECONDS
         kept_away = (pod for pod in waiting(promise.pods, self._cluster) if pod.key in refused)
@@ -306,7 +306,7 @@ class Binder:
 
     def _left_to_schedulers(self, promise: Promise, gone: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
         """A machine to which no pod is to be bound any more: others are nominated, and then it opens."""
-        nominated = [pod for pod in left if self.steering(pod, promise.offering[0]) == NOMINATE]
+        nominated = [pod for pod in left if self.steering(pod, promise.offering.pool) == NOMINATE]
         begins, why = promise.stood, ""
         if promise.sent:
             begins, why = begins + MARGIN_SECONDS, "its pods are bound, and kube-scheduler is given a moment to see that"

@@ -58,7 +58,7 @@ class Found(Struct, frozen=True, gc=False):
 
 def sent(known: Admissions, acts: Iterable[Act], book: Ledger, now: float) -> Admissions:
     """Remember the bindings among ``acts`` to machines that are promised in ``book``."""
-    pools = {one.node: one.offering[0] for one in book.promises}
+    pools = {one.node: one.offering.pool for one in book.promises}
     new = {act.uid: Bound(act.pod, act.node, pools[act.node], now) for act in acts if isinstance(act, Bind) and act.node in pools}
     return Admissions({**known.bound, **new}, known.row) if new else known
 

@@ -159,7 +159,7 @@ class _Wheel:
         if node is None:
             return
         promise = next((one for one in self.book.promises if one.node == node.name), None)
-        keeps = bool(self.pools[machine.key[0]].min_gpus_per_pod) if machine.key[0] in self.pools else False
+        keeps = bool(self.pools[machine.key.pool].min_gpus_per_pod) if machine.key.pool in self.pools else False
         if promise is not None:
             if promise.step != NOMINATING:
                 self.fold(ledger.Opened(machine.id))
@@ -322,7 +322,7 @@ class _Wheel:
             self.fulfil(promise)
             return
         if not promise.nominated:
-            nominated = (pod for pod in left if self.binder.steering(pod, promise.offering[0]) != OFF)
+            nominated = (pod for pod in left if self.binder.steering(pod, promise.offering.pool) != OFF)
             self.acts += [Nominate(pod.key, pod.uid, node.name) for pod in nominated]
         after = replace(promise, pods=tuple(pod.key for pod in left), nominated=promise.nominated or self.now)
         if after != promise:

@@ -124,11 +124,11 @@ def _sites(book: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
     for one in book.coming:
         node = cluster.nodes.get(one.node)
         if node is not None and (not one.ready or is_closed(node)):
-            found[node.name] = Site(node, one.key[0], one.instance)
+            found[node.name] = Site(node, one.key.pool, one.instance)
     for promise in book.promises:
         node = cluster.nodes.get(promise.node)
         if node is not None and promise.step == NOMINATING and is_closed(node):
-            found.setdefault(node.name, Site(node, promise.offering[0], node.provider_id))
+            found.setdefault(node.name, Site(node, promise.offering.pool, node.provider_id))
     opening = {one.node for one in book.promises if one.step != NOMINATING or one.lifted}
     kept = {node.name: node for node in cluster.table.tainted(KEPT_TAINT) if node.name not in found}
     for name, member in members(kept, policy).items() if kept else ():

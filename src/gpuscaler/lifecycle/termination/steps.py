@@ -120,12 +120,12 @@ class _Door:
         """The pods of a node that machines on their way are for; a group that ends a machine most often launches another in its place."""
         if not one.ends:
             return frozenset()
-        return self.awaited | {pod.key for pod in found.missed} if one.held and one.offering[0] in self.delivered else self.awaited
+        return self.awaited | {pod.key for pod in found.missed} if one.held and one.offering.pool in self.delivered else self.awaited
 
     @cached_property
     def delivered(self) -> Set[str]:
         """Pools whose groups launch machines by themselves now, or have launched some that are not open yet."""
-        unopened = {one.pool for one in self.roll.nodeless} | {one.key[0] for one in self.book.coming if not one.order}
+        unopened = {one.pool for one in self.roll.nodeless} | {one.key.pool for one in self.book.coming if not one.order}
         return unopened | {one.pool for one in self.deliveries if one.missing and not one.failing}
 
     @cached_property

@@ -30,8 +30,8 @@ def without_closed(state: State, closes: Mapping[OfferingKey, float], now: float
 
 def told(policy: Policy, key: OfferingKey, now: float) -> str:
     """Why an offering that is about to end is not bought; empty where it is not."""
-    for one in (one for pool in policy.pools if pool.name == key[0] for one in pool.offerings if one.key == key and one.ends):
-        if now > closing((Pool(key[0], (one,)),))[key]:
+    for one in (one for pool in policy.pools if pool.name == key.pool for one in pool.offerings if one.key == key and one.ends):
+        if now > closing((Pool(key.pool, (one,)),))[key]:
             until = datetime.fromtimestamp(one.ends, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
             return f"{one.market} {one.instance_type} {one.zone}: machines of it last until {until}, which is too soon to buy one"
     return ""

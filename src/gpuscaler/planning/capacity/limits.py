@@ -137,13 +137,13 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
             choices = may_be(keys_of(machine), offerings)
             gpus[machine.pool].append(max((offering.gpus for offering in choices), default=0))
             prices[machine.pool].append(max((offering.price for offering in choices), default=0.0))
-    vacated = Counter(one.offering[0] for one in state.ending)
+    vacated = Counter(one.offering.pool for one in state.ending)
     for ending in state.ending:
-        if ending.node not in nodes and ending.offering[0] in gpus:
+        if ending.node not in nodes and ending.offering.pool in gpus:
             # Its Node is gone, and it costs until it is gone itself.
             choices = may_be([ending.offering], offerings)
-            gpus[ending.offering[0]].append(max((offering.gpus for offering in choices), default=0))
-            prices[ending.offering[0]].append(max((offering.price for offering in choices), default=0.0))
+            gpus[ending.offering.pool].append(max((offering.gpus for offering in choices), default=0))
+            prices[ending.offering.pool].append(max((offering.price for offering in choices), default=0.0))
     return {name: Fleet(len(prices[name]), sum(gpus[name]), math.fsum(prices[name]), vacated[name]) for name in prices}
 
 

@@ -65,7 +65,7 @@ def unlisted(nodes: Mapping[str, Node], inventory: Inventory | None) -> frozense
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:
     """The cloud's list decides. Without one the label names the pool, known or not; without that, labels and instance type must agree."""
     if node.bought is not None:
-        return by_name.get(node.bought[0])
+        return by_name.get(node.bought.pool)
     named = node.labels.get(POOL_LABEL)
     if named is not None:
         return by_name.get(named)
@@ -90,7 +90,7 @@ def offering_of(node: Node, pool: Pool) -> Offering | None:
 def market_of(node: Node) -> str:
     """The market a node was bought in, by its cloud's list or its capacity-type label; empty when neither says."""
     if node.bought is not None:
-        return node.bought[1]
+        return node.bought.market
     for key, meanings in MARKET_LABELS.items():
         market = meanings.get(node.labels.get(key, ""))
         if market:

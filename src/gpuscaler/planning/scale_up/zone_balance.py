@@ -45,7 +45,7 @@ def _standing(pools: Mapping[str, Pool], cluster: Cluster, state: State, members
     for name, member in members.items():
         if member.pool.name in counts and name not in coming and name not in state.disrupting and name in cluster.nodes:
             bought = cluster.nodes[name].bought
-            zone = bought[3] if bought is not None else member.offering.zone if member.offering is not None else ""
+            zone = bought.zone if bought is not None else member.offering.zone if member.offering is not None else ""
             counts[member.pool.name][zone] += 1
     for machine in state.upcoming:
         if machine.pool in counts:

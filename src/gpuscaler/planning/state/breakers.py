@@ -227,7 +227,7 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
 
 def proven(breakers: Breakers, event: Granted) -> Breakers:
     """Note that spot was granted."""
-    if event.offering[1] != "spot":
+    if event.offering.market != "spot":
         return breakers
     known = next((one.at for one in breakers.proofs if one.offering == event.offering), event.at)
     others = tuple(one for one in breakers.proofs if one.offering != event.offering and event.at < one.at + PROOF_SECONDS)
@@ -281,7 +281,7 @@ def disproved(one: Breaker, event: Ready) -> bool:
 
 def absent(breakers: Breakers, event: Absent) -> Breakers:
     """One more strike against the pool, unless the machine was asked for before the last one: machines bought together are one try."""
-    target = Target(event.offering[0])
+    target = Target(event.offering.pool)
     known = next((one for one in breakers.open if one.target == target and one.cause == ABSENT), None)
     return breakers if known is not None and event.tried < known.last else struck(breakers, event, target, ABSENT)
 
@@ -341,7 +341,7 @@ def hunted(breakers: Breakers, event: Refused) -> Breakers:
 
     Where the rest of the request was granted nobody has to hurry: spot was had.
     """
-    if event.offering[1] != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN) or event.filled:
+    if event.offering.market != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN) or event.filled:
         return breakers
     hunt = breakers.hunt
     if hunt is not None and event.at <= hunt.last + HUNT_QUIET:

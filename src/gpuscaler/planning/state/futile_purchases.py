@@ -56,7 +56,7 @@ def left(before: Iterable[Coming], book: Ledger, there: Set[str], now: float, *,
     opened = {one.node for one in book.promises}
     for one in before:
         # Who is not there any more and was bought on spot was taken back, as far as anybody knows.
-        reclaimed = one.instance in taken or (one.key[1] == "spot" and one.instance not in there)
+        reclaimed = one.instance in taken or (one.key.market == "spot" and one.instance not in there)
         halved = bool(one.gang) and not one.pods
         if one.instance and one.order and one.bought_for and one.id not in known and not (reclaimed or halved):
             lost = not one.ready and one.node not in opened
@@ -78,7 +78,7 @@ def judged(efforts: Efforts, more: Iterable[Effort], pods: Mapping[str, Pod], no
             continue
         if not one.fruitless and (one.lost or now >= one.at + SETTLE_SECONDS):
             one = replace(one, fruitless=True)  # it goes on as what it was found to be
-            pool = one.offering[0]
+            pool = one.offering.pool
             lately[pool] = (*lately.get(pool, ()), now)
             fates += _too_many(one, machines, now)
         machines.append(one)

@@ -79,7 +79,7 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
 
 def mended(promises: Promises, pool: str) -> Promises:
     """The promises once machines of ``pool``, or of every pool where that is empty, are made from something else."""
-    left = tuple(pair for pair in promises.pairs if pool and pair.offering[0] != pool)
+    left = tuple(pair for pair in promises.pairs if pool and pair.offering.pool != pool)
     return promises if left == promises.pairs else Promises(left, promises.kept, promises.broken)
 
 

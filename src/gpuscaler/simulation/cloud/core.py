@@ -323,13 +323,13 @@ class SimulatedCloud:
 
     def _launch(self, due: Due) -> None:
         """Launch what the pool owes in place of a machine, of the same market first; try again later where there is nothing to be had."""
-        pool = self._pools.get(due.key[0])
+        pool = self._pools.get(due.key.pool)
         if pool is None or self.replacements is None:
             return
-        for offering in sorted(pool.offerings, key=lambda one: (one.key != due.key, one.market != due.key[1])):
+        for offering in sorted(pool.offerings, key=lambda one: (one.key != due.key, one.market != due.key.market)):
             capacity = self.markets.capacity(offering.key, due.at)
             granted, _ = room(offering, 1, capacity=capacity, pool=pool, fleet=self._fleet, quotas=self._quotas)
-            if granted and offering.market == due.key[1]:
+            if granted and offering.market == due.key.market:
                 self._buy(offering, f"replacing {due.what}", due.at)
                 self.replacements.launched(due.what, due.at)
                 return

@@ -34,8 +34,8 @@ class Fleet:
         if machine.ended_at is None:
             key = machine.offering.key
             self.alive[machine.id] = machine
-            self.know((key[0],), (key,))
-            self.in_pool[key[0]] += 1
+            self.know((key.pool,), (key,))
+            self.in_pool[key.pool] += 1
             self.of_offering[key][machine.id] = machine
             self.in_use[key] = None
 
@@ -45,7 +45,7 @@ class Fleet:
         machine.state = state
         machine.ended_at = now
         key = machine.offering.key
-        self.in_pool[key[0]] -= 1
+        self.in_pool[key.pool] -= 1
         del self.of_offering[key][machine.id]
         if not self.of_offering[key]:
             del self.in_use[key]

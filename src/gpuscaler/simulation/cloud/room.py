@@ -21,7 +21,7 @@ class Quota(Struct, frozen=True, gc=False):
     market: str = ""
 
     def covers(self, key: OfferingKey) -> bool:
-        return self.market in ("", key[1]) and (not self.types or key[2] in self.types)
+        return self.market in ("", key.market) and (not self.types or key.instance_type in self.types)
 
 
 def room(

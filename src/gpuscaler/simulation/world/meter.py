@@ -198,7 +198,7 @@ class Meter:
                 self.capacity_errors += 1
                 if not self._dry:
                     self._dry_since = now
-                self._dry.add(refusal.offering[1])
+                self._dry.add(refusal.offering.market)
 
     def granted(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
         """Machines were granted to a purchase; a market that grants is not dry."""

@@ -82,7 +82,7 @@ class Task:
 
     def note_refused(self, refusals: Iterable[Refusal], now: float) -> None:
         """The cloud had no machine for it in some markets: from now on it waits for another."""
-        dry = frozenset(refusal.offering[1] for refusal in refusals if refusal.kind == NO_CAPACITY)
+        dry = frozenset(refusal.offering.market for refusal in refusals if refusal.kind == NO_CAPACITY)
         if dry:
             since, before = self.refused or (now, frozenset())
             self.refused = (since, before | dry)

@@ -187,8 +187,8 @@ def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, r
     asked = tuple(offerings)
     found: dict[tuple[OfferingKey, str], Refusal] = {}
     for one in verdicts:
-        told = [key for key in asked if one.instance_type in ("", key[2]) and one.zone in ("", key[3])] or asked
-        for key in [key for key in told if not one.market or (one.market == "spot") == (key[1] == "spot")] or told:
+        told = [key for key in asked if one.instance_type in ("", key.instance_type) and one.zone in ("", key.zone)] or asked
+        for key in [key for key in told if not one.market or (one.market == "spot") == (key.market == "spot")] or told:
             found.setdefault((key, one.cause), _refusal(one, key, asked, retry_after))
     return tuple(found.values())
 
@@ -196,20 +196,24 @@ def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, r
 def _refusal(one: Verdict, key: OfferingKey, asked: Iterable[OfferingKey], retry_after: float) -> Refusal:
     alike: tuple[str, ...] = ()
     if one.speaks_of == ZONE:
-        alike = tuple(dict.fromkeys(other[2] for other in asked if other[3] == key[3]))
+        alike = tuple(dict.fromkeys(other.instance_type for other in asked if other.zone == key.zone))
     elif one.speaks_of == BUCKET:
-        alike = tuple(dict.fromkeys(other[2] for other in asked if quota_bucket(other[2]) == quota_bucket(key[2])))
+        alike = tuple(
+            dict.fromkeys(other.instance_type for other in asked if quota_bucket(other.instance_type) == quota_bucket(key.instance_type))
+        )
     return Refusal(one.cause, key, one.detail, bucket=alike, every_zone=one.speaks_of == BUCKET, retry_after=retry_after)
 
 
 def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
     """``refusals``, of which a quota's speak of all types of its bucket among ``offerings``, and not only of those that were asked for."""
-    kinds = sorted({key[2] for key in offerings})
+    kinds = sorted({key.instance_type for key in offerings})
 
     def wide(one: Refusal) -> Refusal:
         if one.cause != QUOTA:
             return one
-        return replace(one, bucket=tuple(kind for kind in kinds if quota_bucket(kind) == quota_bucket(one.offering[2])) or one.bucket)
+        return replace(
+            one, bucket=tuple(kind for kind in kinds if quota_bucket(kind) == quota_bucket(one.offering.instance_type)) or one.bucket
+        )
 
     return tuple(map(wide, refusals))
 

@@ -55,7 +55,7 @@ class Increment:
 
 def least_weight(found: FoundPool, offerings: Iterable[OfferingKey]) -> int:
     """Units that are asked for a machine: those of the smallest of ``offerings``, so that a number of units is never more machines."""
-    return max(1, min((found.weights.get(key[2], 1) for key in offerings), default=1))
+    return max(1, min((found.weights.get(key.instance_type, 1) for key in offerings), default=1))
 
 
 def client_token(order: Order, zone: str, part: int) -> str:
@@ -71,8 +71,8 @@ async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
     instances: list[Instance] = []
     refused: list[Refusal] = []
     began = ask.now()
-    for zone in dict.fromkeys(key[3] for key in order.offerings):
-        keys = tuple(key for key in order.offerings if key[3] == zone)
+    for zone in dict.fromkeys(key.zone for key in order.offerings):
+        keys = tuple(key for key in order.offerings if key.zone == zone)
         for part, first in enumerate(range(0, left := order.count - len(instances), MOST_LAUNCHED)):
             asked = min(left - first, MOST_LAUNCHED)
             try:
@@ -103,12 +103,12 @@ async def _launch(
         AutoScalingGroupName=found.group.name,
         RequestedCapacity=count * weight,
         ClientToken=token,
-        AvailabilityZones=[keys[0][3]],
+        AvailabilityZones=[keys[0].zone],
         RetryStrategy="none",
     )
     now = ask.now()
     instances = [
-        Instance(provider_id(keys[0][3], ident), *launched_as(one, keys), state=PENDING, launched=now, token=order.token)
+        Instance(provider_id(keys[0].zone, ident), *launched_as(one, keys), state=PENDING, launched=now, token=order.token)
         for one in reply.get("Instances") or ()
         for ident in one.get("InstanceIds") or ()
     ]
@@ -122,10 +122,10 @@ def launched_as(one: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
     """The offering that was launched: as it was asked for, else as AWS says it."""
     kinds, markets = ({key[place] for key in keys} for place in (2, 1))
     # What the order leaves no choice of is not a matter of how the reply spells it.
-    kind = str(one.get("InstanceType") or (keys[0][2] if len(kinds) == 1 else "")).lower()
-    is_spot = keys[0][1] == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
-    alike = [key for key in keys if key[2] == kind and (key[1] == "spot") == is_spot]
-    return alike[0] if alike else OfferingKey(keys[0][0], "spot" if is_spot else "on-demand", kind, keys[0][3])
+    kind = str(one.get("InstanceType") or (keys[0].instance_type if len(kinds) == 1 else "")).lower()
+    is_spot = keys[0].market == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
+    alike = [key for key in keys if key.instance_type == kind and (key.market == "spot") == is_spot]
+    return alike[0] if alike else OfferingKey(keys[0].pool, "spot" if is_spot else "on-demand", kind, keys[0].zone)
 
 
 def _of_error(one: Reply) -> Verdict:

@@ -153,7 +153,7 @@ def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
 def _untainted(one: Coming, node: Node | None, now: float) -> Iterator[Happening]:
     """That a node has registered without our taint: others' pods may have come to it by now."""
     if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
-        text = f"node {node.name} of pool {one.key[0]} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
+        text = f"node {node.name} of pool {one.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
         yield Happening(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
 
 
@@ -204,7 +204,7 @@ def _unfamiliar(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
             one = coming.get(machine)
             pods, node = (one.pods, one.node) if one is not None else ((), "")
             text = (
-                f"machine {machine} of pool {key[0]} is {offering(key)}, which the pool does not offer; it counts as the dearest that "
+                f"machine {machine} of pool {key.pool} is {offering(key)}, which the pool does not offer; it counts as the dearest that "
                 f"it may be, and nothing more is bought in the pool while it is there; end it, or add the offering to the pool"
             )
             yield Happening(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)

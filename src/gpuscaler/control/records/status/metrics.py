@@ -107,13 +107,13 @@ class Metrics(Sink):
         elif what.offering is not None and what.kind == kinds.REFUSED:
             self._refused.labels(*_labels(what.offering), what.cause).inc()
         elif what.kind in (kinds.KEPT, kinds.REMOVED):
-            self._removed.labels(what.offering[0] if what.offering else "", what.kind).inc()
+            self._removed.labels(what.offering.pool if what.offering else "", what.kind).inc()
         elif what.kind == kinds.ACTED:
             self._failed.inc()
         elif what.kind == kinds.STOPPED:
             self._stopped.labels(what.cause).inc(what.machines)
         elif what.offering is not None and what.kind == kinds.UNFAMILIAR:
-            self._unfamiliar.labels(what.offering[0]).inc()
+            self._unfamiliar.labels(what.offering.pool).inc()
         if what.late is not None:
             self._late.labels("seen" if what.seen else "assumed").observe(what.late)
 

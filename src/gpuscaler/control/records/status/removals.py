@@ -51,7 +51,7 @@ def removals_of(latest: Latest, now: float) -> tuple[RemovalNow, ...]:
     found = [
         RemovalNow(
             node=one.node,
-            pool=one.offering[0],
+            pool=one.offering.pool,
             step=one.step,
             since=one.since,
             reason=shortened(one.reason, SENTENCE),
@@ -66,7 +66,7 @@ def removals_of(latest: Latest, now: float) -> tuple[RemovalNow, ...]:
         if now < spared.until and spared.node not in leaving:
             price = prices.get(spared.offering)
             why = shortened(spared.why, SENTENCE)
-            found.append(RemovalNow(spared.node, spared.offering[0], GIVEN_UP, held=why, dollars_per_hour=price, until=spared.until))
+            found.append(RemovalNow(spared.node, spared.offering.pool, GIVEN_UP, held=why, dollars_per_hour=price, until=spared.until))
     return tuple(sorted(found, key=lambda one: (not one.held, -(one.dollars_per_hour or 0.0), one.node)))
 
 

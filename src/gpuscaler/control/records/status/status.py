@@ -237,7 +237,7 @@ def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ..
     """Nodes that have not been Ready for so long that people are to know, the dearest first."""
     prices = {one.key: one.price for pool in policy.pools for one in pool.offerings}
     found = [
-        UnreadyNow(one.node, one.offering[0], one.since, prices.get(one.offering, 0.0), described(one, policy, now))
+        UnreadyNow(one.node, one.offering.pool, one.since, prices.get(one.offering, 0.0), described(one, policy, now))
         for one in latest.memory.unready.nodes
         if one.reported
     ]
@@ -250,8 +250,8 @@ def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: 
     for name, member in found.items():
         if name not in closed:
             names[member.pool.name].append(name)
-    coming = Counter(one.key[0] for one in book.coming)
-    leaving = Counter(one.offering[0] for one in book.leaving)
+    coming = Counter(one.key.pool for one in book.coming)
+    leaving = Counter(one.offering.pool for one in book.leaving)
     return tuple(
         PoolNow(
             name=pool.name,
@@ -291,9 +291,9 @@ def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: 
 def prices_unknown(policy: Policy) -> Iterator[str]:
     """One sentence about all types of which no region has a price."""
     unknown = unpriced(policy)
-    if names := sorted({key[2] for key in unknown}):
+    if names := sorted({key.instance_type for key in unknown}):
         some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
-        pools = ", ".join(sorted({key[0] for key in unknown}))
+        pools = ", ".join(sorted({key.pool for key in unknown}))
         guess = "a guess from the size counts when machines are bought, and nothing is moved to save money"
         yield f"prices unknown: no region has a price of {some} (pool {pools}); {guess}: add the prices to aws.prices"
 
@@ -385,7 +385,7 @@ def lacking(one: Coming, latest: Latest) -> str:
     node = latest.cluster.nodes.get(one.node)
     if node is None or latest.policy is None:
         return ""
-    pool = next((pool for pool in latest.policy.pools if pool.name == one.key[0]), None)
+    pool = next((pool for pool in latest.policy.pools if pool.name == one.key.pool), None)
     lacks = lack(node, taken_for(one.key, offered(latest.policy)), pool, asked_for(one.pods, latest.cluster))
     return f": {lacks.words}" if lacks is not None else ""
 

@@ -340,10 +340,10 @@ def upcoming(ledger: Ledger) -> tuple[Upcoming, ...]:
     return tuple(
         Upcoming(
             id=one.id,
-            pool=one.key[0],
-            instance_type=one.key[2],
-            market=one.key[1],
-            zone=one.key[3],
+            pool=one.key.pool,
+            instance_type=one.key.instance_type,
+            market=one.key.market,
+            zone=one.key.zone,
             node=one.node,
             since=one.asked,
             choices=tuple((kind, market, zone) for _, market, kind, zone in one.offerings[: one.meant]) if one.offering is None else (),
