@@ -47,7 +47,7 @@ def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
 
     for text in prices:
         kind, market, price = _price(text)
-        found = {(one.instance_type, one.market) for pool in policy.pools for one in pool.offerings}
+        found = {(one.instance_type, one.market) for one in policy.offerings.values()}
         meant = {one for one in found if one[0] == kind and (one[1] == market if market else one[1] != "reserved")}
         if not meant:
             types = {one for one, _ in found} | {f"{one}/{market}" for one, market in found}

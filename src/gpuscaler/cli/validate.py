@@ -37,7 +37,7 @@ def validate(file: Path | None, schema: bool) -> None:
         click.echo(f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: {len(settings.aws.overrides)}")
         return
     offerings = sum(len(pool.offerings) for pool in policy.pools)
-    types = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
+    types = {offering.instance_type for offering in policy.offerings.values()}
     click.echo(f"{file}: good; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")
     if not settings.limits_stated and (warning := boundless_warning(bounded(policy))):
         click.echo(f"{file}: warning: {warning}", err=True)

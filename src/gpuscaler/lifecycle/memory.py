@@ -92,7 +92,7 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
         ending=unready.ending(memory.unready),
         unbalancing=scale_in_protection.closed(memory.guarding, policy),
     )
-    keys = [offering.key for pool in policy.pools for offering in pool.offerings]
+    keys = list(policy.offerings)
     return with_breakers(state, breakers_of(memory, policy, now), keys, now)
 
 

@@ -62,7 +62,7 @@ def _intents(
     """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
     if not plan.machines:
         return [], {}
-    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+    offerings = policy.offerings
     overhead = Overhead(cluster)
     groups: dict[tuple[str, tuple[OfferingKey, ...]], list[Machine]] = defaultdict(list)
     left = slack(policy, offerings, state, cluster.nodes, (machine.keys for machine in plan.machines))

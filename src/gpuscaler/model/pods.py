@@ -170,3 +170,8 @@ class Pod(Struct, frozen=True, gc=False):
     @property
     def finished(self) -> bool:
         return self.phase in ("Succeeded", "Failed")
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is on no node and is to come to one."""
+        return not (self.node_name or self.finished or self.deleted)

@@ -1,6 +1,7 @@
 """Pools, offerings, limits and the policy a plan obeys. Prices are US dollars per hour, durations seconds."""
 
 from collections.abc import Iterable, Mapping
+from functools import cached_property
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -161,7 +162,7 @@ class Limits(Struct, frozen=True, gc=False):
 DEFAULT_DOLLARS = 100.0
 
 
-class Policy(Struct, frozen=True, gc=False):
+class Policy(Struct, frozen=True, dict=True):
     """Everything a user decides. ``preferences`` is "ignore" (break ties only) or "respect".
 
     ``max_grace`` is the longest time, in seconds, that any pod is given to save its work. ``steering`` is one of :data:`STEERINGS`; only
@@ -180,10 +181,15 @@ class Policy(Struct, frozen=True, gc=False):
     steering: str = BIND
     bind_schedulers: tuple[str, ...] = ("default-scheduler",)
 
+    @cached_property
+    def offerings(self) -> Mapping[OfferingKey, Offering]:
+        """The offerings of all pools, by key."""
+        return {offering.key: offering for pool in self.pools for offering in pool.offerings}
+
 
 def unpriced(policy: Policy) -> frozenset[OfferingKey]:
     """The offerings whose price is guessed from their size, since no region has one: nothing that runs is moved for it."""
-    return frozenset(one.key for pool in policy.pools for one in pool.offerings if one.price_from == BY_SIZE)
+    return frozenset(one.key for one in policy.offerings.values() if one.price_from == BY_SIZE)
 
 
 def is_boundless(policy: Policy) -> bool:

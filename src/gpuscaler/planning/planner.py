@@ -160,7 +160,7 @@ def idle_price(asked: Asked, seen: Picture, row: int) -> float:
     coming = next((machine for machine in asked.state.upcoming if machine.id == seen.names[row]), None)
     if coming is not None:
         keys = coming.keys
-        return min((one.price for pool in asked.policy.pools for one in pool.offerings if one.key in keys), default=0.0)
+        return min((one.price for one in asked.policy.offerings.values() if one.key in keys), default=0.0)
     member = seen.by_node.get(name)
     busy = any(pod.owner.kind != "DaemonSet" for pod in asked.cluster.on_node.get(name, {}).values())
     return member.offering.price if member is not None and member.offering is not None and not busy else 0.0

@@ -154,7 +154,7 @@ def _dry(at: Cursor, policy: Policy, folder: Path) -> tuple[str, tuple[Dry, ...]
 
 def _dry_entry(at: Cursor, policy: Policy) -> Dry:
     fields = at.mapping(DRY_KEYS)
-    offerings = [offering for pool in policy.pools for offering in pool.offerings]
+    offerings = list(policy.offerings.values())
     known = {
         "pool": {pool.name for pool in policy.pools},
         "type": {one.instance_type for one in offerings},
@@ -217,7 +217,7 @@ def _absent(at: Cursor, policy: Policy) -> AbsentResource:
 
 def _type(at: Cursor, policy: Policy) -> str:
     """An instance type of the pools."""
-    known = {offering.instance_type for pool in policy.pools for offering in pool.offerings}
+    known = {offering.instance_type for offering in policy.offerings.values()}
     text = at.label_value("a type of the pools")
     if text is not None and text not in known:
         at.wrong(f"a type of the pools; {did_you_mean(text, sorted(known))}")

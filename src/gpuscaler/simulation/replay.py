@@ -136,7 +136,7 @@ class _Replay:
     def result(self, policy: Policy, seed: int) -> Result:
         world, meter = self.world, self.world.meter
         rows = machine_hours(world.cloud, self.ended)
-        offerings = [offering for pool in policy.pools for offering in pool.offerings]
+        offerings = list(policy.offerings.values())
         never = [task for task in world.tasks.values() if task.first_start is None]
         waits = meter.all_waits(never, self.ended)
         cost, paid = sum(row.cost for row in rows), gpu_hours_paid(world.cloud, self.ended)

@@ -14,7 +14,6 @@ from gpuscaler.model.pools import Limits, Policy, Spare
 from gpuscaler.planning.capacity.limits import Fleet, Remaining, fleets, worth
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
-from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state import State, Upcoming
 
 COMING = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
@@ -68,7 +67,7 @@ def test_a_machine_that_no_offering_describes_counts_as_the_dearest_that_it_may_
     name, market, instance_type, zone = strange
     state = State(upcoming=(Upcoming("m-1", name, instance_type, market, zone),))
 
-    assert fleets(policy, offered(policy), state, {}) == {"main": fleet}
+    assert fleets(policy, policy.offerings, state, {}) == {"main": fleet}
 
 
 def test_a_node_of_a_type_that_its_pool_does_not_offer_costs_as_much_as_the_dearest() -> None:

@@ -59,7 +59,7 @@ def explained(result: Result, policy: Policy, told: Scenario) -> Iterator[str]:
 
 def least_price(policy: Policy, instance_type: str, paid: float) -> float:
     """What an hour of a type costs in the cheapest of its markets."""
-    return min((one.price for pool in policy.pools for one in pool.offerings if one.instance_type == instance_type), default=paid)
+    return min((one.price for one in policy.offerings.values() if one.instance_type == instance_type), default=paid)
 
 
 def peer_of(told: Scenario, policy: Policy) -> Result:

@@ -98,7 +98,7 @@ def pools_of(cluster: Cluster, latest: Latest, core: SimulatedCloud, now: float)
     for machine in core.list():
         if machine.offering.pool in found:
             found[machine.offering.pool].append(_machine(machine, cluster, leaving))
-    sizes = {one.key: one.allocatable.get(GPU, 0) for pool in policy.pools for one in pool.offerings}
+    sizes = {one.key: one.allocatable.get(GPU, 0) for one in policy.offerings.values()}
     for coming in book.coming:
         if not coming.instance and coming.key.pool in found:
             pool, market, kind, zone = coming.key

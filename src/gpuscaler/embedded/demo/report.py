@@ -69,7 +69,7 @@ def _gpu_hours(lives: Iterable[Life], ended: float) -> float:
 
 
 def _offerings(policy: Policy) -> Sequence[Offering]:
-    return [one for pool in policy.pools for one in pool.offerings]
+    return list(policy.offerings.values())
 
 
 def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:

@@ -58,7 +58,7 @@ def markets(told: Scenario, policy: Policy, began: float) -> Markets:
     """Spot markets that have all that anybody wants, and nothing for a while."""
     many = float("inf")
     steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
-    spot: dict[OfferingKey, Steps] = {one.key: steps for pool in policy.pools for one in pool.offerings if one.market == "spot"}
+    spot: dict[OfferingKey, Steps] = {one.key: steps for one in policy.offerings.values() if one.market == "spot"}
     return Markets(spot, {}, began=began)
 
 

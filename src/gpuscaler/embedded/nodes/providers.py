@@ -124,7 +124,7 @@ def markets_of(policy: Policy, told: Simulated, began: float) -> Markets:
     if told.series:
         return spot_markets.markets_of(policy, [read_spot(Path(told.series))], seed=told.seed, began=began)[0]
     capacity: dict[OfferingKey, Steps] = {}
-    for offering in (one for pool in policy.pools for one in pool.offerings):
+    for offering in policy.offerings.values():
         pool, market, instance_type, zone = offering.key
         if any(_matches(one, Dry(pool, instance_type, market, zone)) for one in told.dry):
             capacity[offering.key] = Steps([0.0], [0.0])

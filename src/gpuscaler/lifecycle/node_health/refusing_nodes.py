@@ -42,7 +42,7 @@ def refused(
     found: list[node_refusals.Refused | node_refusals.Cleared] = []
     for one in known.waits:
         pod, node = cluster.pods.get(one.pod), cluster.nodes.get(one.node)
-        if one.suspected or pod is None or pod.node_name or pod.finished or pod.deleted or node is None or not node.ready:
+        if one.suspected or pod is None or not pod.waits or node is None or not node.ready:
             continue
         if tried_in_vain(one.pod, one.since, attempts=attempts, now=now):
             found.append(node_refusals.Refused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))

@@ -18,7 +18,7 @@ def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
     """Those of ``pods`` that still wait for a node."""
     for key in pods:
         pod = cluster.pods.get(key)
-        if pod is not None and not (pod.node_name or pod.finished or pod.deleted):
+        if pod is not None and pod.waits:
             yield pod
 
 
@@ -56,7 +56,7 @@ def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
     registered = [one for one in book.coming if one.pods and one.node in cluster.on_node and one.node in cluster.nodes]
     if not registered:
         return frozenset()
-    promised = {offering.key: offering.allocatable for pool in policy.pools for offering in pool.offerings}
+    promised = {offering.key: offering.allocatable for offering in policy.offerings.values()}
     found = set()
     for one in registered:
         node, left = cluster.nodes[one.node], list(waiting(one.pods, cluster))

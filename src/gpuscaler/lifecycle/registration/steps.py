@@ -20,7 +20,7 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import ARRIVING_TAINT
 from gpuscaler.planning.capacity.idle import leaves_with_machine
 from gpuscaler.planning.capacity.pool_membership import Member, members
-from gpuscaler.planning.capacity.similar_offerings import offered, taken_for
+from gpuscaler.planning.capacity.similar_offerings import taken_for
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Arrived
 from gpuscaler.planning.state.breakers import Breakers, is_open
@@ -106,7 +106,7 @@ class _Look:
         self.cluster = cluster
         self.policy = policy
         self.pools = {pool.name: pool for pool in policy.pools}
-        self.offerings = offered(policy)
+        self.offerings = policy.offerings
         self.waits = waits
         self.now = now
         self.steps: list[ledger.Event] = []

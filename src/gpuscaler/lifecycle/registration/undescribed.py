@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.capacity.similar_offerings import offered
 from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import UNFAMILIAR
@@ -27,7 +26,7 @@ def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, r
     ``known`` are those of the look before. One whose pool offers its key by now is understood. Nodes that are there under a key that the
     settings offered once are no such machines: they are what they were bought as.
     """
-    offerings, pools = offered(policy), {pool.name for pool in policy.pools}
+    offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
     coming = {one.instance: one.offering for one in book.coming if one.order and one.instance and one.offering is not None}
     listed = {name: instance.key for name, instance in roll.listed.alive.items()}
     # Without a list, who is not a node may be there all the same.
@@ -45,7 +44,7 @@ def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
 
     Once such a machine is open it is a node like others: nobody here asked for it, and no order brings the next one.
     """
-    offerings, pools = offered(policy), {pool.name for pool in policy.pools}
+    offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
     found = {one.instance: one.key for one in book.coming if one.instance and not one.order}
     return {name: key for name, key in sorted(found.items()) if key not in offerings and key.pool in pools}
 

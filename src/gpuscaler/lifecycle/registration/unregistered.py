@@ -62,7 +62,7 @@ def adopted(
         due = [one for one in due if one not in old]
     left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
     steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
-    prices = {offering.key: offering.price for pool in policy.pools for offering in pool.offerings}
+    prices = {offering.key: offering.price for offering in policy.offerings.values()}
     steps += [_adoption(one, noted[one.id], prices) for one in due]
     ours = {pool.name for pool in policy.pools if not pool.min_gpus_per_pod} | set(inventory.let_go)
     return (*steps, *(_adoption(one, then, prices) for one in _closed(book, cluster, roll, ours)))

@@ -27,7 +27,7 @@ Unshown = Mapping[tuple[str, str], frozenset[str]]
 
 def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
     """What no open node of a pool and type shows, of what its offering promises beside GPUs, cores and memory."""
-    if not any(beside(offering) for pool in policy.pools for offering in pool.offerings):
+    if not any(beside(offering) for offering in policy.offerings.values()):
         return {}
     shown: dict[tuple[str, str], set[str]] = {}
     lacks: dict[tuple[str, str], set[str]] = {}

@@ -106,7 +106,7 @@ class Binder:
         self._cluster, self._policy, self._now = cluster, policy, now
         self._nominating = nominating
         self._pools = {pool.name: pool for pool in policy.pools}
-        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._offerings = policy.offerings
         self._placed: set[str] = set()
         #: What closed nodes lack of what their promises need, in words.
         self._lacking: Mapping[str, str] = {}

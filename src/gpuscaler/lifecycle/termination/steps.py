@@ -101,7 +101,7 @@ class _Door:
         self.alive = None if roll.listed.instances is None else roll.listed.alive
         self.listed_at = 0.0
         self.objections = Objections(book, cluster, policy, now)
-        self.prices = {one.key: one.price for pool in policy.pools for one in pool.offerings} if book.leaving else {}
+        self.prices = {one.key: one.price for one in policy.offerings.values()} if book.leaving else {}
         self.steps: list[ledger.Event] = []
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []

@@ -94,7 +94,7 @@ class Pictures:
         limits = (policy.limits.machines, policy.limits.gpus, policy.limits.dollars_per_hour, *(pool.max for pool in policy.pools))
         spares = any(pool.min or pool.spare.machines or pool.spare.gpus for pool in policy.pools)
         self._counting = spares or any(limit is not None for limit in limits)
-        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._offerings = policy.offerings
         self._promised: dict[str, Promised] = {}
         self._stand: Stand | None = None
         self._fleets: tuple[Mapping[str, Worth], object, Mapping[str, Fleet]] | None = None

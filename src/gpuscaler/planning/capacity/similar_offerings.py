@@ -6,12 +6,7 @@ What is not counted is bought again, and again, so that such a machine counts fo
 from collections.abc import Iterable, Mapping
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.model.pools import Offering, Policy
-
-
-def offered(policy: Policy) -> dict[OfferingKey, Offering]:
-    """The offerings of all pools by key."""
-    return {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+from gpuscaler.model.pools import Offering
 
 
 def may_be(keys: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:

@@ -36,7 +36,7 @@ Wish = tuple[tuple[str, ...], str]
 
 def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
     """The demand with what may be bought for each pod at ``now``; pods of one class that differ in it become classes of their own."""
-    spot = frozenset(one.key for pool in policy.pools for one in pool.offerings if one.market == SPOT and not one.retired)
+    spot = frozenset(one.key for one in policy.offerings.values() if one.market == SPOT and not one.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
 
     def is_plain(one: PodClass) -> bool:

@@ -51,7 +51,7 @@ class Gpuscaler:
         self.steers = steers
         self._decide = decide or Planner(policy).plan
         self._idle_after = {pool.name: pool.idle_after for pool in policy.pools}
-        self._offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._offerings = policy.offerings
         self._plan_at: float | None = None
         self._resync = RESYNC_FIRST
         self._idle: list[tuple[float, str, float]] = []

@@ -64,7 +64,7 @@ class Static:
 def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[OfferingKey, int]:
     """Machines, by offering, for the peak of ``pods`` and for those that they could not hold."""
     fleet: Counter[OfferingKey] = Counter()
-    offerings = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+    offerings = policy.offerings
     left = [pod for pod in pods if any(serves(offering, pod.spec) for offering in offerings.values())]
     while left:
         waiting = [pod.pod(created=pod.submit) for pod in at_peak(left)]
@@ -108,7 +108,7 @@ def optimal_hindsight(pods: Sequence[Member], policy: Policy, markets: Markets, 
 
     It waits for nobody.
     """
-    offerings = [markets.cheapest(offering) for pool in policy.pools for offering in pool.offerings]
+    offerings = [markets.cheapest(offering) for offering in policy.offerings.values()]
     hours = dict.fromkeys((pod.spec.digest for pod in pods), 0.0)
     specs = {pod.spec.digest: pod.spec for pod in pods}
     served = {digest for digest, spec in specs.items() if any(serves(offering, spec) for offering in offerings)}

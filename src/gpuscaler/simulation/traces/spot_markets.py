@@ -59,7 +59,7 @@ def markets_of(
     choose = _Chooser(files, seed, spot_map or {})
     capacity: dict[OfferingKey, Steps] = {}
     prices: dict[OfferingKey, Steps] = {}
-    for offering in (offering for pool in policy.pools for offering in pool.offerings):
+    for offering in policy.offerings.values():
         region = region_of(offering.zone, policy.region)
         if offering.market == "spot":
             choose.availability(offering, capacity)

@@ -33,7 +33,7 @@ class World(Seating):
         checkpoint: float = 0.0,
     ) -> None:
         kept = frozenset(pool.name for pool in policy.pools if pool.min_gpus_per_pod and steers)
-        offerings = [offering for pool in policy.pools for offering in pool.offerings]
+        offerings = list(policy.offerings.values())
         scheduler = Scheduler(offerings, scoring=scoring, kept=kept, discourages=discourages)
         super().__init__(cloud, scheduler, steers=steers, kept=kept, checkpoint=checkpoint)
         self.entries: dict[str, Entry] = {}

@@ -29,7 +29,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, unpriced
 from gpuscaler.planning.capacity.limits import worth
 from gpuscaler.planning.capacity.pool_membership import Member, members
-from gpuscaler.planning.capacity.similar_offerings import may_be, offered, taken_for
+from gpuscaler.planning.capacity.similar_offerings import may_be, taken_for
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
@@ -235,7 +235,7 @@ def status_of(
 
 def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ...]:
     """Nodes that have not been Ready for so long that people are to know, the dearest first."""
-    prices = {one.key: one.price for pool in policy.pools for one in pool.offerings}
+    prices = {one.key: one.price for one in policy.offerings.values()}
     found = [
         UnreadyNow(one.node, one.offering.pool, one.since, prices.get(one.offering, 0.0), described(one, policy, now))
         for one in latest.memory.unready.nodes
@@ -299,7 +299,7 @@ def prices_unknown(policy: Policy) -> Iterator[str]:
 
 
 def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
-    offerings = offered(policy)
+    offerings = policy.offerings
     gpus = sum(max((offering.gpus for offering in may_be((one.key,), offerings)), default=0) for one in book.coming)
     dollars = sum(range_of_coming(one, policy)[1] if one.key in offerings else _dearest(one.key, offerings) for one in book.coming)
     used = {
@@ -386,7 +386,7 @@ def lacking(one: Coming, latest: Latest) -> str:
     if node is None or latest.policy is None:
         return ""
     pool = next((pool for pool in latest.policy.pools if pool.name == one.key.pool), None)
-    lacks = lack(node, taken_for(one.key, offered(latest.policy)), pool, asked_for(one.pods, latest.cluster))
+    lacks = lack(node, taken_for(one.key, latest.policy.offerings), pool, asked_for(one.pods, latest.cluster))
     return f": {lacks.words}" if lacks is not None else ""
 
 

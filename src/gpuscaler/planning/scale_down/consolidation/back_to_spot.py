@@ -75,7 +75,7 @@ class Returns:
         distrusted = state.blocked_offerings | state.unsettled_offerings
         if not distrusted:
             return {}
-        offered = (one for pool in self._situation.policy.pools for one in pool.offerings if one.market == SPOT and one.key in distrusted)
+        offered = (one for one in self._situation.policy.offerings.values() if one.market == SPOT and one.key in distrusted)
         cheapest: dict[str, Offering] = {}
         for one in sorted(offered, key=lambda one: (one.price, one.key)):
             cheapest.setdefault(one.instance_type, one)

@@ -53,7 +53,7 @@ class ClusterAutoscaler:
     def __init__(self, policy: Policy, settings: ClusterAutoscalerSettings | None = None, *, seed: int = 0) -> None:
         self._settings = settings or ClusterAutoscalerSettings()
         self._pools = {pool.name: pool for pool in policy.pools}
-        self._groups = {offering.key: offering for pool in policy.pools for offering in pool.offerings}
+        self._groups = policy.offerings
         self._choose = expander(self._settings.expander, seed=seed)
         self._backoff = Backoff(self._settings.backoff)
         self._draining = Draining(
