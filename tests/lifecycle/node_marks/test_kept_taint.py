@@ -12,6 +12,7 @@ from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import AJAR, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, KEPT_TAINT
@@ -64,7 +65,7 @@ def test_machines_of_a_pool_that_keeps_none_any_more_open() -> None:
     assert acts(machine(KEPT_TAINT), OTHER) == [Lift("a", "its pool keeps no machines for large pods")]
     assert acts(machine(ARRIVING_TAINT), OTHER) == [], "it opens by the ledger"
     theirs = Inventory(NOW, (), let_go=("old",))
-    bought = replace(machine(KEPT_TAINT), bought=("old", "on-demand", "g.8", "z1"))
+    bought = replace(machine(KEPT_TAINT), bought=OfferingKey("old", "on-demand", "g.8", "z1"))
     assert acts(bought, inventory=theirs)[:1] == [Lift("a", "pool old is ours no longer")]
 
 

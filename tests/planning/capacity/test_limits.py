@@ -57,8 +57,8 @@ TWO_SIZES = pool(offering("g.1"), offering("g.1", 1.5, market="spot", zone="z2")
     ("strange", "fleet"),
     [
         (("main", "teleported", "g.1", "z1"), Fleet(1, 1, 1.5)),
-        (("main", "on-demand", "g.1", "z9"), Fleet(1, 1, 1.5)),
-        (("main", "on-demand", "gone", "z1"), Fleet(1, 8, 9.0)),
+        (OfferingKey("main", "on-demand", "g.1", "z9"), Fleet(1, 1, 1.5)),
+        (OfferingKey("main", "on-demand", "gone", "z1"), Fleet(1, 8, 9.0)),
     ],
     ids=["market", "zone", "type"],
 )

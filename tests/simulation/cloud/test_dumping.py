@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from tests.simulation.cloud.test_core import CPU, DRY_AT_1000, GPU, SPOT
 from tests.soaking import examples
 
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import Delay, Delays, Faults
@@ -34,7 +35,9 @@ def again(sky: SimulatedCloud, seed: int) -> SimulatedCloud:
     return twin
 
 
-OFFERS = st.lists(st.sampled_from([SPOT.key, GPU.key, CPU.key, ("gpu", "spot", "unknown", "z1")]), min_size=1, max_size=3, unique=True)
+OFFERS = st.lists(
+    st.sampled_from([SPOT.key, GPU.key, CPU.key, OfferingKey("gpu", "spot", "unknown", "z1")]), min_size=1, max_size=3, unique=True
+)
 CALLS = st.one_of(
     st.tuples(st.just("ask"), st.integers(0, 8), OFFERS, st.integers(1, 4), st.booleans(), st.booleans()),
     st.tuples(st.just("withdraw"), st.integers(0, 8)),

@@ -9,6 +9,7 @@ import pytest
 from tests.simulation.cloud.test_core import FIXED, GPU, SPOT
 
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, QUOTA, Bought, CloudError, LostAnswerError, Order
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Faults
@@ -59,7 +60,7 @@ async def test_without_tokens_it_buys_again_and_machines_do_not_say_whose_they_a
 async def test_why_machines_were_refused_is_told_in_the_words_that_breakers_know() -> None:
     markets = Markets({SPOT.key: Steps([0], [1])})
     async with provider(markets=markets) as made:
-        bought = await buy(made, SPOT.key, ("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
+        bought = await buy(made, SPOT.key, OfferingKey("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
         assert len(bought.instances) == 5
         assert {one.offering: one.cause for one in bought.refusals} == {
             SPOT.key: CAPACITY,
