@@ -15,6 +15,11 @@ def part_of_runs(divisor: int) -> int:
     return max(5, RUNS // divisor)
 
 
+def again(test: str) -> str:
+    """How the same is played once more: what Hypothesis draws depends on all modules that are loaded, so that one file alone differs."""
+    return f"The same again: make soak RUNS={RUNS} SEED={SEED} ONLY='{test}'"
+
+
 def seeds(few: int) -> range:
     """Seeds of worlds of AWS, each of which takes as long as 400 schedules; a ``few`` in every run of the tests."""
     first = 1000 * SEED + 1

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
 from tests.control.leaving import CHEAP_RESTART, budget, run
+from tests.control.violations import Violation
 from tests.control.world import BEGAN, QUICK, Watchman, World, pod
 from tests.planning import claims
 from tests.shipped import SHIPPED
@@ -94,10 +95,9 @@ class Guard(Watchman):
         self.purchases += 1
 
     def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
-        """The plan that buys has counted every machine that the list shows and that a pool launched by itself (I12)."""
-        state, controller = getattr(self._here.notes, "state", None), self._here.controller
-        inventory = controller.cloud.inventory if controller is not None else None
-        if state is None or inventory is None or inventory.at > self._here.notes.planned_at:
+        """The plan that buys has counted every machine that its list shows and that a pool launched by itself (I12)."""
+        state, inventory = self._here.notes.state, self._here.notes.planned_list
+        if state is None or inventory is None:
             return
         counted = {one.id for one in state.upcoming} | {adopted_name(one.instance) for one in book.coming}
         listed = {one.id for one in inventory.instances if one.state in ALIVE}
@@ -268,6 +268,7 @@ class Schedules(RuleBasedStateMachine):
         self.loop = VirtualTimeLoop()
         asyncio.set_event_loop(self.loop)
         self.here: World
+        self.faults: Faults
         self.pods = self.sets = 0
         self.dead_since: float | None = None
         self.cut = False
@@ -275,7 +276,11 @@ class Schedules(RuleBasedStateMachine):
         self.stopped: list[str] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
-        return self.loop.run_until_complete(work)
+        try:
+            return self.loop.run_until_complete(work)
+        except Violation as error:
+            # Hypothesis prints the steps that led to an error, and to nothing else.
+            raise AssertionError(str(error)) from error
 
     @initialize(
         seed=st.integers(0, 2**32),
@@ -301,18 +306,19 @@ class Schedules(RuleBasedStateMachine):
             )
             for offering in spot
         }
+        self.faults = Faults(
+            never_registers=0.03,
+            partial_grants=0.2,
+            gpu_hours_between_failures=0.0,
+            reclaim=Delay(0.0, 10.0, 60.0),
+            without_notice=0.3,
+            group_replaces=replaces,
+        )
         conditions = Conditions(
             seed=seed,
             delays=QUICK,
             calls=calls,
-            faults=Faults(
-                never_registers=0.03,
-                partial_grants=0.2,
-                gpu_hours_between_failures=0.0,
-                reclaim=Delay(0.0, 10.0, 60.0),
-                without_notice=0.3,
-                group_replaces=replaces,
-            ),
+            faults=self.faults,
             markets=Markets(capacity, began=BEGAN),
         )
         claims.watch_every_plan()
@@ -517,6 +523,8 @@ class Schedules(RuleBasedStateMachine):
     async def _rest(self) -> None:
         """Everything heals; then every pod that can run does, and nothing is left under way."""
         self.here.cluster.api.faults.clear()
+        # Three machines in a row that never join close their pool for a day.
+        self.here.cluster.core.change_faults(replace(self.faults, never_registers=0.0))
         for _ in range(130):
             await self._sleep(30.0)
             if self.here.now() > BEGAN + 1300.0 and await self.at_rest():

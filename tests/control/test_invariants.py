@@ -4,7 +4,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from tests.control.schedules import Schedules
-from tests.soaking import RUNS, SEED
+from tests.soaking import RUNS, SEED, again
 
 #: Schedules of one test; together they make RUNS (`make soak RUNS=N SEED=N`).
 EACH = 25
@@ -36,6 +36,5 @@ def run_part(machine: type[RuleBasedStateMachine], part: int) -> None:
     try:
         run_state_machine_as_test(make, settings=quiet)  # type: ignore[arg-type]  # its documentation takes any callable that makes one
     except BaseException as error:
-        name = f"tests/control/test_invariants.py::test_every_schedule_keeps_the_invariants[{part}]"
-        error.add_note(f"The same schedules again: SOAK_SEED={SEED} SOAK_RUNS={RUNS} python -m pytest -n 0 '{name}'")
+        error.add_note(again(f"test_every_schedule_keeps_the_invariants[{part}]"))
         raise

@@ -2,8 +2,7 @@
 
 import pytest
 from tests.control.world import ONE_GPU_MACHINES, Deaths, luck, world
-from tests.soaking import RUNS as SCHEDULES
-from tests.soaking import SEED, part_of_runs
+from tests.soaking import SEED, again, part_of_runs
 
 from gpuscaler.model.pools import BIND, NOMINATE
 from gpuscaler.simulation.cloud.provider import CallFaults
@@ -19,8 +18,7 @@ async def test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing(seed: in
     try:
         await one_run(SEED * 1_000_000 + seed)
     except BaseException as error:
-        name = f"tests/control/test_restarts.py::test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing[{seed}]"
-        error.add_note(f"The same run again: SOAK_SEED={SEED} SOAK_RUNS={SCHEDULES} python -m pytest -n 0 '{name}'")
+        error.add_note(again(f"test_a_death_at_any_step_buys_nothing_twice_and_loses_nothing[{seed}]"))
         raise
 
 

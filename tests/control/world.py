@@ -201,6 +201,11 @@ class Notes:
     #: What the last plan was made from, and when.
     state: State | None = None
     planned_at: float = 0.0
+    #: The cloud's list as the controller has it, as it was at the last look, and as the last plan counted it: while a plan is made, and
+    #: until its orders are written down, another list may come.
+    newest_list: Callable[[], Inventory | None] = lambda: None
+    seen_list: Inventory | None = None
+    planned_list: Inventory | None = None
     #: What the hard stop took off plans, which nothing should.
     cut: list[Cut] = field(default_factory=list)
     decisions: int = 0
@@ -210,6 +215,7 @@ class Notes:
         """Pools are those of the file."""
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
+        self.seen_list = self.newest_list()
         self.kept += seen.kept
         self.stray += seen.stray
         self.remarks += seen.remarks
@@ -220,7 +226,7 @@ class Notes:
     def planned(self, plan: Plan, _cluster: Cluster, state: State, _policy: Policy, now: float, /) -> None:
         self.plans += 1
         self.weighed += [now] * state.consolidating
-        self.last, self.state, self.planned_at = plan, state, now
+        self.last, self.state, self.planned_at, self.planned_list = plan, state, now, self.seen_list
         self.cut += plan.cut
 
     def sent(self, order: ledger.Order, _machines: tuple[ledger.Coming, ...], _memory: Memory, _now: float, /) -> None:
@@ -252,8 +258,8 @@ class World:
         self.pace = pace or Pace()
         self.cluster = EmbeddedCluster(policy, now=self.now, conditions=conditions)
         self.user = self.cluster.client("user")
-        self.notes = Notes()
         self.controller: Controller | None = None
+        self.notes = Notes(newest_list=lambda: None if self.controller is None else self.controller.cloud.inventory)
         #: Whether a test makes errors in the controller that it does not foresee.
         self.fails_on_purpose = False
         self.deaths = Deaths()

@@ -8,6 +8,7 @@ from tests.planning.building import NOW, offering, pod, pool
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.lifecycle.registration.group_launches import OWED_SECONDS, REPLACED_SECONDS
+from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Instance, Inventory
 from gpuscaler.model.pools import Policy
@@ -93,3 +94,28 @@ def test_a_machine_whose_node_is_gone_is_about_to_be_replaced_where_groups_do_th
 
 def test_a_group_of_no_pool_of_ours_owes_nothing() -> None:
     assert looked(Memory(), Delivery("theirs", missing=3)).owed == ()
+
+
+@pytest.mark.parametrize(
+    ("tokens", "state", "launched", "deliveries", "counted"),
+    [
+        # Launched 15 s before the order was made: it is that order's if the cloud's clock is behind ours, and counts beside it till then.
+        (False, INTENDED, -20.0, (Delivery("main"),), 2),
+        # Launched since, it is the order's.
+        (False, INTENDED, -4.0, (Delivery("main"),), 1),
+        # Once the order is answered, the list or the answer names its machine.
+        (False, ACCEPTED, -20.0, (Delivery("main"),), 1),
+        # That orders have tokens does not say that machines show them.
+        (True, INTENDED, -20.0, (Delivery("main"),), 2),
+        # A cloud whose pools launch nothing by themselves has no others.
+        (False, INTENDED, -20.0, (), 1),
+    ],
+)
+def test_a_machine_that_a_group_launched_before_an_order_counts_beside_it_while_that_is_not_answered(
+    tokens: bool, state: str, launched: float, deliveries: tuple[Delivery, ...], counted: int
+) -> None:
+    listed = (Instance("i-1", *KIND.key, launched=NOW + launched),)
+    facts = Facts(inventory=Inventory(NOW, listed, deliveries), waits=Waits(keeps_tokens=tokens))
+    seen = look(ordered(state), Cluster(), POLICY, facts, NOW)
+
+    assert (bought(seen, pods=counted), bought(seen, pods=counted + 1)) == (0, 1)

@@ -12,16 +12,18 @@ since when it is missing:
 None of this is believed for ever: a group that cannot launch says so, or shows nothing for minutes, and the pods are served elsewhere.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unregistered import adopted_name, is_young
 from gpuscaler.model.instances import Delivery, Inventory
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.state import Upcoming
 from gpuscaler.planning.state.ledger import ledger
-from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Ledger
+from gpuscaler.planning.state.ledger.ledger import ACCEPTED, INTENDED, Ledger
 
 #: So long a group is trusted to launch what it lacks, in seconds. Auto Scaling tries within a minute, and tries again every minute.
 OWED_SECONDS = 120.0
@@ -58,7 +60,7 @@ def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, 
     pools = {pool.name: pool for pool in policy.pools}
     deliveries = {one.pool: one for one in inventory.deliveries if one.pool in pools}
     listed = (machine for machine in _listed(book, roll, deliveries, waits=waits, now=now) if machine.pool in pools)
-    return (*listed, *_lacking(book, deliveries, pools, now))
+    return (*listed, *_beside_orders(book, roll, deliveries, waits), *_lacking(book, deliveries, pools, now))
 
 
 def is_owed(machine: str) -> bool:
@@ -74,6 +76,23 @@ def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, wai
             continue
         if is_young(one, since, waits) or (one.pool in deliveries and now < since + waits.lag + REPLACED_SECONDS):
             yield Upcoming(adopted_name(one.id), one.pool, one.instance_type, one.market, one.zone, since=since)
+
+
+def _beside_orders(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
+    """Machines that their group launched before an order for such machines, while that order is not answered yet.
+
+    Where they carry no tokens they are that order's if the cloud's clock is behind ours, and are no strangers therefore. As in :func:`gap`,
+    one that is counted twice for a moment delays a purchase, and one that is not counted is bought again.
+    """
+    awaited: dict[OfferingKey, float] = {}
+    for order in book.orders:
+        for key in order.offerings if order.state == INTENDED else ():
+            awaited[key] = min(order.at, awaited.get(key, math.inf))
+    known = {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past | book.strangers.keys()
+    for one in roll.nodeless if awaited else ():
+        at = awaited.get(one.key, -math.inf)
+        if one.pool in deliveries and not one.token and one.id not in known and at - waits.register < one.launched < at:
+            yield Upcoming(adopted_name(one.id), one.pool, one.instance_type, one.market, one.zone, since=one.launched)
 
 
 def _lacking(book: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:

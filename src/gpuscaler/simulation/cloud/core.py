@@ -377,6 +377,10 @@ class SimulatedCloud:
         detail = f"{'/'.join(offering.key)} had {granted} of {count} machines"
         return granted, Refusal(NO_CAPACITY, offering.key, missing, detail)
 
+    def change_faults(self, faults: Faults) -> None:
+        """From now on what is bought, and what runs, fails as ``faults`` say."""
+        self._faults = faults
+
     def _buy(self, offering: Offering, token: str, now: float) -> CloudMachine:
         luck = random.Random(f"{self._seed}/{self._fleet.granted + 1}")
         registered = now + self._delays.boot.sample(luck)
