@@ -96,7 +96,8 @@ class Guard(Watchman):
 
     def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
         """The plan that buys has counted every machine that its list shows and that a pool launched by itself (I12)."""
-        state, inventory = self._here.notes.state, self._here.notes.planned_list
+        # Other recorders do not keep them.
+        state, inventory = (getattr(self._here.notes, name, None) for name in ("state", "planned_list"))
         if state is None or inventory is None:
             return
         counted = {one.id for one in state.upcoming} | {adopted_name(one.instance) for one in book.coming}

@@ -139,7 +139,7 @@ def test_a_machine_that_is_listed_no_more_has_died() -> None:
 
 @pytest.mark.parametrize(
     ("one", "counts"),
-    [({}, True), ({"node": "n"}, False), ({"offering": (KIND.pool, "spot", KIND.instance_type, KIND.zone)}, False), ({"order": ""}, False)],
+    [({}, True), ({"node": "n"}, False), ({"offering": KIND.key._replace(market="spot")}, False), ({"order": ""}, False)],
     ids=["on-demand", "it was a node", "spot", "nobody here asked for it"],
 )
 def test_a_machine_that_ends_before_it_is_a_node_is_a_try_of_its_pool_in_vain(one: dict[str, Any], counts: bool) -> None:
