@@ -53,7 +53,7 @@ def test_the_page_of_commands_names_every_command_and_its_options(name: str) -> 
 
 def test_the_page_about_nodes_that_stay_explains_every_blocker() -> None:
     source = Path(scale_down.__file__).parent
-    used = {word for path in source.glob("*.py") for word in re.findall(r"Blocker\(\s*\"([a-z-]+)\"", path.read_text())}
+    used = {word for path in source.rglob("*.py") for word in re.findall(r"Blocker\(\s*\"([a-z-]+)\"", path.read_text())}
     explained = words("../how-to/why-does-a-node-stay.md")
 
     assert used

@@ -13,6 +13,8 @@ def filled(kind: Any) -> Any:
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)
         return kind(**{name: filled(hints[name]) for name in kind.__struct_fields__})
+    if isinstance(kind, type) and issubclass(kind, tuple) and (fields := getattr(kind, "_fields", ())):
+        return kind(*(filled(get_type_hints(kind)[name]) for name in fields))
     if origin in (Union, types.UnionType):
         return filled(next(part for part in parts if part is not types.NoneType))
     if origin is tuple:

@@ -41,7 +41,7 @@ from gpuscaler.serving.authorities import Authority
 pytestmark = pytest.mark.looptime(False)
 
 PATH = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/work/pods/%2A/duty_cycle_current?labelSelector=app%3Dserve"
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "metrics-settings.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "metrics-settings.md"
 SERVICE = {"name": "gpuscaler-metrics", "namespace": "default"}
 
 

@@ -13,7 +13,7 @@ from gpuscaler.simulation.results.figures import FIGURES
 from gpuscaler.simulation.results.report import document, inputs_of
 from gpuscaler.simulation.traces.traces import Job
 
-PAGE = Path(__file__).parents[2] / "docs" / "reference" / "simulation-report.md"
+PAGE = Path(__file__).parents[3] / "docs" / "reference" / "simulation-report.md"
 JOBS = trace(
     Job("a", 0, 3600, gpus=1, user="ana", namespace="x"),
     Job("b", 100, 600, gpus=3, user="ben"),

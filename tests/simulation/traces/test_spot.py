@@ -13,7 +13,7 @@ from gpuscaler.simulation.traces.spot import SpotError, SpotFile, read_spot
 from gpuscaler.simulation.traces.spot_markets import Choice, markets_of, read_spot_map
 from gpuscaler.simulation.traces.traces import TraceError
 
-DATA = Path(__file__).parents[3] / "shared" / "data"
+DATA = Path(__file__).parents[4] / "shared" / "data"
 AVAILABILITY = """zone,instance_type,max_nodes_probed,t_s,nodes_available,note
 z1,p3,1,0,1,
 z1,p3,1,100,0,

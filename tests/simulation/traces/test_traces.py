@@ -9,7 +9,7 @@ from gpuscaler.simulation.traces.traces import Job, Trace, TraceError, read_trac
 
 HEADER = "trace,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,gpu_model,priority,user,start_s,status,note"
 GOOD = "t,a,10,60,1,1,500,4000,1024,T4|A10,LS,me,10,Running,"
-DATA = Path(__file__).parents[2] / ".." / "shared" / "data"
+DATA = Path(__file__).parents[3] / ".." / "shared" / "data"
 
 
 def read(tmp_path: Path, *rows: str, header: str = HEADER) -> Trace:

@@ -117,7 +117,7 @@ def test_an_instance_without_user_data_registers_with_nothing_of_its_own() -> No
 
 
 def test_the_form_of_the_page_about_the_simulated_account_is_read() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "how-to" / "aws-simulated.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[4] / "docs" / "how-to" / "aws-simulated.md").read_text(encoding="utf-8")
     (line,) = [one for one in page.splitlines() if one.startswith("user_data=")]
     script = line.partition("printf '")[2].partition("' |")[0].replace("\\n", "\n")
 

@@ -10,7 +10,7 @@ from gpuscaler.embedded.aws.hardware.series import series_of
 from gpuscaler.embedded.aws.wire.models import MissingExtraError, Models
 from gpuscaler.model.offerings import OfferingKey
 
-DATA = Path(__file__).parents[4] / "shared" / "data" / "spot_availability_changes.csv.gz"
+DATA = Path(__file__).parents[5] / "shared" / "data" / "spot_availability_changes.csv.gz"
 
 
 @pytest.mark.skipif(not DATA.exists(), reason="../shared/data/spot_availability_changes.csv.gz is not there")

@@ -15,7 +15,7 @@ from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, Clustering, Packin
 from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload, arrivals, read_nodes, workload
 from gpuscaler.simulation.traces.traces import MIB, Job, Trace, TraceError, read_trace
 
-DATA = Path(__file__).parents[4] / "shared" / "data"
+DATA = Path(__file__).parents[5] / "shared" / "data"
 OPENB = DATA / "jobs_openb_v2023.csv.gz"
 NODES = DATA / "nodes.csv.gz"
 
