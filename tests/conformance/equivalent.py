@@ -138,7 +138,6 @@ EQUIVALENT: Mapping[Key, str] = {
         "storage_class is None or storage_class.provisioner in _UNCOUNTED_PLUGINS",
     ): "no node has a limit for a driver of that name",
     ("spread.Spread.minimum", "drop the first condition", "domains and domains >= constraint.min_domains"): "minDomains is one or more",
-    ("spread.", "another text", "'kubernetes.io/hostname'"): "only packing asks for this key",
     ("spread.Spread.counts", "never", "if fixed.everywhere:"): "only saves work",
     ("tallies.Tallies.new", "swap", "len(self._items) - 1"): "one copy more; and in what is returned, no tally at all",
     ("tallies.Tallies._own", "always", "if number not in self._owned:"): "one copy more",
