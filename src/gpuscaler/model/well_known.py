@@ -1,4 +1,4 @@
-"""Names of labels and taints that Kubernetes, clouds, GPU vendors and this program give, each written down once."""
+"""Names of labels and taints that Kubernetes, clouds, GPU vendors and this program give, for all that read them from nodes and pods."""
 
 from collections.abc import Mapping
 

@@ -12,7 +12,6 @@ from gpuscaler.planning.state.node_refusals import PATIENCE_SECONDS, Refusals
 
 #: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
 ATTEMPT_SECONDS = 330.0
-#: Our own taints come and go by what we do; they say nothing of what a node can take.
 
 
 def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now: float) -> bool:
@@ -52,6 +51,7 @@ def refused(
 
 def face(node: Node) -> str:
     """A hash of what decides about pods on an empty node: labels, allocatable, foreign taints, and whether a person has closed it."""
+    # Our own taints come and go by what we do; they say nothing of what a node can take.
     taints = sorted(str(taint) for taint in node.taints if not taint.key.startswith(OWN_PREFIX))
     parts = (sorted(node.labels.items()), sorted(node.allocatable.items()), taints, node.unschedulable)
     return sha256(repr(parts).encode()).hexdigest()[:16]

@@ -17,7 +17,7 @@ from collections.abc import Iterator, Mapping
 
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.steps import Waits
-from gpuscaler.lifecycle.registration.unregistered import adopted_name, is_young
+from gpuscaler.lifecycle.registration.unregistered import adopted_name, in_ledger, is_young
 from gpuscaler.model.instances import Delivery, Inventory
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, Pool
@@ -88,7 +88,7 @@ def _beside_orders(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery],
     for order in book.orders:
         for key in order.offerings if order.state == INTENDED else ():
             awaited[key] = min(order.at, awaited.get(key, math.inf))
-    known = {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past | book.strangers.keys()
+    known = in_ledger(book) | book.strangers.keys()
     for one in roll.nodeless if awaited else ():
         at = awaited.get(one.key, -math.inf)
         if one.pool in deliveries and not one.token and one.id not in known and at - waits.register < one.launched < at:

@@ -91,7 +91,7 @@ def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iter
     if not closed:
         return
     under_way = {one.node for one in book.promises} | {one.node for one in book.leaving} | {one.node for one in book.coming}
-    known, is_ordered = _known(book), _ordered(book)
+    known, is_ordered = in_ledger(book), _ordered(book)
     for node in closed:
         one = roll.listed.alive[node.provider_id]
         # Of two nodes that say they are one machine, neither is sure to be it.
@@ -100,7 +100,8 @@ def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iter
             yield one
 
 
-def _known(book: Ledger) -> Set[str]:
+def in_ledger(book: Ledger) -> Set[str]:
+    """Machines that ``book`` knows, by id, those included that have left it while an order still waits for some without a name."""
     return {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
 
 
@@ -135,7 +136,7 @@ def is_young(one: Instance, since: float, waits: Waits) -> bool:
 
 def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
     """Machines that are listed for a pool of ours, and that no node, no removal and no order may be."""
-    known, is_ordered = _known(book), _ordered(book)
+    known, is_ordered = in_ledger(book), _ordered(book)
     nodeless = [one for one in roll.nodeless if one.id not in known]
     if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
         # A Node that cannot be read may be any of them (I4).

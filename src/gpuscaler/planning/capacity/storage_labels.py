@@ -13,21 +13,12 @@ from msgspec.structs import replace
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
-from gpuscaler.model.well_known import ZONE_LABELS
+from gpuscaler.model.well_known import ARCH, HOSTNAME, REGION_LABELS, ZONE_LABELS
 
 #: Labels of a place that the cloud controller writes on every node, though no driver names them.
 _CLOUD_PLACES: Final = ("topology.k8s.aws/zone-id",)
 #: Labels that every node template has already, or that tell one node from another.
-_KNOWN: Final = frozenset(
-    (
-        *ZONE_LABELS,
-        "topology.kubernetes.io/region",
-        "failure-domain.beta.kubernetes.io/region",
-        "kubernetes.io/hostname",
-        "kubernetes.io/os",
-        "kubernetes.io/arch",
-    )
-)
+_KNOWN: Final = frozenset((*ZONE_LABELS, *REGION_LABELS, HOSTNAME, ARCH, "kubernetes.io/os"))
 #: A value that one node alone shows may name that node.
 _AT_LEAST: Final = 2
 

@@ -5,8 +5,6 @@ from dataclasses import dataclass, field
 
 from gpuscaler.model.accelerators import GPU_MILLI
 
-#: Thousandths of a device, held per device: a request up to 1000 sits on one device, a larger one takes whole devices.
-
 
 class MixError(ValueError):
     """A problem that contradicts itself: an index out of range, a negative amount, a key used twice."""
