@@ -139,7 +139,7 @@ def test_the_keys_of_the_json_are_those_documented(desktop: Desktop) -> None:
     assert set(plan_keys.split()) <= set(made)
     assert set(made) - set(plan_keys.split()) <= {"brake", "warnings", "cut"}
     shapes = {
-        "machines": "id pool instance_type market zone price_per_hour purpose pods choices opens_after",
+        "machines": "id pool instance_type market zone price_per_hour purpose pods choices opens_after fallbacks",
         "purchases": "pool instance_type market zone count price_per_hour",
         "placements": "pod node",
         "unplaced": "pod reasons",

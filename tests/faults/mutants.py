@@ -394,8 +394,8 @@ MUTANTS = (
     Mutant(
         case=27,
         path="lifecycle/orders.py",
-        old="(*machine.keys, *keys)",
-        new="(*(machine.keys * (1 + len(groups))), *keys)",
+        old="machine.requested]",
+        new="machine.requested * (1 + len(groups))]",
         removes="each machine is an order of its own",
     ),
     Mutant(

@@ -134,9 +134,10 @@ def assert_within_limits(case: Case, made: Plan) -> None:
     if new:
         assert limits.machines is None or had.total() + new.total() <= limits.machines
         assert limits.machines_per_minute is None or case.state.bought_last_minute + new.total() <= limits.machines_per_minute
-    gpus = sum(max(gpus_in(o.allocatable) for o in offerings_of(machine, policy)) for machine in bought(made))
+    # Whatever is granted of what is asked for, fallbacks among it.
+    gpus = sum(max(gpus_in(prices[key].allocatable) for key in machine.requested) for machine in bought(made))
     assert limits.gpus is None or not gpus or gpus <= limits.gpus
-    spent = math.fsum(machine.price_per_hour for machine in bought(made))
+    spent = math.fsum(max(prices[key].price for key in machine.requested) for machine in bought(made))
     assert limits.dollars_per_hour is None or spent <= limits.dollars_per_hour + 1e-6
     asked = Counter(m.key for m in made.machines if not m.choices)
     for key, times in asked.items():

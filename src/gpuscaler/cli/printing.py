@@ -88,14 +88,29 @@ def print_conditions(console: Console, plan: Plan) -> None:
     chosen = {machine.pool: machine.choices for machine in plan.machines if machine.choices}
     for pool, choices in chosen.items():
         prices = [choice.price_per_hour for choice in choices]
-        price = f"${min(prices):.3f} to ${max(prices):.3f} per hour" if min(prices) < max(prices) else f"${min(prices):.3f} per hour"
+        among = count(len(choices), "offering")
+        console.print(f"\nIn pool {pool} the cloud chooses among {among} at {_from_to(prices)}; the table shows the dearest.")
+    spare = [machine.fallbacks for machine in plan.machines if machine.fallbacks]
+    if spare:
+        others = {choice for choices in spare for choice in choices}
+        prices = [choice.price_per_hour for choice in others]
         console.print(
-            f"\nIn pool {pool} the cloud chooses among {count(len(choices), 'offering')} at {price}; the table shows the dearest."
+            f"\nWhere spot has run dry, {len(spare)} of them may be {_one_of(len(others))} instead, "
+            f"for {_from_to(prices)} each; the same request asks for them."
         )
     waiting = sum(bool(machine.opens_after) for machine in plan.machines)
     if waiting:
         opens = "opens" if waiting == 1 else "open"
         console.print(f"\n{waiting} of them {opens} once others have, which have pods that theirs must be near.")
+
+
+def _one_of(offerings: int) -> str:
+    return "another offering" if offerings == 1 else f"one of {offerings} other offerings"
+
+
+def _from_to(prices: Sequence[float]) -> str:
+    low, high = min(prices), max(prices)
+    return f"${low:.3f} to ${high:.3f} per hour" if low < high else f"${low:.3f} per hour"
 
 
 def print_placements(console: Console, plan: Plan) -> None:

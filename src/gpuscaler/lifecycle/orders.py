@@ -15,9 +15,6 @@ from gpuscaler.lifecycle.steering import steering
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.capacity.fallbacks import alternatives
-from gpuscaler.planning.capacity.limits import slack
-from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.state import State, breakers, node_refusals, offering_events
 from gpuscaler.planning.state.ledger import ledger
@@ -38,7 +35,7 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
             meant[placement.node].append(placement.pod)
     book = ledger.step(book, ledger.Planned({machine: tuple(pods) for machine, pods in meant.items()}))
     book = ledger.folded(book, steering.promised_on(book, cluster, policy, plan.placements, now))
-    intents, names = _intents(book, plan, cluster, policy, state=state, now=now)
+    intents, names = _intents(book, plan, cluster, now)
     book = ledger.folded(book, intents)
     book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
     orders = tuple(one.order for one in intents)
@@ -56,28 +53,11 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 
 
-def _intents(
-    book: Ledger, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float
-) -> tuple[list[ledger.Intended], Mapping[str, str]]:
+def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
     """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
-    if not plan.machines:
-        return [], {}
-    offerings = policy.offerings
-    overhead = Overhead(cluster)
     groups: dict[tuple[str, tuple[OfferingKey, ...]], list[Machine]] = defaultdict(list)
-    left = slack(policy, offerings, state, cluster.nodes, (machine.keys for machine in plan.machines))
     for machine in plan.machines:
-        others = alternatives(
-            machine, cluster, offerings, overhead=overhead, blocked=state.blocked_offerings, half_open=state.half_open_offerings
-        )
-        # Whatever is granted, the limits hold (I5).
-        admitted = left.admit(offerings[machine.keys[0]], [offerings[key] for key in others]) if others else []
-        keys = [one.key for one in admitted]
-        if machine.choices:
-            # The cloud chooses in a zone as it likes: all that it may choose is admitted, or the zone is not asked.
-            cut = {key.zone for key in others if key not in keys}
-            keys = [key for key in keys if key.zone not in cut]
-        groups[machine.pool, (*machine.keys, *keys)].append(machine)
+        groups[machine.pool, machine.requested].append(machine)
     # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
     names = {

@@ -10,6 +10,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, boundless_warning, unpriced
 from gpuscaler.planning.capacity.existing import Picture, Pictures, without
 from gpuscaler.planning.capacity.expiring import closing, told, without_closed
+from gpuscaler.planning.capacity.fallbacks import with_fallbacks
 from gpuscaler.planning.capacity.limits import remaining
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
@@ -118,6 +119,9 @@ class Planner:
             )
         )
         made = in_even_zones(made, cluster, policy, state, seen.by_node)
+        made = msgspec.structs.replace(
+            made, machines=with_fallbacks(made.machines, cluster, policy, state, seen.have, templates=self._templates)
+        )
         if state.removing_held:
             made = without_removals(made, state.removing_held)
         return (of_waiting(made, leaving, cluster) if leaving else made), proof

@@ -1,5 +1,7 @@
 """What a plan is: actions, each with its reason. The field names are those of ``gpuscaler plan --json``."""
 
+from collections.abc import Iterable
+
 from msgspec import Struct
 
 from gpuscaler.model.aside import SetAside
@@ -24,7 +26,7 @@ EXCLUSIONS = (
 
 
 class Choice(Struct, frozen=True, gc=False):
-    """One member of the set that a cloud chooses from."""
+    """One member of the set that a cloud chooses from, or of what is asked for where others have run dry."""
 
     instance_type: str
     market: str
@@ -33,7 +35,10 @@ class Choice(Struct, frozen=True, gc=False):
 
 
 class Machine(Struct, frozen=True, gc=False):
-    """One machine to buy. ``id`` is ``new-1``, ``new-2``, …; ``opens_after`` lists ids that must be open before this one opens."""
+    """One machine to buy. ``id`` is ``new-1``, ``new-2``, …; ``opens_after`` lists ids that must be open before this one opens.
+
+    ``fallbacks`` are asked for in the same request, first come first, and granted only where all of what is meant has run dry.
+    """
 
     id: str
     pool: str
@@ -45,6 +50,7 @@ class Machine(Struct, frozen=True, gc=False):
     pods: tuple[str, ...] = ()
     choices: tuple[Choice, ...] = ()
     opens_after: tuple[str, ...] = ()
+    fallbacks: tuple[Choice, ...] = ()
 
     @property
     def key(self) -> OfferingKey:
@@ -54,7 +60,15 @@ class Machine(Struct, frozen=True, gc=False):
     def keys(self) -> tuple[OfferingKey, ...]:
         """What it may be: one offering, or all that the cloud chooses from, cheapest first."""
         choices = sorted(self.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
-        return tuple(OfferingKey(self.pool, one.market, one.instance_type, one.zone) for one in choices) or (self.key,)
+        return self._keys_of(choices) or (self.key,)
+
+    @property
+    def requested(self) -> tuple[OfferingKey, ...]:
+        """All that one request asks for, in its order: ``keys``, then ``fallbacks``."""
+        return (*self.keys, *self._keys_of(self.fallbacks))
+
+    def _keys_of(self, choices: Iterable[Choice]) -> tuple[OfferingKey, ...]:
+        return tuple(OfferingKey(self.pool, one.market, one.instance_type, one.zone) for one in choices)
 
 
 class Purchase(Struct, frozen=True, gc=False):

@@ -3,14 +3,17 @@
 from collections.abc import Set
 
 from msgspec.structs import replace
-from tests.planning.building import affinity, daemon, node, offering, pods, pool, spec, spread
+from tests.planning.building import NOW, affinity, daemon, node, offering, pods, pool, spec, spread
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec
+from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.planning.capacity.fallbacks import Known, alternatives
 from gpuscaler.planning.capacity.node_templates import Overhead
+from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Choice, Machine
+from gpuscaler.planning.state import State
 
 SMALL = offering("g.1", 1.0, market="spot", gpus=1, cpu=4, zone="z1")
 TWIN = offering("g.1", 1.1, market="spot", gpus=1, cpu=4, zone="z2")
@@ -18,7 +21,7 @@ LARGE = offering("g.2", 1.8, market="spot", gpus=2, cpu=8, zone="z1")
 DEAR = offering("g.8", 9.0, market="spot", gpus=8, cpu=64, zone="z1")
 FIXED = offering("g.1", 3.0, gpus=1, cpu=4, zone="z1")
 MENU = {one.key: one for one in pool(SMALL, TWIN, LARGE, DEAR, FIXED).offerings}
-CHOSEN = MENU[next(key for key in MENU if key[1] == "spot" and key[2:] == ("g.1", "z1"))]
+CHOSEN = SMALL.key
 
 
 def behind(
@@ -102,6 +105,19 @@ def test_room_for_daemon_sets_is_left() -> None:
     bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
     crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])
     assert [key[2] for key in behind(bought, crowded)] == ["g.2", "g.8"]
+
+
+def test_a_plan_tells_fallbacks_with_their_prices_within_the_limits_and_none_that_is_not_sold_any_more() -> None:
+    gone = offering("g.3", 1.5, market="spot", gpus=1, cpu=4, zone="z1", count=0)
+    waiting = Cluster.of(pods("a", 1, spec(gpus=1, cpu=2)))
+
+    free = plan(waiting, State(), Policy((pool(*MENU.values(), gone),)), NOW)
+    limited = plan(waiting, State(), Policy((pool(*MENU.values(), gone),), limits=Limits(gpus=1)), NOW)
+
+    (machine,), (held,) = free.machines, limited.machines
+    assert machine.fallbacks == (Choice("g.1", "spot", "z2", 1.1), Choice("g.2", "spot", "z1", 1.8))
+    assert machine.requested == (CHOSEN, TWIN.key, LARGE.key)
+    assert held.fallbacks == (Choice("g.1", "spot", "z2", 1.1),)
 
 
 def test_nothing_is_asked_for_beside_on_demand() -> None:

@@ -7,17 +7,58 @@ several types). A dozen dry markets then cost one answer and not a dozen.
 from collections import Counter
 from collections.abc import Mapping, MutableMapping, Sequence, Set
 
+from msgspec.structs import replace
+
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import ON_DEMAND, SPOT, OfferingKey
 from gpuscaler.model.pods import Pod, PodSpec
-from gpuscaler.model.pools import Offering
+from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import GPU_PRODUCT
-from gpuscaler.planning.capacity.node_templates import Overhead
-from gpuscaler.planning.plans import Machine
+from gpuscaler.planning.capacity.limits import Fleet, Slack, slack
+from gpuscaler.planning.capacity.node_templates import Overhead, Templates
+from gpuscaler.planning.plans import Choice, Machine
+from gpuscaler.planning.state import State
 
 #: Spot offerings that would do, cheapest first, by the machine's own and its pods: whether they are bound, and how many of each spec.
-Known = MutableMapping[tuple[OfferingKey, bool, frozenset[tuple[str, int]]], tuple[Offering, ...]]
+Known = MutableMapping[tuple[object, ...], tuple[Offering, ...]]
+
+
+def with_fallbacks(
+    machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, have: Mapping[str, Fleet], *, templates: Templates
+) -> tuple[Machine, ...]:
+    """``machines`` of a plan with their fallbacks. Whatever the cloud grants, the limits hold (I5): the pools ``have`` what exists."""
+    if not machines:
+        return ()
+    left = slack(policy, state, have, (machine.keys for machine in machines))
+    offerings, known = {key: one for key, one in policy.offerings.items() if not one.retired}, templates.fallbacks
+    found: list[Machine] = []
+    for machine in machines:
+        others = alternatives(
+            machine,
+            cluster,
+            offerings,
+            overhead=templates.overhead,
+            blocked=state.blocked_offerings,
+            half_open=state.half_open_offerings,
+            known=known,
+        )
+        admitted = within_limits(machine, [offerings[key] for key in others], offerings, left) if others else []
+        choices = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in admitted)
+        found.append(replace(machine, fallbacks=choices) if choices else machine)
+    return tuple(found)
+
+
+def within_limits(
+    machine: Machine, others: Sequence[Offering], offerings: Mapping[OfferingKey, Offering], left: Slack
+) -> Sequence[Offering]:
+    """Those of ``others`` for which the limits have room in place of ``machine``; of a set that the cloud chooses from, all or none."""
+    admitted = left.admit(offerings[machine.keys[0]], others)
+    if not machine.choices:
+        return admitted
+    keys = {one.key for one in admitted}
+    cut = {one.zone for one in others if one.key not in keys}
+    return [one for one in admitted if one.zone not in cut]
 
 
 def alternatives(

@@ -14,7 +14,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.capacity.node_templates import Kind, Templates
-from gpuscaler.planning.capacity.pool_membership import Member, members
+from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.capacity.similar_offerings import may_be
 from gpuscaler.planning.mix.problem import Limits as MixLimits
 from gpuscaler.planning.state import State, Upcoming
@@ -176,19 +176,11 @@ class Slack:
         return admitted
 
 
-def slack(
-    policy: Policy,
-    offerings: Mapping[OfferingKey, Offering],
-    state: State,
-    nodes: Mapping[str, Node],
-    planned: Iterable[Iterable[OfferingKey]],
-) -> Slack:
-    """What the limits leave beside what exists, what is coming, and the machines that a plan buys: ``planned`` tells what each may be."""
-    limits = policy.limits
-    if limits.gpus is None and limits.dollars_per_hour is None:
+def slack(policy: Policy, state: State, have: Mapping[str, Fleet], planned: Iterable[Iterable[OfferingKey]]) -> Slack:
+    """What the limits leave beside what the pools ``have`` and the machines that a plan buys: ``planned`` tells what each may be."""
+    left, offerings = remaining(policy, state, have), policy.offerings
+    if left.gpus is None and left.dollars_per_hour is None:
         return Slack(math.inf, math.inf)
-    worths = {name: worth(nodes[name], member) for name, member in members(nodes, policy, state.unlisted).items()}
-    left = remaining(policy, state, fleets(policy, offerings, state, worths))
     new = [[offerings[key] for key in keys if key in offerings] for keys in planned]
     gpus = sum(max((one.gpus for one in may_be), default=0) for may_be in new)
     dollars = math.fsum(max((one.price for one in may_be), default=0.0) for may_be in new)

@@ -77,7 +77,7 @@ class Templates:
         pairs = [(pool, offering) for pool, offering in pairs if pool.chooser == "cloud" or offering.key not in blocked]
         self.pools = tuple(pool for pool, _ in pairs)
         self.offerings = tuple(offering for _, offering in pairs)
-        overhead = Overhead(cluster)
+        self.overhead = overhead = Overhead(cluster)
         self._made_for = (blocked, probing, overhead.daemons)
         self.nodes = tuple(template_node(offering, overhead, f"template-{row}") for row, offering in enumerate(self.offerings))
         self.kinds = tuple(self._kinds(blocked, probing))
@@ -85,6 +85,8 @@ class Templates:
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
         #: The cheapest mixes of these templates that were asked for before: the same pods wait again and again.
         self.answers: dict[tuple[object, ...], Solution] = {}
+        #: What stands behind spot machines: see :mod:`~gpuscaler.planning.capacity.fallbacks`.
+        self.fallbacks: dict[tuple[object, ...], tuple[Offering, ...]] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
     def hold_for(self, cluster: Cluster, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()) -> bool:

@@ -11,8 +11,6 @@ from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
-from gpuscaler.planning.capacity.fallbacks import Known, alternatives
-from gpuscaler.planning.capacity.node_templates import Overhead
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
 from gpuscaler.planning.scale_up import markets
@@ -61,8 +59,6 @@ class Gpuscaler:
         self._breakers = Breakers()
         #: What the breakers said last, and until when that holds without news.
         self._openness, self._openness_until = Openness(), -1.0
-        #: Offerings that stand behind those of a plan: no replay has DaemonSets that could change them.
-        self._standbys: Known = {}
         self._plans = 0
         self._view: View | None = None
         self._markets_change_at: float | None = None
@@ -137,17 +133,9 @@ class Gpuscaler:
         state = self._with_breakers(state, now)
         state = replace(state, consolidating=self._consolidates(state, now))
         plan = self._decide(cluster, state, now)
-        blocked, half_open = state.blocked_offerings, state.half_open_offerings
-        overhead = Overhead(cluster)
-        purchases, names = purchases_of(
-            plan,
-            self._plans,
-            lambda one: alternatives(
-                one, cluster, self._offerings, overhead=overhead, blocked=blocked, half_open=half_open, known=self._standbys
-            ),
-        )
+        purchases, names = purchases_of(plan, self._plans)
         # What only stands behind it may never be asked; if it is, its answer comes with the purchase's.
-        for key in sorted({key for one in plan.machines for key in one.keys} & half_open):
+        for key in sorted({key for one in plan.machines for key in one.keys} & state.half_open_offerings):
             self._fold(offering_events.Asked(key, now))
         self._acting = Decisions(
             purchases=purchases,
@@ -252,16 +240,11 @@ def markets_change(cluster: Cluster, now: float) -> float | None:
     return markets.next_change((pod for bucket in buckets for pod in bucket.pods.values()), now)
 
 
-def purchases_of(
-    plan: Plan, number: int, others: Callable[[Machine], tuple[OfferingKey, ...]]
-) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
-    """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines.
-
-    ``others`` tells what else would do for a machine whose own offering has run dry.
-    """
+def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
+    """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines."""
     groups: dict[tuple[OfferingKey, ...], list[Machine]] = defaultdict(list)
     for machine in plan.machines:
-        groups[(*machine.keys, *others(machine))].append(machine)
+        groups[machine.requested].append(machine)
     names = {machine.id: f"plan-{number}/{machine.id}" for machine in plan.machines}
     purchases = tuple(
         Purchase(
