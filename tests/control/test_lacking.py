@@ -11,9 +11,9 @@ from msgspec.structs import replace
 from tests.control.aws_stage import aws_stage
 from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod, world
 
-from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import EVENTS, PODS
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.cloud.delays import Faults
 

@@ -7,10 +7,10 @@ from tests.control.test_replacing import serve
 from tests.control.world import ONE_GPU_MACHINES, Watchman, World, world
 
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, Bought, LostAnswerError, Notice, Order, Unfilled
-from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.serving.alone import node_named, ready_at
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 from gpuscaler.kube.transport import Request
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.simulation.cloud.delays import Faults
 from gpuscaler.simulation.cloud.provider import CallFaults
 

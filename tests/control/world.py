@@ -15,7 +15,7 @@ from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, 
 from gpuscaler.control.loop.acting import Outcome
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.cloud import Answered, Ended
-from gpuscaler.control.loop.controller import Controller, Pace
+from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.holding import Brake, change
 from gpuscaler.control.loop.store import MemoryStore
 from gpuscaler.control.process.pools import FoundPools
@@ -28,6 +28,7 @@ from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Unpooled
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Hold

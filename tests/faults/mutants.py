@@ -373,7 +373,7 @@ MUTANTS = (
     Mutant(
         case=25,
         path="lifecycle/interruptions.py",
-        old="    return tuple(offering_events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)\n",
+        old="    return tuple(offering_events.Reclaimed(key, now) for key in offerings if key.market == SPOT)\n",
         new="    return ()\n",
         removes="a machine that vanishes says nothing of its market",
     ),

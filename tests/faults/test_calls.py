@@ -7,7 +7,7 @@ from tests.faults.kit import IDLE, all_bound, bought, darkness, faulty, recorded
 
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 from gpuscaler.control.loop.cloud import CALL_SECONDS, LONGEST_PAUSE
-from gpuscaler.control.loop.controller import Pace
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.simulation.cloud.provider import CallFaults
 

@@ -12,11 +12,12 @@ from tests.faults.guarding import Watch
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
-from gpuscaler.control.loop.controller import FRESH_PICTURE, Pace
+from gpuscaler.control.loop.controller import FRESH_PICTURE
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Answer, Request
+from gpuscaler.lifecycle.pacing import Pace
 
 
 async def test_f08_a_machine_that_registers_while_the_api_server_is_away_is_not_given_up() -> None:

@@ -9,10 +9,10 @@ from tests.control.test_lacking import EFA, NEVER, submit, with_resource
 from tests.control.world import QUICK, pod
 from tests.faults.kit import faulty, status
 
-from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.nodes.devices import Devices, Promise
 from gpuscaler.kube.resources import PODS
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.simulation.cloud.delays import Absent, Faults
 
 

@@ -7,8 +7,8 @@ import msgspec
 from tests.control.world import World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, become, bought, faulty, status, taints, watch_of
 
-from gpuscaler.control.loop.controller import Pace
 from gpuscaler.kube.resources import NODES
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.planning.state import learned_templates
 from gpuscaler.settings.pools_file import parse_policy

@@ -4,9 +4,9 @@ import pytest
 from tests.control.world import ONE_GPU_MACHINES
 from tests.faults.kit import all_bound, bought, faulty, status, watch_of
 
-from gpuscaler.control.loop.controller import Pace
 from gpuscaler.embedded.nodes.plugins import PLUGINS
 from gpuscaler.kube.resources import DAEMON_SETS
+from gpuscaler.lifecycle.pacing import Pace
 
 GPU = "nvidia.com/gpu"
 ZERO = "0"

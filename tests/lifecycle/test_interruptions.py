@@ -110,9 +110,7 @@ def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpe
 
 
 def test_spot_that_is_gone_was_reclaimed_and_anything_else_says_nothing_of_the_next() -> None:
-    dear = Instance("i-2", *offering().key)
-
-    assert reclaimed([INSTANCE, dear], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
+    assert reclaimed([SPOT.key, offering().key], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
 def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:

@@ -105,9 +105,9 @@ def test_parts_of_a_gpu_share_a_device_and_are_not_split_over_two() -> None:
 
 def test_the_policy_is_asked_a_moment_after_arrivals_and_sees_them_together() -> None:
     shown = Scripted(Plan())
-    replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.5, 60, gpus=1)), decide=shown)
+    replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.15, 60, gpus=1)), decide=shown)
     cluster, _, at = next(one for one in shown.shown if one[2] >= 100)
-    assert at == pytest.approx(100.6)
+    assert at == pytest.approx(100.35)
     assert sorted(cluster.pods) == ["trace/a", "trace/b", "trace/c"]
     assert cluster.pods["trace/b"].unschedulable is True
 
@@ -116,7 +116,7 @@ def test_machines_on_their_way_are_shown_with_the_pods_they_were_bought_for() ->
     shown = Scripted(Plan(machines=(machine("new-1", ("trace/a",)),)), Plan(), Plan())
     replay(trace(Job("a", 0, 60, gpus=1), Job("b", 50, 60, gpus=8), Job("c", 110, 60, gpus=8)), decide=shown)
     _, early, _ = shown.shown[1]
-    assert [(one.pods, one.node, one.since - EPOCH) for one in early.upcoming] == [(("trace/a",), "", 0.0)]
+    assert [(one.pods, one.node, round(one.since - EPOCH, 3)) for one in early.upcoming] == [(("trace/a",), "", 0.2)]
     cluster, late, _ = shown.shown[2]
     (registered,) = late.upcoming
     node = cluster.nodes[registered.node]
@@ -136,7 +136,7 @@ def test_an_open_node_is_shown_with_its_labels_its_pods_and_its_idle_time() -> N
     assert (list(cluster.on_node), dict(state.idle_seconds)) == ([node.name], {node.name: 0.0})
     cluster, state, at = next(one for one in shown.shown if one[2] > 200)
     assert (cluster.on_node, "trace/a" in cluster.pods) == ({}, False)
-    assert state.idle_seconds[node.name] == pytest.approx(at - 180)
+    assert state.idle_seconds[node.name] == pytest.approx(at - 180.2)
 
 
 def test_a_pod_placed_on_a_coming_machine_waits_for_it() -> None:
@@ -187,8 +187,8 @@ def test_the_pods_of_a_gang_start_together_on_the_last_of_their_machines() -> No
 
     shown = Scripted(first, second)
     result = replay(trace(Job("g", 0, 50, gpus=1, pods=2), Job("other", 40, 1, gpus=16)), decide=shown)
-    # The second machine is bought at 40.6 and open at 160.6: the first stays closed until then.
-    assert waits(result) == [pytest.approx(160.6), pytest.approx(160.6)]
+    # The second machine is bought at 40.2 and open at 160.2: the first stays closed until then.
+    assert waits(result) == [pytest.approx(160.2), pytest.approx(160.2)]
     assert all(pod.options.gang == "g" and pod.options.gang_size == 2 for pod in shown.shown[0][0].pods.values())
 
 
@@ -261,8 +261,8 @@ def test_a_pod_like_one_that_a_limit_refused_is_no_reason_to_ask_again_until_a_m
     assert (result.served, result.unserved) == (1, 20)
     assert result.unserved_reasons == (UnservedReason(20, "pool gpu: limit: none left"),)
     assert len([at for _, _, at in shown.shown if 200 <= at < 220]) == 1
-    # The idle machine is given back at 920: what was refused asks at once whether that helps.
-    assert [round(at, 1) for _, _, at in shown.shown if 920 <= at < 930] == [920.0, 920.6]
+    # The idle machine is given back at 920.2: what was refused asks at once whether that helps.
+    assert [round(at, 1) for _, _, at in shown.shown if 920 <= at < 930] == [920.2, 920.2]
 
 
 def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_paid() -> None:

@@ -92,8 +92,8 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
         steps.append(ledger.Left(one))
         # What a group ends of its own accord says nothing of the spot market.
-        if instance in announced.going and instance not in ended and offering.market == SPOT:
-            fates.append(offering_events.Reclaimed(offering, now))
+        if instance in announced.going and instance not in ended:
+            fates += reclaimed((offering,), now)
     return Taken(tuple(steps), tuple(fates))
 
 
@@ -138,9 +138,9 @@ def unexpected(book: Ledger, vanished: Iterable[Instance], roll: Roll | None = N
     return tuple(one for one in vanished if one.id not in known)
 
 
-def reclaimed(gone: Iterable[Instance], now: float) -> tuple[offering_events.Event, ...]:
-    """What it means to breakers that open machines are gone: spot is taken back in waves; of others one says nothing of the next."""
-    return tuple(offering_events.Reclaimed(one.key, now) for one in gone if one.market == SPOT)
+def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:
+    """What it means to breakers that machines go, or are gone: spot is taken back in waves; of others one says nothing of the next."""
+    return tuple(offering_events.Reclaimed(key, now) for key in offerings if key.market == SPOT)
 
 
 def remarks(

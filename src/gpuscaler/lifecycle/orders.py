@@ -1,7 +1,8 @@
 """From a plan to orders and removals: intent, which is written down before anything is sent."""
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import reduce
 
 from msgspec.structs import replace
 
@@ -39,9 +40,7 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     book = ledger.folded(book, intents)
     book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))
     orders = tuple(one.order for one in intents)
-    known_breakers = memory.breakers
-    for key in sorted({key for one in plan.machines for key in one.keys} & state.half_open_offerings):
-        known_breakers = breakers.step(known_breakers, offering_events.Asked(key, now))
+    known_breakers = reduce(breakers.step, probing(plan, state, now), memory.breakers)
     for machine in plan.machines:
         asked = asked_for(machine.pods, cluster)
         if probes(memory.breakers, machine.keys, asked, now):
@@ -53,11 +52,23 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
     return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 
 
+def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[Machine]]:
+    """The machines that ``plan`` buys, by what is asked for: one request for all that may be the same."""
+    groups: dict[tuple[OfferingKey, ...], list[Machine]] = defaultdict(list)
+    for machine in plan.machines:
+        groups[machine.requested].append(machine)
+    return groups
+
+
+def probing(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked, ...]:
+    """The half-open offerings that ``plan`` asks. What only stands behind may never be; if it is, its answer comes with the purchase's."""
+    keys = {key for machine in plan.machines for key in machine.keys} & state.half_open_offerings
+    return tuple(offering_events.Asked(key, now) for key in sorted(keys))
+
+
 def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
     """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
-    groups: dict[tuple[str, tuple[OfferingKey, ...]], list[Machine]] = defaultdict(list)
-    for machine in plan.machines:
-        groups[machine.pool, machine.requested].append(machine)
+    groups = requests(plan)
     # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
     names = {
@@ -67,7 +78,7 @@ def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[li
     }
     intents = [
         ledger.Intended(
-            Order(token, pool, keys, len(machines), at=now, since=now),
+            Order(token, keys[0].pool, keys, len(machines), at=now, since=now),
             tuple(
                 Coming(
                     id=names[one.id],
@@ -84,7 +95,7 @@ def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[li
                 for one in machines
             ),
         )
-        for token, ((pool, keys), machines) in zip(tokens, groups.items(), strict=True)
+        for token, (keys, machines) in zip(tokens, groups.items(), strict=True)
     ]
     return intents, names
 

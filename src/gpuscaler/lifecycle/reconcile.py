@@ -184,7 +184,7 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
     admitted = rejected_pods.observe(memory.admissions, cluster, now)
     memory = replace(
         memory,
-        breakers=_folded(memory.breakers, (*taken.fates, *interruptions.reclaimed(gone, now))),
+        breakers=_folded(memory.breakers, (*taken.fates, *interruptions.reclaimed((one.key for one in gone), now))),
         admissions=admitted.admissions,
         unbinding=unbinding(memory.unbinding, (*facts.unbound, *admitted.refused), book, now),
     )

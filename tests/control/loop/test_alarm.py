@@ -2,9 +2,10 @@
 
 import asyncio
 
-from gpuscaler.control.loop.alarm import Alarm, Pace
+from gpuscaler.control.loop.alarm import Alarm
 from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import PODS
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, PodSpec
 
@@ -15,23 +16,34 @@ def came(name: str) -> Batch:
     return Batch(PODS, Pod, {f"default/{name}": pod})
 
 
+def is_planned(alarm: Alarm, *, anyway: bool = False) -> bool:
+    """Whether the look that begins now is followed by a plan."""
+    started = alarm.looking()
+    if anyway:
+        alarm.plans.plan_now(started)
+    due = started >= alarm.plans.due
+    if due:
+        alarm.plans.planned(started)
+    return due
+
+
 async def test_what_is_to_be_planned_anyway_waits_for_pods_that_come() -> None:
     alarm = Alarm(Pace(debounce=0.2, patience=0.6))
-    assert alarm.plans(alarm.looking(), anyway=False)
+    assert is_planned(alarm)
     alarm.hear(came("first"))
     await asyncio.sleep(0.1)
-    assert not alarm.plans(alarm.looking(), anyway=True)
+    assert not is_planned(alarm, anyway=True)
     alarm.hear(came("second"))
     came_last = alarm.time()
     await alarm.wait()
-    while not alarm.plans(alarm.looking(), anyway=True):
+    while not is_planned(alarm, anyway=True):
         await alarm.wait()
     assert 0.19 <= alarm.time() - came_last <= 0.3
 
 
 async def test_where_no_pod_has_come_what_is_to_be_planned_anyway_is_planned_at_once() -> None:
     alarm = Alarm(Pace())
-    assert alarm.plans(alarm.looking(), anyway=False)
+    assert is_planned(alarm)
     await asyncio.sleep(1.0)
-    assert not alarm.plans(alarm.looking(), anyway=False)
-    assert alarm.plans(alarm.looking(), anyway=True)
+    assert not is_planned(alarm)
+    assert is_planned(alarm, anyway=True)

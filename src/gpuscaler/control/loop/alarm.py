@@ -3,9 +3,8 @@
 import asyncio
 from collections.abc import Mapping
 
-from msgspec import Struct
-
 from gpuscaler.kube.reflector import Batch
+from gpuscaler.lifecycle.pacing import Pace, Timetable
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import Workload
@@ -14,42 +13,27 @@ from gpuscaler.model.workloads import Workload
 SOON_SECONDS = 0.1
 
 
-class Pace(Struct, frozen=True, gc=False):
-    """How the loop waits, in seconds.
-
-    A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
-    for clusters of more than ``inline`` nodes and pods together, or more than ``inline_pods`` pods that wait, are made in a thread; a pod
-    with rules counts as several. Whether pods that run would fit better elsewhere, the dearest part of a plan, is looked at every
-    ``consolidate`` at most.
-    """
-
-    debounce: float = 0.2
-    patience: float = 0.6
-    resync: float = 10.0
-    register: float = 900.0
-    ready: float = 900.0
-    inline: int = 2_000
-    inline_pods: int = 100
-    consolidate: float = 60.0
-
-
-NORMAL = Pace()
-
-
 class Alarm:
-    """Rings when a look is due. Moments are those of the event loop.
+    """Rings when a look is due, or a plan by its ``plans``. Moments are those of the event loop.
 
     ``awaited`` are pods and nodes whose changes matter at once, and ``nodes`` those that were there at the last look.
     """
 
     def __init__(self, pace: Pace) -> None:
-        self.pace = pace
+        self.plans = Timetable(pace)
         self.awaited: frozenset[str] = frozenset()
         self.nodes: Mapping[str, Node] = {}
         self._rung = asyncio.Event()
-        self._due = self._plan_at = 0.0
+        self._due = 0.0
         self._unschedulable: set[str] = set()
-        self._first_unschedulable: float | None = None
+
+    @property
+    def pace(self) -> Pace:
+        return self.plans.pace
+
+    @pace.setter
+    def pace(self, pace: Pace) -> None:
+        self.plans.pace = pace
 
     def time(self) -> float:
         return asyncio.get_running_loop().time()
@@ -70,7 +54,7 @@ class Alarm:
 
     def plan_by(self, at: float) -> None:
         """Look and plan at this moment, or sooner."""
-        self._plan_at = min(self._plan_at, at)
+        self.plans.plan_by(at)
         self.look_by(at)
 
     async def wait(self) -> None:
@@ -87,21 +71,10 @@ class Alarm:
         """A look begins, at the moment that is returned; the next is due after the resync, or when a plan is."""
         started = self.time()
         self._due = started + self.pace.resync
-        if started < self._plan_at:
+        if started < self.plans.due:
             # A plan that is due sooner stays due then, whatever this look is for.
-            self._due = min(self._due, self._plan_at)
+            self._due = min(self._due, self.plans.due)
         return started
-
-    def plans(self, started: float, *, anyway: bool) -> bool:
-        """Whether the look that began at ``started`` is followed by a plan; the next one is due after the resync then.
-
-        Also what is to be planned for ``anyway`` waits while pods come: a plan for the first of them would buy too small a machine, and the
-        plan for all of them is due in a moment.
-        """
-        if started < self._plan_at and not (anyway and self._first_unschedulable is None):
-            return False
-        self._plan_at, self._first_unschedulable = started + self.pace.resync, None
-        return True
 
     def hear(self, batch: Batch) -> None:
         """Look soon when something came that somebody waits for; plan once pods have stopped to become unschedulable."""
@@ -125,9 +98,6 @@ class Alarm:
 
     def _demand(self) -> None:
         now = self.time()
-        if self._first_unschedulable is None:
-            self._first_unschedulable = now
-        at = min(now + self.pace.debounce, self._first_unschedulable + self.pace.patience)
-        self._plan_at = at
-        self._due = min(self._due, at) if self._due > now else self._due
+        self.plans.pods_came(now)
+        self._due = min(self._due, self.plans.due) if self._due > now else self._due
         self._rung.set()

@@ -28,6 +28,7 @@ from gpuscaler.kube.errors import ApiError, Unreachable
 from gpuscaler.kube.leases import NotLeaderError
 from gpuscaler.lifecycle import scale_in_protection
 from gpuscaler.lifecycle.actions import Protect
+from gpuscaler.lifecycle.answers import of_answer
 from gpuscaler.model.instances import ALIVE, Instance, Inventory
 from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
@@ -422,23 +423,14 @@ def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
     """What an answer means to the ledger and to breakers."""
     granted = tuple((one.id, one.key) for one in bought.instances)
     short = order.count - len(granted) - bought.pending
-    fates: list[offering_events.Event] = [offering_events.Granted(key, now) for key in dict.fromkeys(key for _, key in granted)]
-    for one in bought.refusals:
-        fates.append(offering_events.Asked(one.offering, now))
-        fates.append(
-            offering_events.Refused(
-                one.offering,
-                now,
-                one.cause,
-                one.detail,
-                bucket=one.bucket,
-                every_zone=one.every_zone,
-                retry_after=one.retry_after,
-                filled=short <= 0,
-                partial=any(key == one.offering for _, key in granted),
-            )
+    refusals = (
+        offering_events.Refused(
+            one.offering, now, one.cause, one.detail, bucket=one.bucket, every_zone=one.every_zone, retry_after=one.retry_after
         )
+        for one in bought.refusals
+    )
+    fates = of_answer((key for _, key in granted), refusals, now, missing=short)
     launched = {one.id: one.launched for one in bought.instances if one.launched}
     step = ledger.Answered(order.token, now, granted, bought.pending, launched)
     detail = "; ".join(dict.fromkeys(one.detail or one.cause for one in bought.refusals)) if short > 0 else ""
-    return Answered(order, (step,), tuple(fates), detail)
+    return Answered(order, (step,), fates, detail)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.loop.acting import Actor, Outcome
-from gpuscaler.control.loop.alarm import NORMAL, SOON_SECONDS, Alarm, Pace
+from gpuscaler.control.loop.alarm import SOON_SECONDS, Alarm
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.awaiting import Awaiting
 from gpuscaler.control.loop.cloud import Cloud
@@ -28,10 +28,11 @@ from gpuscaler.kube.turns import breathe
 from gpuscaler.lifecycle import quarantine
 from gpuscaler.lifecycle.actions import ON_MACHINES, Act, Bind, End, Evict, Extend, Label, Protect
 from gpuscaler.lifecycle.hard_stop import bounded
-from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of, vanishing
+from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.observed.machine_index import Rolls
 from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, is_urgent, next_change
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import withheld
@@ -41,18 +42,17 @@ from gpuscaler.lifecycle.termination import Refusal
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.capacity.storage_labels import with_storage_places
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.result import without_removals
 from gpuscaler.planning.scale_up import markets
-from gpuscaler.planning.state import State, breakers, learned_templates, offering_events, openness, promises
+from gpuscaler.planning.state import State, breakers, learned_templates, offering_events, promises
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import named
 
-__all__ = ["FRESH_PICTURE", "Controller", "Pace"]
+__all__ = ["FRESH_PICTURE", "Controller"]
 
 #: Machines are about to open: it is looked so often whether bindings and nominations show.
 OPENING_SECONDS = 0.2
@@ -62,9 +62,6 @@ AGAIN_SECONDS = 1.0
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
 #: So long after a look, in seconds, it is acted on, and a plan is made of it. No write takes as long but to an API server that is away.
 OLD_LOOK = 30.0
-#: How often to look whether pods that run would fit better elsewhere where nothing has changed: what moving them loses changes with time.
-CONSOLIDATION = 600.0
-
 
 #: What a turn is at.
 OBSERVING, ACTING, PLANNING = "observing the cluster", "acting", "planning"
@@ -138,9 +135,8 @@ class Controller:
         self._version = 0
         #: The nodes as they were last seen.
         self._nodes: Mapping[str, Node] = {}
-        #: When it was last looked whether pods would fit better elsewhere, for which picture, and what nothing was moved to then.
-        self._weighed_at, self._weighed = -CONSOLIDATION, -1
-        self._unsettled: frozenset[OfferingKey] = frozenset()
+        #: When it was last looked whether pods would fit better elsewhere, and for which picture.
+        self._consolidation, self._weighed = Consolidation(), -1
 
     @property
     def trouble(self) -> str:
@@ -289,17 +285,8 @@ class Controller:
         self._unheard = None
         self.failures.succeeded(OBSERVING)
         self._stage, self._attempt = ACTING, (cluster, _nothing)
-        changed = any(
-            isinstance(fate, offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed) for fate in seen.arrivals.fates
-        ) or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
-        # Whose machine others came to first is planned for anew, before it opens.
-        changed = changed or bool(seen.crowded - self._crowded)
-        self._crowded = seen.crowded
-        # What a removal that has ended makes room for need not wait for the next resync.
-        changed = changed or len(seen.memory.ledger.leaving) < len(self.memory.ledger.leaving)
-        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
-        changed = changed or bool(vanishing(seen.memory) - vanishing(self.memory))
-        self.memory = seen.memory
+        urgent = refused or is_urgent(seen, self.memory, self._crowded)
+        self.memory, self._crowded = seen.memory, seen.crowded
         self._recorder.looked(seen, cluster, now)
         self.memory = replace(self.memory, decided=self._recorder.decided)
         await breathe()
@@ -310,7 +297,11 @@ class Controller:
         if gone or self._awaiting.is_due(facts.inventory, now):
             self._cloud.hasten()
         self._cloud.read_often(seen.soon)
-        if self._alarm.plans(started, anyway=refused or changed):
+        plans = self._alarm.plans
+        if urgent:
+            plans.plan_now(started)
+        if started >= plans.due:
+            plans.planned(started)
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
             elif self._awaiting.waits(facts.inventory, self._now()):
@@ -508,10 +499,8 @@ class Controller:
             self._alarm.plan_by(self._time())
             return
         self._recorder.planned(plan, cluster, state, policy, now)
-        changes = (openness.next_change(breakers_of(self.memory, policy, now), now), self._markets_change(cluster, now))
-        for change in changes:
-            if change is not None:
-                self._alarm.plan_by(self._time() + max(0.0, change - now))
+        if (change := next_change(cluster, breakers_of(self.memory, policy, now), now)) is not None:
+            self._alarm.plan_by(self._time() + max(0.0, change - now))
         if self._dry_run:
             return
         meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
@@ -536,18 +525,12 @@ class Controller:
         return sum(weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
 
     def _consolidates(self, state: State) -> bool:
-        """Whether a plan should look for better places for pods that run: not at every change, and rarely where there is none."""
-        now = self._time()
-        news = self._version != self._weighed or bool(self._unsettled - state.unsettled_offerings)
-        if now < self._weighed_at + (self._alarm.pace.consolidate if news else CONSOLIDATION) or not self._fresh(self._now()):
+        """Whether a plan should look for better places for pods that run."""
+        now, unsettled, changed = self._time(), state.unsettled_offerings, self._version != self._weighed
+        if not (self._fresh(self._now()) and self._consolidation.is_due(unsettled, now, self._alarm.pace, changed=changed)):
             return False
-        self._weighed_at, self._weighed, self._unsettled = now, self._version, state.unsettled_offerings
+        self._consolidation, self._weighed = Consolidation(now, unsettled), self._version
         return True
-
-    def _markets_change(self, cluster: Cluster, now: float) -> float | None:
-        """When waiting pods may buy in other markets by the passing of time alone."""
-        timed = (key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
-        return markets.next_change((pod for one in cluster.unbound.values() for pod in one.pods.values()), now) if any(timed) else None
 
     def _await(self) -> None:
         """Remember whose changes matter at once, and look again soon while writes are to be seen."""

@@ -10,7 +10,7 @@ import structlog
 
 from gpuscaler.clouds.protocol import Provider
 from gpuscaler.control.loop.attempts import Attempts
-from gpuscaler.control.loop.controller import Controller, Pace
+from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.holding import Brake
 from gpuscaler.control.loop.recorder import Recorder
 from gpuscaler.control.loop.store import MemoryStore, OvertakenError, StoreError
@@ -25,6 +25,7 @@ from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import CONFIG_MAPS, LEASES, NAMESPACES, NODES, PODS
 from gpuscaler.kube.transport import Transport
+from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.pools import Policy, bounded, boundless_warning
 from gpuscaler.settings.run_settings import PaceSettings, RunSettings

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from msgspec import Struct
 
+from gpuscaler.lifecycle.answers import of_absence
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.observed.promised_pods import waiting
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
@@ -283,10 +284,11 @@ class _Look:
             else:
                 continue
             self.overdue.append(Overdue(one, reason))
-            if one.order:
+            if one.order and not one.node:
                 # What nobody here asked for may have been a node for long, until somebody deleted that.
-                self.fates += [] if one.node else [offering_events.Absent(one.key, one.asked, self.now, reason)]
-                self.fates.append(fate(one, self.now, reason, lacks if one.node else None))
+                self.fates += of_absence(one.key, one.asked, self.now, reason)
+            elif one.order:
+                self.fates.append(fate(one, self.now, reason, lacks))
             elif one.node and lacks is not None and lacks.resource:
                 # Whoever asked for it, it tells of the next ones.
                 self.fates.append(fate(one, self.now, reason, lacks))

@@ -37,7 +37,8 @@ class Purchase(Struct, frozen=True, gc=False):
     """One or more machines to ask a cloud for.
 
     ``id`` is unique in the run. ``offerings`` are all that would do: the cloud grants from the first that has capacity and passes over
-    those that are dry; more than one is a group or fleet of which the cloud chooses. ``spread`` takes them in turn instead, as an
+    those that are dry; more than one is a group or fleet of which the cloud chooses. The first ``meant`` of them are what was planned
+    (all where that is 0), the rest stands behind. ``spread`` takes them in turn instead, as an
     Auto Scaling group spreads over its zones. A ``standing`` order is not given up when it is refused: the cloud fills what is missing
     when capacity comes back, as a group does whose desired capacity stays raised, until it is withdrawn.
 
@@ -52,6 +53,7 @@ class Purchase(Struct, frozen=True, gc=False):
     standing: bool = False
     intents: tuple[Intent, ...] = ()
     why: str = ""
+    meant: int = 0
 
     @property
     def machines(self) -> tuple[Intent, ...]:

@@ -39,6 +39,7 @@ class Entry(Struct, gc=False):
             market=offering.market,
             zone=offering.zone,
             choices=((offering.instance_type, offering.market, offering.zone),),
+            behind=(),
         )
 
     def name_node(self) -> None:
@@ -71,6 +72,8 @@ class Drain(Struct, frozen=True, gc=False):
 def entry_of(purchase: Purchase, intent: Intent, now: float) -> Entry:
     """The ledger's entry for one machine of a purchase, written at ``now``, before the cloud is asked."""
     pool, market, instance_type, zone = purchase.offerings[0]
+    choices = tuple((kind, market, zone) for _, market, kind, zone in purchase.offerings)
+    meant = purchase.meant or len(choices)
     upcoming = Upcoming(
         id=intent.id,
         pool=pool,
@@ -78,7 +81,8 @@ def entry_of(purchase: Purchase, intent: Intent, now: float) -> Entry:
         market=market,
         zone=zone,
         since=now,
-        choices=tuple((kind, market, zone) for _, market, kind, zone in purchase.offerings),
+        choices=choices[:meant],
+        behind=choices[meant:],
         pods=intent.pods,
     )
     return Entry(purchase, intent, upcoming)

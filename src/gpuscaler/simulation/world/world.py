@@ -44,6 +44,8 @@ class World(Seating):
         self.refusals: tuple[Unplaced, ...] = ()
         self.ignored: tuple[Ignored, ...] = ()
         self._orders: dict[str, deque[Entry]] = {}
+        #: Intents of machines that were bought for pods before these had to leave their own, by pod.
+        self._awaited_by: dict[str, str] = {}
         self._withdrawn: set[str] = set()
         #: Pods whose machine has just opened to everybody, and that machine.
         self._expected: list[tuple[Task, str]] = []
@@ -57,7 +59,9 @@ class World(Seating):
             self.bought.append(now)
             for key in entry.intent.pods:
                 task = self.tasks.get(key)
-                if task is not None and task.seat is None and (task.gang or not task.promised):
+                if task is not None and task.seat is not None:
+                    self._awaited_by[key] = entry.id
+                elif task is not None and (task.gang or not task.promised):
                     self.promise(task, entry.id)
                     self.meter.failovers += task.failed_over(purchase.offerings, now)
         self.meter.asked(purchase, now)
@@ -207,6 +211,8 @@ class World(Seating):
             for task in list(self.on_node[name].values()):
                 if task.seat is not None:
                     self.evict(task, now)
+                if (intent := self._awaited_by.pop(task.key, "")) in self.ledger and task.seat is None and not task.promised:
+                    self.promise(task, intent)
             self.drains.pop(name, None)
             self.scheduler.remove(name)
             del self.on_node[name], self.idle_since[name]

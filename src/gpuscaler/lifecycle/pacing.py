@@ -1,0 +1,118 @@
+"""When a plan is made: soon after pods have come, when time changes what may be bought, and now and then in any case.
+
+Moments and spans are seconds, on whatever clock the caller has: the controller's runs, a replay's is virtual.
+"""
+
+import math
+from collections.abc import Set
+
+from msgspec import Struct
+
+from gpuscaler.lifecycle.memory import Memory, vanishing
+from gpuscaler.lifecycle.reconcile import Look
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.planning.scale_up import markets
+from gpuscaler.planning.state import offering_events, openness
+from gpuscaler.planning.state.breakers import Breakers
+
+
+class Pace(Struct, frozen=True, gc=False):
+    """How the loop waits, in seconds.
+
+    A plan is made when no pod became unschedulable for ``debounce``, after ``patience`` at most, and every ``resync`` in any case. Plans
+    for clusters of more than ``inline`` nodes and pods together, or more than ``inline_pods`` pods that wait, are made in a thread; a pod
+    with rules counts as several. Whether pods that run would fit better elsewhere, the dearest part of a plan, is looked at every
+    ``consolidate`` at most, and every ``unchanged`` where nothing has changed since: what moving them loses changes with time.
+    A machine that has not registered ``register`` after it was asked for, or is not ready ``ready`` after that, is given back.
+    """
+
+    debounce: float = 0.2
+    patience: float = 0.6
+    resync: float = 10.0
+    register: float = 900.0
+    ready: float = 900.0
+    inline: int = 2_000
+    inline_pods: int = 100
+    consolidate: float = 60.0
+    unchanged: float = 600.0
+
+
+NORMAL = Pace()
+
+
+class Timetable:
+    """When the next plan is due."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+        self.due = 0.0
+        self._planned = 0.0
+        self._first_unschedulable: float | None = None
+
+    def plan_by(self, at: float) -> None:
+        """A plan is due at this moment, or sooner."""
+        self.due = min(self.due, at)
+
+    def pods_came(self, now: float) -> None:
+        """Pods have become unschedulable: a plan is due once no more of them do, and soon in any case."""
+        if self._first_unschedulable is None:
+            self._first_unschedulable = now
+        self.due = min(now + self.pace.debounce, self._first_unschedulable + self.pace.patience)
+
+    def plan_now(self, now: float) -> None:
+        """Something has happened that a plan is to answer at once.
+
+        While pods come it waits with them: a plan for the first of them would buy too small a machine, and the plan for all of them is
+        due in a moment.
+        """
+        if self._first_unschedulable is None:
+            self.plan_by(now)
+
+    def plan_at_resync(self, now: float) -> None:
+        """Something has happened that the next resync will find."""
+        passed = max(0, math.ceil((now - self._planned) / self.pace.resync))
+        self.plan_by(self._planned + passed * self.pace.resync)
+
+    def planned(self, now: float, *, resync: bool = True) -> None:
+        """A plan is made now; the next one is due after the resync, or when something happens."""
+        self.due, self._planned = now + self.pace.resync if resync else math.inf, now
+        self._first_unschedulable = None
+
+
+class Consolidation(Struct, frozen=True, gc=False):
+    """When it was last looked ``at`` whether pods that run would fit better elsewhere, and what nothing was moved to then."""
+
+    at: float = -math.inf
+    unsettled: frozenset[OfferingKey] = frozenset()
+
+    def is_due(self, unsettled: Set[OfferingKey], now: float, pace: Pace, *, changed: bool) -> bool:
+        """Whether to look again: not at every change, and rarely where there is none."""
+        news = changed or bool(self.unsettled - unsettled)
+        return now >= self.at + (pace.consolidate if news else pace.unchanged)
+
+
+def is_urgent(seen: Look, before: Memory, crowded: Set[str]) -> bool:
+    """Whether a look found something that a plan is to answer at once.
+
+    ``before`` is what was remembered, ``crowded`` were the machines that the last look found crowded.
+    """
+    failed = offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed
+    return (
+        any(isinstance(fate, failed) for fate in seen.arrivals.fates)
+        or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
+        # Whose machine others came to first is planned for anew, before it opens.
+        or bool(seen.crowded - crowded)
+        # What a removal that has ended makes room for need not wait for the next resync.
+        or len(seen.memory.ledger.leaving) < len(before.ledger.leaving)
+        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
+        or bool(vanishing(seen.memory) - vanishing(before))
+    )
+
+
+def next_change(cluster: Cluster, breakers: Breakers, now: float) -> float | None:
+    """The next moment at which time alone changes what may be bought: for waiting pods, or at all; None when it does not."""
+    timed = any(key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
+    waiting = (pod for bucket in cluster.unbound.values() for pod in bucket.pods.values()) if timed else ()
+    changes = (openness.next_change(breakers, now), markets.next_change(waiting, now))
+    return min((at for at in changes if at is not None), default=None)
