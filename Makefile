@@ -96,8 +96,9 @@ oracle: $(READY) ## the tests that ask programs of others: kube-scheduler's filt
 charts: $(READY) ## the tests that ask the real helm: what the chart makes of values, and the image's steps
 	@$(BIN)/python -m pytest -q -m charts tests/charts
 
-manifest: $(READY) ## generate deploy/gpuscaler.yaml and the schema of the chart's values
+manifest: $(READY) ## generate deploy/gpuscaler.yaml, the schema of the chart's values and the tables of the run file's reference
 	@$(BIN)/python tools/chart_schema.py
+	@$(BIN)/python tools/reference_tables.py
 	@$(BIN)/python -m tests.charts.manifest
 
 e2e: $(READY) ## the tests on a real control plane of KUBERNETES=1.35.4, which is compiled the first time: four minutes

@@ -1163,9 +1163,9 @@ MUTANTS = (
     ),
     Mutant(
         case=98,
-        path="settings/run_file.py",
-        old="    if not is_loopback(host):\n",
-        new="    if False:\n",
+        path="settings/run_settings.py",
+        old="        if not is_loopback(self.host):\n",
+        new="        if False:\n",
         removes="pages may be served to everybody",
     ),
     Mutant(

@@ -11,7 +11,8 @@ from gpuscaler.clouds.aws.api.calls import MissingError
 from gpuscaler.control.process import aws
 from gpuscaler.control.process.running import Place, UnusableError
 from gpuscaler.kube.services import by_address
-from gpuscaler.settings.run_settings import AwsSettings, RunSettings
+from gpuscaler.settings.aws_file import AwsSettings
+from gpuscaler.settings.run_settings import RunSettings
 
 
 @pytest.mark.parametrize(

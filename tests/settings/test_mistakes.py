@@ -60,6 +60,15 @@ limits: {gpus: many}
     ]
 
 
+def test_a_key_that_is_missing_hides_no_mistake_beside_it() -> None:
+    text = "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]\npages: {authenticated: {address: nowhere, key: a.pem}}"
+
+    assert [(problem.path, problem.message.partition(",")[0]) for problem in problems(text)] == [
+        ("pages.authenticated", "saw no certificate"),
+        ("pages.authenticated.address", 'saw "nowhere"'),
+    ]
+
+
 def test_a_mistake_that_shows_in_every_zone_is_reported_once() -> None:
     text = "pools: [{name: a, zones: [westus3-1, westus3-2, westus3-3], markets: [spot], types: [Standard_NC4as_T4_v3, nope]}]"
 

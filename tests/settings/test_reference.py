@@ -2,8 +2,9 @@ import re
 from pathlib import Path
 
 import pytest
+from tools.reference_tables import PAGES, filled, groups, tables
 
-from gpuscaler.settings import parse_policy, parse_settings, run_file
+from gpuscaler.settings import parse_policy, parse_settings
 from gpuscaler.settings.offerings import OFFERING_KEYS
 from gpuscaler.settings.pieces import BUDGET_KEYS
 from gpuscaler.settings.pools_file import LIMIT_KEYS, POOL_KEYS, TOP_KEYS
@@ -29,11 +30,13 @@ def test_every_key_is_in_a_table_of_the_reference() -> None:
     assert {*TOP_KEYS, *LIMIT_KEYS, *POOL_KEYS, *OFFERING_KEYS, *BUDGET_KEYS} == listed
 
 
-def test_every_key_of_a_run_file_is_in_a_table_of_its_reference() -> None:
-    groups = [keys for name, keys in vars(run_file).items() if name.endswith("_KEYS")]
-    listed = set(re.findall(r"^\| `(\w+)` \|", RUN_PAGE, re.MULTILINE))
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.name)
+def test_the_tables_of_the_run_file_are_those_of_its_classes(path: Path) -> None:
+    assert filled(path.read_text()) == path.read_text(), "run `make manifest`"
 
-    assert {key for keys in groups for key in keys} == listed
+
+def test_every_class_of_the_run_file_has_a_table() -> None:
+    assert sorted(name for path in PAGES for name in tables(path.read_text())) == sorted(groups())
 
 
 def test_the_defaults_of_the_reference_are_those_of_the_program() -> None:

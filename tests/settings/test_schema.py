@@ -40,3 +40,11 @@ def test_the_schema_refuses_what_is_wrong_in_form(bad: Bad) -> None:
 @pytest.mark.parametrize("bad", BAD_MEANING, ids=lambda bad: f"{bad.place}: {bad.says}")
 def test_the_schema_leaves_meaning_to_the_parser(bad: Bad) -> None:
     assert accepts(bad.text)
+
+
+def test_the_schema_tells_editors_what_a_key_of_the_run_file_means_in_plain_text() -> None:
+    top = pools_file_schema()["properties"]
+    kept = top["history"]["anyOf"][0]["properties"]["bytes"]
+
+    assert top["cloud"]["description"].endswith("Of AWS it takes the Auto Scaling groups of a cluster")
+    assert (kept["description"], kept["anyOf"][0]["default"]) == ("how much they take at most", "64Mi")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
     from gpuscaler.model.nodes import Node
     from gpuscaler.settings import RunSettings
-    from gpuscaler.settings.run_settings import AwsSettings
+    from gpuscaler.settings.aws_file import AwsSettings
 
 #: Rows of the table of what was set aside before the rest is only counted; ``--json`` has everything.
 ROWS = 20

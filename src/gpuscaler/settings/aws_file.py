@@ -1,15 +1,19 @@
 """The keys of a run file that only AWS has, and pools of a file that only change what an account brings."""
 
 import re
+from collections.abc import Mapping
+from typing import Annotated
 
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
 from gpuscaler.model.pools import STEERINGS
 from gpuscaler.settings.cursor import Cursor
+from gpuscaler.settings.fields.kinds import choice, each, text
+from gpuscaler.settings.fields.table import Field, Given, Group, Kind
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
-from gpuscaler.settings.run_settings import LAUNCHES, AwsSettings
 
-AWS_KEYS = ("cluster", "regions", "groups", "tags", "exclude", "queue_url", "endpoint_url", "launch", "prices")
+#: How machines are bought in an Auto Scaling group; ``auto`` takes the best way that the group allows.
+LAUNCHES = ("auto", "launch-instances", "desired-capacity", "fleet")
 #: What an entry of ``pools`` may say about a pool that was found.
 OVERRIDE_KEYS = (
     "name",
@@ -29,48 +33,27 @@ OVERRIDE_KEYS = (
 )
 PRICE_KEYS = ("type", "market", "zone", "price")
 
-_REGION = re.compile(r"[a-z]{2,4}(-[a-z]+)+-[0-9]")
-_URL = re.compile(r"https?://[^\s@/]+(/\S*)?")
+_REGION = "[a-z]{2,4}(-[a-z]+)+-[0-9]"
+_URL = r"https?://[^\s@/]+(/\S*)?"
 _WHOLE = "a number of GPUs, 0 or more"
 
-Fields = dict[str, Cursor]
+
+def _regions(at: Cursor, _: Given) -> tuple[str, ...]:
+    names = at.names("region")
+    for one in names:
+        if not re.fullmatch(_REGION, one.entry.raw):
+            one.wrong("a region such as us-east-1")
+    return tuple(one.entry.raw for one in names)
 
 
-def read_aws(at: Cursor | None, region: str) -> AwsSettings:
-    """The mapping ``aws``; without regions of its own, ``region`` of the file counts."""
-    fields = at.mapping(AWS_KEYS) if at is not None else {}
-    regions = tuple(_region(item) for item in fields["regions"].names("region")) if "regions" in fields else ()
-    return AwsSettings(
-        cluster=(fields["cluster"].text("the cluster's name") or "") if "cluster" in fields else "",
-        regions=regions or ((region,) if region else ()),
-        groups=tuple(dict.fromkeys(item.text("the name of an Auto Scaling group") or "" for item in fields["groups"].items()))
-        if "groups" in fields
-        else (),
-        tags=_tags(fields["tags"]) if "tags" in fields else {},
-        exclude=tuple(dict.fromkeys(map(_excluded, fields["exclude"].items()))) if "exclude" in fields else (),
-        queue_url=_url(fields["queue_url"], "the URL of an SQS queue") if "queue_url" in fields else "",
-        endpoint_url=_url(fields["endpoint_url"], "the URL of an endpoint such as http://127.0.0.1:4566")
-        if "endpoint_url" in fields
-        else "",
-        launch=(fields["launch"].choice(LAUNCHES) or "auto") if "launch" in fields else "auto",
-        prices=_prices(fields["prices"]) if "prices" in fields else (),
-    )
-
-
-def _region(at: Cursor) -> str:
-    if not _REGION.fullmatch(at.entry.raw):
-        at.wrong("a region such as us-east-1")
-    return at.entry.raw
-
-
-def _excluded(at: Cursor) -> str:
-    text = at.text("a group's name, a pattern such as system-*, or tag:KEY=VALUE") or ""
-    if text.startswith("tag:") and not text.removeprefix("tag:").partition("=")[0]:
+def _excluded(at: Cursor, _: Given) -> str | None:
+    text = at.text("a group's name, a pattern such as system-*, or tag:KEY=VALUE")
+    if text is not None and text.startswith("tag:") and not text.removeprefix("tag:").partition("=")[0]:
         at.wrong("a tag's key behind tag:, such as tag:team=web")
     return text
 
 
-def _tags(at: Cursor) -> dict[str, str]:
+def _tags(at: Cursor, _: Given) -> dict[str, str]:
     found = {}
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a tag's value")
@@ -80,18 +63,11 @@ def _tags(at: Cursor) -> dict[str, str]:
     return found
 
 
-def _url(at: Cursor, expected: str) -> str:
-    text = at.text(expected)
-    if text is not None and not _URL.fullmatch(text):
-        at.wrong(f"{expected}, without user and password")
-    return text or ""
-
-
-def _prices(at: Cursor) -> tuple[OfferingPrice, ...]:
+def _prices(at: Cursor, _: Given) -> tuple[OfferingPrice, ...]:
     """``{g5.xlarge: 0.9, g5.xlarge/spot: 0.3}``, the narrower entries last."""
     found = []
     for key, value in (at.members() or {}).items():
-        instance_type, _, market = key.partition("/")
+        instance_type, market = key.partition("/")[::2]
         if not instance_type or market not in ("", *MARKETS):
             value.say(f'saw "{key}", expected TYPE or TYPE/MARKET, with one of {", ".join(MARKETS)}')
             continue
@@ -99,6 +75,87 @@ def _prices(at: Cursor) -> tuple[OfferingPrice, ...]:
         if price is not None:
             found.append(OfferingPrice(instance_type, price, market))
     return tuple(sorted(found, key=lambda one: one.market != ""))
+
+
+def _url(expected: str) -> Kind:
+    return text(expected, words="URL", pattern=_URL, otherwise=", without user and password")
+
+
+class AwsSettings(Group, frozen=True, gc=False):
+    """Where the groups of a cluster are looked for in AWS: the mapping ``aws``. ``overrides`` are the entries of ``pools``."""
+
+    cluster: Annotated[
+        str,
+        text("the cluster's name"),
+        Field("the cluster's name, as it stands in the tags of its groups", default="nothing is adopted"),
+    ] = ""
+    regions: Annotated[
+        tuple[str, ...],
+        Kind(
+            "list of regions",
+            {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string", "pattern": f"^{_REGION}$"}},
+            _regions,
+        ),
+        Field("where groups are looked for", default="`region` of the file"),
+    ] = ()
+    groups: Annotated[
+        tuple[str, ...],
+        each(text("the name of an Auto Scaling group"), "list of names", distinct=True),
+        Field("groups that are taken although no tag marks them for discovery. Another cluster's are not", default="none"),
+    ] = ()
+    tags: Annotated[
+        Mapping[str, str],
+        Kind(
+            "mapping of text",
+            {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 128}, "additionalProperties": {"type": "string"}},
+            _tags,
+        ),
+        Field("a group with all of these tags is taken as well. Another cluster's is not", default="none"),
+    ] = {}
+    exclude: Annotated[
+        tuple[str, ...],
+        each(
+            Kind("text", {"type": "string", "pattern": "^([^t]|t$|t[^a]|ta$|ta[^g]|tag$|tag[^:]|tag:[^=])"}, _excluded),
+            "list of text",
+            distinct=True,
+        ),
+        Field(
+            "groups that are left alone, whatever else is said of them: a name, a pattern such as `system-*`, `tag:KEY` or `tag:KEY=VALUE`",
+            default="none",
+        ),
+    ] = ()
+    queue_url: Annotated[str, _url("the URL of an SQS queue"), Field("the SQS queue of interruption notices", default="no queue")] = ""
+    endpoint_url: Annotated[
+        str,
+        _url("the URL of an endpoint such as http://127.0.0.1:4566"),
+        Field(
+            "another endpoint for all services, to try things out. A Service over http (`http://NAME.NAMESPACE.svc:4566`) is found through "
+            "the API server, not by DNS",
+            default="that of AWS",
+        ),
+    ] = ""
+    launch: Annotated[
+        str,
+        choice(LAUNCHES),
+        Field(
+            "[how machines are bought](#while-the-controller-runs). Fleets are not made: `fleet` is understood, and taken for "
+            "`desired-capacity`, which is told"
+        ),
+    ] = "auto"
+    prices: Annotated[
+        tuple[OfferingPrice, ...],
+        Kind(
+            "mapping",
+            {
+                "type": "object",
+                "propertyNames": {"pattern": f"^[^/]+(/({'|'.join(MARKETS)}))?$"},
+                "additionalProperties": {"type": "number", "minimum": 0},
+            },
+            _prices,
+        ),
+        Field("US dollars per hour, by `TYPE` or `TYPE/MARKET`", default="those of AWS"),
+    ] = ()
+    overrides: tuple[PoolOverride, ...] = ()
 
 
 def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:

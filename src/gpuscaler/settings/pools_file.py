@@ -15,10 +15,10 @@ from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Limits, Offering, Po
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError
+from gpuscaler.settings.fields.table import keys_of
 from gpuscaler.settings.offerings import PoolFacts, read_offerings
 from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
-from gpuscaler.settings.run_file import RUN_KEYS, from_account, read_run
-from gpuscaler.settings.run_settings import RunSettings
+from gpuscaler.settings.run_settings import RunSettings, from_account, read_run
 
 TOP_KEYS = (
     "pools",
@@ -130,13 +130,13 @@ def _kubernetes_kind(root: Entry) -> str:
 def _run_file(top: Cursor) -> Cursor:
     """The run file in ``top``: of a Helm chart's values, which have none of its keys, what is below ``config``."""
     members = top.entry.value
-    if isinstance(members, dict) and "config" in members and members.keys().isdisjoint((*TOP_KEYS, *RUN_KEYS)):
+    if isinstance(members, dict) and "config" in members and members.keys().isdisjoint((*TOP_KEYS, *keys_of(RunSettings))):
         return Cursor("config", members["config"], top.report)
     return top
 
 
 def _settings(top: Cursor, folder: Path) -> RunSettings:
-    fields = top.mapping((*TOP_KEYS, *RUN_KEYS))
+    fields = top.mapping((*TOP_KEYS, *keys_of(RunSettings)))
     if isinstance(top.entry.value, dict) and "pools" not in fields and not from_account(fields):
         top.say("saw no pools, expected one; add pools: …")
     return read_run(fields, _policy(fields), folder)

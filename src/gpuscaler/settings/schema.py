@@ -4,19 +4,15 @@ It says what a schema can say: keys, types, forms and ranges. What needs knowled
 used twice, min against max) only the parser says.
 """
 
-from typing import Any
-
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.pools import STEERINGS
 from gpuscaler.settings.aws_file import OVERRIDE_KEYS, PRICE_KEYS
+from gpuscaler.settings.fields.kinds import GO_DURATION, LABEL_VALUE
+from gpuscaler.settings.fields.table import Schema, mapping, optional, schema
 from gpuscaler.settings.pieces import EFFECTS, REASONS
 from gpuscaler.settings.pools_file import ARCHITECTURES, CHOOSERS, PREFERENCES
-from gpuscaler.settings.run_file import DRY_KEYS, PACE_KEYS, SHARES, SPANS, TIMES
-from gpuscaler.settings.run_settings import CLOUDS, LAUNCHES, LEVELS
+from gpuscaler.settings.run_settings import RunSettings
 
-Schema = dict[str, Any]
-
-_LABEL_VALUE = "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _QUALIFIED = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _REGION = "^[a-z]{2,4}(-[a-z]+)+-[0-9]$"
 _DURATION = "^\\+?(0|(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
@@ -28,140 +24,34 @@ def pools_file_schema() -> Schema:
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "gpuscaler pools file or run file",
-        **_object(
+        **mapping(
             {
-                "pools": _optional({"type": "array"}),
-                "limits": _optional(_limits()),
-                "region": _optional({"type": "string", "pattern": _LABEL_VALUE, "description": "Region of prices and labels."}),
-                "preferences": _optional({"enum": list(PREFERENCES), "default": "ignore"}),
-                "schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
-                "steering": _optional({**_steering(), "default": STEERINGS[0]}),
-                "bind_schedulers": _optional({**_names("scheduler"), "default": ["default-scheduler"]}),
-                "priority_cutoff": _optional({"type": "integer", **_INT32, "default": -10}),
-                "min_saving": _optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
-                "max_grace": _optional({**_duration(), "default": "1h", "description": "Longest time for a pod to save its work."}),
-                **_run(),
+                "pools": optional({"type": "array"}),
+                "limits": optional(_limits()),
+                "region": optional({**LABEL_VALUE, "description": "Region of prices and labels."}),
+                "preferences": optional({"enum": list(PREFERENCES), "default": "ignore"}),
+                "schedulers": optional({**_names("scheduler"), "default": ["default-scheduler"]}),
+                "steering": optional({**_steering(), "default": STEERINGS[0]}),
+                "bind_schedulers": optional({**_names("scheduler"), "default": ["default-scheduler"]}),
+                "priority_cutoff": optional({"type": "integer", **_INT32, "default": -10}),
+                "min_saving": optional({"type": "number", "minimum": 0, "default": 0, "description": "US dollars per hour."}),
+                "max_grace": optional({**GO_DURATION, "default": "1h", "description": "Longest time for a pod to save its work."}),
+                **schema(RunSettings)["properties"],
             },
         ),
         "if": {"properties": {"cloud": {"const": "aws"}}, "required": ["cloud"]},
-        "then": {"properties": {"pools": _optional({"type": "array", "items": _override()})}},
+        "then": {"properties": {"pools": optional({"type": "array", "items": _override()})}},
         "else": {"properties": {"pools": {"type": "array", "minItems": 1, "items": _pool()}}, "required": ["pools"]},
-    }
-
-
-def _run() -> Schema:
-    """The keys that only `gpuscaler run` uses."""
-    path = {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}
-    wait, flag, share = _duration(), {"type": "boolean"}, {"type": "number", "minimum": 0, "maximum": 1}
-    dns = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$"}
-    number = {"type": "number", "exclusiveMinimum": 0}
-    address = {"type": "string", "pattern": "^(\\[[0-9A-Fa-f:.]+\\]|[A-Za-z0-9.-]*):[0-9]{1,5}$"}
-    groups: dict[str, Schema] = {
-        "simulated": {
-            **{key: _span() for key in SPANS},
-            "dry": {"anyOf": [path, {"type": "array", "items": _object({key: _optional(_name()) for key in DRY_KEYS})}]},
-            "quotas": {
-                "type": "array",
-                "items": _object(
-                    {
-                        "machines": _count("How many there may be."),
-                        "types": _optional(_names("type")),
-                        "market": _optional({"enum": list(MARKETS)}),
-                    },
-                    required=["machines"],
-                ),
-            },
-            "reclaim": _object(
-                {
-                    "after": _optional(_span()),
-                    "notice": _optional(wait),
-                    "without_notice": _optional(share),
-                }
-            ),
-            "faults": _object(
-                {
-                    **dict.fromkeys(SHARES, _optional(share)),
-                    **dict.fromkeys(TIMES, _optional(wait)),
-                    "tokens": _optional(flag),
-                    "absent": _optional({"type": "array", "items": _absent(share)}),
-                }
-            ),
-            "seed": _count("Seed of everything that is drawn."),
-            "kubelet": {**flag, "default": True},
-        },
-        "aws": _aws(),
-        "pace": dict.fromkeys(PACE_KEYS, wait),
-        "leader_election": {"enabled": {**flag, "default": True}, "name": dns, "lease": wait, "renew": wait, "retry": wait},
-        "rate_limit": {"qps": {**number, "default": 200}, "burst": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 300}},
-        "http": {
-            "enabled": {**flag, "default": True},
-            "address": {**address, "default": ":8080"},
-            "certificate": path,
-            "key": path,
-            "alive_within": wait,
-        },
-        "pages": {
-            "enabled": flag,
-            "address": {**address, "default": "127.0.0.1:8081"},
-            "authenticated": _object({"address": address, "certificate": path, "key": path}, required=["address", "certificate", "key"]),
-        },
-        "history": {
-            "folder": path,
-            "decisions": {"type": "integer", "minimum": 1, "maximum": 2**31 - 1, "default": 1000},
-            "bytes": {"type": ["string", "integer"]},
-        },
-        "log": {"level": {"enum": list(LEVELS), "default": "info"}},
-    }
-    return {
-        "cloud": _optional({"enum": list(CLOUDS)}),
-        "namespace": _optional(dns),
-        **{group: _optional(_object({key: _optional(value) for key, value in keys.items()})) for group, keys in groups.items()},
-    }
-
-
-def _absent(share: Schema) -> Schema:
-    """A resource that machines are sold with and never show."""
-    resource = {"type": "string", "pattern": "/"}
-    return _object({"resource": resource, "type": _optional(_name()), "share": _optional(share)}, required=["resource"])
-
-
-def _aws() -> dict[str, Schema]:
-    """Where the groups are that pools come from."""
-    url = {"type": "string", "pattern": "^https?://[^\\s@/]+(/\\S*)?$"}
-    text = {"type": "string", "minLength": 1}
-    dollars = {"type": "number", "minimum": 0, "description": "US dollars per hour."}
-    return {
-        "cluster": {**text, "description": "Nothing is adopted without it."},
-        "regions": {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string", "pattern": _REGION}},
-        "groups": {"type": "array", "items": text, "description": "Names of Auto Scaling groups."},
-        "tags": {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 128}, "additionalProperties": {"type": "string"}},
-        "exclude": {
-            "type": "array",
-            "items": {"type": "string", "pattern": "^([^t]|t$|t[^a]|ta$|ta[^g]|tag$|tag[^:]|tag:[^=])"},
-            "description": "Groups that are left alone: names, patterns such as system-*, or tag:KEY=VALUE.",
-        },
-        "queue_url": url,
-        "endpoint_url": url,
-        "launch": {"enum": list(LAUNCHES), "default": "auto"},
-        "prices": {
-            "type": "object",
-            "propertyNames": {"pattern": f"^[^/]+(/({'|'.join(MARKETS)}))?$"},
-            "additionalProperties": dollars,
-        },
     }
 
 
 def _override() -> Schema:
     """An entry of `pools` that changes what was found."""
     offered = _offering()["properties"]
-    price = _object({**{key: offered[key] for key in PRICE_KEYS}, "price": {"type": "number", "minimum": 0}}, required=["type", "price"])
+    price = mapping({**{key: offered[key] for key in PRICE_KEYS}, "price": {"type": "number", "minimum": 0}}, required=["type", "price"])
     known = _pool()["properties"]
     fields = {key: known[key] for key in OVERRIDE_KEYS}
-    return _object({**fields, "offerings": _optional({"type": "array", "items": price})}, required=["name"])
-
-
-def _span() -> Schema:
-    return {"anyOf": [_duration(), {"type": "array", "minItems": 3, "maxItems": 3, "items": _duration()}]}
+    return mapping({**fields, "offerings": optional({"type": "array", "items": price})}, required=["name"])
 
 
 def _steering() -> Schema:
@@ -170,32 +60,32 @@ def _steering() -> Schema:
 
 
 def _name() -> Schema:
-    return {"type": "string", "pattern": _LABEL_VALUE}
+    return LABEL_VALUE
 
 
 def _pool() -> Schema:
     return {
-        **_object(
+        **mapping(
             {
-                "name": {"type": "string", "pattern": _LABEL_VALUE},
-                "chooser": _optional({"enum": list(CHOOSERS), "default": "buyer"}),
-                "min": _optional({**_count("Machines."), "default": 0}),
-                "max": _optional(_count("Machines; left out: no limit.")),
-                "spare": _optional({"anyOf": [_count("Machines."), _object({"gpus": _count("GPUs.")}, required=["gpus"])]}),
-                "idle_after": _optional({**_duration(), "default": "10m"}),
-                "unready_after": _optional({**_duration(), "default": "45m"}),
-                "steering": _optional(_steering()),
-                "min_gpus_per_pod": _optional({**_count("GPUs; smaller pods are kept off."), "default": 0}),
-                "labels": _optional(_labels()),
-                "taints": _optional({"type": "array", "items": _taint()}),
-                "startup_taints": _optional({"type": "array", "items": _taint()}),
-                "priority": _optional({"type": "integer", **_INT32, "default": 0, "description": "Higher is first."}),
-                "arch": _optional({"enum": list(ARCHITECTURES)}),
-                "zones": _optional(_names("zone")),
-                "markets": _optional({"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(MARKETS)}}),
-                "types": _optional(_names("instance type")),
-                "offerings": _optional({"type": "array", "minItems": 1, "items": _offering()}),
-                "budgets": _optional({"type": "array", "items": _budget()}),
+                "name": LABEL_VALUE,
+                "chooser": optional({"enum": list(CHOOSERS), "default": "buyer"}),
+                "min": optional({**_count("Machines."), "default": 0}),
+                "max": optional(_count("Machines; left out: no limit.")),
+                "spare": optional({"anyOf": [_count("Machines."), mapping({"gpus": _count("GPUs.")}, required=["gpus"])]}),
+                "idle_after": optional({**GO_DURATION, "default": "10m"}),
+                "unready_after": optional({**GO_DURATION, "default": "45m"}),
+                "steering": optional(_steering()),
+                "min_gpus_per_pod": optional({**_count("GPUs; smaller pods are kept off."), "default": 0}),
+                "labels": optional(_labels()),
+                "taints": optional({"type": "array", "items": _taint()}),
+                "startup_taints": optional({"type": "array", "items": _taint()}),
+                "priority": optional({"type": "integer", **_INT32, "default": 0, "description": "Higher is first."}),
+                "arch": optional({"enum": list(ARCHITECTURES)}),
+                "zones": optional(_names("zone")),
+                "markets": optional({"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(MARKETS)}}),
+                "types": optional(_names("instance type")),
+                "offerings": optional({"type": "array", "minItems": 1, "items": _offering()}),
+                "budgets": optional({"type": "array", "items": _budget()}),
             },
             required=["name"],
         ),
@@ -204,13 +94,13 @@ def _pool() -> Schema:
 
 
 def _offering() -> Schema:
-    return _object(
+    return mapping(
         {
-            "type": {"type": "string", "pattern": _LABEL_VALUE},
-            "market": _optional({"enum": list(MARKETS)}),
-            "zone": _optional({"type": "string", "pattern": _LABEL_VALUE}),
-            "price": _optional({"type": "number", "minimum": 0, "description": "US dollars per hour; 0 only where market is reserved."}),
-            "resources": _optional(
+            "type": LABEL_VALUE,
+            "market": optional({"enum": list(MARKETS)}),
+            "zone": optional(LABEL_VALUE),
+            "price": optional({"type": "number", "minimum": 0, "description": "US dollars per hour; 0 only where market is reserved."}),
+            "resources": optional(
                 {
                     "type": "object",
                     "propertyNames": {"pattern": "^(cpu|memory|ephemeral-storage|pods|hugepages-.+|[^/]+/[^/]+)$"},
@@ -225,20 +115,20 @@ def _offering() -> Schema:
 
 def _limits() -> Schema:
     keys: dict[str, Schema] = {
-        "gpus": _optional(_count("GPUs of all pools.")),
-        "machines": _optional(_count("Machines of all pools.")),
-        "dollars_per_hour": _optional({"type": "number", "minimum": 0}),
-        "machines_per_minute": _optional(_count("Machines bought in any minute.")),
-        "fruitless_per_hour": _optional(
+        "gpus": optional(_count("GPUs of all pools.")),
+        "machines": optional(_count("Machines of all pools.")),
+        "dollars_per_hour": optional({"type": "number", "minimum": 0}),
+        "machines_per_minute": optional(_count("Machines bought in any minute.")),
+        "fruitless_per_hour": optional(
             {**_count("Machines of a pool that may come to nothing within an hour before no more are bought there."), "minimum": 1}
         ),
     }
-    return {"anyOf": [_object(keys), {"const": "none"}]}
+    return {"anyOf": [mapping(keys), {"const": "none"}]}
 
 
 def _budget() -> Schema:
     return {
-        **_object(
+        **mapping(
             {
                 "nodes": {
                     "anyOf": [
@@ -246,9 +136,9 @@ def _budget() -> Schema:
                         {"type": "string", "pattern": "^((100|[0-9]{1,2})%|[0-9]{1,9})$"},
                     ]
                 },
-                "reasons": _optional({"type": "array", "items": {"enum": list(REASONS)}}),
-                "schedule": _optional({"type": "string", "minLength": 1, "description": "Cron, UTC."}),
-                "duration": _optional(_duration()),
+                "reasons": optional({"type": "array", "items": {"enum": list(REASONS)}}),
+                "schedule": optional({"type": "string", "minLength": 1, "description": "Cron, UTC."}),
+                "duration": optional(GO_DURATION),
             },
             required=["nodes"],
         ),
@@ -260,27 +150,18 @@ def _taint() -> Schema:
     text = {"type": "string", "pattern": f"^[^=:]+(=[^=:]*)?:({'|'.join(EFFECTS)})$"}
     fields = {
         "key": {"type": "string", "pattern": _QUALIFIED},
-        "value": _optional({"type": "string", "pattern": f"^$|{_LABEL_VALUE}"}),
+        "value": optional({"type": "string", "pattern": f"^$|{LABEL_VALUE['pattern']}"}),
         "effect": {"enum": list(EFFECTS)},
     }
-    return {"anyOf": [text, _object(fields, required=["key", "effect"])]}
+    return {"anyOf": [text, mapping(fields, required=["key", "effect"])]}
 
 
 def _labels() -> Schema:
     return {
         "type": "object",
         "propertyNames": {"pattern": _QUALIFIED, "not": {"const": "kubernetes.io/hostname"}},
-        "additionalProperties": {"type": "string", "pattern": f"^$|{_LABEL_VALUE}"},
+        "additionalProperties": {"type": "string", "pattern": f"^$|{LABEL_VALUE['pattern']}"},
     }
-
-
-def _object(properties: Schema, *, required: list[str] | None = None) -> Schema:
-    return {"type": "object", "additionalProperties": False, "properties": properties, "required": required or []}
-
-
-def _optional(schema: Schema) -> Schema:
-    """A key without a value counts as left out."""
-    return {"anyOf": [schema, {"type": "null"}]}
 
 
 def _given(*keys: str) -> Schema:
@@ -289,13 +170,9 @@ def _given(*keys: str) -> Schema:
 
 
 def _names(what: str) -> Schema:
-    item = {"type": "string", "pattern": _LABEL_VALUE}
+    item = LABEL_VALUE
     return {"type": "array", "minItems": 1, "uniqueItems": True, "items": item, "description": f"Each {what} once."}
 
 
 def _count(description: str) -> Schema:
     return {"type": "integer", "minimum": 0, "maximum": 2**31 - 1, "description": description}
-
-
-def _duration() -> Schema:
-    return {"anyOf": [{"type": "string", "pattern": _DURATION}, {"const": 0}], "description": "A Go duration: 90s, 10m, 1h30m."}

@@ -18,7 +18,8 @@ from gpuscaler.control.process.running import Made, Place, UnusableError
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import NotFound
 from gpuscaler.kube.services import by_address
-from gpuscaler.settings.run_settings import AwsSettings, RunSettings
+from gpuscaler.settings.aws_file import AwsSettings
+from gpuscaler.settings.run_settings import RunSettings
 
 
 def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:

@@ -1,0 +1,150 @@
+"""Kinds of values that several settings have: how each is read, its JSON Schema, and its name in the reference."""
+
+import re
+from collections.abc import Collection
+from typing import Annotated, Any
+
+from gpuscaler.model.quantities import QuantityError, format_quantity, parse
+from gpuscaler.settings.cursor import Cursor
+from gpuscaler.settings.fields.table import Given, Kind, Schema
+
+LABEL_VALUE = {"type": "string", "pattern": "^[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"}
+GO_DURATION = {
+    "anyOf": [{"type": "string", "pattern": "^\\+?(0|(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"}, {"const": 0}],
+    "description": "A Go duration: 90s, 10m, 1h30m.",
+}
+#: DNS-1123: what namespaces are called, and what objects are.
+_DNS_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
+_ADDRESS = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}"
+#: Shorter waits than this, in seconds, would only burn time.
+_SHORTEST = 0.01
+
+
+def duration_text(seconds: float) -> str:
+    """As a file has it: ``200ms``, ``2m30s``."""
+    if 0 < seconds < 1:
+        return f"{seconds * 1000:g}ms"
+    minutes, seconds = divmod(seconds, 60)
+    hours, minutes = divmod(minutes, 60)
+    return "".join(f"{number:g}{unit}" for number, unit in ((hours, "h"), (minutes, "m"), (seconds, "s")) if number) or "0s"
+
+
+def same(value: Any) -> Any:
+    """For kinds whose values are what the file has."""
+    return value
+
+
+def _wait(at: Cursor, _: Given) -> float | None:
+    seconds = at.duration(positive=True)
+    if seconds is not None and seconds < _SHORTEST:
+        at.wrong(f"at least {_SHORTEST * 1000:.0f}ms")
+    return seconds
+
+
+def _share(at: Cursor, _: Given) -> float | None:
+    share = at.number(expected="a share from 0 to 1")
+    if share is not None and share > 1:
+        at.wrong("a share from 0 to 1")
+    return share
+
+
+def number_text(number: float) -> float:
+    """Whole numbers without a point."""
+    return int(number) if number == int(number) else number
+
+
+FLAG = Kind("true or false", {"type": "boolean"}, lambda at, _: at.boolean(), same)
+Flag = Annotated[bool, FLAG]
+Duration = Annotated[float, Kind("duration", GO_DURATION, lambda at, _: at.duration(), duration_text)]
+Wait = Annotated[float, Kind(f"duration ≥ {duration_text(_SHORTEST)}", GO_DURATION, _wait, duration_text)]
+Share = Annotated[float, Kind("share from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _share, number_text)]
+
+
+def positive(expected: str) -> Kind:
+    """A number above 0."""
+    schema = {"type": "number", "exclusiveMinimum": 0}
+    return Kind("number above 0", schema, lambda at, _: at.number(expected=expected, positive=True), number_text)
+
+
+def count(minimum: int, expected: str) -> Kind:
+    """A whole number from ``minimum``."""
+    schema = {"type": "integer", "minimum": minimum, "maximum": 2**31 - 1}
+    return Kind(f"whole number, ≥ {minimum}", schema, lambda at, _: at.integer(minimum=minimum, expected=expected), same)
+
+
+def any_of(words: Collection[str]) -> str:
+    """``a``, ``b`` or ``c``, as the reference lists what may be chosen."""
+    *most, last = (f"`{word}`" for word in words)
+    return f"{', '.join(most)} or {last}"
+
+
+def choice(options: Collection[str]) -> Kind:
+    return Kind(any_of(options), {"enum": list(options)}, lambda at, _: at.choice(options), same)
+
+
+def text(expected: str, *, words: str = "text", pattern: str = "", otherwise: str = "") -> Kind:
+    """A text; where it doesn't match all of ``pattern``, ``otherwise`` is expected."""
+    schema: Schema = {"type": "string", **({"pattern": f"^{pattern}$"} if pattern else {"minLength": 1})}
+
+    def read(at: Cursor, _: Given) -> str | None:
+        text = at.text(expected)
+        if text is not None and pattern and not re.fullmatch(pattern, text):
+            at.wrong(f"{expected}{otherwise}")
+        return text
+
+    return Kind(words, schema, read, same)
+
+
+def dns_label(expected: str, *, words: str = "name") -> Kind:
+    otherwise = ": up to 63 lower-case letters, digits and '-', with a letter or digit at both ends"
+    return text(expected, words=words, pattern=_DNS_LABEL, otherwise=otherwise)
+
+
+def path(expected: str) -> Kind:
+    """A path, which starts from the file's folder."""
+
+    def read(at: Cursor, given: Given) -> str | None:
+        text = at.text(expected)
+        return None if text is None else str(given.folder / text)
+
+    return Kind("path", {"type": "string", "minLength": 1, "description": "A path, relative to the file's folder."}, read, same)
+
+
+def each(kind: Kind, words: str, *, distinct: bool = False, **more: Any) -> Kind:
+    """A list of values, each once where they are to be ``distinct``; ``more`` is its schema beside that of its items."""
+
+    def read(at: Cursor, given: Given) -> tuple[Any, ...]:
+        found = [value for item in at.items() if (value := kind.read(item, given)) is not None]
+        return tuple(dict.fromkeys(found) if distinct else found)
+
+    return Kind(words, {"type": "array", **more, "items": kind.schema}, read)
+
+
+def _address(at: Cursor, _: Given) -> tuple[str, int] | None:
+    expected = "HOST:PORT, such as 127.0.0.1:8080 or :8080"
+    text = at.text(expected)
+    if text is None:
+        return None
+    host, port = text.rpartition(":")[::2]
+    if re.fullmatch(_ADDRESS, text) and int(port) <= 65535:
+        return host.strip("[]"), int(port)
+    at.wrong(expected)
+    return None
+
+
+def _memory(at: Cursor, _: Given) -> int | None:
+    try:
+        amount = parse(at.entry.raw) if isinstance(at.entry.value, str | int) and not isinstance(at.entry.value, bool) else None
+    except QuantityError:
+        amount = None
+    if amount is None or not 1 <= amount < 2**63:
+        at.wrong("an amount of memory such as 64Mi")
+        return None
+    return int(amount)
+
+
+#: Read as host and port.
+ADDRESS = Kind(
+    "`HOST:PORT`", {"type": "string", "pattern": f"^{_ADDRESS}$"}, _address, lambda host_and_port: "{}:{}".format(*host_and_port)
+)
+MEMORY = Kind("quantity of memory", {"type": ["string", "integer"]}, _memory, lambda number: format_quantity(number, "binary"))

@@ -1,0 +1,212 @@
+"""The simulated cloud: the keys of a run file below ``simulated``."""
+
+from collections.abc import Callable, Collection
+from typing import Annotated
+
+from msgspec import Struct
+
+from gpuscaler.model.offerings import MARKETS
+from gpuscaler.model.pools import Policy
+from gpuscaler.settings.cursor import Cursor, did_you_mean
+from gpuscaler.settings.fields.kinds import (
+    GO_DURATION,
+    LABEL_VALUE,
+    Duration,
+    Flag,
+    Share,
+    any_of,
+    choice,
+    count,
+    duration_text,
+    each,
+    path,
+)
+from gpuscaler.settings.fields.table import Field, Given, Group, Kind, read, schema
+
+
+class Span(Struct, frozen=True, gc=False):
+    """A time that varies: never below ``low`` or above ``high``, most often near ``mode``; in seconds."""
+
+    low: float
+    mode: float
+    high: float
+
+
+def _span(at: Cursor, _: Given) -> Span | None:
+    """One duration, which never varies, or three."""
+    if not isinstance(at.entry.value, list):
+        always = at.duration()
+        return None if always is None else Span(always, always, always)
+    found = [item.duration() for item in at.items()]
+    if len(found) != 3:
+        at.wrong("one duration, or the shortest, the typical and the longest in [ ]", seen=f"a list of {len(found)}")
+        return None
+    low, mode, high = found
+    if low is None or mode is None or high is None:
+        return None
+    if not low <= mode <= high:
+        at.wrong("the shortest, the typical and the longest in this order", seen=", ".join(item.entry.raw for item in at.items()))
+        return None
+    return Span(low, mode, high)
+
+
+Time = Annotated[
+    Span,
+    Kind(
+        "time",
+        {"anyOf": [GO_DURATION, {"type": "array", "minItems": 3, "maxItems": 3, "items": GO_DURATION}]},
+        _span,
+        lambda span: [duration_text(span.low), duration_text(span.mode), duration_text(span.high)],
+    ),
+]
+
+
+def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> Kind:
+    """A name that something of the pools has, of which ``key`` says what it is."""
+
+    def read(at: Cursor, given: Given) -> str | None:
+        text, known = at.label_value(f"a {key} of the pools"), names(given.policy)
+        if text is not None and text not in known:
+            at.wrong(f"a {key} of the pools; {did_you_mean(text, sorted(known))}")
+        return text
+
+    return Kind(words, LABEL_VALUE, read)
+
+
+_TYPE = _known("type", "instance type of the pools", lambda policy: {one.instance_type for one in policy.offerings.values()})
+
+
+class Dry(Group, frozen=True, gc=False):
+    """Offerings of which there is nothing to buy; what is empty matches all."""
+
+    pool: Annotated[
+        str, _known("pool", "name of a pool", lambda policy: {one.name for one in policy.pools}), Field("the pool", default="all")
+    ] = ""
+    type: Annotated[str, _TYPE, Field("the instance type", default="all")] = ""
+    market: Annotated[str, _known("market", any_of(MARKETS), lambda _: set(MARKETS)), Field("the market", default="all")] = ""
+    zone: Annotated[
+        str,
+        _known("zone", "zone of the pools", lambda policy: {one.zone for one in policy.offerings.values()} - {""}),
+        Field("the zone", default="all"),
+    ] = ""
+
+
+def _dry(at: Cursor, given: Given) -> tuple[tuple[Dry, ...], str] | None:
+    """The list, or the path of a file of series."""
+    if isinstance(at.entry.value, list):
+        return tuple(read(Dry, item, given) for item in at.items()), ""
+    if isinstance(at.entry.value, str):
+        return (), _SERIES.read(at, given) or ""
+    at.wrong("a list such as [{market: spot, zone: us-east-1a}], or the path of a file of spot series")
+    return None
+
+
+_SERIES = path("the path of a file of spot series")
+_DRY = Kind("list, or path", {"anyOf": [_SERIES.schema, {"type": "array", "items": schema(Dry)}]}, _dry, default="nothing")
+
+
+class MachineQuota(Group, frozen=True, gc=False):
+    """At most ``machines`` of ``types`` in ``market`` at a time; what is empty means all."""
+
+    machines: Annotated[
+        int,
+        count(0, "a number of machines, 0 or more"),
+        Field("how many", required="how many there may be; add machines: 4"),
+    ] = 0
+    types: Annotated[
+        tuple[str, ...],
+        each(_TYPE, "list of instance types of the pools", minItems=1, uniqueItems=True),
+        Field("of which types together", default="all"),
+    ] = ()
+    market: Annotated[str, choice(MARKETS), Field("in which market", default="all")] = ""
+
+
+class Reclaim(Group, frozen=True, gc=False):
+    """How machines of a market that ran dry are taken back: ``after`` so long, told ``notice`` seconds before, but for a share."""
+
+    after: Annotated[Time, Field("from the moment the market is dry until the machine is told")] = Span(0.0, 0.0, 180.0)
+    notice: Annotated[Duration, Field("how long before its end a machine is told")] = 120.0
+    without_notice: Annotated[Share, Field("machines that are not told")] = 0.05
+
+
+def _resource(at: Cursor, _: Given) -> str | None:
+    text = at.text("the name of a resource such as nvidia.com/gpu")
+    if text is not None and "/" not in text:
+        at.wrong("the name of an extended resource, such as nvidia.com/gpu: what kubelets count is always there")
+    return text
+
+
+class AbsentResource(Group, frozen=True, gc=False):
+    """Of machines of ``type``, empty means all, the share ``share`` never shows ``resource``."""
+
+    resource: Annotated[
+        str,
+        Kind("name of an extended resource", {"type": "string", "pattern": "/"}, _resource),
+        Field(
+            "what is promised and never there, such as `vpc.amazonaws.com/efa`",
+            required="the name of one such as nvidia.com/gpu; add resource: nvidia.com/gpu",
+        ),
+    ] = ""
+    type: Annotated[str, _TYPE, Field("the instance type", default="all")] = ""
+    share: Annotated[Share, Field("of how many of these machines")] = 1.0
+
+
+class SimulatedFaults(Group, frozen=True, gc=False):
+    """What goes wrong with machines and with calls of the simulated cloud; times in seconds, 0 for never."""
+
+    never_registers: Annotated[Share, Field("machines that run and never become nodes")] = 0.0
+    impaired: Annotated[Share, Field("of those, machines that the cloud itself says are broken")] = 0.0
+    never_visible: Annotated[Share, Field("machines whose device plugins run and never make anything visible")] = 0.0
+    partial_grants: Annotated[Share, Field("orders of several spot machines that are granted in part")] = 0.0
+    throttled: Annotated[Share, Field("calls that are refused for being too many")] = 0.0
+    lost: Annotated[Share, Field("calls whose answer never comes, half of them after they took effect")] = 0.0
+    stale: Annotated[Duration, Field("how far the list of machines is behind")] = 0.0
+    plugin_restarts: Annotated[
+        Duration, Field("how long it takes on the average until the device plugins of a node restart; `0s`: they never do")
+    ] = 0.0
+    plugin_away: Annotated[Duration, Field("for how long the devices are away then")] = 45.0
+    kubelet_stops: Annotated[
+        Duration,
+        Field(
+            "how long it takes on the average until the kubelet of a node stops for good: its Lease goes stale, and the node becomes "
+            "unreachable; `0s`: it never does"
+        ),
+    ] = 0.0
+    tokens: Annotated[Flag, Field("`false`: the cloud knows no idempotency tokens, and an order that is repeated buys again")] = True
+    absent: Annotated[tuple[AbsentResource, ...], Field("[resources that machines are sold with and never show](#absent-resources)")] = ()
+
+
+class Simulated(Group, frozen=True, gc=False):
+    """The simulated cloud. ``series`` is the path of a file of spot markets over time, empty where ``dry`` says all."""
+
+    boot: Annotated[Time, Field("from the cloud's answer to a Ready node")] = Span(150.0, 200.0, 240.0)
+    device_plugin_delay: Annotated[
+        Time, Field("from the moment when the pod of the device plugin runs on a node to GPUs that pods can have")
+    ] = Span(30.0, 45.0, 60.0)
+    capacity_error_delay: Annotated[Time, Field("how long the cloud takes to answer an order, with machines or with a capacity error")] = (
+        Span(1.0, 1.5, 5.0)
+    )
+    image_pull: Annotated[
+        Time, Field("how long the first pod of a machine waits for its image; a device plugin's takes a tenth of that")
+    ] = Span(10.0, 30.0, 90.0)
+    dry: Annotated[
+        tuple[Dry, ...],
+        _DRY,
+        Field(
+            "[what cannot be bought](#what-cannot-be-bought), or the path of [a file of spot markets over time](spot-markets.md)",
+            into=("dry", "series"),
+        ),
+    ] = ()
+    series: str = ""
+    quotas: Annotated[tuple[MachineQuota, ...], Field("[how many machines the account may have](#quotas)")] = ()
+    reclaim: Annotated[Reclaim, Field("[how spot machines are taken back](#reclaim)")] = Reclaim()
+    faults: Annotated[SimulatedFaults, Field("[what goes wrong with machines and calls](#faults)", default="nothing fails")] = (
+        SimulatedFaults()
+    )
+    seed: Annotated[int, count(0, "a whole number, 0 or more"), Field("seed of everything that is drawn")] = 0
+    kubelet: Annotated[
+        Flag,
+        Field(
+            "whether the pods on its nodes are run too and their Leases are renewed; `false` where another program, such as kwok, does that"
+        ),
+    ] = True

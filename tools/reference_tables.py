@@ -1,0 +1,60 @@
+"""Makes the tables of the run file's reference from the classes that it is read into.
+
+A table stands below a comment that names its class; what is around it is written by hand.
+
+Usage: ``python tools/reference_tables.py``; tests say when a page has older ones.
+"""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from gpuscaler.settings.fields.table import Group, Key, keys_of
+from gpuscaler.settings.run_settings import RunSettings
+
+REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+PAGES = (REFERENCE / "run-file.md", REFERENCE / "aws.md")
+_TABLE = re.compile(r"^(<!-- table of (\w+): [^>]* -->\n\n)(?:\|.*\n)*", re.MULTILINE)
+
+
+def groups() -> dict[str, type[Group]]:
+    """The classes by their names; each has a table in one of the pages."""
+    found: list[type[Group]] = [RunSettings, *Group.__subclasses__()]
+    return {one.__name__: one for one in found}
+
+
+def tables(page: str) -> list[str]:
+    """The names of the classes whose tables ``page`` has."""
+    return [found[2] for found in _TABLE.finditer(page)]
+
+
+def filled(page: str) -> str:
+    """``page`` with the tables of today."""
+    return _TABLE.sub(lambda found: found[1] + "".join(f"{row}\n" for row in _rows(groups()[found[2]])), page)
+
+
+def _rows(group: type[Group]) -> Iterator[str]:
+    yield "| key | type | default | meaning |"
+    yield "|---|---|---|---|"
+    for name, key in keys_of(group).items():
+        yield f"| `{name}` | {key.field.type or key.kind.words} | {_default(key)} | {key.field.meaning} |"
+
+
+def _default(key: Key) -> str:
+    return key.default_words or f"`{_yaml(key.default)}`"
+
+
+def _yaml(value: Any) -> str:
+    if isinstance(value, list):
+        return f"[{', '.join(map(_yaml, value))}]"
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def main() -> None:
+    for path in PAGES:
+        path.write_text(filled(path.read_text()))
+
+
+if __name__ == "__main__":
+    main()
