@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
 from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
-from gpuscaler.lifecycle.memory import Memory
+from gpuscaler.lifecycle.memory import Memory, vanishing
 from gpuscaler.lifecycle.node_health import refusing_nodes, unready
 from gpuscaler.lifecycle.node_marks.kept_taint import keep
 from gpuscaler.lifecycle.node_marks.pool_label import labels_due
@@ -270,6 +270,24 @@ def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: fl
         unlisted=frozenset() if facts.inventory is None else roll.outside(facts.inventory.at - facts.waits.lag - SKEW_SECONDS),
         owed=owed(book, roll, facts.inventory, policy, waits=facts.waits, now=now),
         soon=guarded.soon,
+    )
+
+
+def is_urgent(seen: Look, before: Memory, crowded: Set[str]) -> bool:
+    """Whether a look found something that a plan is to answer at once.
+
+    ``before`` is what was remembered, ``crowded`` were the machines that the last look found crowded.
+    """
+    failed = offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed
+    return (
+        any(isinstance(fate, failed) for fate in seen.arrivals.fates)
+        or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
+        # Whose machine others came to first is planned for anew, before it opens.
+        or bool(seen.crowded - crowded)
+        # What a removal that has ended makes room for need not wait for the next resync.
+        or len(seen.memory.ledger.leaving) < len(before.ledger.leaving)
+        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
+        or bool(vanishing(seen.memory) - vanishing(before))
     )
 
 

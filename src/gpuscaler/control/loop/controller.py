@@ -32,8 +32,8 @@ from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.observed.machine_index import Rolls
 from gpuscaler.lifecycle.orders import ordered
-from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, is_urgent, next_change
-from gpuscaler.lifecycle.reconcile import Facts, Look, look
+from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, next_change
+from gpuscaler.lifecycle.reconcile import Facts, Look, is_urgent, look
 from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import withheld
 from gpuscaler.lifecycle.steering import windows
