@@ -3,7 +3,6 @@
 import asyncio
 import signal
 import socket
-import ssl
 import stat
 import sys
 from collections.abc import AsyncIterator
@@ -17,7 +16,6 @@ import yaml
 from click.testing import CliRunner
 
 from gpuscaler.cli.cluster import cluster, nodes_of
-from gpuscaler.embedded.serving.certificates import self_signed
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unauthorized, Unreachable
 from gpuscaler.kube.http import HttpTransport
@@ -158,11 +156,3 @@ def test_nodes_are_numbered_through_and_belong_to_no_pool() -> None:
     assert [one["metadata"]["name"] for one in nodes] == ["node-1", "node-2", "node-3"]
     assert "gpuscaler.io/pool" not in nodes[2]["metadata"]["labels"]
     assert nodes[2]["metadata"]["labels"]["node.kubernetes.io/instance-type"] == "g5.xlarge"
-
-
-def test_a_certificate_is_of_its_host_and_trusts_itself() -> None:
-    made = self_signed("127.0.0.1", now=1_800_000_000.0)
-    trusting = ssl.create_default_context(cadata=made.certificate.decode())
-    (found,) = trusting.get_ca_certs()
-    assert ("IP Address", "127.0.0.1") in found["subjectAltName"]
-    assert made.context().check_hostname is False

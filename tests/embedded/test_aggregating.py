@@ -7,7 +7,6 @@ from base64 import b64encode
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from tests.embedded.asking import TABLE, Asker, asker
 
 from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.apiserver.api import ApiServer
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 
 pytestmark = pytest.mark.looptime(False)  # real sockets take real time
 
@@ -45,7 +44,6 @@ class Beside:
     api: ApiServer
     ask: Asker
     authority: Authority
-    folder: Path
     port: int = 0
     asked: list[web.Request] = field(default_factory=list)
     runner: web.AppRunner | None = None
@@ -63,8 +61,7 @@ class Beside:
         app.router.add_route("*", "/{path:.*}", self.answer)
         self.runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.1)
         await self.runner.setup()
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(*self.authority.issue(HOST, hosts=(HOST,)).write(self.folder, "server"))
+        context = self.authority.issue(HOST, hosts=(HOST,)).presented(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER))
         told = await self.ask.ok("GET", "/api/v1/namespaces/kube-system/configmaps/extension-apiserver-authentication")
         context.load_verify_locations(cadata=told["data"]["requestheader-client-ca-file"])
         context.verify_mode = ssl.CERT_REQUIRED
@@ -103,11 +100,11 @@ class Beside:
 
 
 @asynccontextmanager
-async def beside(folder: Path) -> AsyncIterator[Beside]:
+async def beside() -> AsyncIterator[Beside]:
     proxy = FrontProxy(now=now())
     api = ApiServer(now, front_proxy=proxy)
     api.load([proxy.config_map()])
-    made = Beside(api, asker(api), Authority("metrics", now=now()), folder)
+    made = Beside(api, asker(api), Authority("metrics", now=now()))
     assert api.aggregator is not None
     running = asyncio.create_task(api.aggregator.run())
     try:
@@ -127,9 +124,9 @@ def is_away(condition: dict[str, str]) -> bool:
     return condition.get("status") == "False"
 
 
-async def test_a_request_is_passed_on_with_a_certificate_that_is_vouched_for_and_the_name_of_who_asks(tmp_path: Path) -> None:
+async def test_a_request_is_passed_on_with_a_certificate_that_is_vouched_for_and_the_name_of_who_asks() -> None:
     forged = {"authorization": "Bearer t", "x-remote-user": "root", "x-remote-group": "system:masters", "impersonate-user": AUTOSCALER}
-    async with beside(tmp_path) as made:
+    async with beside() as made:
         await made.serve()
         await made.register()
         await made.until(answers)
@@ -146,8 +143,8 @@ async def test_a_request_is_passed_on_with_a_certificate_that_is_vouched_for_and
     assert "Authorization" not in made.asked[1].headers
 
 
-async def test_a_server_that_goes_and_comes_is_told_of_in_its_condition_and_nobody_is_asked_meanwhile(tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_a_server_that_goes_and_comes_is_told_of_in_its_condition_and_nobody_is_asked_meanwhile() -> None:
+    async with beside() as made:
         await made.serve()
         await made.register()
         there = await made.until(answers)
@@ -168,8 +165,8 @@ async def test_a_server_that_goes_and_comes_is_told_of_in_its_condition_and_nobo
 
 
 @pytest.mark.parametrize("bundle", [b64encode(Authority("another", now=time.time()).certificate).decode(), "", "bm8gUEVN", "no base64"])
-async def test_a_server_that_is_not_believed_is_not_told_who_asks(bundle: str, tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_a_server_that_is_not_believed_is_not_told_who_asks(bundle: str) -> None:
+    async with beside() as made:
         await made.serve()
         await made.register(caBundle=bundle)
         # Whether it answers is asked of whoever answers, as kube-aggregator does.
@@ -181,8 +178,8 @@ async def test_a_server_that_is_not_believed_is_not_told_who_asks(bundle: str, t
     assert made.asked == []
 
 
-async def test_who_is_to_be_believed_without_a_look_is(tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_who_is_to_be_believed_without_a_look_is() -> None:
+    async with beside() as made:
         await made.serve()
         await made.register(caBundle=None, insecureSkipTLSVerify=True)
         await made.until(answers)
@@ -196,8 +193,8 @@ async def test_who_is_to_be_believed_without_a_look_is(tmp_path: Path) -> None:
         ("endpoints", "EndpointsNotFound", 'cannot find endpointslices for service/metrics in "gpu"'),
     ],
 )
-async def test_what_is_missing_between_an_api_and_its_server_is_named(path: str, reason: str, message: str, tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_what_is_missing_between_an_api_and_its_server_is_named(path: str, reason: str, message: str) -> None:
+    async with beside() as made:
         await made.serve()
         await made.register()
         await made.until(answers)
@@ -209,8 +206,8 @@ async def test_what_is_missing_between_an_api_and_its_server_is_named(path: str,
     assert refused == (503, "service unavailable\n")
 
 
-async def test_an_endpoint_at_another_port_than_the_services_is_none(tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_an_endpoint_at_another_port_than_the_services_is_none() -> None:
+    async with beside() as made:
         await made.serve("http")
         await made.register()
         found = await made.until(is_away)
@@ -226,8 +223,8 @@ async def test_an_endpoint_at_another_port_than_the_services_is_none(tmp_path: P
     assert port["spec"]["service"]["port"] == 80
 
 
-async def test_discovery_lists_what_the_server_serves_and_calls_it_stale_when_nobody_answers(tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_discovery_lists_what_the_server_serves_and_calls_it_stale_when_nobody_answers() -> None:
+    async with beside() as made:
         await made.serve()
         await made.register()
         await made.until(answers)
@@ -247,8 +244,8 @@ async def test_discovery_lists_what_the_server_serves_and_calls_it_stale_when_no
     assert group["preferredVersion"] == alone["preferredVersion"] == {"groupVersion": f"{GROUP}/v1beta2", "version": "v1beta2"}
 
 
-async def test_no_server_beside_it_takes_an_api_of_the_cluster_itself(tmp_path: Path) -> None:
-    async with beside(tmp_path) as made:
+async def test_no_server_beside_it_takes_an_api_of_the_cluster_itself() -> None:
+    async with beside() as made:
         await made.serve()
         local = {"metadata": {"name": "v1.apps"}, "spec": {"group": "apps", "version": "v1"}}
         await made.ask.ok("POST", API_SERVICES, local)

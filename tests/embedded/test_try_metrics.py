@@ -73,7 +73,7 @@ async def command(kubeconfig: Path, *words: str) -> str:
 
 
 async def test_the_manifests_of_the_how_to_scale_a_deployment_on_the_embedded_cluster(tmp_path: Path) -> None:
-    kubeconfig, log, world, port = tmp_path / "kubeconfig", tmp_path / "log", World(tmp_path), free_port()
+    kubeconfig, log, world, port = tmp_path / "kubeconfig", tmp_path / "log", World(), free_port()
     manifest = (EXAMPLES / "try-metrics.yaml").read_text(encoding="utf-8").replace("ADDRESS", "127.0.0.1").replace(PORT, port)
     async with running(kubeconfig, "--nodes", "2", "--tls", "--speed", "20"), reaching(kubeconfig) as client:
         await applied(client, manifest)

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 from aiohttp import web
 
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 from gpuscaler.serving.connections import Bounds
 from gpuscaler.serving.listening import bind, peer_of
 from gpuscaler.serving.rooms import Connection

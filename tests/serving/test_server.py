@@ -16,7 +16,7 @@ from aiohttp.test_utils import make_mocked_request
 from prometheus_client import CollectorRegistry, Counter
 
 from gpuscaler.serving import exposition
-from gpuscaler.serving.authorities import Authority, Pair
+from gpuscaler.serving.certificates import Authority, Pair
 from gpuscaler.serving.health import Health
 from gpuscaler.serving.server import Server, serve
 from gpuscaler.serving.tls import CertificateError, LiveTls
@@ -145,10 +145,9 @@ def test_a_server_does_not_begin_with_a_certificate_that_is_not_there(tmp_path: 
         LiveTls(tmp_path / "nothing.crt", tmp_path / "nothing.key")
 
 
-async def shown(port: int, authority: Authority, pair: Pair, folder: Path) -> bytes:
+async def shown(port: int, authority: Authority, pair: Pair) -> bytes:
     """What a server says to a client with a certificate."""
-    trust = ssl.create_default_context(cadata=authority.certificate.decode())
-    trust.load_cert_chain(*pair.write(folder, "client"))
+    trust = pair.presented(ssl.create_default_context(cadata=authority.certificate.decode()))
     async with aiohttp.ClientSession() as session, session.get(f"https://localhost:{port}/", ssl=trust) as answer:
         return await answer.read()
 
@@ -164,11 +163,11 @@ async def test_clients_are_taken_from_the_authorities_that_were_named_last(tmp_p
 
     async with served(web.get("/", who), tls=live.context) as server:
         live.believe(first.certificate)
-        assert await shown(server.port, serving, first.issue("one"), tmp_path) == b"one"
+        assert await shown(server.port, serving, first.issue("one")) == b"one"
         with pytest.raises((aiohttp.ClientError, ssl.SSLError)):
-            await shown(server.port, serving, second.issue("two"), tmp_path)
+            await shown(server.port, serving, second.issue("two"))
         live.believe(second.certificate)
-        assert await shown(server.port, serving, second.issue("two"), tmp_path) == b"two"
+        assert await shown(server.port, serving, second.issue("two")) == b"two"
         with pytest.raises(CertificateError, match="authorities of clients"):
             live.believe(b"-----BEGIN CERTIFICATE-----\nAA==\n-----END CERTIFICATE-----\n")
-        assert await shown(server.port, serving, second.issue("two"), tmp_path) == b"two"
+        assert await shown(server.port, serving, second.issue("two")) == b"two"

@@ -22,7 +22,7 @@ from gpuscaler.metrics.api.server import Api, listen
 from gpuscaler.metrics.api.trust import trust_in
 from gpuscaler.metrics.sources.values import EVERYTHING, MetricInfo, SourceError, UnknownMetric, Value
 from gpuscaler.model.selectors import LabelSelector
-from gpuscaler.serving.authorities import Authority, Pair
+from gpuscaler.serving.certificates import Authority, Pair
 from gpuscaler.serving.tls import LiveTls
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -140,7 +140,6 @@ class Scene:
     reviewing: Reviewing
     tls: LiveTls
     url: str
-    folder: Path
     proxies: Authority
     clients: Authority
     serving: Authority
@@ -164,7 +163,7 @@ class Scene:
     def context(self, pair: Pair | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=self.serving.certificate.decode())
         if pair is not None:
-            context.load_cert_chain(*pair.write(self.folder, "client"))
+            pair.presented(context)
         return context
 
     async def get(
@@ -193,7 +192,7 @@ async def scene(folder: Path, **more: Any) -> AsyncIterator[Scene]:
     reviews = Reviews(Client(reviewing), Client(reviewing), clock=time.monotonic)
     api = Api(Answering(source, **more), reviews, time.time, lambda *_: None)
     server = await listen(api, host="127.0.0.1", port=0, tls=tls.context)
-    made = Scene(api, source, reviewing, tls, f"https://127.0.0.1:{server.port}", folder, proxies, clients, serving)
+    made = Scene(api, source, reviewing, tls, f"https://127.0.0.1:{server.port}", proxies, clients, serving)
     made.configured()
     try:
         yield made

@@ -10,7 +10,7 @@ import aiohttp
 import pytest
 from tests.metrics.api.scene import HPA, Scene, pod, scene
 
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 
 pytestmark = pytest.mark.looptime(False)
 

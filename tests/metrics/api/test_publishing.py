@@ -13,7 +13,7 @@ from tests.kube.doubles import Scripted, answer, refusal
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.api.publishing import AUTHORITY, MOST, Place, Publisher, SelfMade, merged
-from gpuscaler.serving.authorities import VALID, Authority
+from gpuscaler.serving.certificates import VALID, Authority
 
 NOW = 1_767_225_600.0
 PLACE = Place("gpuscaler-metrics", "gpu")

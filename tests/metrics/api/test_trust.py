@@ -13,7 +13,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import Unreachable
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.metrics.api.trust import NAME, Trust, TrustError, WatchedTrust, trust_in
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 
 CA = Authority("front-proxy-ca", now=time.time()).certificate.decode()
 OTHER = Authority("front-proxy-ca", now=time.time()).certificate.decode()

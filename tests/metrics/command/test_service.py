@@ -36,7 +36,7 @@ from gpuscaler.metrics.command.service import Accesses, Clocks, MetricsService
 from gpuscaler.metrics.command.settings import MetricsSettings
 from gpuscaler.metrics.sources.direct import Scraping
 from gpuscaler.metrics.sources.prometheus import PrometheusAway
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 
 pytestmark = pytest.mark.looptime(False)
 
@@ -49,7 +49,6 @@ SERVICE = {"name": "gpuscaler-metrics", "namespace": "default"}
 class World:
     """An API server that also reviews and has APIServices, a Prometheus, and authorities."""
 
-    folder: Path
     api: ApiServer = field(default_factory=lambda: ApiServer(time.time))
     prometheus: PrometheusDouble = field(default_factory=PrometheusDouble)
     proxies: Authority = field(default_factory=lambda: Authority("front-proxy", now=time.time()))
@@ -137,7 +136,7 @@ class Running:
         """As the aggregator asks: it trusts what stands in caBundle, and speaks for the autoscaler."""
         bundle = self.world.bundles.get("v1beta2.custom.metrics.k8s.io", "")
         context = ssl.create_default_context(cadata=b64decode(bundle).decode() or None)
-        context.load_cert_chain(*self.world.proxies.issue("front-proxy-client").write(self.world.folder, "proxy"))
+        self.world.proxies.issue("front-proxy-client").presented(context)
         name = f"{SERVICE['name']}.{SERVICE['namespace']}.svc"
         headers = {"X-Remote-User": "system:serviceaccount:kube-system:horizontal-pod-autoscaler"}
         async with (
@@ -164,7 +163,7 @@ class Running:
 @asynccontextmanager
 async def running(folder: Path, *, fault: Fault | None = None, **more: Any) -> AsyncIterator[Running]:
     """``fault`` is there when it begins."""
-    world = World(folder)
+    world = World()
     await world.prepare()
     if fault is not None:
         world.api.faults.add(fault)

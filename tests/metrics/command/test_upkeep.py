@@ -1,23 +1,17 @@
 """What an operator hears of the certificate and of rights that are too wide."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 import structlog
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.hazmat.primitives.serialization import Encoding
-from cryptography.x509.oid import NameOID
 from tests.metrics.api.scene import HPA, Reviewing
 
 from gpuscaler.kube.client import Client
 from gpuscaler.metrics.api.paths import VERSIONS
 from gpuscaler.metrics.command.certificates import mistakes
 from gpuscaler.metrics.command.upkeep import Upkeep
-from gpuscaler.serving.authorities import VALID, Authority
+from gpuscaler.serving.certificates import Authority
 from gpuscaler.serving.tls import LiveTls
 
 NOW = 1_767_225_600.0  # 2026-01-01T00:00:00Z
@@ -32,10 +26,7 @@ def issued(*hosts: str, at: float = NOW) -> bytes:
 
 def nameless() -> bytes:
     """As they were made long ago: the name is the subject's, and listed nowhere."""
-    key, name = ec.generate_private_key(ec.SECP256R1()), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOST)])
-    begin = datetime.fromtimestamp(NOW, UTC)
-    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).public_key(key.public_key()).serial_number(1)
-    return builder.not_valid_before(begin).not_valid_after(begin + VALID).sign(key, hashes.SHA256()).public_bytes(Encoding.PEM)
+    return Authority("test", now=NOW).issue(HOST).certificate
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gpuscaler.metrics.converting.converter import convert, read
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 
 Json = dict[str, Any]
 NOW = 1_767_225_600.0

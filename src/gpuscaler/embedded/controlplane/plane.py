@@ -22,7 +22,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import SERVICE_ACCOUNTS
 from gpuscaler.kube.tls import Tls
 from gpuscaler.kube.transport import Request
-from gpuscaler.serving.authorities import Authority, Pair, signing_key, write_private
+from gpuscaler.serving.certificates import Authority, Pair, signing_key, write_private
 
 ADMIN: Final = "admin"
 #: Who may do everything, whatever roles there are.

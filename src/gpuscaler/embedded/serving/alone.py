@@ -1,6 +1,7 @@
 """The embedded cluster alone, behind a real HTTP server, with a kubeconfig for whoever wants to use it."""
 
 import os
+import ssl
 import time
 from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
@@ -15,11 +16,11 @@ from gpuscaler.embedded.apiserver.aggregation.front_proxy import FrontProxy
 from gpuscaler.embedded.aws.serving.beside import Beside
 from gpuscaler.embedded.nodes.machines import quantities
 from gpuscaler.embedded.nodes.scheduling import timestamp
-from gpuscaler.embedded.serving.certificates import Certificate, self_signed
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.server import serve
 from gpuscaler.kube.resources import NODES
 from gpuscaler.model.pools import Policy
+from gpuscaler.serving.certificates import Authority, Pair
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 
 #: What everything in the kubeconfig is called, by which a file of ours is known again.
@@ -57,7 +58,7 @@ class Alone:
         self._beside = beside
         self._kubeconfig, self._nodes, self._speed, self._port, self._ready = kubeconfig, nodes, speed, port, ready
         self._began, self._zero = time.time(), time.monotonic()
-        self._certificate = self_signed(HOST, now=self._began) if tls else None
+        self._pair = Authority("gpuscaler embedded cluster", now=self._began).self_signed(hosts=(HOST, "localhost")) if tls else None
         self._token = token_urlsafe(24) if tls else ""
         check_ours(kubeconfig)
 
@@ -76,8 +77,9 @@ class Alone:
             token=self._token,
             front_proxy=FrontProxy(now=self._began),
         )
-        serving = await serve(cluster.api, HOST, self._port, tls=self._certificate.context() if self._certificate else None)
-        config = kubeconfig_of(serving.url, self._certificate, self._token)
+        tls = self._pair.presented(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)) if self._pair else None
+        serving = await serve(cluster.api, HOST, self._port, tls=tls)
+        config = kubeconfig_of(serving.url, self._pair, self._token)
         try:
             user = cluster.client("gpuscaler")
             for node in self._nodes:
@@ -119,11 +121,11 @@ def node_named(name: str, amounts: Mapping[str, int], labels: Mapping[str, str])
     }
 
 
-def kubeconfig_of(url: str, certificate: Certificate | None, token: str) -> dict[str, Any]:
+def kubeconfig_of(url: str, pair: Pair | None, token: str) -> dict[str, Any]:
     """A kubeconfig with one context."""
     cluster: dict[str, Any] = {"server": url}
-    if certificate is not None:
-        cluster["certificate-authority-data"] = b64encode(certificate.certificate).decode()
+    if pair is not None:
+        cluster["certificate-authority-data"] = b64encode(pair.certificate).decode()
     return {
         "apiVersion": "v1",
         "kind": "Config",

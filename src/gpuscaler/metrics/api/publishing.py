@@ -22,7 +22,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.resources import Resource
 from gpuscaler.metrics.api.paths import VERSIONS
-from gpuscaler.serving.authorities import VALID, Authority
+from gpuscaler.serving.certificates import VALID, Authority
 
 _LOG = structlog.get_logger(__name__)
 API_SERVICES = Resource("apiregistration.k8s.io", "v1", "apiservices", "APIService", namespaced=False)

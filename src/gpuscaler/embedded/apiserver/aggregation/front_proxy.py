@@ -5,17 +5,15 @@ headerrequest``, Kubernetes 1.35.
 """
 
 import ssl
-import tempfile
 from base64 import b64decode
 from binascii import Error as Base64Error
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Final
 
 from multidict import CIMultiDict
 
 from gpuscaler.embedded.apiserver.kubectl.reviews import USER
-from gpuscaler.serving.authorities import Authority
+from gpuscaler.serving.certificates import Authority
 
 #: The name in the certificate, and where the authority of it is published.
 NAME: Final = "front-proxy-client"
@@ -65,12 +63,9 @@ class FrontProxy:
                 context.load_verify_locations(cadata=b64decode(bundle).decode())
             except (Base64Error, ValueError, ssl.SSLError) as error:
                 raise BundleError(f"caBundle: saw no certificates in PEM ({error}), expected authorities") from error
-        # OpenSSL reads keys from files only; the folder is nobody else's, and gone at once.
-        with tempfile.TemporaryDirectory() as folder:
-            context.load_cert_chain(*self._pair.write(Path(folder), "proxy"))
         if len(self._contexts) >= _MOST:
             self._contexts.clear()
-        self._contexts[bundle] = context
+        self._contexts[bundle] = self._pair.presented(context)
         return context
 
 

@@ -1,6 +1,9 @@
-"""Certificate authorities of our own, whose certificates are for nobody else: of a control plane, of a server that has none given."""
+"""Certificates made here, for clients that are given them: of a control plane, of a server that has none given."""
 
 import ipaddress
+import ssl
+import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: For how long everything is valid; who runs a control plane for longer starts it anew.
+#: For how long everything is valid; a cluster that runs for longer has to be started again.
 VALID = timedelta(days=365)
 #: Clocks that are a little off accept what is made now.
 EARLIER = timedelta(hours=1)
@@ -30,6 +33,13 @@ class Pair:
             write_private(file, content)
         return files
 
+    def presented(self, context: ssl.SSLContext) -> ssl.SSLContext:
+        """``context``, which presents this certificate from now on."""
+        # OpenSSL reads keys from files only; the folder is nobody else's, and gone at once.
+        with tempfile.TemporaryDirectory() as folder:
+            context.load_cert_chain(*self.write(Path(folder), "pair"))
+        return context
+
 
 class Authority:
     """An authority called ``name``, made at ``now``, in seconds since the epoch."""
@@ -38,41 +48,42 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._begin = datetime.fromtimestamp(now, UTC) - EARLIER
         self._name = _named(name, ())
-        certificate = (
-            self._builder(self._name, self._key.public_key())
-            .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-            .add_extension(_usage(signs_certificates=True), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(self._key.public_key()), critical=False)
-            .sign(self._key, hashes.SHA256())
-        )
-        self.certificate = certificate.public_bytes(serialization.Encoding.PEM)
+        self.certificate = self._signed(self._name, self._key).certificate
 
     def issue(self, name: str, *, groups: tuple[str, ...] = (), hosts: tuple[str, ...] = ()) -> Pair:
         """For the client ``name`` in ``groups``, and for a server that is reached as one of ``hosts``."""
-        key = ec.generate_private_key(ec.SECP256R1())
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
-        builder = (
-            self._builder(_named(name, groups), key.public_key())
-            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-            .add_extension(_usage(signs_certificates=False), critical=True)
-            .add_extension(x509.ExtendedKeyUsage(uses), critical=False)
-            .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key()), critical=False)
-        )
-        if hosts:
-            builder = builder.add_extension(x509.SubjectAlternativeName([_host(one) for one in hosts]), critical=False)
-        certificate = builder.sign(self._key, hashes.SHA256())
-        return Pair(certificate.public_bytes(serialization.Encoding.PEM), pem(key))
+        return self._signed(_named(name, groups), ec.generate_private_key(ec.SECP256R1()), uses=uses, hosts=hosts)
 
-    def _builder(self, subject: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
-        return (
+    def self_signed(self, *, hosts: tuple[str, ...]) -> Pair:
+        """For a server that is reached as one of ``hosts`` and is its own authority: the key is the authority's."""
+        return self._signed(self._name, self._key, uses=[ExtendedKeyUsageOID.SERVER_AUTH], hosts=hosts)
+
+    def _signed(
+        self, subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, uses: Sequence[x509.ObjectIdentifier] = (), hosts: Sequence[str] = ()
+    ) -> Pair:
+        own, ours = key is self._key, self._key.public_key()
+        builder = (
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self._name)
-            .public_key(key)
+            .public_key(key.public_key())
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._begin)
             .not_valid_after(self._begin + VALID)
+            .add_extension(x509.BasicConstraints(ca=own, path_length=0 if own else None), critical=True)
+            .add_extension(_usage(signs_certificates=own), critical=True)
         )
+        if own:
+            builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(ours), critical=False)
+        else:
+            builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ours), critical=False)
+        if uses:
+            builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
+        if hosts:
+            builder = builder.add_extension(x509.SubjectAlternativeName(map(_host, hosts)), critical=False)
+        certificate = builder.sign(self._key, hashes.SHA256())
+        return Pair(certificate.public_bytes(serialization.Encoding.PEM), pem(key))
 
 
 def signing_key() -> tuple[bytes, bytes]:

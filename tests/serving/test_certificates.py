@@ -1,0 +1,75 @@
+"""Certificates that a server and its clients accept from each other, and from nobody else."""
+
+import asyncio
+import ssl
+import stat
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from gpuscaler.serving.certificates import Authority, Pair, signing_key
+
+pytestmark = pytest.mark.looptime(False)
+
+
+def context(purpose: ssl.Purpose, trusted: bytes, pair: Pair) -> ssl.SSLContext:
+    made = ssl.create_default_context(purpose, cadata=trusted.decode())
+    made.verify_mode = ssl.CERT_REQUIRED
+    return pair.presented(made)
+
+
+async def who_asks(ours: Authority, theirs: Authority, host: str, served: Pair | None = None) -> list[str]:
+    """The subject of a client of ``theirs``, as a server of ``ours`` sees it when it is asked as ``host``."""
+    seen: list[str] = []
+
+    def connected(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        seen.extend(value for part in writer.get_extra_info("peercert")["subject"] for _, value in part)
+        writer.close()
+
+    trusted = served.certificate if served else ours.certificate
+    server_side = context(ssl.Purpose.CLIENT_AUTH, ours.certificate, served or ours.issue("server", hosts=("127.0.0.1", "kubernetes")))
+    client_side = context(ssl.Purpose.SERVER_AUTH, trusted, theirs.issue("ada", groups=("system:masters",)))
+    server = await asyncio.start_server(connected, "127.0.0.1", 0, ssl=server_side)
+    async with server:
+        port = server.sockets[0].getsockname()[1]
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client_side, server_hostname=host)
+        # A client hears of its refusal after it believes to be connected.
+        with suppress(ssl.SSLError, ConnectionError):
+            await reader.read()
+        writer.close()
+    return seen
+
+
+async def test_a_client_is_known_by_its_name_and_its_groups() -> None:
+    authority = Authority("ours", now=time.time())
+    assert await who_asks(authority, authority, "127.0.0.1") == ["system:masters", "ada"]
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    files = Authority("ours", now=time.time()).issue("ada").write(tmp_path, "ada")
+    assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
+
+
+async def test_a_server_is_not_taken_for_another_one() -> None:
+    authority = Authority("ours", now=time.time())
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        await who_asks(authority, authority, "elsewhere")
+
+
+async def test_a_server_that_is_its_own_authority_is_known_by_its_names_only() -> None:
+    authority = Authority("ours", now=time.time())
+    served = authority.self_signed(hosts=("127.0.0.1", "localhost"))
+    for host in ("127.0.0.1", "localhost"):
+        assert await who_asks(authority, authority, host, served) == ["system:masters", "ada"]
+    with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
+        await who_asks(authority, authority, "elsewhere", served)
+
+
+async def test_a_client_of_another_authority_is_not_let_in() -> None:
+    assert await who_asks(Authority("ours", now=time.time()), Authority("theirs", now=time.time()), "127.0.0.1") == []
+
+
+def test_signing_keys_are_each_of_their_own() -> None:
+    assert signing_key() != signing_key()
