@@ -1,11 +1,15 @@
 """Templates as Go's documentation of text/template describes them. What Go's own makes of them is compared in test_oracle.py."""
 
+import re
+
 import pytest
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.nodes import Value
 from gpuscaler.metrics.rules.gotemplate.running import Template
 
-VALUES = {
+VALUES: dict[str, Value] = {
+    "Nobody": [],
     "Series": "up",
     "LabelMatchers": 'pod=~"a|b"',
     "LabelValuesByName": {"namespace": "default", "pod": "a|b"},
@@ -30,22 +34,22 @@ VALUES = {
         ("<<range $i, $v := .GroupBySlice>><<if $i>>,<<end>><<$v>><<end>>", "pod,container"),
         ('<<range $k, $v := .LabelValuesByName>><<if ne $k "namespace">><<$k>>=~"<<$v>>"<<end>><<end>>', 'pod=~"a|b"'),
         ("<<range .GroupBySlice>><<if eq . `pod`>><<continue>><<end>><<.>><<break>><<end>>", "container"),
-        ("<<range slice .GroupBySlice 0 0>>x<<else>>none<<end>>", "none"),
+        ("<<range .Nobody>>x<<else>>none<<end>>", "none"),
+        ("<<slice .LabelMatchers 3>>/<<slice .LabelMatchers 0 3>>/<<slice .Series 2>>/<<len (slice .Series 0 1)>>", '=~"a|b"/pod//1'),
         ('<<index .LabelValuesByName "pod">>', "a|b"),
         ("<<.LabelValuesByName.pod>>/<<.LabelValuesByName.none>>", "a|b/<no value>"),
         ("<<index .GroupBySlice 1>>", "container"),
         ("<<len .GroupBySlice>> <<len .Series>>", "2 2"),
-        ('<<printf "%s-%q %d %v %5s|%-4s|%05d" .Series .GroupBy 7 true "x" "y" 42>>', 'up-"pod" 7 true     x|y   |00042'),
+        ('<<printf "%s-%q %d%% %v %v" .Series .GroupBy 7 true .GroupBySlice>>', 'up-"pod" 7% true [pod container]'),
         ('<<.Series | printf "%s.%s" "a">>', "a.up"),
-        ('<<printf "%d" .Series>>', "%!d(string=up)"),
         ("<<$x := .Series>><<range .GroupBySlice>><<$x = .>><<end>><<$x>>", "container"),
         ("<<and .Series .GroupBy>> <<or `` .GroupBy>> <<not .Series>>", "pod pod false"),
         ("<<and (lt 1 2) (le 2 2) (gt 3 2) (ge 2 2)>>", "true"),
         ("<<or .Series (index .GroupBySlice 9)>>", "up"),
-        ("<<print 1 2 .Series>>|<<println `a`>>", "1 2up|a\n"),
+        ("<<print 1 2 .Series>>", "1 2up"),
         ("<<.GroupBySlice>> <<.LabelValuesByName>>", "[pod container] map[namespace:default pod:a|b]"),
         ("<<$.Series>><<with .GroupBy>><<$.Series>><<end>>", "upup"),
-        ("<<0x10>> <<010>> <<1_000>> <<'a'>> <<1e3>> <<0.5>>", "16 8 1000 97 1000 0.5"),
+        (r'<<0>> <<120>> <<true>> <<"a\t\"\\">> <<`\t`>>', '0 120 true a\t"\\ \\t'),
     ],
 )
 def test_renders(source: str, text: str) -> None:
@@ -95,11 +99,22 @@ def test_refuses_to_read(source: str) -> None:
         "<<lt true false>>",
         "<<range .Series>><<end>>",
         "<<.Series .GroupBy>>",
-        "<<nil>>",
         "<<and>>",
         "<<slice .Series 2 1>>",
-        '<<printf "%99999d" 1>>',
-        '<<printf "%[1]s" 1>>',
+        "<<slice .Series 0 3>>",
+        "<<slice .GroupBySlice 1>>",
+        "<<slice .Series>>",
+        "<<index .Series 0>>",
+        "<<index .GroupBySlice>>",
+        "<<range 3>><<end>>",
+        "<<range .LabelValuesByName.none>><<end>>",
+        "<<.LabelValuesByName.none.x>>",
+        "<<print printf>>",
+        '<<printf "%d" .Series>>',
+        '<<printf "%d" true>>',
+        '<<printf "%s" 1>>',
+        '<<printf "%q" .GroupBySlice>>',
+        '<<printf "%s" .LabelValuesByName.none>>',
         "<<$x = 1>>",
     ],
 )
@@ -107,6 +122,36 @@ def test_refuses_to_fill_in(source: str) -> None:
     template = Template(source)
     with pytest.raises(TemplateError):
         template.render(VALUES)
+
+
+@pytest.mark.parametrize(
+    ("source", "named"),
+    [
+        ("<<println .Series>>", "println, which is not served here"),
+        ("<<eq .Series nil>>", "nil, which is not served here"),
+        ("<<define `x`>>", "define, which is not served here"),
+        ("<<'a'>>", "'a', a character, which is not served here"),
+        *(
+            (f"<<{number}>>", f"{number}, expected a whole decimal number")
+            for number in ("0x10", "010", "1_000", "1e3", "0.5", "-3", "1" * 19)
+        ),
+        (r'<<"\x41">>', r"\x in quoted text, which is not served here"),
+        *(
+            (f'<<printf "a{verb} %s" 1 `x`>>', f"{verb} in printf, which is not served")
+            for verb in ("%5s", "%-d", "%.2f", "%x", "%T", "%#v", "% d")
+        ),
+        ('<<printf "%[1]s" 1>>', "%[ in printf, which is not served"),
+        ('<<printf "50%">>', "% in printf, which is not served"),
+        ('<<printf "%s">>', 'printf "%s" with 0 values, expected 1'),
+        ('<<.Series | printf "%s%%" `x`>>', 'printf "%s%%" with 2 values, expected 1'),
+        ("<<printf .Series>>", "printf without a format beside it"),
+        ("<<`%s` | printf>>", "printf without a format beside it"),
+        ("<<if (printf `%d` 1 2)>><<end>>", 'printf "%d" with 2 values'),
+    ],
+)
+def test_names_what_it_refuses_of_go(source: str, named: str) -> None:
+    with pytest.raises(TemplateError, match=f"^line 1: saw {re.escape(named)}"):
+        Template(source)
 
 
 def test_says_in_which_line() -> None:

@@ -51,7 +51,7 @@ def test_says_which_label_is_missing() -> None:
 
 
 def test_says_why_a_template_cannot_be_filled_in() -> None:
-    with pytest.raises(QueryError, match=r"rules\[0\]: metricsQuery: saw index 3 of 1"):
+    with pytest.raises(QueryError, match=r"rules\[0\]: metricsQuery: saw index 3 of a list of 1"):
         a_rule("<<index .GroupBySlice 3>>").query("x", resource=POD, names=["p"])
     with pytest.raises(QueryError, match="saw an empty query for x"):
         a_rule('<<if eq .Series "y">>y<<end>>').query("x", resource=POD, names=["p"])

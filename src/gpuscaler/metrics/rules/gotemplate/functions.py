@@ -3,34 +3,33 @@
 Source: the documentation of Go's package ``text/template``.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import not_
+from typing import NamedTuple, TypeGuard
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import plain, sprintf
-from gpuscaler.metrics.rules.gotemplate.nodes import Byte, Value
-
-Call = Callable[[list[Value]], Value]
+from gpuscaler.metrics.rules.gotemplate.nodes import Value
 
 
-def truth(value: Value) -> bool:
-    """Whether ``value`` is neither false, 0, nil, nor empty."""
-    return bool(value) or not isinstance(value, bool | int | float | str | list | dict | None)
+class _Signature(NamedTuple):
+    call: Callable[..., Value]
+    least: int
+    #: None: as many values as there are.
+    most: int | None
 
 
-def _count(name: str, values: list[Value], least: int, most: int | None = None) -> None:
-    if len(values) < least or (most is not None and len(values) > most):
-        raise TemplateError(f"saw {name} with {len(values)} values, expected {least if most == least else f'at least {least}'}")
+def call(name: str, values: Sequence[Value]) -> Value:
+    """What the function makes of ``values``. Raises :class:`~.errors.TemplateError`."""
+    function = _FUNCTIONS[name]
+    if len(values) < function.least or (function.most is not None and len(values) > function.most):
+        wanted = f"{function.least}" if function.least == function.most else f"at least {function.least}"
+        raise TemplateError(f"saw {name} with {len(values)} values, expected {wanted}")
+    return function.call(*values)
 
 
-def _negation(values: list[Value]) -> Value:
-    _count("not", values, 1, 1)
-    return not truth(values[0])
-
-
-def _length(values: list[Value]) -> Value:
-    _count("len", values, 1, 1)
-    value = values[0]
+def _length(value: Value) -> int:
     if isinstance(value, str):
         return len(value.encode())
     if isinstance(value, list | dict):
@@ -38,117 +37,72 @@ def _length(values: list[Value]) -> Value:
     raise TemplateError(f"saw len of {plain(value)}, expected text, a list or a map")
 
 
-def _index(values: list[Value]) -> Value:
-    _count("index", values, 1)
-    value = values[0]
-    for key in values[1:]:
-        value = _member(value, key)
-    return value
-
-
-def _member(value: Value, key: Value) -> Value:
+def _index(value: Value, key: Value) -> str:
     if isinstance(value, dict):
         if not isinstance(key, str):
             raise TemplateError(f"saw index {plain(key)} of a map, expected text")
         return value.get(key, "")
-    if isinstance(value, list | str):
-        if isinstance(key, bool) or not isinstance(key, int):
-            raise TemplateError(f"saw index {plain(key)} of a list or text, expected a whole number")
-        members: list[str] | bytes = value if isinstance(value, list) else value.encode()
-        if not 0 <= key < len(members):
-            raise TemplateError(f"saw index {key} of {len(members)}, expected one from 0 to {len(members) - 1}")
-        member = members[key]
-        return Byte(member) if isinstance(member, int) else member
-    raise TemplateError(f"saw index of {plain(value)}, expected a list, map or text")
+    if not isinstance(value, list):
+        raise TemplateError(f"saw index of {plain(value)}, expected a list or a map")
+    if not _is_within(key, 0, len(value) - 1):
+        raise TemplateError(f"saw index {plain(key)} of a list of {len(value)}, expected a whole number below {len(value)}")
+    return value[key]
 
 
-def _slice(values: list[Value]) -> Value:
-    _count("slice", values, 1, 4)
-    value, *bounds = values
-    if not isinstance(value, list | str) or (isinstance(value, str) and len(bounds) > 2):
-        raise TemplateError(f"saw slice of {plain(value)}, expected text or a list")
-    members: list[str] | bytes = value if isinstance(value, list) else value.encode()
-    least = 0
-    for bound in bounds:
-        if isinstance(bound, bool) or not isinstance(bound, int) or not least <= bound <= len(members):
-            raise TemplateError(f"saw slice to {plain(bound)} of {len(members)}, expected {least} to {len(members)}")
-        least = bound
-    start = bounds[0] if bounds else 0
-    end = bounds[1] if len(bounds) > 1 else len(members)
-    assert isinstance(start, int)
-    assert isinstance(end, int)
-    part = members[start:end]
-    return part.decode(errors="replace") if isinstance(part, bytes) else part
+def _slice(text: Value, start: Value, end: Value = None) -> str:
+    """The bytes of a text from one place up to another, or to its end."""
+    if not isinstance(text, str):
+        raise TemplateError(f"saw slice of {plain(text)}, expected text")
+    whole = text.encode()
+    end = len(whole) if end is None else end
+    if not _is_within(end, 0, len(whole)) or not _is_within(start, 0, end):
+        raise TemplateError(f"saw slice from {plain(start)} to {plain(end)} of {len(whole)} bytes, expected places within them")
+    return whole[start:end].decode(errors="replace")
 
 
-def _print(values: list[Value]) -> Value:
+def _is_within(value: Value, least: int, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def _print(*values: Value) -> str:
     """Spaces stand between values of which neither is text."""
     text = "".join(plain(left) + ("" if isinstance(left, str) or isinstance(right, str) else " ") for left, right in pairwise(values))
     return text + "".join(plain(one) for one in values[-1:])
 
 
-def _println(values: list[Value]) -> Value:
-    return " ".join(plain(one) for one in values) + "\n"
-
-
-def _printf(values: list[Value]) -> Value:
-    _count("printf", values, 1)
-    template, *rest = values
-    if not isinstance(template, str):
-        raise TemplateError(f"saw printf of {plain(template)}, expected text")
-    return sprintf(template, rest)
-
-
 def _same(left: Value, right: Value) -> bool:
     if left is not None and right is not None:
-        _comparable(left, right)
+        _check_comparable(left, right, (bool, int, str))
     return left == right
 
 
-def _comparable(left: Value, right: Value, *, ordered: bool = False) -> None:
-    kinds = [one for one in (bool, int, float, str) if _kind(left) is one and _kind(right) is one]
-    if not kinds or (ordered and kinds == [bool]):
-        raise TemplateError(f"saw a comparison of {plain(left)} and {plain(right)}, expected values of one kind")
-
-
-def _kind(value: Value) -> type:
-    return int if isinstance(value, Byte) else type(value)
-
-
-def _equal(values: list[Value]) -> Value:
-    """Whether the first is any of the others."""
-    _count("eq", values, 2)
-    return any(_same(values[0], one) for one in values[1:])
-
-
-def _unequal(values: list[Value]) -> Value:
-    _count("ne", values, 2, 2)
-    return not _same(*values)
-
-
-def _less(values: list[Value], *, swapped: bool = False) -> bool:
-    _count("a comparison", values, 2, 2)
-    left, right = reversed(values) if swapped else values
-    _comparable(left, right, ordered=True)
+def _less(left: Value, right: Value) -> bool:
+    _check_comparable(left, right, (int, str))
     if isinstance(left, str) and isinstance(right, str):
         return left.encode() < right.encode()
-    assert isinstance(left, int | float)
-    assert isinstance(right, int | float)
+    assert isinstance(left, int)
+    assert isinstance(right, int)
     return left < right
 
 
-CALLS: Mapping[str, Call] = {
-    "not": _negation,
-    "len": _length,
-    "index": _index,
-    "slice": _slice,
-    "print": _print,
-    "println": _println,
-    "printf": _printf,
-    "eq": _equal,
-    "ne": _unequal,
-    "lt": _less,
-    "le": lambda values: not _less(values, swapped=True),
-    "gt": lambda values: _less(values, swapped=True),
-    "ge": lambda values: not _less(values),
+def _check_comparable(left: Value, right: Value, kinds: tuple[type, ...]) -> None:
+    if type(left) is not type(right) or type(left) not in kinds:
+        raise TemplateError(f"saw a comparison of {plain(left)} and {plain(right)}, expected values of one kind")
+
+
+_FUNCTIONS: Mapping[str, _Signature] = {
+    "not": _Signature(not_, 1, 1),
+    "len": _Signature(_length, 1, 1),
+    "index": _Signature(_index, 2, 2),
+    "slice": _Signature(_slice, 2, 3),
+    "print": _Signature(_print, 0, None),
+    "printf": _Signature(sprintf, 1, None),
+    "eq": _Signature(lambda first, *others: any(_same(first, one) for one in others), 2, None),
+    "ne": _Signature(lambda left, right: not _same(left, right), 2, 2),
+    "lt": _Signature(_less, 2, 2),
+    "le": _Signature(lambda left, right: not _less(right, left), 2, 2),
+    "gt": _Signature(lambda left, right: _less(right, left), 2, 2),
+    "ge": _Signature(lambda left, right: not _less(left, right), 2, 2),
 }
+#: The functions that there are.
+NAMES = frozenset({"and", "or", *_FUNCTIONS})

@@ -7,12 +7,11 @@ from typing import NamedTuple
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 
 _SPACES = " \t\r\n"
-_NUMBER = re.compile(
-    r"[+-]?(0[xX][0-9a-fA-F_]+|0[bB][01_]+|0[oO][0-7_]+|[0-9][0-9_]*(\.[0-9_]*)?([eE][+-]?[0-9_]+)?|\.[0-9][0-9_]*([eE][+-]?[0-9_]+)?)"
-)
+#: As many digits as surely fit into Go's int.
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,17}")
 _TOKEN = re.compile(
     r"""(?P<space>[ \t\r\n]+)
-    |(?P<number>[+-]?\.?[0-9][0-9A-Za-z_.]*(?:(?<=[eE])[+-][0-9_]+)?)
+    |(?P<number>[+-]?\.?[0-9][0-9A-Za-z_.]*)
     |(?P<field>\.[^\W\d]\w*)
     |(?P<dot>\.)
     |(?P<variable>\$\w*)
@@ -104,7 +103,7 @@ class _Action:
         if kind == "space":
             text = self._spaces(text)
         if kind == "number" and _NUMBER.fullmatch(text) is None:
-            raise TemplateError(f"line {line}: saw {text}, expected a number")
+            raise TemplateError(f"line {line}: saw {text}, expected a whole decimal number without a sign")
         self.place += len(text)
         if kind in ("field", "variable", "word", "dot") and not self._terminated(kind):
             raise TemplateError(f"line {line}: saw {self.source[self.place]!r} after {text}, expected a space or >>")

@@ -2,13 +2,8 @@
 
 from dataclasses import dataclass
 
-#: The values that a template works with: text, numbers, truth values, nil, lists and maps of text.
-Scalar = str | int | float | bool | None
-Value = Scalar | list[str] | dict[str, str] | object
-
-
-class Byte(int):
-    """What a text has at an index: a number of another type than others."""
+#: The values that a template works with: text, whole numbers, truth values, lists and maps of text, and None for what a map lacks.
+Value = str | int | list[str] | dict[str, str] | object
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +18,7 @@ class Dot:
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    value: Scalar
+    value: str | int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,11 @@
 """From tokens to nodes."""
 
-import ast
 import re
 from dataclasses import dataclass, field
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
+from gpuscaler.metrics.rules.gotemplate.formatting import check_verbs
+from gpuscaler.metrics.rules.gotemplate.functions import NAMES
 from gpuscaler.metrics.rules.gotemplate.lexing import Token, tokens
 from gpuscaler.metrics.rules.gotemplate.nodes import (
     Action,
@@ -22,15 +23,14 @@ from gpuscaler.metrics.rules.gotemplate.nodes import (
     Variable,
 )
 
-#: The functions that are here; the others of Go's are refused by name.
-FUNCTIONS = frozenset("and or not len index slice print printf println eq ne lt le gt ge".split())
-_REFUSED = frozenset("define template block call html js urlquery".split())
+#: Words that Go knows besides.
+_REFUSED = frozenset("define template block call html js urlquery println nil".split())
 _BRANCHES = frozenset({"if", "with", "range"})
-_CONSTANTS = {"true": True, "false": False, "nil": None}
+_CONSTANTS = {"true": True, "false": False}
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+_ESCAPES = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 #: Branches and parentheses within each other.
 _MOST_DEEP = 50
-_ESCAPED = re.compile(r"\\(?:[0-7]{1,3}|x[0-9a-fA-F]{0,2}|u[0-9a-fA-F]{0,4}|U[0-9a-fA-F]{0,8}|.)", re.DOTALL)
-_ESCAPE = re.compile(r"""\\(?:[abfnrtv\\'"]|[0-3][0-7]{2}|x[0-9a-fA-F]{2}|u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8})""")
 #: Where a list of nodes ends, besides at the end of the template.
 _ENDS = frozenset({"end", "else"})
 
@@ -133,10 +133,21 @@ class _Parser:
             command = self._command(depth)
             if commands and isinstance(command[0], Constant | Dot):
                 raise self._wrong("saw a value after |, expected a function")
+            if command[0] == Function("printf"):
+                self._check_printf(command, len(command) - 2 + bool(commands))
             commands.append(command)
             # One at the end changes nothing, as with Go.
             self.place += self._skip_spaces().text == "|" and self._skip_spaces().kind == "mark"
         return Pipeline(tuple(commands), names, declares)
+
+    def _check_printf(self, command: Command, count: int) -> None:
+        template = command[1] if len(command) > 1 else None
+        if not isinstance(template, Constant) or not isinstance(template.value, str):
+            raise self._wrong("saw printf without a format beside it, expected one in quotes")
+        try:
+            check_verbs(template.value, count)
+        except TemplateError as error:
+            raise self._wrong(str(error)) from None
 
     def _targets(self, *, ranging: bool) -> tuple[tuple[str, ...], bool]:
         """The variables that a pipeline sets, and whether it declares them."""
@@ -195,8 +206,14 @@ class _Parser:
                 return Variable(token.text)
             case "word":
                 return self._word(token.text)
-            case "number" | "string" | "raw" | "char":
-                return Constant(self._constant(token))
+            case "number":
+                return Constant(int(token.text))
+            case "raw":
+                return Constant(token.text[1:-1].replace("\r", ""))
+            case "string":
+                return Constant(_ESCAPED.sub(self._unescaped, token.text[1:-1]))
+            case "char":
+                raise self._wrong(f'saw {token.text}, a character, which is not served here; expected text in " or `')
             case "mark" if token.text == "(":
                 return self._pipeline(")", depth + 1)
         raise self._wrong(f"saw {token.text!r}, expected a value")
@@ -204,21 +221,15 @@ class _Parser:
     def _word(self, word: str) -> Operand:
         if word in _CONSTANTS:
             return Constant(_CONSTANTS[word])
-        if word in FUNCTIONS:
+        if word in NAMES:
             return Function(word)
-        known = ", ".join(sorted(FUNCTIONS))
+        known = ", ".join(sorted(NAMES))
         raise self._wrong(f"saw {word}, which {'is not served here' if word in _REFUSED else 'is no function'}; expected one of {known}")
 
-    def _constant(self, token: Token) -> str | int | float:
-        if token.kind == "raw":
-            return token.text[1:-1].replace("\r", "")
-        try:
-            if token.kind in ("string", "char"):
-                text = _unquoted(token.text)
-                return text if token.kind == "string" else ord(text)
-            return _number(token.text)
-        except (ValueError, SyntaxError, TypeError, OverflowError):
-            raise self._wrong(f"saw {token.text}, expected a number or quoted text as Go writes it") from None
+    def _unescaped(self, found: re.Match[str]) -> str:
+        if found[1] not in _ESCAPES:
+            raise self._wrong(f'saw {found[0]} in quoted text, which is not served here; expected \\", \\\\, \\n or \\t, or text in `')
+        return _ESCAPES[found[1]]
 
     def _peek(self) -> Token | None:
         return self.found[self.place] if self.place < len(self.found) else None
@@ -232,22 +243,3 @@ class _Parser:
 
     def _wrong(self, message: str) -> TemplateError:
         return TemplateError(f"line {self.line}: {message}")
-
-
-def _unquoted(text: str) -> str:
-    """A quoted text, by Go's escapes: all of them are Python's, which has more."""
-    if not all(_ESCAPE.fullmatch(one) and one[1] != {"'": '"', '"': "'"}[text[0]] for one in _ESCAPED.findall(text)):
-        raise ValueError(text)
-    value = ast.literal_eval(text)
-    assert isinstance(value, str)
-    return value
-
-
-def _number(text: str) -> int | float:
-    digits = text.replace("_", "")
-    lowered = digits.lower().lstrip("+-")
-    if lowered.startswith(("0x", "0b", "0o")):
-        return int(digits, 0)
-    if lowered.isdigit():
-        return int(digits, 8 if len(lowered) > 1 and lowered[0] == "0" else 10)
-    return float(digits)

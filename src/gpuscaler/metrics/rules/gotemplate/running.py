@@ -1,11 +1,10 @@
 """A template applied to values."""
 
 from collections.abc import Iterator, Mapping
-from enum import Enum
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import plain
-from gpuscaler.metrics.rules.gotemplate.functions import CALLS, truth
+from gpuscaler.metrics.rules.gotemplate.functions import call
 from gpuscaler.metrics.rules.gotemplate.nodes import (
     Action,
     Branch,
@@ -24,9 +23,6 @@ from gpuscaler.metrics.rules.gotemplate.nodes import (
 )
 from gpuscaler.metrics.rules.gotemplate.parsing import parse
 
-#: How far a range counts.
-_MOST_TURNS = 10_000
-
 
 class Fields:
     """What a template is applied to: named values. A name that is not there is an error, unlike that of a map."""
@@ -36,15 +32,6 @@ class Fields:
 
     def __str__(self) -> str:
         return f"{{{' '.join(plain(one) for one in self.values.values())}}}"
-
-
-class _Absent(Enum):
-    """What a map has under a name that it does not have; written, it is ``<no value>``."""
-
-    ABSENT = 0
-
-    def __str__(self) -> str:
-        return "<no value>"
 
 
 class _Left(Exception):  # noqa: N818  # no error
@@ -95,7 +82,7 @@ class _Run:
             self._range(node, dot)
         else:
             value = self._pipeline(node.pipeline, dot)
-            if _holds(value):
+            if value:
                 self.walk(node.body, value if node.keyword == "with" else dot)
             else:
                 self.walk(node.otherwise, dot)
@@ -104,8 +91,6 @@ class _Run:
     def _range(self, node: Branch, dot: Value) -> None:
         # The variables are the whole until they take on the members, and stay so where there are none.
         value = self._pipeline(node.pipeline, dot)
-        if isinstance(value, int) and len(node.pipeline.variables) == 2:
-            raise TemplateError(f"saw a range over {plain(value)} with two variables, expected one")
         members = list(_members(value))
         if not members:
             self.walk(node.otherwise, dot)
@@ -138,7 +123,7 @@ class _Run:
     def _pipeline(self, pipeline: Pipeline, dot: Value) -> Value:
         given: list[Value] = []
         for command in pipeline.commands:
-            given = [self._command(command, dot, [_present(one) for one in given])]
+            given = [self._command(command, dot, given)]
         for name in pipeline.variables:
             self._set(name, given[0], declares=pipeline.declares)
         return given[0]
@@ -150,24 +135,19 @@ class _Run:
             return self._call(first.name, rest, dot, given)
         if rest or given:
             raise TemplateError("saw a value with arguments, expected a function before them")
-        if first == Constant(None):
-            raise TemplateError("saw nil alone, expected it as an argument")
         return self._operand(first, dot)
 
     def _call(self, name: str, arguments: list[Operand], dot: Value, given: list[Value]) -> Value:
         if name not in ("and", "or"):
-            return CALLS[name]([*(self._argument(one, dot) for one in arguments), *given])
+            return call(name, [*(self._operand(one, dot) for one in arguments), *given])
         if not arguments and not given:
             raise TemplateError(f"saw {name} without values, expected at least one")
         value: Value = None
         for one in arguments:
-            value = self._argument(one, dot)
-            if truth(value) == (name == "or"):
+            value = self._operand(one, dot)
+            if bool(value) == (name == "or"):
                 return value
         return given[0] if given else value
-
-    def _argument(self, operand: Operand, dot: Value) -> Value:
-        return _present(self._operand(operand, dot))
 
     def _operand(self, operand: Operand, dot: Value) -> Value:
         match operand:
@@ -194,18 +174,8 @@ def _field(value: Value, name: str) -> Value:
             raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{one}' for one in value.values)}")
         return value.values[name]
     if isinstance(value, dict):
-        return value.get(name, _Absent.ABSENT)
-    if value is _Absent.ABSENT:
-        return value
+        return value.get(name)
     raise TemplateError(f"saw .{name} of {plain(value)}, expected it of something that has fields")
-
-
-def _present(value: Value) -> Value:
-    return None if value is _Absent.ABSENT else value
-
-
-def _holds(value: Value) -> bool:
-    return value is not _Absent.ABSENT and truth(value)
 
 
 def _members(value: Value) -> Iterator[tuple[Value, Value]]:
@@ -213,7 +183,5 @@ def _members(value: Value) -> Iterator[tuple[Value, Value]]:
         yield from ((key, value[key]) for key in sorted(value, key=str.encode))
     elif isinstance(value, list):
         yield from enumerate(value)
-    elif isinstance(value, int) and not isinstance(value, bool) and value <= _MOST_TURNS:
-        yield from ((one, one) for one in range(value))
-    elif value is not _Absent.ABSENT:
+    else:
         raise TemplateError(f"saw a range over {plain(value)}, expected a list or a map")
