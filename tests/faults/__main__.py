@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import pytest
 from tests.conformance.replacing import Replacing
 from tests.faults.listing import FOLDER, ROOT, files_of, rows
-from tests.faults.mutants import MUTANTS, Mutant
+from tests.faults.mutants import MUTANTS
+from tests.faults.mutating import Mutant
 
 #: Seconds after which a test is taken to run for ever, which shows nothing of what it is about.
 PATIENCE = 300
@@ -59,17 +60,17 @@ def outcome(place: int) -> Outcome:
     lines = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
     errors = [line for line in lines if line.startswith("E  ")]
     how = " ".join((errors[0][1:] if errors else lines[-1] if lines else "nothing was printed").split())
-    return Outcome(MUTANTS[place], done.returncode == pytest.ExitCode.TESTS_FAILED, how[:160])
+    return Outcome(MUTANTS[place], done.returncode == pytest.ExitCode.TESTS_FAILED, how[:300])
 
 
 def one(mutant: Mutant) -> int:
     """Load the mutant in place of its module, then run the tests of its case."""
     try:
-        source = mutant.source
+        module, source = mutant.applied()
     except ValueError as error:
         print(error)
         return pytest.ExitCode.USAGE_ERROR
-    sys.meta_path.insert(0, Replacing(mutant.module, source))
+    sys.meta_path.insert(0, Replacing(module, source))
     options = ["-q", "-x", "-p", "no:xdist", "-p", "no:cacheprovider", "-k", f"test_f{mutant.case:02d}_", "--tb=short"]
     return pytest.main([*options, *(str(FOLDER / name) for name in files_of(mutant.case))])
 

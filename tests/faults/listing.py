@@ -33,7 +33,7 @@ def rows() -> list[str]:
     return [
         f"| F{case} | {'; '.join(sentence(name) for number, _, name in known if number == case)} | "
         f"{'; '.join(f'`{file}`' for file in files_of(case))} | "
-        f"{'; '.join(f'{one.removes} (`{one.path}`)' for one in MUTANTS if one.case == case)} |"
+        f"{'; '.join(f'{one.removes} (`{one.at}`)' for one in MUTANTS if one.case == case)} |"
         for case in CASES
     ]
 

@@ -2,7 +2,8 @@
 
 import pytest
 from tests.faults.listing import CASES, PAGE, named, rows
-from tests.faults.mutants import MUTANTS, Mutant
+from tests.faults.mutants import MUTANTS
+from tests.faults.mutating import Mutant
 
 
 @pytest.mark.parametrize("case", CASES, ids="F{}".format)
@@ -15,9 +16,10 @@ def test_each_case_has_a_mutant(case: int) -> None:
     assert [one for one in MUTANTS if one.case == case]
 
 
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: f"F{one.case}-{one.path}")
-def test_the_old_text_of_each_mutant_is_in_the_source_once_and_the_new_one_is_python(mutant: Mutant) -> None:
-    compile(mutant.source, mutant.path, "exec")
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda one: f"F{one.case}-{one.at}")
+def test_each_mutant_has_one_place_in_the_source_and_is_python(mutant: Mutant) -> None:
+    module, source = mutant.applied()
+    compile(source, module, "exec")
     assert mutant.old != mutant.new
 
 
