@@ -9,8 +9,7 @@ from tests.metrics.rules.making import NODE, POD, series
 from gpuscaler.exporter.fields import FIELDS, WINDOWS
 from gpuscaler.metrics.rules.builtin import builtin, of_replicas, text
 from gpuscaler.metrics.rules.discovery import Discovery
-from gpuscaler.metrics.rules.promql.nodes import Selector
-from gpuscaler.metrics.rules.promql.parsing import parse
+from gpuscaler.metrics.rules.promql import Selector, parse
 from gpuscaler.metrics.rules.reading import read
 
 RULES = builtin()

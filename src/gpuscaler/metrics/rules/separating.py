@@ -17,9 +17,7 @@ from msgspec import Struct
 
 from gpuscaler.metrics.rules.gotemplate.nodes import Action, Branch, Chain, Node, Operand, Pipeline
 from gpuscaler.metrics.rules.matchers import QueryError
-from gpuscaler.metrics.rules.promql.nodes import Aggregation, Call, Expression, Literal, Matcher, Operation, Selector
-from gpuscaler.metrics.rules.promql.parsing import parse
-from gpuscaler.metrics.rules.promql.tokens import PromqlError
+from gpuscaler.metrics.rules.promql import Aggregation, Call, Expression, Literal, Matcher, Operation, PromqlError, Selector, parse
 from gpuscaler.metrics.rules.resources import Resource
 from gpuscaler.metrics.rules.rule import NAMESPACES, Rule
 
@@ -92,7 +90,7 @@ def prove(rule: Rule, series: str, resource: Resource) -> Proof:
 def selectors(query: str) -> Mapping[str, float]:
     """The series that ``query`` reads: each selector, without ranges, and how far back it is looked, in seconds.
 
-    Raises :class:`~.promql.tokens.PromqlError`.
+    Raises :class:`~.promql.PromqlError`.
     """
     found: dict[str, float] = {}
     for one in _selectors(parse(query)):
@@ -101,7 +99,7 @@ def selectors(query: str) -> Mapping[str, float]:
 
 
 def is_scalar(query: str) -> bool:
-    """Whether the answer to ``query`` is one number rather than a vector. Raises :class:`~.promql.tokens.PromqlError`."""
+    """Whether the answer to ``query`` is one number rather than a vector. Raises :class:`~.promql.PromqlError`."""
     return _is_scalar(parse(query))
 
 

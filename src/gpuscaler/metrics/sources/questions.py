@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from gpuscaler.metrics.rules.combining import adds_up
 from gpuscaler.metrics.rules.discovery import Origin
 from gpuscaler.metrics.rules.matchers import QueryError
-from gpuscaler.metrics.rules.promql.tokens import PromqlError
+from gpuscaler.metrics.rules.promql import PromqlError
 from gpuscaler.metrics.rules.resources import Resource
 from gpuscaler.metrics.rules.rule import NAMESPACES
 from gpuscaler.metrics.rules.separating import is_scalar, prove, selectors
