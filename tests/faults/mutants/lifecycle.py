@@ -5,7 +5,7 @@ from tests.faults.mutating import Mutant
 MUTANTS = (
     Mutant(
         case=21,
-        at="_Door.drain",
+        at="_Removals.drain",
         old="not (one.forced or node.ready)",
         new="not (one.forced or node.name)",
         removes="the removal of a node that stops to answer goes on",
@@ -47,7 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         case=29,
-        at="_Door.drain",
+        at="_Removals.drain",
         old="effort.idle and self.overdue(one, effort.idle)",
         new="effort.idle and one.at > self.now",
         removes="a removal that does not get on is never undone",
@@ -68,7 +68,7 @@ MUTANTS = (
     ),
     Mutant(
         case=32,
-        at="_Door.clean_up",
+        at="_Removals.clean_up",
         old="node.name not in under_way and node.name not in self.roll.unlisted",
         new="node.name in self.book.past",
         removes="our own taint is not recognised where its removal was forgotten",
@@ -82,15 +82,15 @@ MUTANTS = (
     ),
     Mutant(
         case=36,
-        at="reconcile.look",
-        old="rolls.same(discourage, cluster, policy, roll.unlisted)",
-        new="rolls.same(discourage, cluster, policy)",
+        at="stages.mark",
+        old="same(discourage, cluster, policy, roll.unlisted)",
+        new="same(discourage, cluster, policy)",
         removes="nodes get our taints whose machines the cloud does not list",
     ),
     Mutant(
         case=36,
-        at="reconcile.look",
-        old="unpooled=roll.unpooled(policy, facts.inventory.let_go if facts.inventory is not None else ()),",
+        at="conclude",
+        old="unpooled=roll.unpooled(view.policy, inventory.let_go if inventory is not None else ()),",
         new="",
         removes="nobody is told of machines that are listed for a pool that is not ours",
     ),
@@ -166,7 +166,7 @@ MUTANTS = (
     ),
     Mutant(
         case=75,
-        at="_Door.why_given_up",
+        at="_Removals.why_given_up",
         old="one.unready and node.ready",
         new="one.unready and not one.forced",
         removes="a node that answers again in the middle of its removal is removed all the same",
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         case=76,
-        at="_Door.extended",
+        at="_Removals.extended",
         old="self.acts.append(Extend(one.instance, one.node))",
         new="",
         removes="no heartbeat is recorded while a machine is emptied",
@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         case=77,
-        at="_Door.end_if_empty",
+        at="_Removals.end_if_empty",
         old="not one.forced",
         new="one.forced",
         removes="a machine is given back although its group then ends a busy one of another zone",
@@ -278,7 +278,7 @@ MUTANTS = (
     ),
     Mutant(
         case=97,
-        at="_Door.why_given_up",
+        at="_Removals.why_given_up",
         old='self.held if one.unready or not one.forced else ""',
         new='""',
         removes="removals under way go on although a person holds removing",

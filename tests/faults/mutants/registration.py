@@ -5,21 +5,21 @@ from tests.faults.mutating import Mutant
 MUTANTS = (
     Mutant(
         case=7,
-        at="_Look.miss",
+        at="_Registration.miss",
         old="(one.granted, self.waits.began) + self.waits.lag + SKEW_SECONDS",
         new="(one.granted, self.waits.began)",
         removes="a machine that is not on the list yet is taken for one that has died",
     ),
     Mutant(
         case=17,
-        at="_Look.miss",
+        at="_Registration.miss",
         old='self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))',
         new="",
         removes="a machine that dies before it opens says nothing of its offering",
     ),
     Mutant(
         case=19,
-        at="_Look.time_out",
+        at="_Registration.time_out",
         old="one.node and then >= one.registered + self.waits.ready",
         new="one.node and then >= one.registered + 1e9",
         removes="a node that never shows its devices is waited for without end",
@@ -40,7 +40,7 @@ MUTANTS = (
     ),
     Mutant(
         case=57,
-        at="_Wheel.settle",
+        at="_Opening.settle",
         old="pod.node_name == promise.node",
         new="pod.node_name",
         removes="a pod that somebody bound elsewhere counts as a promise that was kept",
@@ -61,7 +61,7 @@ MUTANTS = (
     ),
     Mutant(
         case=68,
-        at="_Wheel.lose",
+        at="_Opening.lose",
         old="if short := falls_short(pod, node, self.cluster) or (",
         new="if short := (",
         removes="a machine with too few GPUs for its pods is taken for one whose room others had",
@@ -75,14 +75,14 @@ MUTANTS = (
     ),
     Mutant(
         case=68,
-        at="_Look.is_only_replaced",
+        at="_Registration.is_only_replaced",
         old="one.order or pool is None or known is None or not is_open(known, self.now)",
         new="True",
         removes="a machine that its group would only start again is ended every quarter of an hour",
     ),
     Mutant(
         case=68,
-        at="_Look.lacking",
+        at="_Registration.lacking",
         old="None if is_divided(found, node, offering) else found",
         new="found",
         removes="a machine that shows slices of its GPUs is waited for until it shows them whole",
@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         case=88,
-        at="_Wheel.misses_labels",
+        at="_Opening.misses_labels",
         old="not admits(pod.spec, node)",
         new="not node.ready",
         removes="a machine opens for pods that select by a label which its node lacks",
@@ -138,7 +138,7 @@ MUTANTS = (
     ),
     Mutant(
         case=99,
-        at="_Look.lacking",
+        at="_Registration.lacking",
         old="if doubt := self.doubt(one): return Lack(doubt)",
         new="",
         removes="pods are put on machines that their group may still give up",
@@ -180,14 +180,14 @@ MUTANTS = (
     ),
     Mutant(
         case=104,
-        at="_Look.at",
+        at="_Closed.at",
         old="missing.keys() - {one.daemon for one in failed if self._now < one.again}",
         new="missing",
         removes="a window opens again and again for a DaemonSet that may make no pods",
     ),
     Mutant(
         case=104,
-        at="_Look._ajar",
+        at="_Closed._ajar",
         old="not window.closed and self._now < window.seen + OPEN_SECONDS",
         new="not window.closed",
         removes="a window stays open for a DaemonSet that may make no pods",
@@ -201,7 +201,7 @@ MUTANTS = (
     ),
     Mutant(
         case=106,
-        at="_Look.at",
+        at="_Closed.at",
         old="is_closed(node) or self._steering(site) != OFF",
         new="is_closed(node)",
         removes="a node that registers without our taint stays without",
@@ -215,7 +215,7 @@ MUTANTS = (
     ),
     Mutant(
         case=109,
-        at="_Wheel.seat",
+        at="_Opening.seat",
         old="not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node))",
         new="False",
         removes="a machine opens for one of a gang of which the rest is not to be had",
@@ -243,7 +243,7 @@ MUTANTS = (
     ),
     Mutant(
         case=109,
-        at="_Look.time_out",
+        at="_Registration.time_out",
         old="and one.node not in promised and not self.is_used(one.node)",
         new="and one.node not in promised",
         removes="a machine is ended under pods that run there, when the rest of a gang is not to be had",

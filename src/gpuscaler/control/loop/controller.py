@@ -296,7 +296,7 @@ class Controller:
         gone = self._awaiting.observe(cluster.nodes, facts.going, facts.inventory, now)
         if gone or self._awaiting.is_due(facts.inventory, now):
             self._cloud.hasten()
-        self._cloud.read_often(seen.soon)
+        self._cloud.read_often(seen.guarded.soon)
         plans = self._alarm.plans
         if urgent:
             plans.plan_now(started)

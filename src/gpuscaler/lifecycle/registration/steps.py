@@ -26,6 +26,7 @@ from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.boot_times import Arrived
 from gpuscaler.planning.state.breakers import Breakers, is_open
 from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Ledger, Order
 
@@ -81,7 +82,7 @@ def arrivals(
     ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
     protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
     """
-    look = _Look(book, cluster, policy, waits, now)
+    look = _Registration(book, cluster, policy, waits, now)
     look.roll = roll or Roll.of(cluster, inventory)
     look.exposed = exposed
     look.breakers = breakers
@@ -95,30 +96,25 @@ def arrivals(
     return Arrivals(tuple(look.steps), tuple(look.fates), tuple(look.arrived), tuple(look.overdue), tuple(look.unfilled))
 
 
-class _Look:
-    """One look; ``book`` runs ahead with the steps that were found."""
+class _Registration(Draft):
+    """One look at machines on their way."""
 
     roll: Roll
     exposed: Set[str] = frozenset()
     breakers: Breakers = NO_BREAKERS
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
-        self.book = book
+        super().__init__(book)
         self.cluster = cluster
         self.policy = policy
         self.pools = {pool.name: pool for pool in policy.pools}
         self.offerings = policy.offerings
         self.waits = waits
         self.now = now
-        self.steps: list[ledger.Event] = []
         self.fates: list[offering_events.Event] = []
         self.arrived: list[Arrived] = []
         self.overdue: list[Overdue] = []
         self.unfilled: list[str] = []
-
-    def fold(self, step: ledger.Event) -> None:
-        self.steps.append(step)
-        self.book = ledger.step(self.book, step)
 
     def name(self, inventory: Inventory | None) -> None:
         """Give names to the machines of answered and doubtful orders that the cloud lists, or that have become nodes already."""

@@ -28,6 +28,7 @@ from gpuscaler.planning.feasibility.nodes import admits, explain_selector
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals, promises
 from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 
 #: Writes that have not shown after so long are made again.
@@ -72,25 +73,30 @@ def steer(
 
     ``roll`` is that of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
-    wheel = _Wheel(book, cluster, policy, now, nominating)
-    wheel.attempts, wheel.said = attempts, said or {}
-    wheel.arrive_all()
-    for promise in wheel.book.promises:
-        wheel.keep(promise)
-    wheel.open_foreign(roll or Roll.of(cluster, None))
-    wheel.release()
+    opening = _Opening(book, cluster, policy, now, nominating)
+    opening.attempts, opening.said = attempts, said or {}
+    opening.arrive_all()
+    for promise in opening.book.promises:
+        opening.keep(promise)
+    opening.open_foreign(roll or Roll.of(cluster, None))
+    opening.release()
     return Steering(
-        tuple(wheel.steps), tuple(wheel.outcomes), tuple(wheel.suspected), tuple(wheel.acts), tuple(wheel.stray), tuple(wheel.unfit)
+        tuple(opening.steps),
+        tuple(opening.outcomes),
+        tuple(opening.suspected),
+        tuple(opening.acts),
+        tuple(opening.stray),
+        tuple(opening.unfit),
     )
 
 
 def still_closed(book: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
     """Why machines of ``book`` that are ready are still closed, in words, by node; those that open now are left out."""
-    wheel = _Wheel(book, cluster, policy, now, nominating)
+    opening = _Opening(book, cluster, policy, now, nominating)
     ready = [one for one in book.coming if one.ready and one.node in cluster.nodes and is_closed(cluster.nodes[one.node])]
-    held = {one.node: wheel.held(one) or "labels that its pods select by are awaited" for one in ready}
-    wheel.arrive_all()
-    shut = {node: one.closed for node, one in wheel.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
+    held = {one.node: opening.held(one) or "labels that its pods select by are awaited" for one in ready}
+    opening.arrive_all()
+    shut = {node: one.closed for node, one in opening.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
     return {node: why for node, why in {**held, **shut}.items() if why}
 
 
@@ -110,17 +116,17 @@ def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tupl
     )
 
 
-class _Wheel:
-    """One look at all that arrives; ``book`` runs ahead with the steps that were taken."""
+class _Opening(Draft):
+    """One look at machines that are ready, and at promises."""
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
-        self.book, self.cluster, self.policy, self.now = book, cluster, policy, now
+        super().__init__(book)
+        self.cluster, self.policy, self.now = cluster, policy, now
         self.pools = {pool.name: pool for pool in policy.pools}
         self.binder = Binder(cluster, policy, now, nominating, {one.node for one in book.leaving})
         self.bindings: Mapping[str, Binding] = {}
         self.attempts: Mapping[str, float] = {}
         self.said: Mapping[str, str] = {}
-        self.steps: list[ledger.Event] = []
         self.outcomes: list[promises.Kept | promises.Broken] = []
         self.suspected: list[node_refusals.Suspected] = []
         self.acts: list[Act] = []
@@ -135,11 +141,10 @@ class _Wheel:
     def pending(self) -> Mapping[Alike, list[Pod]]:
         return pending_by_kind(self.cluster)
 
-    def fold(self, step: ledger.Event) -> None:
-        self.steps.append(step)
-        if isinstance(step, ledger.Promised):
-            self.busy.update(step.promise.pods)
-        self.book = ledger.step(self.book, step)
+    def fold(self, event: ledger.Event) -> None:
+        super().fold(event)
+        if isinstance(event, ledger.Promised):
+            self.busy.update(event.promise.pods)
 
     # A machine of the ledger that is ready
 

@@ -108,7 +108,7 @@ def observe(before: Mapping[str, Window], book: Ledger, cluster: Cluster, policy
     sites = _sites(book, cluster, policy)
     if not sites and not before:
         return Windows(before)
-    look = _Look(cluster, policy, now)
+    look = _Closed(cluster, policy, now)
     found: dict[str, Window] = {}
     for site in sites:
         after = look.at(site, before.get(site.node.name))
@@ -182,7 +182,7 @@ def explained(window: Window, now: float) -> Iterator[str]:
         yield f"it has no pod of DaemonSet {one.daemon}, which was tried {one.times} times: {one.why}; it is tried again {again}"
 
 
-class _Look:
+class _Closed:
     """One look at all machines that are closed."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:

@@ -24,6 +24,7 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.scale_down.blockers import unhealthy
 from gpuscaler.planning.state.failed_removals import GivenUp
 from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
@@ -71,19 +72,19 @@ def take_leave(
     ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
     """
     roll = roll or Roll.of(cluster, inventory)
-    door = _Door(book, cluster, policy, now, roll)
-    door.listed_at = 0.0 if inventory is None else inventory.at
-    door.unseen = unseen or {}
-    door.unsafe = unsafe or {}
-    door.deliveries = () if inventory is None else inventory.deliveries
-    door.held = held
+    removals = _Removals(book, cluster, policy, now, roll)
+    removals.listed_at = 0.0 if inventory is None else inventory.at
+    removals.unseen = unseen or {}
+    removals.unsafe = unsafe or {}
+    removals.deliveries = () if inventory is None else inventory.deliveries
+    removals.held = held
     halted = bool(book.leaving) and is_halted(book, roll, policy)
     for one in book.leaving:
         # What falls silent together with most others is no machine of its own that broke.
         if (one.forced and not one.unready) or one.step in (ENDING, CLEARING, REOPENING) or not halted:
-            door.go_on(one)
-    door.clean_up()
-    return Departure(tuple(door.steps), tuple(door.acts), tuple(door.kept), tuple(door.given_up))
+            removals.go_on(one)
+    removals.clean_up()
+    return Departure(tuple(removals.steps), tuple(removals.acts), tuple(removals.kept), tuple(removals.given_up))
 
 
 def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
@@ -92,9 +93,12 @@ def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
     return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
 
 
-class _Door:
+class _Removals(Draft):
+    """One look at machines that are given back."""
+
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: Roll) -> None:
-        self.book = book
+        super().__init__(book)
+        self.begun = book.leaving
         self.cluster = cluster
         self.now = now
         self.roll = roll
@@ -102,7 +106,6 @@ class _Door:
         self.listed_at = 0.0
         self.objections = Objections(book, cluster, policy, now)
         self.prices = {one.key: one.price for one in policy.offerings.values()} if book.leaving else {}
-        self.steps: list[ledger.Event] = []
         self.acts: list[Act] = []
         self.kept: list[tuple[str, str]] = []
         self.given_up: list[GivenUp] = []
@@ -177,7 +180,7 @@ class _Door:
 
     def go(self, one: Leaving, step: str) -> Leaving:
         moved = self.moved(one, step)
-        self.steps.append(ledger.Left(moved))
+        self.fold(ledger.Left(moved))
         return moved
 
     def moved(self, one: Leaving, step: str) -> Leaving:
@@ -185,8 +188,8 @@ class _Door:
 
     def note(self, one: Leaving) -> None:
         """Write down what changed within a step."""
-        if one not in self.book.leaving:
-            self.steps.append(ledger.Left(one))
+        if one not in self.begun:
+            self.fold(ledger.Left(one))
 
     def mark(self, one: Leaving, node: Node) -> None:
         if is_marked(node) or (one.forced and one.tried and self.now >= one.tried + REPEAT_SECONDS / 2):
@@ -295,7 +298,7 @@ class _Door:
             self.given_up.append(GivenUp(node.name, one.instance, one.offering, self.unseen[one.node], self.now))
             self.keep(one, node, self.unseen[one.node])
         elif one.tried and gone:
-            self.steps.append(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
+            self.fold(ledger.Finished(one.node) if node is None else ledger.Left(self.moved(one, CLEARING)))
         elif not one.tried or self.now >= one.tried + END_SECONDS:
             self.end_if_empty(one, node)
 
@@ -316,14 +319,14 @@ class _Door:
             self.note(one)
 
     def ask_to_end(self, one: Leaving, node: Node | None) -> None:
-        self.steps.append(ledger.Left(replace(one, tried=self.now)))
+        self.fold(ledger.Left(replace(one, tried=self.now)))
         look = node is not None and not one.forced and one.since > one.at
         self.acts.append(End(one.instance, one.node, one.reason, look))
 
     def clear(self, one: Leaving, node: Node | None) -> None:
         """Delete the Node of a machine that is gone, if nobody else has."""
         if node is None:
-            self.steps.append(ledger.Finished(one.node))
+            self.fold(ledger.Finished(one.node))
         elif self.alive is not None and one.instance in self.alive:
             self.go(one, ENDING)
         elif self.now >= max(one.since + CLEAR_SECONDS, one.tried + REPEAT_SECONDS) and not node.deleted:
@@ -336,9 +339,9 @@ class _Door:
 
     def reopen(self, one: Leaving, node: Node) -> None:
         if not is_marked(node) and node.labels.get(EXCLUDE_LABEL) != EXCLUDE_VALUE:
-            self.steps.append(ledger.Finished(one.node))
+            self.fold(ledger.Finished(one.node))
         elif self.now >= one.tried + REPEAT_SECONDS:
-            self.steps.append(ledger.Left(replace(one, tried=self.now)))
+            self.fold(ledger.Left(replace(one, tried=self.now)))
             self.acts.append(Unmark(node.name, "its removal was given up"))
 
     def clean_up(self) -> None:
@@ -346,7 +349,7 @@ class _Door:
 
         Those of machines that are not listed are not ours: another gpuscaler, which has other pools of this cluster, removes these.
         """
-        under_way = {one.node for one in self.book.leaving}
+        under_way = {one.node for one in self.begun}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
             if node.name not in under_way and node.name not in self.roll.unlisted:
                 self.acts.append(Unmark(node.name, "no removal of it is under way"))

@@ -1,0 +1,403 @@
+"""What a look at the cluster and at the cloud's list changes in the memory, and what is to be done now: one stage after the other.
+
+:func:`look` does nothing by itself: what it says is written down first, then acted on. A stage is given what the stages before it have
+found and the view that all of them share, and returns what has been found with it.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from functools import reduce
+
+from msgspec.structs import replace
+
+from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
+from gpuscaler.lifecycle.actions import Act
+from gpuscaler.lifecycle.interruptions import Remark
+from gpuscaler.lifecycle.memory import Memory, vanishing
+from gpuscaler.lifecycle.node_health import refusing_nodes, unready
+from gpuscaler.lifecycle.node_marks.kept_taint import keep
+from gpuscaler.lifecycle.node_marks.pool_label import labels_due
+from gpuscaler.lifecycle.node_marks.soft_taints import discourage
+from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls
+from gpuscaler.lifecycle.observed.promised_pods import crowded
+from gpuscaler.lifecycle.reconcile.looks import Facts, Look, View
+from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
+from gpuscaler.lifecycle.registration.group_launches import owed, owing
+from gpuscaler.lifecycle.registration.learning import observed
+from gpuscaler.lifecycle.registration.steps import Arrivals, arrivals
+from gpuscaler.lifecycle.registration.undescribed import unfamiliar
+from gpuscaler.lifecycle.registration.unregistered import adopted
+from gpuscaler.lifecycle.released_pools import encourage, let_go
+from gpuscaler.lifecycle.steering import rejected_pods, steering, windows
+from gpuscaler.lifecycle.steering.binding import unbinding
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.holds import REMOVING
+from gpuscaler.model.pools import Policy
+from gpuscaler.planning.state import (
+    boot_times,
+    breakers,
+    failed_removals,
+    futile_purchases,
+    idle_clocks,
+    learned_templates,
+    node_refusals,
+    offering_events,
+    promises,
+)
+from gpuscaler.planning.state.breaker_messages import told
+from gpuscaler.planning.state.failed_removals import Sparing
+from gpuscaler.planning.state.ledger import ledger
+from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
+from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
+
+#: A part of a look.
+Stage = Callable[[Look, View], Look]
+#: Where people look for what keeps machines from coming up.
+LOOK: Mapping[str, str] = {
+    offering_events.FRUITLESS: "see why its pods do not come to its nodes: gpuscaler why pod, and the scheduler's Events on them",
+    offering_events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
+    offering_events.LACKING: (
+        "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name"
+    ),
+}
+
+
+def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
+    """Fold what is seen, and say what is to be done now. ``rolls`` keep, for callers that look again and again, what has not changed.
+
+    ``policy`` promises of machines what tags and rules say.
+    """
+    rolls = rolls or Rolls()
+    held = facts.holds.sentence(REMOVING, now)
+    # What did not come in time is ended once removals are resumed.
+    waits = replace(facts.waits, seen=-math.inf) if held else facts.waits
+    view = View(memory, cluster, policy, facts, now, rolls, rolls.of(cluster, facts.inventory), waits, held)
+    return reduce(lambda seen, stage: stage(seen, view), STAGES, Look(memory))
+
+
+def found(
+    seen: Look,
+    *,
+    steps: Iterable[ledger.Event] = (),
+    fates: Iterable[offering_events.Event] = (),
+    acts: Iterable[Act] = (),
+    remarks: Iterable[Remark] = (),
+    **remembered: object,
+) -> Look:
+    """``seen`` with ``steps`` in the ledger, ``fates`` in the breakers, and parts of the memory as they are ``remembered`` from now on."""
+    memory = seen.memory
+    memory = replace(
+        memory, ledger=ledger.folded(memory.ledger, steps), breakers=reduce(breakers.step, fates, memory.breakers), **remembered
+    )
+    return replace(seen, memory=memory, acts=(*seen.acts, *acts), remarks=(*seen.remarks, *remarks))
+
+
+def adopt(seen: Look, view: View) -> Look:
+    """Machines of ours that nobody here ordered join the ledger."""
+    strangers = adopted(
+        seen.memory.ledger,
+        view.cluster,
+        view.inventory,
+        view.policy,
+        waits=view.facts.waits,
+        now=view.now,
+        roll=view.roll,
+        breakers=seen.memory.breakers,
+    )
+    return replace(found(seen, steps=strangers), arrivals=Arrivals(strangers))
+
+
+def guard(seen: Look, view: View) -> Look:
+    """Busy machines are protected from groups that even out their zones."""
+    deliveries = view.inventory.deliveries if view.inventory is not None else ()
+    guarded = scale_in_protection.observe(
+        seen.memory.guarding,
+        seen.memory.ledger,
+        view.cluster,
+        view.policy,
+        roll=view.roll,
+        answers=view.facts.guarded,
+        now=view.now,
+        surplus={one.pool for one in deliveries if one.surplus},
+    )
+    return replace(found(seen, acts=guarded.acts, guarding=guarded.guarding), guarded=guarded)
+
+
+def register(seen: Look, view: View) -> Look:
+    """Machines get their names, become nodes, are ready, or have failed."""
+    arrived = arrivals(
+        seen.memory.ledger,
+        view.cluster,
+        view.inventory,
+        view.policy,
+        waits=view.waits,
+        now=view.now,
+        roll=view.roll,
+        exposed=seen.guarded.exposed,
+        breakers=view.before.breakers,
+    )
+    seen = found(seen, steps=arrived.steps)
+    return replace(seen, arrivals=replace(arrived, steps=(*seen.arrivals.steps, *arrived.steps)))
+
+
+def count_launched(seen: Look, view: View) -> Look:
+    """What groups launch by themselves counts as on its way."""
+    book = seen.memory.ledger
+    steps: list[ledger.Event] = []
+    if len(book.orders) < len(view.before.ledger.orders):
+        # What may have been the machine of an order that waits for none any more is nobody's by now: the plan of this look counts it.
+        strangers = adopted(book, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, roll=view.roll)
+        noted = ledger.folded(book, strangers).strangers
+        steps.append(ledger.Noticed({**noted, **book.strangers}))
+    return found(seen, steps=(*steps, *owing(book, view.inventory, view.now)))
+
+
+def learn(seen: Look, view: View) -> Look:
+    """What did not come in time is given up; what came tells of the next of its like."""
+    arrived, now = seen.arrivals, view.now
+    seen = found(seen, steps=(termination.give_up(one, now) for one in arrived.overdue), fates=arrived.fates)
+    memory, book = seen.memory, seen.memory.ledger
+    learned = _lessons(memory.learned, book, arrived, view.cluster, now)
+    learned = observed(learned, book, view.policy, now, roll=view.roll, teachers=view.rolls.teachers)
+    return found(seen, boots=reduce(boot_times.step, arrived.arrived, memory.boots), learned=learned)
+
+
+def interrupt(seen: Look, view: View) -> Look:
+    """Machines that the cloud takes away, works on, or has taken away already."""
+    facts, memory, roll, now = _of_ours(view.facts, seen.memory.ledger, view.roll.foreign), seen.memory, view.roll, view.now
+    worked_on, ends = _worked_on(memory.worked_on, facts, roll), interruptions.remembered(memory.ends, roll.listed)
+    announced = interruptions.Announced(facts.going, worked_on, ends, facts.why)
+    taken = interruptions.taken(memory.ledger, view.cluster, view.policy, announced, now, roll=roll)
+    gone = interruptions.unexpected(view.before.ledger, facts.vanished, roll)
+    seen = found(
+        seen,
+        steps=taken.steps,
+        fates=(*taken.fates, *interruptions.reclaimed((one.key for one in gone), now)),
+        remarks=interruptions.remarks(roll, gone, facts.announced, facts.worked_on),
+        worked_on=worked_on,
+        ends=ends,
+    )
+    return replace(seen, announced=announced)
+
+
+def end_silent(seen: Look, view: View) -> Look:
+    """Machines whose nodes have not been Ready for too long are ended."""
+    silent = unready.observe(
+        seen.memory.unready,
+        seen.memory.ledger,
+        view.cluster,
+        view.policy,
+        announced=seen.announced,
+        roll=view.roll,
+        fresh=view.facts.fresh,
+        stopped=view.removing_held,
+        now=view.now,
+    )
+    return found(seen, steps=silent.steps, remarks=silent.remarks, unready=silent.unready)
+
+
+def hear(seen: Look, view: View) -> Look:
+    """What came of evictions, and of machines of which only the Node is left."""
+    seen = found(seen, steps=termination.hear(seen.memory.ledger, view.facts.unevicted, view.now))
+    book = replace(seen.memory.ledger, coming=view.before.ledger.coming)
+    return found(seen, steps=interruptions.dead(book, view.roll, view.now))
+
+
+def judge_bindings(seen: Look, view: View) -> Look:
+    """What kubelets and the API server made of pods that were bound."""
+    memory = seen.memory
+    admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
+    refused = (*view.facts.unbound, *admitted.refused)
+    seen = found(seen, admissions=admitted.admissions, unbinding=unbinding(memory.unbinding, refused, memory.ledger, view.now))
+    return replace(seen, turned_away=admitted.turned_away)
+
+
+def open_windows(seen: Look, view: View) -> Look:
+    """Closed machines let the pods of DaemonSets come for a moment."""
+    window = windows.observe(seen.memory.windows, seen.memory.ledger, view.cluster, view.policy, now=view.now)
+    return found(seen, acts=window.acts, remarks=window.remarks, windows=window.windows)
+
+
+def steer(seen: Look, view: View) -> Look:
+    """Promised pods are bound, or left to their scheduler, and machines open; nodes that do not take pods are avoided."""
+    facts, memory, now = view.facts, seen.memory, view.now
+    wheel = steering.steer(
+        memory.ledger,
+        view.cluster,
+        view.policy,
+        attempts=facts.attempts,
+        said=facts.said,
+        now=now,
+        roll=view.roll,
+        nominating=memory.unbinding.keys(),
+    )
+    refused = refusing_nodes.refused(memory.refusals, view.cluster, attempts=facts.attempts, said=facts.said, now=now)
+    seen = found(
+        seen,
+        steps=wheel.steps,
+        acts=wheel.acts,
+        promises=reduce(promises.step, wheel.outcomes, memory.promises),
+        refusals=reduce(node_refusals.step, (*refused, *wheel.suspected), memory.refusals),
+    )
+    seen = found(seen, admissions=rejected_pods.sent(memory.admissions, wheel.acts, seen.memory.ledger, now))
+    return replace(
+        seen,
+        outcomes=wheel.outcomes,
+        stray=wheel.stray,
+        unfit=wheel.unfit,
+        refused=tuple(one for one in refused if isinstance(one, node_refusals.Refused)),
+    )
+
+
+def mark(seen: Look, view: View) -> Look:
+    """Nodes get our taints and labels, or lose them."""
+    cluster, policy, roll, same = view.cluster, view.policy, view.roll, view.rolls.same
+    return found(
+        seen,
+        acts=(
+            *keep(seen.memory.ledger, cluster, policy, roll, view.inventory),
+            *same(discourage, cluster, policy, roll.unlisted),
+            *encourage(cluster, view.inventory),
+            *same(labels_due, cluster, policy, roll),
+        ),
+    )
+
+
+def leave(seen: Look, view: View) -> Look:
+    """Machines that are given back go on with it; nothing does without fresh facts."""
+    if not view.facts.fresh:
+        return seen
+    departure = termination.take_leave(
+        seen.memory.ledger,
+        view.cluster,
+        view.inventory,
+        view.policy,
+        now=view.now,
+        unseen=view.facts.unseen,
+        roll=view.roll,
+        held=view.removing_held,
+        unsafe=seen.guarded.unsafe,
+    )
+    clocks = idle_clocks.step(seen.memory.clocks, idle_clocks.Observed(view.rolls.idle(view.cluster, view.now), view.now))
+    spared = _spared(seen.memory.spared, departure, view.roll, view.now)
+    return replace(found(seen, steps=departure.steps, acts=departure.acts, clocks=clocks, spared=spared), kept=departure.kept)
+
+
+def resend(seen: Look, view: View) -> Look:
+    """What may not have reached the cloud is sent once more.
+
+    It is written down again first: whoever has been overtaken does not get that far (I10).
+    """
+    book, now = seen.memory.ledger, view.now
+    withdrawals, doubtful = withdrawals_due(book, now), orders_due(book, view.facts, now)
+    steps: list[ledger.Event] = [ledger.Withdrawing(token, now) for token in withdrawals]
+    steps += [ledger.Doubted(one.token, now) for one in doubtful]
+    return replace(found(seen, steps=steps), withdrawals=withdrawals, doubtful=doubtful)
+
+
+def judge_purchases(seen: Look, view: View) -> Look:
+    """Purchases after which the pods that they were made for wait still."""
+    book, roll, now = seen.memory.ledger, view.roll, view.now
+    there, ended = roll.listed.alive.keys() | roll.by_machine.keys(), {one.id for one in roll.listed.ended}
+    left = futile_purchases.left(named_in(view.before.ledger, seen.arrivals), book, there, now, ended=ended)
+    tried, verdicts = futile_purchases.judged(seen.memory.efforts, left, view.cluster.pods, now)
+    seen = found(seen, fates=verdicts, efforts=tried)
+    return found(seen, remarks=paused(view.before.breakers, seen.memory.breakers, now))
+
+
+def conclude(seen: Look, view: View) -> Look:
+    """What is worth knowing of pools and machines when all is said."""
+    memory, roll, inventory = seen.memory, view.roll, view.inventory
+    book, waits = memory.ledger, view.facts.waits
+    return replace(
+        found(seen, unfamiliar=unfamiliar(memory.unfamiliar, book, view.policy, roll)),
+        unpooled=roll.unpooled(view.policy, inventory.let_go if inventory is not None else ()),
+        let_go=let_go(book, view.cluster, inventory),
+        crowded=crowded(book, view.cluster, view.policy),
+        unlisted=frozenset() if inventory is None else roll.outside(inventory.at - waits.lag - SKEW_SECONDS),
+        owed=owed(book, roll, inventory, view.policy, waits=waits, now=view.now),
+    )
+
+
+STAGES: tuple[Stage, ...] = (
+    adopt,
+    guard,
+    register,
+    count_launched,
+    learn,
+    interrupt,
+    end_silent,
+    hear,
+    judge_bindings,
+    open_windows,
+    steer,
+    mark,
+    leave,
+    resend,
+    judge_purchases,
+    conclude,
+)
+
+
+def is_urgent(seen: Look, before: Memory, crowded: Set[str]) -> bool:
+    """Whether a look found something that a plan is to answer at once.
+
+    ``before`` is what was remembered, ``crowded`` were the machines that the last look found crowded.
+    """
+    failed = offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed
+    return (
+        any(isinstance(fate, failed) for fate in seen.arrivals.fates)
+        or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
+        # Whose machine others came to first is planned for anew, before it opens.
+        or bool(seen.crowded - crowded)
+        # What a removal that has ended makes room for need not wait for the next resync.
+        or len(seen.memory.ledger.leaving) < len(before.ledger.leaving)
+        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
+        or bool(vanishing(seen.memory) - vanishing(before))
+    )
+
+
+def named_in(book: Ledger, found: Arrivals) -> tuple[Coming, ...]:
+    """The machines of ``book`` with all that a look learned of them; one may get its name, be a node and be lost in it."""
+    return ledger.folded(book, (step for step in found.steps if not isinstance(step, ledger.Lost))).coming
+
+
+def paused(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -> Iterator[Remark]:
+    """What nothing is bought of any more since machine after machine never became a node, or never showed what it is sold with."""
+    known = {(one.target, one.lacks) for one in before.open if breakers.counts(one)}
+    for one in now_open.open:
+        if one.cause in LOOK and breakers.counts(one) and (one.target, one.lacks) not in known:
+            yield Remark("", "", f"{told(one, now)}; {LOOK[one.cause]}")
+
+
+def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
+    """``facts`` without what was announced of ``foreign`` machines: several clusters may share what tells them.
+
+    A machine of the ledger is ours, though the list may not have it yet.
+    """
+    foreign = foreign - {one.instance for one in book.coming}
+    going, worked_on = ({name: at for name, at in said.items() if name not in foreign} for said in (facts.going, facts.worked_on))
+    return replace(facts, going=going, worked_on=worked_on)
+
+
+def _worked_on(known: Mapping[str, float], facts: Facts, roll: Roll) -> Mapping[str, float]:
+    """When the cloud works on machines that it lists: it may say so once, and days before."""
+    if not (known or facts.worked_on):
+        return known
+    there = known if facts.inventory is None else roll.listed.by_id
+    return {**{name: at for name, at in known.items() if name in there}, **facts.worked_on}
+
+
+def _spared(known: Sparing, departure: termination.Departure, roll: Roll, now: float) -> Sparing:
+    for one in departure.given_up:
+        known = failed_removals.step(known, one)
+    return failed_removals.remaining(known, roll.by_machine, now) if known.nodes else known
+
+
+def _lessons(known: learned_templates.Learned, book: Ledger, found: Arrivals, cluster: Cluster, now: float) -> learned_templates.Learned:
+    """What the nodes that became ready offer in truth."""
+    ready = {step.machine for step in found.steps if isinstance(step, ledger.Ready)}
+    for one in book.coming:
+        if one.id in ready and one.node in cluster.nodes:
+            known = learned_templates.step(known, learned_templates.Seen(one.key, now, cluster.nodes[one.node].allocatable))
+    return known
