@@ -5,7 +5,7 @@ import gzip
 import random
 from pathlib import Path
 
-from gpuscaler.planning.mix import Item, Kind, Problem, Together
+from gpuscaler.planning.mix import Item, MixKind, Problem, Together
 
 CATALOGUE = Path(__file__).resolve().parents[1] / "../shared/data/instance_catalog.csv.gz"
 MIB, GIB = 1 << 20, 1 << 30
@@ -14,7 +14,7 @@ SHAPES = ((1, 4, 15), (1, 8, 30), (2, 12, 60), (4, 24, 120), (8, 90, 700), (8, 1
 
 def kinds(
     *, region: str = "us-east-1", cloud: str = "aws", families: tuple[str, ...] = (), markets: tuple[str, ...] = ("on-demand",)
-) -> tuple[Kind, ...]:
+) -> tuple[MixKind, ...]:
     """The instance types of one region, amd64 only, one kind for each market with a known price."""
     found = []
     with gzip.open(CATALOGUE, "rt") as lines:
@@ -30,7 +30,7 @@ def kinds(
             for market in markets:
                 price = row["on_demand_usd_h" if market == "on-demand" else "spot_usd_h"]
                 if price:
-                    found.append(Kind(f"{row['instance_type']}/{market}", capacity, float(price), limit=None, gpus=gpus))
+                    found.append(MixKind(f"{row['instance_type']}/{market}", capacity, float(price), limit=None, gpus=gpus))
     return tuple(found)
 
 
@@ -40,13 +40,13 @@ def item(count: int, gpus: int, cpus: float, gib: float, *, key: str = "") -> It
     return Item(key or f"{gpus}-{cpus}-{gib}", count, request)
 
 
-def eight_shapes(seed: int, offered: tuple[Kind, ...]) -> Problem:
+def eight_shapes(seed: int, offered: tuple[MixKind, ...]) -> Problem:
     """The eight shapes, 1 to 30 of each."""
     draw = random.Random(seed)
     return Problem(tuple(item(draw.randint(1, 30), *shape) for shape in SHAPES), offered)
 
 
-def random_mix(seed: int, offered: tuple[Kind, ...], *, small: bool = False) -> Problem:
+def random_mix(seed: int, offered: tuple[MixKind, ...], *, small: bool = False) -> Problem:
     """10 to 1,000 pods (half of them below 100 when ``small``) of 2 to 12 random shapes, with and without GPUs."""
     draw = random.Random(seed)
     total, shapes = round(10 ** draw.uniform(1, 3)) if small else draw.randint(10, 1000), draw.randint(2, 12)
@@ -64,7 +64,7 @@ def linear(pods: int, items: int, count: int, *, seed: int = 1) -> Problem:
     """``items`` classes with random requests over ``count`` kinds whose price grows with their size."""
     draw = random.Random(seed)
     offered = tuple(
-        Kind(f"linear-{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0255 + 2 * n * 0.001)
+        MixKind(f"linear-{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0255 + 2 * n * 0.001)
         for n in range(1, count + 1)
     )
     each, extra = divmod(pods, items)
@@ -99,7 +99,7 @@ def capped(pods: int, items: int, count: int, *, seed: int = 2) -> Problem:
     return Problem(tuple(found), plain.kinds, together)
 
 
-def many_shapes(items: int, offered: tuple[Kind, ...], *, seed: int = 3) -> Problem:
+def many_shapes(items: int, offered: tuple[MixKind, ...], *, seed: int = 3) -> Problem:
     """``items`` shapes of 1 to 20 pods each, a third of them with GPUs."""
     draw = random.Random(seed)
     shapes = []
@@ -111,7 +111,7 @@ def many_shapes(items: int, offered: tuple[Kind, ...], *, seed: int = 3) -> Prob
     return Problem(tuple(shapes), offered)
 
 
-def gpu_classes(classes: int, each: int, offered: tuple[Kind, ...]) -> Problem:
+def gpu_classes(classes: int, each: int, offered: tuple[MixKind, ...]) -> Problem:
     """Classes of 1 to 4 GPUs that all differ in vCPU and memory, as the pending pods of :mod:`benchmarks.fleet` do."""
     shapes = [(1 + n % 4, 1 + 0.25 * (7 * n % 29), 2 + 5 * n % 31) for n in range(classes)]
     return Problem(tuple(item(each, gpus, cpus, gib, key=f"{n:02}") for n, (gpus, cpus, gib) in enumerate(shapes)), offered)
@@ -120,8 +120,8 @@ def gpu_classes(classes: int, each: int, offered: tuple[Kind, ...]) -> Problem:
 def cases() -> dict[str, Problem]:
     """Every named case."""
     few, every, both = kinds(families=("g5", "c6i", "m6i")), kinds(), kinds(markets=("on-demand", "spot"))
-    eight = (Kind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus=8),)
-    room = (Kind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
+    eight = (MixKind("eight", {"cpu": 96000, "memory": 768 * GIB, "pods": 110, "nvidia.com/gpu": 8}, 10.0, gpus=8),)
+    room = (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),)
     found = {f"gpu-{n}": Problem((item(n, 1, 2, 13),), few) for n in (2, 8, 64, 1000)}
     found["gpu-16-small-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 1, 2)), few)
     found["gpu-16-large-200"] = Problem((item(16, 1, 2, 13), item(200, 0, 4, 8)), few)

@@ -8,8 +8,8 @@ from gpuscaler.lifecycle.interruptions import (
     AHEAD_SECONDS,
     NOTICE_SECONDS,
     Announced,
+    Interrupted,
     Remark,
-    Taken,
     dead,
     reclaimed,
     remarks,
@@ -51,7 +51,7 @@ def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> Non
 
     assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, GOING, NOW).steps) == 1
     for begun in (leaving(forced=True), leaving(step=ENDING), leaving(step=CLEARING)):
-        assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Taken()
+        assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Interrupted()
 
 
 def test_what_the_cloud_takes_that_is_no_spot_says_nothing_of_its_market() -> None:
@@ -84,7 +84,7 @@ def test_a_machine_that_is_worked_on_leaves_when_the_hour_is_near_and_says_nothi
     assert isinstance(left, ledger.Left)
     assert (left.leaving.reason, left.leaving.ends, found.fates) == ("the cloud is about to work on it", late, ())
     for elsewhen in (0.0, late + 1.0, NOW - 1.0):
-        assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Taken()
+        assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Interrupted()
 
 
 def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
@@ -98,7 +98,7 @@ def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
 def test_nodes_of_no_pool_of_ours_are_left_alone() -> None:
     theirs = node("n", SPOT, provider_id="i-1", labels={"gpuscaler.io/pool": "theirs"})
 
-    assert taken(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == Taken()
+    assert taken(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == Interrupted()
 
 
 def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpectedly() -> None:

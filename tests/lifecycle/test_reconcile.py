@@ -201,7 +201,7 @@ def test_the_planner_is_told_what_is_under_way() -> None:
 
 def test_everything_survives_being_written_down() -> None:
     memory = granted(decided(Memory(), *pods("p", 2))[0])
-    refused = node_refusals.step(Refusals((Wait("p", "n", NOW),)), node_refusals.Refused("p", "class", "n", "face", NOW, "no"))
+    refused = node_refusals.step(Refusals((Wait("p", "n", NOW),)), node_refusals.NodeRefused("p", "class", "n", "face", NOW, "no"))
     tripped = breakers.step(memory.breakers, offering_events.Reclaimed(KIND.key, NOW))
     memory = msgspec.structs.replace(memory, refusals=refused, breakers=tripped)
 

@@ -33,7 +33,7 @@ class Remark(Struct, frozen=True, gc=False):
     text: str
 
 
-class Taken(Struct, frozen=True, gc=False):
+class Interrupted(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``fates`` are for breakers."""
 
     steps: tuple[ledger.Event, ...] = ()
@@ -52,7 +52,7 @@ class Announced(Struct, frozen=True, gc=False):
     why: Mapping[str, str] = {}
 
 
-def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: Roll | None = None) -> Taken:
+def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: Roll | None = None) -> Interrupted:
     """Machines that are about to vanish leave whatever stands against it, by then; once begun it is not begun again.
 
     So do those that the cloud works on at a moment that is near, or whose reserved time ends, since what runs there does not outlast it,
@@ -66,7 +66,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
     under_way = {one.instance for one in book.leaving if one.forced or one.step in (ENDING, CLEARING)}
     early = over.keys() - soon.keys() - ended.keys() - announced.going.keys()
     if not ends:
-        return Taken()
+        return Interrupted()
     nodes = {
         node.name: node
         for instance in ends
@@ -94,7 +94,7 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         # What a group ends of its own accord says nothing of the spot market.
         if instance in announced.going and instance not in ended:
             fates += reclaimed((offering,), now)
-    return Taken(tuple(steps), tuple(fates))
+    return Interrupted(tuple(steps), tuple(fates))
 
 
 def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ended: str) -> str:

@@ -57,7 +57,7 @@ class Guarding(Struct, frozen=True, gc=False):
     levels: Mapping[str, Mapping[str, int]] = {}
 
 
-class Answered(Struct, frozen=True, gc=False):
+class ProtectionAnswered(Struct, frozen=True, gc=False):
     """What came of protecting a machine of ``pool``, or of taking its protection off; ``problem`` is empty where it was done."""
 
     instance: str
@@ -66,7 +66,7 @@ class Answered(Struct, frozen=True, gc=False):
     problem: str = ""
 
 
-class Found(Struct, frozen=True, gc=False):
+class ProtectionFindings(Struct, frozen=True, gc=False):
     """``guarding`` is what is remembered, ``exposed`` are machines that must not open before they are protected, by id.
 
     ``unsafe`` says of offerings why no machine of them may be ended yet: the group would end others then. With ``soon`` one of the exposed
@@ -87,14 +87,14 @@ def observe(
     policy: Policy,
     *,
     roll: Roll,
-    answers: Iterable[Answered],
+    answers: Iterable[ProtectionAnswered],
     now: float,
     surplus: Set[str] = frozenset(),
-) -> Found:
+) -> ProtectionFindings:
     """Which machines are to be protected from scale-in now, and which need that no longer."""
     balancing = [pool for pool in policy.pools if pool.balances]
     if roll.listed.instances is None or not (balancing or before.machines or roll.listed.guarded):
-        return Found(before)
+        return ProtectionFindings(before)
     since = {name: at for name, at in before.since.items() if now < at + REFUSED_SECONDS and any(pool.name == name for pool in balancing)}
     refused = {name: why for name, why in before.refused.items() if name in since}
     guarded = {one.id: one.pool for one in roll.listed.guarded}
@@ -152,7 +152,7 @@ def observe(
     beaten |= {name: (pool, now) for name, pool in _beaten(before, book, roll) if name not in beaten}
     guarding = Guarding(machines, asked, refused, since, crowded, fuller, beaten)
     guarding = replace(guarding, levels={name: dict(counts) for name, counts in levels.items() if unprotected(guarding, name)})
-    return Found(guarding, acts, exposed, unsafe, soon)
+    return ProtectionFindings(guarding, acts, exposed, unsafe, soon)
 
 
 def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, str]]:

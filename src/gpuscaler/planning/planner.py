@@ -16,13 +16,13 @@ from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.demand.interrupted import evacuees, of_waiting, untried, with_evacuees
 from gpuscaler.planning.demand.pending import Demand, PodClass, demand
-from gpuscaler.planning.demand.rationing import Cut, rationed
+from gpuscaler.planning.demand.rationing import BudgetCut, rationed
 from gpuscaler.planning.feasibility.snapshot import Room, Rows
 from gpuscaler.planning.plans import Plan, Reason, Unplaced
-from gpuscaler.planning.result import Draft, purchases, without_removals, write
-from gpuscaler.planning.scale_down import Down, Memory, Situation, scale_down
-from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Solved, Stage, Taken
-from gpuscaler.planning.scale_up.gangs import Refused, settle_gang
+from gpuscaler.planning.result import DraftPlan, purchases, without_removals, write
+from gpuscaler.planning.scale_down import CandidateCache, Down, Situation, scale_down
+from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue, Solved, Stage
+from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
 from gpuscaler.planning.scale_up.groups.groups import admitted_by_others, doubtful
 from gpuscaler.planning.scale_up.groups.spread_check import upset
 from gpuscaler.planning.scale_up.headroom import spare_machines
@@ -39,7 +39,7 @@ TRIES = 4
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanRequest:
     """What one call of :func:`plan` is given."""
 
     cluster: Cluster
@@ -73,7 +73,7 @@ class Planner:
         self.policy = policy
         self._templates: Templates | None = None
         self._pictures = Pictures(policy)
-        self._surveys = Memory()
+        self._surveys = CandidateCache()
         self._closes = closing(policy.pools)
 
     def plan(
@@ -89,7 +89,7 @@ class Planner:
         policy, state = self.policy, without_closed(state, self._closes, now)
         if state.unbalancing:
             state = msgspec.structs.replace(state, blocked_offerings=state.blocked_offerings | state.unbalancing.keys())
-        asked = Asked(cluster, state, policy, now, should_stop, live)
+        asked = PlanRequest(cluster, state, policy, now, should_stop, live)
         if self._templates is None or not self._templates.hold_for(cluster, state.blocked_offerings, state.probed_offerings):
             self._templates = Templates(cluster, policy, state.blocked_offerings, state.probed_offerings)
         seen = self._pictures.of(cluster, state)
@@ -107,7 +107,7 @@ class Planner:
         spares = spare_machines(desk, policy.pools, seen.have, seen)
         down = give_back(asked, desk, seen, self._surveys)
         made, proof = write(
-            Draft(
+            DraftPlan(
                 desk=desk,
                 names=seen.names,
                 spares=tuple(spares),
@@ -133,7 +133,7 @@ def in_even_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, me
     return made if machines == made.machines else msgspec.structs.replace(made, machines=machines, purchases=purchases(machines))
 
 
-def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> Desk:
+def desk_for(asked: PlanRequest, seen: Picture, room: Room, templates: Templates) -> Desk:
     open_still = [m for m in asked.state.upcoming if m.id in seen.row_of and len(m.choices) > 1 and m.node not in asked.cluster.nodes]
     chosen = {seen.row_of[machine.id]: machine.keys for machine in open_still}
     row_of = {offering.key: row for row, offering in enumerate(templates.offerings)} if chosen else {}
@@ -156,7 +156,7 @@ def desk_for(asked: Asked, seen: Picture, room: Room, templates: Templates) -> D
     )
 
 
-def idle_price(asked: Asked, seen: Picture, row: int) -> float:
+def idle_price(asked: PlanRequest, seen: Picture, row: int) -> float:
     """What a machine costs by the hour on which nothing runs but DaemonSets, or that is on its way; 0 for any other row."""
     if row >= len(seen.names):
         return 0.0
@@ -247,7 +247,7 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
             counts[row] = len(fitting)
             if not alone:
                 desk.room.place(one.spec, one.labels, row, len(fitting))
-            desk.taken.append(Taken(one, row, fitting))
+            desk.taken.append(Placed(one, row, fitting))
             kept.update(fitting)
     if alone and counts:
         desk.room.place_all(one.spec, one.labels, np.array(list(counts), dtype=np.int64), np.array(list(counts.values()), dtype=np.int64))
@@ -255,8 +255,8 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
 
 
 def place_all(
-    asked: Asked, desk: Desk, seen: Picture, wants: Demand, late: frozenset[str] = frozenset()
-) -> tuple[Desk, list[Refused], list[Queue]]:
+    asked: PlanRequest, desk: Desk, seen: Picture, wants: Demand, late: frozenset[str] = frozenset()
+) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
     """Find everybody a place, last those who are ``late``.
 
     Who spreads and is shut out by what others got later, as a gang or at a lower priority, comes after them.
@@ -265,7 +265,7 @@ def place_all(
         trial = desk.copy()
         left = in_their_markets(trial, keep_promises(trial, seen, asked.state, wants, late), asked.policy, asked.state, asked.now)
         at_once = not (trial.taken or wants.gangs or asked.policy.preferences == "respect")
-        refused: list[Refused] = []
+        refused: list[UnplacedGang] = []
         queues: list[Queue] = []
         for part in in_turn(left, late):
             trial, failed, found = place(trial, part, respect=asked.policy.preferences == "respect")
@@ -291,14 +291,14 @@ def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
         yield replace(wants, classes=tuple(one for one in classes if one.count), gangs=gangs)
 
 
-def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refused], list[Queue]]:
+def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
     """Gangs first, since they have fewest places; but where limits are set, nobody of lower priority before anybody of higher.
 
     ``respect`` asks to meet what pods prefer, at a price, rather than only where it makes no difference.
     """
     place_these, place_this = (place_classes, place_gang) if respect else (scale_up, settle_gang)
     bounded = desk.remaining.any()
-    refused: list[Refused] = []
+    refused: list[UnplacedGang] = []
     queues: list[Queue] = []
     waiting = list(wants.classes)
     for gang in wants.gangs:
@@ -307,14 +307,14 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Refus
             queues += place_these(desk, ahead)
             waiting = [one for one in waiting if one.spec.priority <= gang.priority]
         if not desk.effort.left:
-            refused.append(Refused(gang, "planning budget of this plan used up before its turn; it comes in a later one"))
+            refused.append(UnplacedGang(gang, "planning budget of this plan used up before its turn; it comes in a later one"))
             continue
         desk, failed = place_this(desk, gang)
         refused += failed
     return desk, refused, queues + place_these(desk, waiting)
 
 
-def give_back(asked: Asked, desk: Desk, seen: Picture, memory: Memory) -> Down:
+def give_back(asked: PlanRequest, desk: Desk, seen: Picture, memory: CandidateCache) -> Down:
     """Scale-down over the cluster as it will be when this plan's placements are made.
 
     Its room is that of the desk without templates and new machines, whose empty domains would count for topology spread: whatever was
@@ -345,14 +345,14 @@ def give_back(asked: Asked, desk: Desk, seen: Picture, memory: Memory) -> Down:
     )
 
 
-def beyond(cuts: Iterable[Cut], policy: Policy) -> Iterator[Unplaced]:
+def beyond(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
     """Every pod that was not planned for, since the budget of its namespace or owner is used up."""
     for cut in cuts:
         why = tuple(Reason(pool.name, "budget", cut.detail) for pool in policy.pools)
         yield from (Unplaced(key, why) for key in cut.keys)
 
 
-def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[Refused], policy: Policy) -> tuple[Unplaced, ...]:
+def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
     """Every pod without a place, with the reasons of its class."""
     found: list[Unplaced] = []
     for queue in queues:

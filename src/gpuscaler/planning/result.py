@@ -16,7 +16,7 @@ from gpuscaler.planning.demand.topology import selects, shape
 from gpuscaler.planning.plans import BlockedNode, Choice, Ignored, Machine, Placement, Plan, Purchase, Unplaced
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.scale_up.draft.buying import bound
-from gpuscaler.planning.scale_up.draft.draft import Bought, Desk, Solved
+from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine, Solved
 
 #: The blocker of nodes that would go but for a hold.
 HOLD = "hold"
@@ -25,12 +25,12 @@ REMOVALS_WITHHELD = "nothing is given back now: what is known of the cluster or 
 
 
 @dataclass(frozen=True)
-class Draft:
+class DraftPlan:
     """Everything that was decided, not yet in a plan's words."""
 
     desk: Desk
     names: tuple[str, ...]
-    spares: tuple[Bought, ...]
+    spares: tuple[NewMachine, ...]
     unplaced: tuple[Unplaced, ...]
     ignored: tuple[Ignored, ...]
     down: Down
@@ -38,7 +38,7 @@ class Draft:
     warnings: tuple[str, ...]
 
 
-def write(draft: Draft) -> tuple[Plan, Solved | None]:
+def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
     """The plan of a draft, and what proves its lower bound.
 
     Machines are numbered ``new-1``, ``new-2``, … in an order that depends on their content alone.
@@ -156,7 +156,7 @@ def number_of(name: str) -> int:
     return int(name.removeprefix("new-"))
 
 
-def company(desk: Desk, machine: Bought, term: PodAffinityTerm) -> list[int]:
+def company(desk: Desk, machine: NewMachine, term: PodAffinityTerm) -> list[int]:
     """Rows of machines to be bought that have pods of ``term`` in the domain of ``machine``; none when some pod is there without them."""
     desk.build()
     codes = desk.room.table.column(term.topology_key).codes

@@ -13,7 +13,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.scale_up.markets import avoiding
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.node_refusals import Cleared, Refusal, Refusals, Refused, Wait
+from gpuscaler.planning.state.node_refusals import Cleared, NodeRefusal, NodeRefused, Refusals, Wait
 
 ONE = spec(gpus=1)
 GANG = {"gang": "g", "gang_size": 2}
@@ -87,14 +87,14 @@ def test_specifications_that_avoid_different_nodes_are_told_apart() -> None:
 WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
 
 
-def seen(*items: Item, known: Refusals = WAITS, tried: float = NOW - 1.0) -> list[Refused | Cleared]:
+def seen(*items: Item, known: Refusals = WAITS, tried: float = NOW - 1.0) -> list[NodeRefused | Cleared]:
     return refused(known, Cluster.of(items), attempts={"default/p": tried}, said={"default/p": "0/1 nodes are available"}, now=NOW)
 
 
 def test_a_minute_and_a_newer_attempt_later_the_node_has_refused_the_pod_in_the_schedulers_words() -> None:
     (one,) = seen(node("a"), pod("p"))
 
-    assert one == Refused("default/p", ONE.digest, "a", face(node("a")), NOW, "0/1 nodes are available")
+    assert one == NodeRefused("default/p", ONE.digest, "a", face(node("a")), NOW, "0/1 nodes are available")
 
 
 @pytest.mark.parametrize(
@@ -143,7 +143,7 @@ def test_an_attempt_counts_when_it_is_newer_and_is_taken_for_made_after_five_min
     ids=["same", "our own taints", "taint", "label", "allocatable", "cordon", "gone"],
 )
 def test_a_node_is_avoided_until_it_is_another_than_it_was(now: Node | None, cleared: bool) -> None:
-    known = Refusals(avoided=(Refusal("x", "a", face(node("a")), NOW + 60.0), Refusal("y", "a", face(node("a")), NOW + 60.0)))
+    known = Refusals(avoided=(NodeRefusal("x", "a", face(node("a")), NOW + 60.0), NodeRefusal("y", "a", face(node("a")), NOW + 60.0)))
     found = seen(*([now] if now is not None else []), known=known)
 
     assert found == ([Cleared("a")] if cleared else [])

@@ -5,7 +5,7 @@ from tests.planning.building import NOW, node, offering, pod, pool
 
 from gpuscaler.lifecycle.actions import Act, Bind, Close
 from gpuscaler.lifecycle.steering.binding import AGAIN_SECONDS, unbinding
-from gpuscaler.lifecycle.steering.rejected_pods import WATCHED_SECONDS, Admissions, Found, TurnedAway, observe, sent
+from gpuscaler.lifecycle.steering.rejected_pods import WATCHED_SECONDS, AdmissionFindings, Admissions, TurnedAway, observe, sent
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy
@@ -29,7 +29,7 @@ def failed(name: str, reason: str = "OutOfnvidia.com/gpu") -> Pod:
     return pod(name, uid=f"uid-{name}", on="a", phase="Failed", reason=reason)
 
 
-def look(known: Admissions, *pods: Pod, after: float = 1.0) -> Found:
+def look(known: Admissions, *pods: Pod, after: float = 1.0) -> AdmissionFindings:
     return observe(known, Cluster.of([node("a", KIND), *pods]), NOW + after)
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from tests.planning.building import NOW, node, offering, pod, spec
 
-from gpuscaler.lifecycle.termination.eviction import Effort, evict
+from gpuscaler.lifecycle.termination.eviction import EvictionRound, evict
 from gpuscaler.lifecycle.termination.node_pods import residents
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
@@ -46,6 +46,6 @@ def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
     return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
 
 
-def effort(one: Leaving, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> Effort:
+def effort(one: Leaving, *pods: Pod, now: float = NOW, awaited: frozenset[str] = frozenset()) -> EvictionRound:
     cluster = Cluster.of((node("n", KIND), *pods))
     return evict(one, residents(cluster, cluster.nodes["n"], now), now, awaited)

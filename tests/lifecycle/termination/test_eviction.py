@@ -7,7 +7,7 @@ from tests.lifecycle.termination.kit import CRITICAL, TOLERATES, asked, draining
 from tests.planning.building import NOW
 
 from gpuscaler.lifecycle.actions import Checkpoint, Delete, Evict
-from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS, LONGEST_PAUSE, MARGIN_SECONDS, PROTECTED_SECONDS, Effort
+from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS, LONGEST_PAUSE, MARGIN_SECONDS, PROTECTED_SECONDS, EvictionRound
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.planning.scale_down.disruption import CRITICAL as CRITICAL_FROM
 
@@ -19,7 +19,7 @@ IN_ORDER = (
 )
 
 
-def evicted(found: Effort) -> list[str]:
+def evicted(found: EvictionRound) -> list[str]:
     """The names of the pods that are evicted, in order."""
     return [act.pod.removeprefix("default/") for act in found.acts if isinstance(act, Evict)]
 
@@ -57,7 +57,7 @@ def test_who_tolerates_that_the_machine_leaves_is_left_alone_and_so_are_static_a
         resident("e", phase="Succeeded"),
     )
 
-    assert effort(draining(), *left_alone) == Effort((), (), True, "", ())
+    assert effort(draining(), *left_alone) == EvictionRound((), (), True, "", ())
 
 
 def test_who_should_have_ended_half_a_minute_ago_is_not_waited_for() -> None:

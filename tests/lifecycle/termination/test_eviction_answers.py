@@ -3,16 +3,16 @@
 from tests.lifecycle.termination.kit import asked, draining
 from tests.planning.building import NOW
 
-from gpuscaler.lifecycle.termination import Refusal, hear
+from gpuscaler.lifecycle.termination import EvictionRefused, hear
 from gpuscaler.lifecycle.termination.eviction_answers import MOST_WORDS
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import Eviction
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-REFUSAL = Refusal("n", "default/p", "uid-p", "the budget web", budget=True, retry_after=30.0)
+REFUSAL = EvictionRefused("n", "default/p", "uid-p", "the budget web", budget=True, retry_after=30.0)
 
 
-def heard(entry: Eviction, *refusals: Refusal) -> Eviction:
+def heard(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
     book = Ledger(leaving=(draining(entry),))
     after = ledger.folded(book, hear(book, refusals, NOW))
     return after.leaving[0].evictions[0]
@@ -24,17 +24,17 @@ def test_a_refusal_says_who_why_and_when_to_ask_again() -> None:
 
 
 def test_what_refuses_last_counts() -> None:
-    assert heard(asked(why="the budget web", budget=True), Refusal("n", "default/p", "uid-p", "no answer")).budget is False
+    assert heard(asked(why="the budget web", budget=True), EvictionRefused("n", "default/p", "uid-p", "no answer")).budget is False
 
 
 def test_a_refusal_of_another_pod_or_of_no_removal_changes_nothing() -> None:
-    assert heard(asked(), Refusal("n", "default/p", "another", "why")) == asked()
-    assert hear(Ledger(leaving=(draining(asked()),)), [Refusal("m", "default/p", "uid-p", "why")], NOW) == []
+    assert heard(asked(), EvictionRefused("n", "default/p", "another", "why")) == asked()
+    assert hear(Ledger(leaving=(draining(asked()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
     assert hear(Ledger(), [REFUSAL], NOW) == []
 
 
 def test_long_words_are_cut_between_letters() -> None:
-    why = heard(asked(), Refusal("n", "default/p", "uid-p", "ä" * 500)).why
+    why = heard(asked(), EvictionRefused("n", "default/p", "uid-p", "ä" * 500)).why
 
     assert len(why.encode()) <= MOST_WORDS
     assert set(why) == {"ä"}

@@ -10,7 +10,7 @@ from tests.planning.building import NOW, node
 from tests.soaking import examples
 
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Clear, Delete, End, Evict, Exclude, Mark, Unmark
-from gpuscaler.lifecycle.termination import Refusal, hear, take_leave
+from gpuscaler.lifecycle.termination import EvictionRefused, hear, take_leave
 from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS, MARGIN_SECONDS
 from gpuscaler.lifecycle.termination.node_pods import LEAVING, is_daemon
 from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
@@ -74,7 +74,7 @@ class Drain:
     node: Node | None = None
     gone: float = 0.0
     book: Ledger = field(default_factory=Ledger)
-    refused: list[Refusal] = field(default_factory=list)
+    refused: list[EvictionRefused] = field(default_factory=list)
     acts: list[tuple[float, Act]] = field(default_factory=list)
 
     def begin(self) -> None:
@@ -132,7 +132,7 @@ class Drain:
                     life.pod = replace(life.pod, checkpointed=at)
             case Evict(grace=grace) if life is not None:
                 if not life.pod.deleted and self.now < NOW + life.held:
-                    self.refused.append(Refusal("n", act.pod, act.uid, "the budget", budget=True))
+                    self.refused.append(EvictionRefused("n", act.pod, act.uid, "the budget", budget=True))
                 else:
                     life.told_to_end(self.now, life.pod.spec.grace_seconds if grace is None else grace)
             case Delete(grace=grace) if life is not None:

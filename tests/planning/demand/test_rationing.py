@@ -9,7 +9,7 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import Owner, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.demand.pending import Demand, demand
-from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, Cut, cost, levelled, rationed
+from gpuscaler.planning.demand.rationing import CLASS, TOTAL, TURN_SECONDS, BudgetCut, cost, levelled, rationed
 from gpuscaler.planning.state import State
 
 
@@ -17,7 +17,7 @@ def wants(cluster: Cluster) -> Demand:
     return demand(cluster, State(), Policy(pools=()), NOW)
 
 
-def ration(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[Cut]]:
+def ration(*items: Pod, total: int, now: float = NOW, first: frozenset[str] = frozenset()) -> tuple[list[str], list[BudgetCut]]:
     cluster = Cluster.of(items)
     left, cuts = rationed(wants(cluster), cluster, now, first=first, total=total)
     return sorted(key for one in (*left.classes, *(one for gang in left.gangs for one in gang.classes)) for key in one.keys), cuts

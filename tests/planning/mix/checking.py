@@ -4,7 +4,7 @@ import itertools
 import random
 from functools import cache
 
-from gpuscaler.planning.mix import Item, Kind, Limits, Problem, Solution, Together
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Solution, Together
 
 
 def packs(shares: list[int], devices: int) -> bool:
@@ -95,7 +95,7 @@ def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> P
             capacity["gpuscaler.io/gpu-milli"] = 1000 * gpus
         price = round(capacity["cpu"] / 10_000 + gpus * draw.choice((0.5, 1.0)) + draw.random() / 3, 2)
         limit = draw.choice((None, 1, 2)) if limited else None
-        kinds.append(Kind(f"k{n}", capacity, price, pool=draw.choice("ab"), limit=limit, gpus=gpus))
+        kinds.append(MixKind(f"k{n}", capacity, price, pool=draw.choice("ab"), limit=limit, gpus=gpus))
     items = []
     for n in range(count):
         request = {"cpu": draw.choice((500, 1000, 2000, 3000)), "memory": draw.choice((1, 2, 4, 6)), "pods": 1}

@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.planning.mix.checking import assert_valid, small_problem
 
-from gpuscaler.planning.mix import Item, Kind, Limits, Problem, Solution, Together, solve
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Solution, Together, solve
 
 GIB = 1 << 30
 
@@ -18,7 +18,9 @@ def catalogue_like(seed: int, *, items: int = 7, kinds: int = 40) -> Problem:
         size, gpus = draw.choice((2, 4, 8, 16, 32, 48)), draw.choice((0, 0, 1, 2, 4, 8))
         ratio = draw.choice((2, 4, 8))
         capacity = {"cpu": size * 1000 - 90, "memory": size * ratio * GIB * 9 // 10, "pods": 58, "gpu": gpus}
-        offered.append(Kind(f"k{n}", capacity, round(size * 0.03 + size * ratio * 0.004 + gpus * 0.6 + draw.random() / 20, 4), gpus=gpus))
+        offered.append(
+            MixKind(f"k{n}", capacity, round(size * 0.03 + size * ratio * 0.004 + gpus * 0.6 + draw.random() / 20, 4), gpus=gpus)
+        )
     shapes = []
     for n in range(items):
         gpus = draw.choice((0, 0, 1, 2, 4))
@@ -115,7 +117,7 @@ def test_forty_classes_of_gpu_pods_need_half_the_budget_to_come_close_to_their_b
     sizes = ((1, 4, 16), (1, 8, 32), (1, 16, 64), (4, 48, 192), (4, 96, 384), (8, 192, 768))
     prices = (1.0, 1.2, 1.6, 5.7, 8.1, 16.3)
     kinds = [
-        Kind(f"k{n}", {"cpu": cpus * 1000 - 90, "memory": gib * GIB * 9 // 10, "pods": 110, "gpu": gpus}, price)
+        MixKind(f"k{n}", {"cpu": cpus * 1000 - 90, "memory": gib * GIB * 9 // 10, "pods": 110, "gpu": gpus}, price)
         for n, ((gpus, cpus, gib), price) in enumerate(zip(sizes, prices, strict=True))
     ]
     items = [

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
-from gpuscaler.planning.mix import Duals, Item, Kind, Limits, Problem, resource_bound, solve
+from gpuscaler.planning.mix import Duals, Item, Limits, MixKind, Problem, resource_bound, solve
 from gpuscaler.planning.mix.certificate import certify, limit_charges
 
-KINDS = (Kind("one", {"cpu": 4000, "pods": 10}, 1.0, pool="p"), Kind("two", {"cpu": 9000, "pods": 10}, 2.0, pool="p"))
+KINDS = (MixKind("one", {"cpu": 4000, "pods": 10}, 1.0, pool="p"), MixKind("two", {"cpu": 9000, "pods": 10}, 2.0, pool="p"))
 PROBLEM = Problem((Item("a", 7, {"cpu": 3000, "pods": 1}), Item("b", 5, {"cpu": 1000, "pods": 1})), KINDS)
 
 

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from tests.planning.mix.checking import small_problem
 
-from gpuscaler.planning.mix import Item, Kind, Problem
+from gpuscaler.planning.mix import Item, MixKind, Problem
 from gpuscaler.planning.mix.fill import fill, fit, fits
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints, build
+from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, build
 
 
-def one_by_one(instance: Instance, order: Ints, remaining: Floats, kind: int) -> Floats:
+def one_by_one(instance: ProblemArrays, order: Ints, remaining: Floats, kind: int) -> Floats:
     """As many copies as fit, one copy after the other."""
     held, only = np.zeros(len(order)), np.array([kind])
     for item in order:
@@ -27,7 +27,7 @@ def wide_problem(seed: int) -> Problem:
     """Forty items, more than are looked at together, over machines of three sizes."""
     draw = random.Random(seed)
     items = tuple(Item(f"{n:02}", draw.randint(1, 5), {"cpu": draw.randint(1, 9), "memory": draw.randint(1, 9)}) for n in range(40))
-    return Problem(items, tuple(Kind(f"k{n}", {"cpu": n, "memory": n}, float(n)) for n in (10, 25, 60)))
+    return Problem(items, tuple(MixKind(f"k{n}", {"cpu": n, "memory": n}, float(n)) for n in (10, 25, 60)))
 
 
 @pytest.mark.parametrize("seed", range(60))

@@ -1,6 +1,6 @@
 """What a problem is reduced to."""
 
-from gpuscaler.planning.mix import Item, Kind, Limits, Problem, Together
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Together
 from gpuscaler.planning.mix.instance import build
 
 ROOM = {"cpu": 4000, "pods": 10}
@@ -18,43 +18,43 @@ PODS = (Item("a", 20, {"cpu": 1000, "pods": 1}),)
 
 
 def test_a_kind_that_is_no_larger_and_no_cheaper_than_another_is_dropped() -> None:
-    kinds = (Kind("good", ROOM, 1.0), Kind("dearer", ROOM, 1.1), Kind("smaller", {"cpu": 3000, "pods": 10}, 1.0))
+    kinds = (MixKind("good", ROOM, 1.0), MixKind("dearer", ROOM, 1.1), MixKind("smaller", {"cpu": 3000, "pods": 10}, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"good"}
 
 
 def test_of_equal_kinds_one_stays() -> None:
-    assert kinds_left(Problem(PODS, (Kind("b", ROOM, 1.0), Kind("a", ROOM, 1.0)))) == {"a"}
+    assert kinds_left(Problem(PODS, (MixKind("b", ROOM, 1.0), MixKind("a", ROOM, 1.0)))) == {"a"}
 
 
 def test_a_dearer_kind_stays_while_the_better_one_is_limited() -> None:
-    kinds = (Kind("spot", ROOM, 0.3, limit=2), Kind("on-demand", ROOM, 1.0))
+    kinds = (MixKind("spot", ROOM, 0.3, limit=2), MixKind("on-demand", ROOM, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"spot", "on-demand"}
-    assert kinds_left(Problem(PODS, (kinds[0], Kind("on-demand", ROOM, 1.0, pool="p")), limits=Limits(pools={"p": 3}))) == {
+    assert kinds_left(Problem(PODS, (kinds[0], MixKind("on-demand", ROOM, 1.0, pool="p")), limits=Limits(pools={"p": 3}))) == {
         "spot",
         "on-demand",
     }
 
 
 def test_a_limit_that_cannot_bind_is_dropped() -> None:
-    problem = Problem(PODS, (Kind("k", ROOM, 1.0, limit=50),), limits=Limits(machines=20, gpus=0))
+    problem = Problem(PODS, (MixKind("k", ROOM, 1.0, limit=50),), limits=Limits(machines=20, gpus=0))
     assert build(problem).limits == ()
 
 
 def test_a_kind_that_admits_other_items_is_not_compared() -> None:
     items = (*PODS, Item("b", 1, {"cpu": 1000, "pods": 1}, allowed=(1,)))
-    assert kinds_left(Problem(items, (Kind("x", ROOM, 1.0), Kind("y", ROOM, 2.0)))) == {"x", "y"}
+    assert kinds_left(Problem(items, (MixKind("x", ROOM, 1.0), MixKind("y", ROOM, 2.0)))) == {"x", "y"}
 
 
 def test_resources_that_nobody_asks_for_do_not_matter() -> None:
-    kinds = (Kind("gpu", {**ROOM, "nvidia.com/gpu": 8}, 9.0), Kind("cpu", ROOM, 1.0))
+    kinds = (MixKind("gpu", {**ROOM, "nvidia.com/gpu": 8}, 9.0), MixKind("cpu", ROOM, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"cpu"}
 
 
 def test_items_that_machines_treat_alike_are_merged() -> None:
     items = (Item("a", 2, {"cpu": 1000, "pods": 1, "memory": 0}), Item("b", 3, {"pods": 1, "cpu": 1000}, allowed=(0,)), *PODS[1:])
     same = (items[0], Item("c", 3, {"pods": 1, "cpu": 1000}))
-    assert items_left(Problem(same, (Kind("k", ROOM, 1.0),))) == [{"a", "c"}]
-    assert items_left(Problem(items, (Kind("k", ROOM, 1.0),))) == [{"a"}, {"b"}]
+    assert items_left(Problem(same, (MixKind("k", ROOM, 1.0),))) == [{"a", "c"}]
+    assert items_left(Problem(items, (MixKind("k", ROOM, 1.0),))) == [{"a"}, {"b"}]
 
 
 def test_caps_priorities_groups_and_pairs_keep_equal_items_apart() -> None:
@@ -66,11 +66,11 @@ def test_caps_priorities_groups_and_pairs_keep_equal_items_apart() -> None:
         Item("d", 2, request),
         Item("e", 2, request),
     )
-    problem = Problem(items, (Kind("k", ROOM, 1.0),), together=(Together((3,), 1),), apart=((4, 0),))
+    problem = Problem(items, (MixKind("k", ROOM, 1.0),), together=(Together((3,), 1),), apart=((4, 0),))
     assert sorted(map(sorted, items_left(problem))) == [["a"], ["b"], ["c"], ["d"], ["e"]]
 
 
 def test_a_cap_that_cannot_bind_does_not_keep_items_apart() -> None:
     request = {"cpu": 1000, "pods": 1}
-    problem = Problem((Item("a", 2, request, per_machine=2), Item("b", 2, request)), (Kind("k", ROOM, 1.0),))
+    problem = Problem((Item("a", 2, request, per_machine=2), Item("b", 2, request)), (MixKind("k", ROOM, 1.0),))
     assert items_left(problem) == [{"a", "b"}]

@@ -5,7 +5,7 @@ import random
 import pytest
 from tests.planning.mix.checking import assert_valid
 
-from gpuscaler.planning.mix import Item, Kind, Limits, Problem, Together, solve
+from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Together, solve
 
 GIB, MIB = 1 << 30, 1 << 20
 
@@ -14,7 +14,7 @@ def linear(pods: int, items: int, kinds: int) -> Problem:
     """Random requests over kinds whose price grows with their size."""
     draw = random.Random(5)
     offered = tuple(
-        Kind(f"k{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0275) for n in range(1, kinds + 1)
+        MixKind(f"k{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0275) for n in range(1, kinds + 1)
     )
     shapes = [
         Item(f"i{n:03}", pods // items, {"cpu": draw.randint(100, 1500), "memory": draw.randint(100, 4096) * MIB, "pods": 1})

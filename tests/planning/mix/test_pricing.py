@@ -8,11 +8,11 @@ from tests.planning.mix.checking import fits, small_problem
 
 from gpuscaler.planning.mix.columns.pricing import search
 from gpuscaler.planning.mix.columns.relax import sharpen, worths
-from gpuscaler.planning.mix.instance import Instance, build
+from gpuscaler.planning.mix.instance import ProblemArrays, build
 from gpuscaler.planning.mix.work import Meter
 
 
-def case(seed: int) -> tuple[Instance, np.ndarray, np.ndarray]:
+def case(seed: int) -> tuple[ProblemArrays, np.ndarray, np.ndarray]:
     """An instance, random values of its items, and by exhaustion the most valuable pods on each of its kinds."""
     problem = small_problem(seed)
     instance = build(problem)

@@ -3,7 +3,7 @@
 import pytest
 from tests.planning.mix.checking import assert_valid
 
-from gpuscaler.planning.mix import Item, Kind, Limits, MixError, Problem, Solution, Together, solve
+from gpuscaler.planning.mix import Item, Limits, MixError, MixKind, Problem, Solution, Together, solve
 
 GIB, MIB = 1 << 30, 1 << 20
 GPU = "nvidia.com/gpu"
@@ -19,8 +19,8 @@ def bought(problem: Problem, found: Solution) -> dict[str, int]:
     return counts
 
 
-def kind(key: str, cpu: int, mib: int, price: float, *, gpus: int = 0) -> Kind:
-    return Kind(key, {"cpu": cpu, "memory": mib * MIB, "pods": 58, **({GPU: gpus} if gpus else {})}, price, gpus=gpus)
+def kind(key: str, cpu: int, mib: int, price: float, *, gpus: int = 0) -> MixKind:
+    return MixKind(key, {"cpu": cpu, "memory": mib * MIB, "pods": 58, **({GPU: gpus} if gpus else {})}, price, gpus=gpus)
 
 
 FAMILIES = (
@@ -56,32 +56,32 @@ def test_pods_without_gpus_use_what_gpu_machines_have_left_and_buy_no_gpu_for_th
 
 
 def test_three_gpus_and_five_gpus_share_machines_of_eight() -> None:
-    eight = (Kind("eight", {"cpu": 96000, "pods": 110, GPU: 8}, 10.0, gpus=8),)
+    eight = (MixKind("eight", {"cpu": 96000, "pods": 110, GPU: 8}, 10.0, gpus=8),)
     problem = Problem((Item("three", 10, {"cpu": 1, "pods": 1, GPU: 3}), Item("five", 10, {"cpu": 1, "pods": 1, GPU: 5})), eight)
     assert bought(problem, solve(problem)) == {"eight": 10}
 
 
 def test_fifty_thousand_equal_pods_are_one_pattern() -> None:
-    problem = Problem((Item("a", 50_000, {"cpu": 1000, "pods": 1}),), (Kind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),))
+    problem = Problem((Item("a", 50_000, {"cpu": 1000, "pods": 1}),), (MixKind("fifty", {"cpu": 50_000, "pods": 50}, 1.0),))
     found = solve(problem)
     assert [(p.kind, dict(p.pods), p.times) for p in found.machines] == [(0, {0: 50}, 1000)]
     assert found.work_used < 50_000
 
 
 def test_the_last_machine_is_no_larger_than_the_pods_left_need() -> None:
-    kinds = (Kind("small", {"cpu": 1000, "pods": 10}, 1.1), Kind("large", {"cpu": 10_000, "pods": 10}, 10.0))
+    kinds = (MixKind("small", {"cpu": 1000, "pods": 10}, 1.1), MixKind("large", {"cpu": 10_000, "pods": 10}, 10.0))
     problem = Problem((Item("a", 21, {"cpu": 1000, "pods": 1}),), kinds)
     assert bought(problem, solve(problem)) == {"large": 2, "small": 1}
 
 
 def test_a_free_kind_is_taken_first() -> None:
-    kinds = (Kind("free", {"cpu": 1000, "pods": 10}, 0.0, limit=1), Kind("paid", {"cpu": 1000, "pods": 10}, 1.0))
+    kinds = (MixKind("free", {"cpu": 1000, "pods": 10}, 0.0, limit=1), MixKind("paid", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 3, {"cpu": 1000, "pods": 1}),), kinds)
     assert bought(problem, solve(problem)) == {"free": 1, "paid": 2}
 
 
 def test_a_dearer_twin_serves_what_the_limit_of_the_cheaper_leaves() -> None:
-    kinds = (Kind("spot", {"cpu": 1000, "pods": 10}, 0.3, limit=2), Kind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
+    kinds = (MixKind("spot", {"cpu": 1000, "pods": 10}, 0.3, limit=2), MixKind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 5, {"cpu": 1000, "pods": 1}),), kinds)
     found = solve(problem)
     assert bought(problem, found) == {"spot": 2, "on-demand": 3}
@@ -90,7 +90,7 @@ def test_a_dearer_twin_serves_what_the_limit_of_the_cheaper_leaves() -> None:
 
 def test_the_last_machine_under_a_limit_goes_to_the_higher_priority() -> None:
     items = (Item("low", 3, {"cpu": 1000, "pods": 1}), Item("high", 2, {"cpu": 1000, "pods": 1}, priority=5))
-    problem = Problem(items, (Kind("only", {"cpu": 1000, "pods": 10}, 1.0),), limits=Limits(machines=3))
+    problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),), limits=Limits(machines=3))
     found = solve(problem)
     assert_valid(problem, found)
     assert found.unmet == {0: 2}
@@ -98,7 +98,7 @@ def test_the_last_machine_under_a_limit_goes_to_the_higher_priority() -> None:
 
 def test_within_one_priority_as_many_pods_as_possible_are_served() -> None:
     items = (Item("big", 1, {"cpu": 4000, "pods": 1}), Item("small", 4, {"cpu": 1000, "pods": 1}))
-    problem = Problem(items, (Kind("only", {"cpu": 4000, "pods": 10}, 1.0),), limits=Limits(dollars_per_hour=1.5))
+    problem = Problem(items, (MixKind("only", {"cpu": 4000, "pods": 10}, 1.0),), limits=Limits(dollars_per_hour=1.5))
     found = solve(problem)
     assert_valid(problem, found)
     assert found.unmet == {0: 1}
@@ -106,8 +106,8 @@ def test_within_one_priority_as_many_pods_as_possible_are_served() -> None:
 
 def test_limits_on_gpus_and_on_a_pool_hold_together() -> None:
     kinds = (
-        Kind("a", {"cpu": 4000, "pods": 10, GPU: 1}, 1.0, pool="first", gpus=1),
-        Kind("b", {"cpu": 4000, "pods": 10, GPU: 1}, 1.5, pool="second", gpus=1),
+        MixKind("a", {"cpu": 4000, "pods": 10, GPU: 1}, 1.0, pool="first", gpus=1),
+        MixKind("b", {"cpu": 4000, "pods": 10, GPU: 1}, 1.5, pool="second", gpus=1),
     )
     items = (Item("gpu", 5, {"cpu": 1000, "pods": 1, GPU: 1}),)
     problem = Problem(items, kinds, limits=Limits(gpus=3, pools={"first": 2}))
@@ -122,7 +122,7 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
         Item("banned", 1, {"cpu": 1, "pods": 1}, allowed=()),
         Item("fine", 1, {"cpu": 1000, "pods": 1}),
     )
-    problem = Problem(items, (Kind("only", {"cpu": 1000, "pods": 10}, 1.0),))
+    problem = Problem(items, (MixKind("only", {"cpu": 1000, "pods": 10}, 1.0),))
     found = solve(problem)
     assert bought(problem, found) == {"only": 1}
     assert found.unmet == {0: 2, 1: 1}
@@ -132,7 +132,7 @@ def test_pods_that_fit_nowhere_are_unmet_and_do_not_stop_the_others() -> None:
     "problem",
     [
         Problem((), ()),
-        Problem((Item("none", 0, {"cpu": 1}),), (Kind("k", {"cpu": 1}, 1.0),)),
+        Problem((Item("none", 0, {"cpu": 1}),), (MixKind("k", {"cpu": 1}, 1.0),)),
         Problem((Item("a", 3, {"cpu": 1}),), ()),
     ],
 )
@@ -144,38 +144,38 @@ def test_nothing_to_place_or_nothing_to_buy_gives_an_empty_mix(problem: Problem)
 
 def test_no_limit_left_leaves_everything_unmet() -> None:
     items = (Item("a", 3, {"cpu": 1, "pods": 1}),)
-    problem = Problem(items, (Kind("k", {"cpu": 1, "pods": 1}, 1.0),), limits=Limits(machines=0))
+    problem = Problem(items, (MixKind("k", {"cpu": 1, "pods": 1}, 1.0),), limits=Limits(machines=0))
     found = solve(problem)
     assert_valid(problem, found)
     assert found.unmet == {0: 3}
 
 
 def test_a_cap_on_copies_spreads_pods_over_machines() -> None:
-    problem = Problem((Item("a", 4, {"cpu": 100, "pods": 1}, per_machine=1),), (Kind("k", {"cpu": 4000, "pods": 10}, 1.0),))
+    problem = Problem((Item("a", 4, {"cpu": 100, "pods": 1}, per_machine=1),), (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),))
     assert bought(problem, solve(problem)) == {"k": 4}
 
 
 def test_a_cap_on_a_group_counts_its_items_together() -> None:
     items = (Item("a", 2, {"cpu": 100, "pods": 1}), Item("b", 2, {"cpu": 200, "pods": 1}), Item("c", 5, {"cpu": 100, "pods": 1}))
-    problem = Problem(items, (Kind("k", {"cpu": 4000, "pods": 10}, 1.0),), together=(Together((0, 1), 2),))
+    problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), together=(Together((0, 1), 2),))
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
 def test_items_kept_apart_share_no_machine() -> None:
     items = (Item("a", 3, {"cpu": 100, "pods": 1}), Item("b", 3, {"cpu": 200, "pods": 1}))
-    problem = Problem(items, (Kind("k", {"cpu": 4000, "pods": 10}, 1.0),), apart=((0, 1),))
+    problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), apart=((0, 1),))
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
 def test_shares_of_devices_are_packed_device_by_device() -> None:
     # Six shares of 600 add up to 3600 of 4000, but two of them never share a device.
-    kinds = (Kind("four", {"cpu": 64000, "pods": 64, "gpuscaler.io/gpu-milli": 4000}, 4.0),)
+    kinds = (MixKind("four", {"cpu": 64000, "pods": 64, "gpuscaler.io/gpu-milli": 4000}, 4.0),)
     problem = Problem((Item("a", 6, {"cpu": 1000, "pods": 1, "gpuscaler.io/gpu-milli": 600}),), kinds)
     assert bought(problem, solve(problem)) == {"four": 2}
 
 
 def test_whole_devices_and_shares_fill_a_machine_exactly() -> None:
-    kinds = (Kind("four", {"cpu": 64000, "pods": 64, "gpuscaler.io/gpu-milli": 4000}, 4.0),)
+    kinds = (MixKind("four", {"cpu": 64000, "pods": 64, "gpuscaler.io/gpu-milli": 4000}, 4.0),)
     items = (
         Item("two", 1, {"cpu": 1000, "pods": 1, "gpuscaler.io/gpu-milli": 2000}),
         Item("most", 2, {"cpu": 1000, "pods": 1, "gpuscaler.io/gpu-milli": 700}),
@@ -189,17 +189,17 @@ def test_whole_devices_and_shares_fill_a_machine_exactly() -> None:
     ("items", "kinds", "together", "message"),
     [
         ((Item("a", 1, {}), Item("a", 1, {})), (), (), "item key 'a' is used more than once"),
-        ((), (Kind("k", {}, 1.0), Kind("k", {}, 2.0)), (), "kind key 'k' is used more than once"),
+        ((), (MixKind("k", {}, 1.0), MixKind("k", {}, 2.0)), (), "kind key 'k' is used more than once"),
         ((Item("a", -1, {}),), (), (), "item 'a' has a negative count"),
         ((Item("a", 1, {"cpu": -1}),), (), (), "item 'a' has a negative count or request"),
-        ((Item("a", 1, {}, allowed=(3,)),), (Kind("k", {}, 1.0),), (), "item 'a' allows kinds 3 to 3; there are 1"),
+        ((Item("a", 1, {}, allowed=(3,)),), (MixKind("k", {}, 1.0),), (), "item 'a' allows kinds 3 to 3; there are 1"),
         ((Item("a", 1, {"gpuscaler.io/gpu-milli": 1500}),), (), (), "expected at most 1000, or a multiple of 1000"),
-        ((), (Kind("k", {}, float("nan")),), (), "kind 'k' has the price nan"),
+        ((), (MixKind("k", {}, float("nan")),), (), "kind 'k' has the price nan"),
         ((Item("a", 1, {}),), (), (Together((4,), 1),), "together and apart name items 0 to 0; saw 4 to 4"),
     ],
 )
 def test_a_problem_that_contradicts_itself_is_refused_by_name(
-    items: tuple[Item, ...], kinds: tuple[Kind, ...], together: tuple[Together, ...], message: str
+    items: tuple[Item, ...], kinds: tuple[MixKind, ...], together: tuple[Together, ...], message: str
 ) -> None:
     with pytest.raises(MixError, match=message):
         solve(Problem(items, kinds, together))

@@ -7,7 +7,7 @@ from tests.planning.building import offering, pod
 
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.breakers import Breakers
-from gpuscaler.planning.state.futile_purchases import SETTLE_SECONDS, Effort, Efforts, judged, left, with_hourly
+from gpuscaler.planning.state.futile_purchases import SETTLE_SECONDS, Efforts, PurchaseAttempt, judged, left, with_hourly
 from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Promise
 from gpuscaler.planning.state.offering_events import Event, Fruitless, Served
 
@@ -18,11 +18,11 @@ def waiting(*names: str) -> Mapping[str, Pod]:
     return {one.key: one for one in map(pod, names)}
 
 
-def lost(number: int, at: float, *names: str) -> Effort:
-    return Effort(f"i-{number}", KEY, tuple(f"default/{name}" for name in names), at, lost=True)
+def lost(number: int, at: float, *names: str) -> PurchaseAttempt:
+    return PurchaseAttempt(f"i-{number}", KEY, tuple(f"default/{name}" for name in names), at, lost=True)
 
 
-def after(*efforts: Effort, pods: Mapping[str, Pod]) -> tuple[Efforts, list[Event]]:
+def after(*efforts: PurchaseAttempt, pods: Mapping[str, Pod]) -> tuple[Efforts, list[Event]]:
     known, fates = Efforts(), list[Event]()
     for one in efforts:
         known, found = judged(known, (one,), pods, one.at)
@@ -43,7 +43,7 @@ def test_machines_for_three_different_pods_are_no_row() -> None:
 
 
 def test_an_open_machine_is_fruitless_once_its_pods_had_time_to_come() -> None:
-    opened = Effort("i-1", KEY, ("default/p",), 0.0, node="a")
+    opened = PurchaseAttempt("i-1", KEY, ("default/p",), 0.0, node="a")
     known, _ = judged(Efforts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
     assert not known.machines[0].fruitless
     known, _ = judged(known, (), waiting("p"), SETTLE_SECONDS)
@@ -52,7 +52,7 @@ def test_an_open_machine_is_fruitless_once_its_pods_had_time_to_come() -> None:
 
 
 def test_a_pod_that_runs_there_says_that_the_offering_serves() -> None:
-    opened = Effort("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
+    opened = PurchaseAttempt("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
     runs = {one.key: one for one in (pod("p", on="a"), pod("q"))}
 
     assert judged(Efforts(), (opened,), runs, 9.0) == (Efforts(), (Served(KEY, 9.0),))

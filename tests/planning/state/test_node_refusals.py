@@ -7,9 +7,9 @@ from gpuscaler.planning.state.node_refusals import (
     MOST,
     Cleared,
     Event,
+    NodeRefused,
     Planned,
     Refusals,
-    Refused,
     Suspected,
     Wait,
     refusing,
@@ -21,8 +21,8 @@ def after(*events: Event) -> Refusals:
     return reduce(step, events, Refusals())
 
 
-def refused(node: str = "n", *, pod: str = "p", pods: str = "class", at: float = 100.0) -> Refused:
-    return Refused(pod, pods, node, "face", at, "0/1 nodes")
+def refused(node: str = "n", *, pod: str = "p", pods: str = "class", at: float = 100.0) -> NodeRefused:
+    return NodeRefused(pod, pods, node, "face", at, "0/1 nodes")
 
 
 def test_a_pod_waits_since_the_first_of_the_plans_in_a_row_that_put_it_there() -> None:

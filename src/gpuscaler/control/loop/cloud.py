@@ -87,7 +87,7 @@ class Cloud:
         #: Why the cloud takes machines away that are no interrupted spot, in words, by id.
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
-        self._guarded: list[scale_in_protection.Answered] = []
+        self._guarded: list[scale_in_protection.ProtectionAnswered] = []
         #: What goes wrong now, by what was asked.
         self._troubles: dict[str, str] = {}
         #: What was announced beside interruptions and is known already, by machine and word.
@@ -261,7 +261,7 @@ class Cloud:
         """Protect machines from their group, or take that off again; what came of it is kept for :meth:`guarded`."""
         self._spawn(self._protect(act))
 
-    def guarded(self) -> tuple[scale_in_protection.Answered, ...]:
+    def guarded(self) -> tuple[scale_in_protection.ProtectionAnswered, ...]:
         """What came of protecting machines since the last call."""
         found, self._guarded = tuple(self._guarded), []
         return found
@@ -363,7 +363,7 @@ class Cloud:
             _LOG.exception("machines could not be protected", machines=act.instances)
             problem = unforeseen(error)
         if problem != UNKNOWN:
-            self._guarded += [scale_in_protection.Answered(name, act.pool, act.on, problem) for name in act.instances]
+            self._guarded += [scale_in_protection.ProtectionAnswered(name, act.pool, act.on, problem) for name in act.instances]
 
     async def _extend(self, instance: str) -> None:
         try:

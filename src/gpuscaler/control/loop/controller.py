@@ -37,8 +37,8 @@ from gpuscaler.lifecycle.reconcile import Facts, Look, is_urgent, look
 from gpuscaler.lifecycle.registration.steps import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import withheld
 from gpuscaler.lifecycle.steering import windows
-from gpuscaler.lifecycle.steering.binding import Refused
-from gpuscaler.lifecycle.termination import Refusal
+from gpuscaler.lifecycle.steering.binding import BindingRefused
+from gpuscaler.lifecycle.termination import EvictionRefused
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING, Holds
 from gpuscaler.model.nodes import Node
@@ -117,8 +117,8 @@ class Controller:
         self._planner, self._rolls = Planner(policy), Rolls()
         self._acting: set[asyncio.Task[list[Outcome]]] = set()
         self._labelling: asyncio.Task[list[Outcome]] | None = None
-        self._unevicted: list[Refusal] = []
-        self._unbound: list[Refused] = []
+        self._unevicted: list[EvictionRefused] = []
+        self._unbound: list[BindingRefused] = []
         self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
         self.failures = Failures(self._alarm.wake)
@@ -448,9 +448,9 @@ class Controller:
             self._recorder.acted(outcome, self._now())
             act = outcome.act
             if outcome.detail and isinstance(act, Evict):
-                self._unevicted.append(Refusal(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
+                self._unevicted.append(EvictionRefused(act.node, act.pod, act.uid, outcome.detail, outcome.budget, outcome.retry_after))
             elif isinstance(act, Bind) and outcome.lasting:
-                self._unbound.append(Refused(act.pod, act.node, outcome.detail))
+                self._unbound.append(BindingRefused(act.pod, act.node, outcome.detail))
 
     async def _plan(self, cluster: Cluster, seen: Look) -> None:
         """Make a plan of what was ``seen``, write its intent down, and send its orders."""

@@ -33,18 +33,18 @@ def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[st
 
 def refused(
     known: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
-) -> list[node_refusals.Refused | node_refusals.Cleared]:
+) -> list[node_refusals.NodeRefused | node_refusals.Cleared]:
     """Who was refused by the node that plans put it on, and which nodes have changed since they refused somebody.
 
     ``said`` are the scheduler's words about its last attempt, by pod.
     """
-    found: list[node_refusals.Refused | node_refusals.Cleared] = []
+    found: list[node_refusals.NodeRefused | node_refusals.Cleared] = []
     for one in known.waits:
         pod, node = cluster.pods.get(one.pod), cluster.nodes.get(one.node)
         if one.suspected or pod is None or not pod.waits or node is None or not node.ready:
             continue
         if tried_in_vain(one.pod, one.since, attempts=attempts, now=now):
-            found.append(node_refusals.Refused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))
+            found.append(node_refusals.NodeRefused(one.pod, pod.spec.digest, one.node, face(node), now, said.get(one.pod, "")))
     changed = (one.node for one in known.avoided if (node := cluster.nodes.get(one.node)) is None or face(node) != one.face)
     return found + [node_refusals.Cleared(node) for node in dict.fromkeys(changed)]
 

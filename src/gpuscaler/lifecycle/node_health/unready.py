@@ -75,7 +75,7 @@ class Unready(Struct, frozen=True, gc=False):
     begun: Mapping[str, float] = {}
 
 
-class Found(Struct, frozen=True, gc=False):
+class UnreadyFindings(Struct, frozen=True, gc=False):
     """``unready`` is what is remembered afterwards, ``steps`` change the ledger, ``remarks`` are worth reporting."""
 
     unready: Unready
@@ -94,14 +94,14 @@ def observe(
     fresh: bool,
     stopped: str,
     now: float,
-) -> Found:
+) -> UnreadyFindings:
     """Which nodes are not Ready now, and which machines are to be ended for it. Without ``fresh`` data none is (I4).
 
     ``stopped`` says that a person has stopped all removals, in words; empty where nobody has.
     """
     silent = _silent(roll, book)
     if not (silent or before.nodes or before.fading):
-        return Found(before)
+        return UnreadyFindings(before)
     belonging = members({node.name: node for node in silent}, policy)
     known = {(one.node, one.instance): one for one in before.nodes}
     leaving = {one.node for one in book.leaving}
@@ -125,7 +125,7 @@ def observe(
             silence = replace(silence, reported=True)
             remarks.append(Remark(node.provider_id, node.name, described(silence, policy, now)))
         nodes.append(silence)
-    return Found(Unready(tuple(nodes), tuple(fading), begun), tuple(steps), tuple(remarks))
+    return UnreadyFindings(Unready(tuple(nodes), tuple(fading), begun), tuple(steps), tuple(remarks))
 
 
 def described(silence: Silence, policy: Policy, now: float) -> str:

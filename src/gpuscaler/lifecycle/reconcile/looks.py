@@ -12,7 +12,7 @@ from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls, Unpooled
 from gpuscaler.lifecycle.registration.steps import Arrivals, Waits
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.lifecycle.steering import steering
-from gpuscaler.lifecycle.steering.binding import Refused
+from gpuscaler.lifecycle.steering.binding import BindingRefused
 from gpuscaler.lifecycle.steering.rejected_pods import TurnedAway
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import Holds
@@ -40,11 +40,11 @@ class Facts(Struct, frozen=True, gc=False):
     going: Mapping[str, float] = {}
     worked_on: Mapping[str, float] = {}
     why: Mapping[str, str] = {}
-    guarded: tuple[scale_in_protection.Answered, ...] = ()
+    guarded: tuple[scale_in_protection.ProtectionAnswered, ...] = ()
     announced: tuple[tuple[str, str], ...] = ()
     vanished: tuple[Instance, ...] = ()
-    unevicted: tuple[termination.Refusal, ...] = ()
-    unbound: tuple[Refused, ...] = ()
+    unevicted: tuple[termination.EvictionRefused, ...] = ()
+    unbound: tuple[BindingRefused, ...] = ()
     unseen: Mapping[str, str] = {}
     holds: Holds = Holds()
     fresh: bool = True
@@ -89,10 +89,10 @@ class Look(Struct, frozen=True, gc=False):
     arrivals: Arrivals = Arrivals()
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
     stray: tuple[str, ...] = ()
-    unfit: tuple[steering.Unfit, ...] = ()
+    unfit: tuple[steering.UnfitNode, ...] = ()
     turned_away: tuple[TurnedAway, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
-    refused: tuple[node_refusals.Refused, ...] = ()
+    refused: tuple[node_refusals.NodeRefused, ...] = ()
     doubtful: tuple[Order, ...] = ()
     withdrawals: tuple[str, ...] = ()
     remarks: tuple[Remark, ...] = ()
@@ -101,5 +101,5 @@ class Look(Struct, frozen=True, gc=False):
     unlisted: frozenset[str] = frozenset()
     owed: tuple[Upcoming, ...] = ()
     let_go: tuple[LetGo, ...] = ()
-    guarded: scale_in_protection.Found = scale_in_protection.Found(scale_in_protection.Guarding())
+    guarded: scale_in_protection.ProtectionFindings = scale_in_protection.ProtectionFindings(scale_in_protection.Guarding())
     announced: interruptions.Announced = interruptions.Announced()

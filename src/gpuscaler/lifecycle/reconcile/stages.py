@@ -245,7 +245,7 @@ def steer(seen: Look, view: View) -> Look:
         outcomes=wheel.outcomes,
         stray=wheel.stray,
         unfit=wheel.unfit,
-        refused=tuple(one for one in refused if isinstance(one, node_refusals.Refused)),
+        refused=tuple(one for one in refused if isinstance(one, node_refusals.NodeRefused)),
     )
 
 

@@ -61,7 +61,7 @@ class Binding(Struct, frozen=True, gc=False):
     closed: str = ""
 
 
-class Refused(Struct, frozen=True, gc=False):
+class BindingRefused(Struct, frozen=True, gc=False):
     """A binding to ``node`` that would be refused again, and why. ``pool`` is empty where the ledger knows the node's."""
 
     pod: str
@@ -77,7 +77,7 @@ class Unbinding(Struct, frozen=True, gc=False):
     why: str
 
 
-def unbinding(known: Mapping[str, Unbinding], refused: Iterable[Refused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
+def unbinding(known: Mapping[str, Unbinding], refused: Iterable[BindingRefused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
     """The pools where pods are nominated since bindings were refused, by name; they are bound again after a while: rights may be given."""
     pools = {one.node: one.offering.pool for one in book.promises}
     found = ((one.pool or pools.get(one.node, ""), one.why) for one in refused)

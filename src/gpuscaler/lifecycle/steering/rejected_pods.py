@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import Struct
 
 from gpuscaler.lifecycle.actions import Act, Bind
-from gpuscaler.lifecycle.steering.binding import Refused
+from gpuscaler.lifecycle.steering.binding import BindingRefused
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
@@ -22,7 +22,7 @@ WATCHED_SECONDS = 300.0
 MOST = 2
 
 
-class Bound(Struct, frozen=True, gc=False):
+class SentBinding(Struct, frozen=True, gc=False):
     """A binding that was sent at this moment, for a machine of ``pool``."""
 
     pod: str
@@ -44,32 +44,32 @@ class TurnedAway(Struct, frozen=True, gc=False):
 class Admissions(Struct, frozen=True, gc=False):
     """``bound`` are pods of which no kubelet has said anything yet, by uid; ``row`` how many of a pool were turned away in a row."""
 
-    bound: Mapping[str, Bound] = {}
+    bound: Mapping[str, SentBinding] = {}
     row: Mapping[str, int] = {}
 
 
-class Found(Struct, frozen=True, gc=False):
+class AdmissionFindings(Struct, frozen=True, gc=False):
     """What kubelets have said: ``refused`` are bindings to pools that are left alone for a while."""
 
     admissions: Admissions
     turned_away: tuple[TurnedAway, ...] = ()
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[BindingRefused, ...] = ()
 
 
 def sent(known: Admissions, acts: Iterable[Act], book: Ledger, now: float) -> Admissions:
     """Remember the bindings among ``acts`` to machines that are promised in ``book``."""
     pools = {one.node: one.offering.pool for one in book.promises}
-    new = {act.uid: Bound(act.pod, act.node, pools[act.node], now) for act in acts if isinstance(act, Bind) and act.node in pools}
+    new = {act.uid: SentBinding(act.pod, act.node, pools[act.node], now) for act in acts if isinstance(act, Bind) and act.node in pools}
     return Admissions({**known.bound, **new}, known.row) if new else known
 
 
-def observe(known: Admissions, cluster: Cluster, now: float) -> Found:
+def observe(known: Admissions, cluster: Cluster, now: float) -> AdmissionFindings:
     """What has become of the pods that were bound."""
     if not known.bound:
-        return Found(known)
+        return AdmissionFindings(known)
     bound, row = dict(known.bound), dict(known.row)
     turned_away: list[TurnedAway] = []
-    refused: list[Refused] = []
+    refused: list[BindingRefused] = []
     for uid, one in known.bound.items():
         pod = cluster.pods.get(one.pod)
         if pod is None or pod.uid != uid or now >= one.at + WATCHED_SECONDS:
@@ -81,9 +81,9 @@ def observe(known: Admissions, cluster: Cluster, now: float) -> Found:
             if row[one.pool] >= MOST:
                 del row[one.pool]
                 why = f"the kubelet of node {one.node} turned away pod {one.pod} ({pod.reason}), and one was turned away before it"
-                refused.append(Refused(one.pod, one.node, why, one.pool))
+                refused.append(BindingRefused(one.pod, one.node, why, one.pool))
         elif pod.phase != "Pending":
             del bound[uid]
             if pod.node_name == one.node:
                 row.pop(one.pool, None)
-    return Found(Admissions(bound, row), tuple(turned_away), tuple(refused))
+    return AdmissionFindings(Admissions(bound, row), tuple(turned_away), tuple(refused))

@@ -35,7 +35,7 @@ from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Co
 REPEAT_SECONDS = 5.0
 
 
-class Unfit(Struct, frozen=True, gc=False):
+class UnfitNode(Struct, frozen=True, gc=False):
     """The node of a machine that was bought for ``pod`` is not what that selects by; ``why`` is the label, with what was seen."""
 
     pod: str
@@ -55,7 +55,7 @@ class Steering(Struct, frozen=True, gc=False):
     suspected: tuple[node_refusals.Suspected, ...] = ()
     acts: tuple[Act, ...] = ()
     stray: tuple[str, ...] = ()
-    unfit: tuple[Unfit, ...] = ()
+    unfit: tuple[UnfitNode, ...] = ()
 
 
 def steer(
@@ -131,7 +131,7 @@ class _Opening(Draft):
         self.suspected: list[node_refusals.Suspected] = []
         self.acts: list[Act] = []
         self.stray: list[str] = []
-        self.unfit: list[Unfit] = []
+        self.unfit: list[UnfitNode] = []
         #: Pods that are promised a machine, or are nominated in vain.
         self.busy = {pod for one in book.promises for pod in one.pods} | set(dict(book.broken))
         still_to_come = [one for one in book.coming if not one.ready]
@@ -196,7 +196,7 @@ class _Opening(Draft):
             return True
         for pod in unfit:
             why = explain_selector(pod.spec, node)
-            self.unfit.append(Unfit(pod.key, node.name, why))
+            self.unfit.append(UnfitNode(pod.key, node.name, why))
             self.outcomes.append(self.broken(machine.key, pod, node, why, certain=True))
         self.fold(ledger.Unfit(machine.id, tuple(pod.key for pod in unfit)))
         return False

@@ -11,7 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Delete, Evict
-from gpuscaler.lifecycle.termination.node_pods import Residents, is_daemon
+from gpuscaler.lifecycle.termination.node_pods import NodePods, is_daemon
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
 
@@ -26,7 +26,7 @@ END_IN_SECONDS = 30.0
 PROTECTED_SECONDS, LAST_SECONDS = 120.0, 15.0
 
 
-class Effort(Struct, frozen=True, gc=False):
+class EvictionRound(Struct, frozen=True, gc=False):
     """``evictions`` is how far they are after ``acts``; ``done`` says that nobody is waited for any more.
 
     ``held`` says in words what holds them up, empty where nothing does. ``idle`` are pods of which nothing is to be seen but that they are
@@ -40,7 +40,7 @@ class Effort(Struct, frozen=True, gc=False):
     idle: tuple[Pod, ...]
 
 
-def evict(one: Leaving, found: Residents, now: float, awaited: Set[str] = frozenset()) -> Effort:
+def evict(one: Leaving, found: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
     """The evictions of the removal ``one`` from here. ``awaited`` are pods that machines are on their way for."""
     known = {(entry.pod, entry.uid): entry for entry in one.evictions}
     entries: list[Eviction] = []
@@ -64,7 +64,7 @@ def evict(one: Leaving, found: Residents, now: float, awaited: Set[str] = frozen
             if not pod.deleted and not is_daemon(pod) and not is_saving(one, pod, after, now):
                 idle.append(pod)
         turn = turn and not any(_holds_up(pod, entries, now) for pod in group)
-    return Effort(tuple(entries), tuple(acts), turn, _said(held), tuple(idle))
+    return EvictionRound(tuple(entries), tuple(acts), turn, _said(held), tuple(idle))
 
 
 def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:

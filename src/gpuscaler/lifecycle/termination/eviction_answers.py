@@ -14,7 +14,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 MOST_WORDS = 240
 
 
-class Refusal(Struct, frozen=True, gc=False):
+class EvictionRefused(Struct, frozen=True, gc=False):
     """An eviction for the removal of ``node`` came to nothing: ``why`` in the server's words.
 
     ``budget`` says that a PodDisruptionBudget refused it, or several did; ``retry_after`` are seconds that the server asks to wait.
@@ -28,7 +28,7 @@ class Refusal(Struct, frozen=True, gc=False):
     retry_after: float = 0.0
 
 
-def hear(book: Ledger, refused: Iterable[Refusal], now: float) -> list[ledger.Event]:
+def hear(book: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
     """Remember who may not go; a refusal that belongs to no removal under way says nothing."""
     steps: list[ledger.Event] = []
     leaving = {one.node: one for one in book.leaving}
@@ -44,7 +44,7 @@ def _changed(one: Leaving, evictions: tuple[Eviction, ...]) -> list[ledger.Event
     return [] if evictions == one.evictions else [ledger.Left(replace(one, evictions=evictions))]
 
 
-def _after(entry: Eviction, refusal: Refusal | None, now: float) -> Eviction:
+def _after(entry: Eviction, refusal: EvictionRefused | None, now: float) -> Eviction:
     if refusal is None:
         return entry
     why = refusal.why.encode()[:MOST_WORDS].decode(errors="ignore")

@@ -13,7 +13,7 @@ from gpuscaler.planning.scale_down.disruption import CRITICAL
 LEAVING = Taint(LEAVING_TAINT)
 
 
-class Residents(NamedTuple):
+class NodePods(NamedTuple):
     """The pods of a node.
 
     ``missed`` are those that somebody loses something by. ``groups`` are evicted one after the other: pods, then those of DaemonSets,
@@ -26,7 +26,7 @@ class Residents(NamedTuple):
     stuck: tuple[Pod, ...]
 
 
-def residents(cluster: Cluster, node: Node, now: float) -> Residents:
+def residents(cluster: Cluster, node: Node, now: float) -> NodePods:
     """The pods on ``node``, in the order of their names. Finished ones are gone, and static ones are the node's own."""
     missed: list[Pod] = []
     groups: tuple[list[Pod], ...] = ([], [], [], [])
@@ -41,7 +41,7 @@ def residents(cluster: Cluster, node: Node, now: float) -> Residents:
             missed.append(pod)
         if not stays(pod):
             groups[2 * (pod.spec.priority >= CRITICAL) + is_daemon(pod)].append(pod)
-    return Residents(tuple(missed), tuple(map(tuple, groups)), tuple(stuck))
+    return NodePods(tuple(missed), tuple(map(tuple, groups)), tuple(stuck))
 
 
 def is_daemon(pod: Pod) -> bool:

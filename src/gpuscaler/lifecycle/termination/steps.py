@@ -10,7 +10,7 @@ from gpuscaler.lifecycle.actions import Act, Clear, End, Exclude, Extend, Mark, 
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.termination.eviction import MARGIN_SECONDS, evict
 from gpuscaler.lifecycle.termination.last_checks import Objections
-from gpuscaler.lifecycle.termination.node_pods import Residents, residents
+from gpuscaler.lifecycle.termination.node_pods import NodePods, residents
 from gpuscaler.lifecycle.termination.volumes import attachments, unused
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Inventory
@@ -119,7 +119,7 @@ class _Removals(Draft):
         """The pods that machines on their way are for."""
         return frozenset(pod for one in self.book.coming for pod in one.pods)
 
-    def awaited_for(self, one: Leaving, found: Residents) -> Set[str]:
+    def awaited_for(self, one: Leaving, found: NodePods) -> Set[str]:
         """The pods of a node that machines on their way are for; a group that ends a machine most often launches another in its place."""
         if not one.ends:
             return frozenset()
@@ -258,7 +258,7 @@ class _Removals(Draft):
     def overdue(self, one: Leaving, pods: tuple[Pod, ...]) -> bool:
         return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
 
-    def hold(self, one: Leaving, node: Node, found: Residents, held: str) -> None:
+    def hold(self, one: Leaving, node: Node, found: NodePods, held: str) -> None:
         """Nothing is done; a node that this is true of for too long is opened again."""
         if self.overdue(one, ()):
             why = f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
@@ -279,7 +279,7 @@ class _Removals(Draft):
         else:
             self.end(replace(self.go(one, ENDING), detail=said("", found)), node)
 
-    def turned_back(self, one: Leaving, node: Node, found: Residents) -> bool:
+    def turned_back(self, one: Leaving, node: Node, found: NodePods) -> bool:
         """Whether an empty node is none any more: who came meanwhile keeps it, who came back is evicted again."""
         why = None if one.forced else self.objections.during(one, node, found)
         if why is not None:
@@ -360,7 +360,7 @@ def is_marked(node: Node) -> bool:
     return any(taint.key == LEAVING_TAINT for taint in node.taints)
 
 
-def said(held: str, found: Residents) -> str:
+def said(held: str, found: NodePods) -> str:
     """What holds a step up, and who is not waited for any more."""
     if not found.stuck:
         return held

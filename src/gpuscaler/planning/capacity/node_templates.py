@@ -20,8 +20,7 @@ from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.model.taints import untolerated
 from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
-from gpuscaler.planning.mix.problem import Kind as MixKind
-from gpuscaler.planning.mix.problem import Solution
+from gpuscaler.planning.mix.problem import MixKind, Solution
 
 #: Room enough for any demand: templates bound what fits by their own arithmetic, the filters only need the resource to exist.
 BOUNDLESS = 2**60

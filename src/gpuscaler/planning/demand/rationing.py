@@ -34,7 +34,7 @@ TURN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
-class Cut:
+class BudgetCut:
     """Pods that are not planned for now; ``detail`` says what they would have cost, and whose budget is used up."""
 
     keys: tuple[str, ...]
@@ -52,7 +52,9 @@ class _Item:
     order: tuple[object, ...]
 
 
-def rationed(wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL) -> tuple[Demand, list[Cut]]:
+def rationed(
+    wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL
+) -> tuple[Demand, list[BudgetCut]]:
     """The demand that is planned for, and what is not. Pods in ``first`` come before the others of their owner.
 
     ``now`` is in seconds since the epoch.
@@ -77,7 +79,7 @@ def rationed(wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = f
     admitted.update(id(item.what) for mine in waiting.values() for item in mine if id(item.what) not in beyond)
     needs = {whose: sum(item.units for item in mine) for whose, mine in _grouped(items, _whose).items()}
     late = (item for mine in waiting.values() for item in mine if id(item.what) in beyond)
-    cuts = [Cut(_keys(item.what), _because(item, shares[_whose(item)], needs[_whose(item)], total)) for item in late]
+    cuts = [BudgetCut(_keys(item.what), _because(item, shares[_whose(item)], needs[_whose(item)], total)) for item in late]
     classes = tuple(one for one in wants.classes if id(one) in admitted)
     return replace(wants, classes=classes, gangs=tuple(gang for gang in wants.gangs if id(gang) in admitted)), cuts
 

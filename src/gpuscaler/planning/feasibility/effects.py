@@ -24,7 +24,7 @@ _P = TypeVar("_P", bound=_Part)
 _Wanted = Callable[[PodSpec], bool]
 
 
-class Bound:
+class BoundParts:
     """The parts as the bound pods of the cluster leave them, shared by a room and its copies."""
 
     def __init__(self, cluster: Cluster, nodes: NodeMasks) -> None:
@@ -70,7 +70,7 @@ class Bound:
 class Effects:
     """The parts with what was placed since."""
 
-    def __init__(self, bound: Bound) -> None:
+    def __init__(self, bound: BoundParts) -> None:
         self._bound = bound
         self._ports: PortUse | None = None
         self._repulsion: Repulsion | None = None
@@ -110,7 +110,7 @@ class Effects:
         new._volumes = None if self._volumes is None else self._volumes.copy()
         return new
 
-    def extended(self, bound: Bound) -> "Effects":
+    def extended(self, bound: BoundParts) -> "Effects":
         """The same over the table of ``bound``, which has more rows behind the present ones."""
         new = Effects(bound)
         new._ports = None if self._ports is None else self._ports.extended(bound.table)

@@ -19,7 +19,7 @@ _BYTES = ("memory", "ephemeral-storage")
 _ORDINARY = 2**40
 
 
-class Ledger:
+class FreeResources:
     """Free amounts per resource and row, built when a resource is first asked for; copies share each array until one changes it."""
 
     def __init__(self, table: NodeTable, used: Mapping[str, Array]) -> None:
@@ -75,15 +75,15 @@ class Ledger:
             np.minimum(fits, self.free(resource) // amount, out=fits)
         return np.maximum(fits, 0, out=fits)
 
-    def copy(self) -> "Ledger":
-        new = Ledger(self.table, self._used)
+    def copy(self) -> "FreeResources":
+        new = FreeResources(self.table, self._used)
         new._free = dict(self._free)
         self._owned = set()
         return new
 
-    def extended(self, table: NodeTable) -> "Ledger":
+    def extended(self, table: NodeTable) -> "FreeResources":
         """The same use over ``table``, which has more rows behind the present ones."""
-        new = Ledger(table, self._used)
+        new = FreeResources(table, self._used)
         for resource, array in self._free.items():
             new._free[resource] = np.concatenate((array, table.allocatable(resource)[len(array) :]))
         new._owned = set(new._free)

@@ -18,13 +18,13 @@ from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.table import Array, Mask, NodeTable
 from gpuscaler.planning.feasibility import ORDER, Passes
 from gpuscaler.planning.feasibility.devices import Devices
-from gpuscaler.planning.feasibility.effects import Bound, Effects
+from gpuscaler.planning.feasibility.effects import BoundParts, Effects
 from gpuscaler.planning.feasibility.min_gpus import MIN_GPUS, explain_min_gpus, lifted
 from gpuscaler.planning.feasibility.nodes import explain_selector, explain_taint
 from gpuscaler.planning.feasibility.pods.interpod import InterPod
 from gpuscaler.planning.feasibility.pods.peers import PeerIndex, Peers, Query
 from gpuscaler.planning.feasibility.pods.spread import Spread, SpreadCounts, hard
-from gpuscaler.planning.feasibility.resources import UNBOUNDED, Ledger, wanted
+from gpuscaler.planning.feasibility.resources import UNBOUNDED, FreeResources, wanted
 from gpuscaler.planning.feasibility.static import Rows, Static, together, unreadable
 from gpuscaler.planning.feasibility.tallies import Tallies
 
@@ -80,7 +80,7 @@ class _Fixed:
     def __init__(self, cluster: Cluster, rows: Rows) -> None:
         self.rows = rows
         self.spread = rows.spread
-        self.bound = Bound(cluster, rows.nodes)
+        self.bound = BoundParts(cluster, rows.nodes)
         self._with_volumes: dict[str, Static] = {}
 
     def verdict(self, spec: PodSpec) -> Static:
@@ -105,7 +105,7 @@ class Room:
         self.cluster = cluster
         self.table = table
         self._fixed = _Fixed(cluster, rows)
-        self._ledger = Ledger(table, _requested(cluster, table))
+        self._ledger = FreeResources(table, _requested(cluster, table))
         self._peers = Peers(Tallies(table), PeerIndex(table, cluster))
         self._effects = Effects(self._fixed.bound)
         self._devices = _devices(cluster, table)

@@ -3,16 +3,16 @@
 :func:`resource_bound` tells what no mix can undercut, without choosing one.
 """
 
-from gpuscaler.planning.mix.problem import Duals, Item, Kind, Limits, MixError, Pattern, Problem, Solution, Together
+from gpuscaler.planning.mix.problem import Duals, Item, Limits, MixError, MixKind, Pattern, Problem, Solution, Together
 from gpuscaler.planning.mix.solve import DEFAULT_WORK, resource_bound, solve
 
 __all__ = [
     "DEFAULT_WORK",
     "Duals",
     "Item",
-    "Kind",
     "Limits",
     "MixError",
+    "MixKind",
     "Pattern",
     "Problem",
     "Solution",

@@ -12,7 +12,7 @@ import numpy as np
 
 from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, silent
 from gpuscaler.planning.mix.instance import DEVICE, Floats
-from gpuscaler.planning.mix.problem import Duals, Kind, Problem, Solution
+from gpuscaler.planning.mix.problem import Duals, MixKind, Problem, Solution
 
 #: What rounding may add to the worth of a machine, relative to its cost.
 TOLERANCE = 1e-6
@@ -48,7 +48,7 @@ def certify(problem: Problem, solution: Solution) -> Certificate:
     return Certificate(holds, max(scale * float(values @ np.array(served, dtype=np.float64)) - charged, 0.0), worst, where)
 
 
-def limit_charges(duals: Duals, kind: Kind) -> list[tuple[float, float]]:
+def limit_charges(duals: Duals, kind: MixKind) -> list[tuple[float, float]]:
     """(charge, units of the limit one machine takes) for every limit charged.
 
     Names are ``machines``, ``gpus``, ``dollars``, ``pool:<name>`` and ``kind:<key>``.

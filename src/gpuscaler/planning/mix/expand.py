@@ -2,12 +2,12 @@
 
 import numpy as np
 
-from gpuscaler.planning.mix.instance import Floats, Instance
+from gpuscaler.planning.mix.instance import Floats, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.problem import Pattern, Problem
 
 
-def patterns(instance: Instance, problem: Problem, mixture: Mixture) -> tuple[tuple[Pattern, ...], dict[int, int]]:
+def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tuple[tuple[Pattern, ...], dict[int, int]]:
     """The machines with the pods of the problem's items on them, dearest first, and what stays unmet by item."""
     left = [problem.items[i].count for i in range(len(problem.items))]
     counted: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
@@ -25,7 +25,7 @@ def patterns(instance: Instance, problem: Problem, mixture: Mixture) -> tuple[tu
     return machines, {i: n for i, n in enumerate(left) if n > 0}
 
 
-def _take(instance: Instance, held: Floats, left: list[int]) -> list[tuple[int, int]]:
+def _take(instance: ProblemArrays, held: Floats, left: list[int]) -> list[tuple[int, int]]:
     """Which of the problem's items make up one machine holding ``held``."""
     pods = []
     for row in np.flatnonzero(held):

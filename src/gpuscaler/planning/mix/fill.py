@@ -2,13 +2,13 @@
 
 import numpy as np
 
-from gpuscaler.planning.mix.instance import DEVICE, Floats, Instance, Ints, Mask
+from gpuscaler.planning.mix.instance import DEVICE, Floats, Ints, Mask, ProblemArrays
 
 #: Items looked at together: enough to pass over many at once, few enough to look at again after every one taken.
 _BLOCK = 16
 
 
-def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Floats:
+def fill(instance: ProblemArrays, order: Ints, remaining: Floats, kinds: Ints) -> Floats:
     """Put as many copies as fit, item by item in ``order``, on one machine of each of ``kinds``; shape (len(kinds), I).
 
     ``remaining`` bounds the copies, shape (I,) for all kinds alike or (len(kinds), I).
@@ -25,7 +25,7 @@ def fill(instance: Instance, order: Ints, remaining: Floats, kinds: Ints) -> Flo
 class _Filling:
     """One machine of each of ``kinds``: the ``room`` left and the copies ``held``, of at most ``copies`` of each item."""
 
-    def __init__(self, instance: Instance, kinds: Ints, copies: Floats) -> None:
+    def __init__(self, instance: ProblemArrays, kinds: Ints, copies: Floats) -> None:
         self.instance = instance
         self.copies = copies
         self.room = instance.capacity[kinds].copy()
@@ -69,7 +69,7 @@ class _Filling:
         self.room[rows] = room - most[:, None] * request
 
 
-def grow(instance: Instance, kind: int, held: Floats, limits: Floats) -> Floats:
+def grow(instance: ProblemArrays, kind: int, held: Floats, limits: Floats) -> Floats:
     """Add copies to one machine that holds ``held``, up to ``limits`` (I,), higher tiers and larger pods first."""
     grown, only = held.copy(), np.array([kind])
     room = instance.capacity[kind] - held @ instance.request
@@ -121,7 +121,7 @@ class _Devices:
         return found
 
 
-def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
+def fits(instance: ProblemArrays, held: Floats, kinds: Ints) -> Mask:
     """Whether a machine of each of ``kinds`` holds ``held`` (I,); devices by best fit, largest share first."""
     some = np.flatnonzero(held)
     good = np.all(held @ instance.request <= instance.capacity[kinds], axis=1)
@@ -136,7 +136,7 @@ def fits(instance: Instance, held: Floats, kinds: Ints) -> Mask:
     return np.asarray(good)
 
 
-def fit(instance: Instance, held: Floats) -> Mask:
+def fit(instance: ProblemArrays, held: Floats) -> Mask:
     """As :func:`fits`, whether a machine of each kind holds each of several patterns ``held`` (P, I); shape (P, K)."""
     every = np.arange(len(instance.price))
     if instance.device is not None or any(instance.apart):

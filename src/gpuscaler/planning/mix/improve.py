@@ -3,11 +3,11 @@
 import numpy as np
 
 from gpuscaler.planning.mix.fill import fit
-from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, Mask
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, Mask, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
 
 
-def right_size(instance: Instance, mixture: Mixture) -> Mixture:
+def right_size(instance: ProblemArrays, mixture: Mixture) -> Mixture:
     """Move every machine's pods to the cheapest kind that holds them and weighs no more on any limit."""
     if not len(mixture.kinds):
         return mixture
@@ -20,12 +20,12 @@ def right_size(instance: Instance, mixture: Mixture) -> Mixture:
     return Mixture.of(list(zip(kinds.tolist(), mixture.held, mixture.times.tolist(), strict=True)), len(instance.demand))
 
 
-def cheapest(instance: Instance, kinds: Ints, held: Floats) -> Ints:
+def cheapest(instance: ProblemArrays, kinds: Ints, held: Floats) -> Ints:
     """For each pattern, the cheapest kind that holds it (its own kind if nothing is cheaper)."""
     return _cheaper(instance, kinds, fit(instance, held)) if len(kinds) else kinds
 
 
-def _cheaper(instance: Instance, kinds: Ints, allowed: Mask) -> Ints:
+def _cheaper(instance: ProblemArrays, kinds: Ints, allowed: Mask) -> Ints:
     cost = np.where(allowed, instance.price, np.inf)
     best = cost.argmin(axis=1)
     return np.where(cost[np.arange(len(kinds)), best] < instance.price[kinds] * (1 - EPSILON), best, kinds)

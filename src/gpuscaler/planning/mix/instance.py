@@ -32,7 +32,7 @@ class LimitRow:
 
 
 @dataclass(frozen=True, slots=True)
-class Instance:
+class ProblemArrays:
     """I items, K kinds, R resources.
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
@@ -57,7 +57,7 @@ class Instance:
     origin: tuple[int, ...]
 
 
-def build(problem: Problem) -> Instance:
+def build(problem: Problem) -> ProblemArrays:
     """Reduce ``problem``; raises :class:`MixError` when it contradicts itself."""
     check(problem)
     resources = sorted({name for item in problem.items for name, amount in item.request.items() if amount > 0 and item.count > 0})
@@ -86,7 +86,7 @@ def build(problem: Problem) -> Instance:
     origin = tuple(kind_order[int(k)] for k in keep)
     priorities = [problem.items[group[0]].priority for group in members]
     ranks = {value: rank for rank, value in enumerate(sorted(set(priorities), reverse=True))}
-    return Instance(
+    return ProblemArrays(
         demand=demand,
         request=request,
         copies=np.ascontiguousarray(copies[:, keep]),
@@ -103,7 +103,7 @@ def build(problem: Problem) -> Instance:
     )
 
 
-def residual(instance: Instance, demand: Floats) -> Instance:
+def residual(instance: ProblemArrays, demand: Floats) -> ProblemArrays:
     """The same machines for ``demand`` pods of each item."""
     return replace(instance, demand=demand, copies=np.minimum(instance.copies, demand[:, None]))
 

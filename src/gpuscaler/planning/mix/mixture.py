@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, ProblemArrays
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Mixture:
         """The (kind, copies, times) it consists of."""
         return [(int(k), h, int(t)) for k, h, t in zip(self.kinds, self.held, self.times, strict=True)]
 
-    def cost(self, instance: Instance) -> float:
+    def cost(self, instance: ProblemArrays) -> float:
         """Dollars per hour."""
         return float(instance.price[self.kinds] @ self.times)
 
@@ -42,12 +42,12 @@ class Mixture:
         """Pods placed, by item."""
         return np.asarray(self.times @ self.held, dtype=np.float64)
 
-    def within_limits(self, instance: Instance) -> bool:
+    def within_limits(self, instance: ProblemArrays) -> bool:
         """Whether every limit holds."""
         return all(float(row.weights[self.kinds] @ self.times) <= row.amount * (1 + EPSILON) for row in instance.limits)
 
 
-def rank(instance: Instance, mixture: Mixture) -> tuple[float, ...]:
+def rank(instance: ProblemArrays, mixture: Mixture) -> tuple[float, ...]:
     """What makes one mix better than another, smaller first: pods unmet by tier, then cost, then machines."""
     unmet = instance.demand - mixture.served()
     tiers = np.bincount(instance.tier, weights=unmet, minlength=1)

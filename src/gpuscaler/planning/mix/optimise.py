@@ -11,7 +11,7 @@ from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.constructions.greedy import constructions
 from gpuscaler.planning.mix.constructions.proportional import crowded, many, poured
 from gpuscaler.planning.mix.improve import right_size
-from gpuscaler.planning.mix.instance import Instance
+from gpuscaler.planning.mix.instance import ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
 from gpuscaler.planning.mix.work import Meter
 
@@ -44,7 +44,7 @@ class Result:
     proven: bool
 
 
-def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) -> Result:
+def optimise(instance: ProblemArrays, *, start: Mixture | None = None, meter: Meter) -> Result:
     """Serve the whole demand of ``instance`` as cheaply as the budget allows.
 
     ``start`` is a mix that serves everything within the limits; it may be left out when there are none.
@@ -71,29 +71,29 @@ def optimise(instance: Instance, *, start: Mixture | None = None, meter: Meter) 
     return Result(best, found.prices, found.bound, found.converged, proven or _close(instance, best, found.bound))
 
 
-def _settled(instance: Instance, mixture: Mixture, bound: float) -> bool:
+def _settled(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
     """Whether patterns could not make the mix cheaper, or not by enough to be worth their time."""
     return _close(instance, mixture, bound) or (many(instance) and _serves(instance, mixture) and crowded(mixture))
 
 
-def _close(instance: Instance, mixture: Mixture, bound: float) -> bool:
+def _close(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
     return _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + TOLERANCE)
 
 
-def _large_and_near(instance: Instance, mixture: Mixture, bound: float) -> bool:
+def _large_and_near(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
     return int(mixture.times.sum()) >= _LARGE and _serves(instance, mixture) and mixture.cost(instance) <= bound * (1 + _NEAR_IF_LARGE)
 
 
-def _serves(instance: Instance, mixture: Mixture) -> bool:
+def _serves(instance: ProblemArrays, mixture: Mixture) -> bool:
     return not (instance.demand - mixture.served()).any()
 
 
-def _best(instance: Instance, mixtures: list[Mixture]) -> Mixture:
+def _best(instance: ProblemArrays, mixtures: list[Mixture]) -> Mixture:
     allowed = [mixture for mixture in mixtures if mixture.within_limits(instance)]
     return right_size(instance, min(allowed, key=lambda mixture: rank(instance, mixture)))
 
 
-def _better(instance: Instance, best: Mixture, others: list[Mixture]) -> Mixture:
+def _better(instance: ProblemArrays, best: Mixture, others: list[Mixture]) -> Mixture:
     """The best of ``others`` if it beats ``best``, which itself comes back if not."""
     others = [mixture for mixture in others if mixture.within_limits(instance)]
     found = min(others, key=lambda mixture: rank(instance, mixture), default=best)
@@ -101,7 +101,7 @@ def _better(instance: Instance, best: Mixture, others: list[Mixture]) -> Mixture
     return found if rank(instance, found) < rank(instance, best) else best
 
 
-def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+def _whole(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Whole numbers of machines, by the cheapest means that closes the gap; also whether the mix is proven to be the cheapest."""
     times = np.floor(found.values + TOLERANCE).astype(np.int64)
     parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
@@ -112,7 +112,7 @@ def _whole(instance: Instance, master: Master, found: Generated, best: Mixture, 
     return _integers(instance, master, found, best, meter)
 
 
-def _integers(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
+def _integers(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
     """Integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next one smaller."""
     dived = not found.converged
     if dived:
@@ -136,7 +136,7 @@ def _integers(instance: Instance, master: Master, found: Generated, best: Mixtur
     return best, False
 
 
-def _dives(instance: Instance, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:
+def _dives(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> Mixture:
     known: dict[bytes, Programme] = {}
     for round_at in _ROUND_AT:
         if _close(instance, best, found.bound) or not meter.left():

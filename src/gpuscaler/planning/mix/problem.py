@@ -28,7 +28,7 @@ class Item:
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class MixKind:
     """A machine that can be bought: ``capacity`` is what is left for pods once DaemonSets run.
 
     ``gpus`` is what one such machine counts against :attr:`Limits.gpus`; ``limit`` is how many can be had, None when unknown.
@@ -65,7 +65,7 @@ class Problem:
     """``apart`` are pairs of items that may not share a machine; a pair of an item with itself means one copy a machine."""
 
     items: tuple[Item, ...]
-    kinds: tuple[Kind, ...]
+    kinds: tuple[MixKind, ...]
     together: tuple[Together, ...] = ()
     apart: tuple[tuple[int, int], ...] = ()
     limits: Limits = Limits()

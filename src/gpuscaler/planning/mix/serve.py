@@ -14,7 +14,7 @@ from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.constructions.greedy import constructions, top_up
 from gpuscaler.planning.mix.constructions.proportional import crowded, many, poured
 from gpuscaler.planning.mix.improve import right_size
-from gpuscaler.planning.mix.instance import Instance, Mask, residual
+from gpuscaler.planning.mix.instance import Mask, ProblemArrays, residual
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
 from gpuscaler.planning.mix.work import Meter
 
@@ -22,7 +22,7 @@ from gpuscaler.planning.mix.work import Meter
 _PENALTY = 100.0
 
 
-def serve(instance: Instance, meter: Meter) -> Mixture:
+def serve(instance: ProblemArrays, meter: Meter) -> Mixture:
     """A mix within all limits that serves as much of the demand as was found possible, tier by tier."""
     mixture = Mixture.of([], len(instance.demand))
     served = np.zeros(len(instance.demand))
@@ -35,7 +35,7 @@ def serve(instance: Instance, meter: Meter) -> Mixture:
     return mixture
 
 
-def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixture:
+def _stage(stage: ProblemArrays, before: Mixture, asked: Mask, meter: Meter) -> Mixture:
     """Serve more: the items ``asked``, while what ``before`` serves of the others stays served."""
     penalty = np.where(asked, 1.0, 10.0) * _PENALTY * float(stage.price.max(initial=1.0))
     relaxed = resource_prices(stage, penalty=penalty)
@@ -59,6 +59,6 @@ def _stage(stage: Instance, before: Mixture, asked: Mask, meter: Meter) -> Mixtu
     return best if integer is None else _best(stage, [best, trim(integer, stage.demand)])
 
 
-def _best(stage: Instance, mixtures: list[Mixture]) -> Mixture:
+def _best(stage: ProblemArrays, mixtures: list[Mixture]) -> Mixture:
     whole = [top_up(stage, mixture) for mixture in mixtures if mixture.within_limits(stage)]
     return right_size(stage, min(whole, key=lambda mixture: rank(stage, mixture)))

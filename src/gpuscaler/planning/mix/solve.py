@@ -7,7 +7,7 @@ import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import Prices, resource_prices
 from gpuscaler.planning.mix.expand import patterns
-from gpuscaler.planning.mix.instance import Instance, build, residual
+from gpuscaler.planning.mix.instance import ProblemArrays, build, residual
 from gpuscaler.planning.mix.optimise import Result, optimise
 from gpuscaler.planning.mix.problem import Duals, Problem, Solution
 from gpuscaler.planning.mix.serve import serve
@@ -51,7 +51,7 @@ def resource_bound(problem: Problem) -> Solution:
     return Solution(unmet=unmet, cost=floor, lower_bound=floor, duals=Duals(_values(instance, problem, prices)))
 
 
-def _values(instance: Instance, problem: Problem, prices: Prices) -> tuple[float, ...]:
+def _values(instance: ProblemArrays, problem: Problem, prices: Prices) -> tuple[float, ...]:
     """The value of one pod of each of the problem's items."""
     values = [0.0] * len(problem.items)
     for group, value in zip(instance.members, prices.items.tolist(), strict=True):
@@ -60,7 +60,7 @@ def _values(instance: Instance, problem: Problem, prices: Prices) -> tuple[float
     return tuple(values)
 
 
-def _solution(instance: Instance, problem: Problem, result: Result, meter: Meter) -> Solution:
+def _solution(instance: ProblemArrays, problem: Problem, result: Result, meter: Meter) -> Solution:
     machines, unmet = patterns(instance, problem, result.mixture)
     charges = {row.name: float(charge) for row, charge in zip(instance.limits, result.prices.charges, strict=False) if charge > 0.0}
     cost = sum(problem.kinds[pattern.kind].price * pattern.times for pattern in machines)

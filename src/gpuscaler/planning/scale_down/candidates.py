@@ -67,7 +67,7 @@ class Survey:
 
 
 @dataclass(slots=True)
-class Look:
+class Inspection:
     """What one node and its pods say by themselves. ``node``, ``pods`` and ``member`` are what was looked at.
 
     ``own`` is what keeps the node whatever runs on it; ``leaves``: it says itself that somebody is removing it.
@@ -87,7 +87,7 @@ class Look:
     evictions: Mapping[str, int] = field(default_factory=dict)
 
 
-class Memory:
+class CandidateCache:
     """Looks at nodes for one who surveys a cluster again and again under one policy.
 
     A look is used again only while node, pods and budgets are the very objects that it was made from, which it keeps alive; so it is what
@@ -95,7 +95,7 @@ class Memory:
     """
 
     def __init__(self) -> None:
-        self.looks: dict[str, Look] = {}
+        self.looks: dict[str, Inspection] = {}
         self.steady: dict[str, Blocker] = {}
         #: Nodes that say themselves that somebody is removing them.
         self.leaving: frozenset[str] = frozenset()
@@ -123,14 +123,14 @@ class Memory:
         for name, node in zip(table.names, table.nodes, strict=True):
             pods, member, known = on_node.get(name), members.get(name), before.pop(name, None)
             if known is None or known.node is not node or known.pods is not pods or not (known.member is member or known.member == member):
-                known = Look(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
+                known = Inspection(node, pods, member, own_blocker(node, member), is_leaving(node, frozenset()))
                 self._unsettle(name, known)
             self.looks[name] = known
         for name in before:
             self.steady.pop(name, None)
         self.leaving = frozenset(name for name, look in self.looks.items() if look.leaves)
 
-    def _unsettle(self, name: str, look: Look) -> None:
+    def _unsettle(self, name: str, look: Inspection) -> None:
         """Only what a node is by itself is sure to keep it."""
         if look.own is not None:
             self.steady[name] = look.own
@@ -138,7 +138,7 @@ class Memory:
             self.steady.pop(name, None)
 
 
-def survey(situation: Situation, memory: Memory) -> Survey:
+def survey(situation: Situation, memory: CandidateCache) -> Survey:
     """What each node of the cluster is; ``memory`` has looked at them already."""
     cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
@@ -180,7 +180,7 @@ class _Asking:
         self._protection = Protection(situation.cluster, situation.policy, situation.now)
         self._grouping = Grouping(situation.cluster, situation.now, classes)
 
-    def residents(self, look: Look) -> Residents:
+    def residents(self, look: Inspection) -> Residents:
         """What runs on a node, with what protects it brought up to date in ``look``."""
         now = self._now
         held = look.residents

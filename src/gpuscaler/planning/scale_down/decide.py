@@ -6,13 +6,13 @@ from msgspec.structs import replace
 
 from gpuscaler.planning.scale_down.blockers import Blocker, is_arriving, promised_nodes
 from gpuscaler.planning.scale_down.budgets import IDLE, Allowances
-from gpuscaler.planning.scale_down.candidates import Candidate, Memory, Survey, survey
+from gpuscaler.planning.scale_down.candidates import Candidate, CandidateCache, Survey, survey
 from gpuscaler.planning.scale_down.consolidation.back_to_spot import Returns
 from gpuscaler.planning.scale_down.consolidation.delete import Deletion, delete
 from gpuscaler.planning.scale_down.consolidation.no_room import in_use
 from gpuscaler.planning.scale_down.consolidation.replace import replace_machines
 from gpuscaler.planning.scale_down.contract import Down, Situation
-from gpuscaler.planning.scale_down.decided import Ledger
+from gpuscaler.planning.scale_down.decided import Decided
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.scale_down.headroom import held
 from gpuscaler.planning.scale_down.idle_timeout import clock_blocker, idle_reason
@@ -25,17 +25,17 @@ from gpuscaler.planning.scale_down.reserved_room import reserved
 from gpuscaler.planning.scale_down.savings import value_blocker
 
 
-def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
+def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Down:
     """What may be given back in ``situation``. Pure; the order of objects in the cluster does not matter.
 
     ``memory`` is of earlier calls for the same policy: it saves work and changes nothing.
     """
-    memory = memory or Memory()
+    memory = memory or CandidateCache()
     memory.look(situation)
     leaving = memory.leaving | (situation.state.disrupting & memory.looks.keys())
     situation = reserved(situation, leaving)
     first = survey(situation, memory)
-    ledger = Ledger(Allowances(situation, leaving), blocked=dict(first.blocked))
+    ledger = Decided(Allowances(situation, leaving), blocked=dict(first.blocked))
     due = []
     for candidate in first.idle:
         blocker = clock_blocker(situation, candidate)
@@ -49,7 +49,7 @@ def scale_down(situation: Situation, memory: Memory | None = None) -> Down:
     return ledger.answer()
 
 
-def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
+def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
     """Give back the idle machines whose time has come, the dearest first."""
     for candidate in sorted(due, key=lambda c: (-c.price, c.name)):
         blocker = kept.get(candidate.name) or ledger.allowances.refusal(candidate.member.pool, IDLE)
@@ -60,7 +60,7 @@ def remove_idle(situation: Situation, ledger: Ledger, due: Sequence[Candidate], 
         ledger.remove(candidate, idle_reason(situation, candidate), saving=candidate.price)
 
 
-def consolidate(situation: Situation, ledger: Ledger, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
+def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
     """Give back machines whose pods fit elsewhere."""
     if not situation.state.consolidating:
         ledger.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in ledger.blocked})
@@ -111,7 +111,7 @@ def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Bl
     return Blocker("needed", f"pending pods have affinity or spread rules that look at pod {first_key(pods)}")
 
 
-def open_nodes(situation: Situation, first: Survey, ledger: Ledger, closed: Set[str]) -> list[str]:
+def open_nodes(situation: Situation, first: Survey, ledger: Decided, closed: Set[str]) -> list[str]:
     """Nodes that moved pods may go to: ready, not arriving, not refusing pods, and not ``closed`` because they leave or are headroom.
 
     An idle machine whose clock still runs is none: to fill it again would trade one machine for another and disturb pods for it.

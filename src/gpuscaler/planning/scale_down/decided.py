@@ -11,7 +11,7 @@ from gpuscaler.planning.scale_down.contract import Down
 
 
 @dataclass
-class Ledger:
+class Decided:
     """Decisions, and the accounts that they are counted against."""
 
     allowances: Allowances

@@ -22,23 +22,23 @@ DOMAINS_PRICED = 4
 
 
 @dataclass(frozen=True)
-class Refused:
+class UnplacedGang:
     """A gang that finds no whole place; ``detail`` says how near it came."""
 
     gang: Gang
     detail: str
 
 
-def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
+def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
     """The desk with the whole gang on it, or the desk as it is and why not."""
     missing = gang.size - gang.running - gang.count
     if missing > 0:
-        return desk, [Refused(gang, f"{gang.running + gang.count} of {gang.size} members exist; it is bought for once all do")]
+        return desk, [UnplacedGang(gang, f"{gang.running + gang.count} of {gang.size} members exist; it is bought for once all do")]
     placed, nearest = place_gang(desk, gang)
     if placed is not None:
         return placed, []
     where = "one zone on one GPU product" if gang.topology != "any" else "the pools together"
-    return desk, [Refused(gang, f"at most {nearest} of {gang.count} members fit in {where}; it is placed whole or not at all")]
+    return desk, [UnplacedGang(gang, f"at most {nearest} of {gang.count} members fit in {where}; it is placed whole or not at all")]
 
 
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:

@@ -8,10 +8,10 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.planning.capacity.existing import Picture
 from gpuscaler.planning.capacity.limits import Fleet
 from gpuscaler.planning.capacity.node_templates import Kind
-from gpuscaler.planning.scale_up.draft.draft import Bought, Desk
+from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine
 
 
-def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[Bought]:
+def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[NewMachine]:
     """What brings every pool to its minimum size and its headroom, within the limits.
 
     Headroom is counted after this plan's pods are placed.
@@ -21,7 +21,7 @@ def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet
         return []
     desk.build()
     members = seen.members
-    bought: list[Bought] = []
+    bought: list[NewMachine] = []
     busy = {taken.row for taken in desk.taken} | busy_rows(desk)
     for pool in sorted(kept, key=lambda one: (-one.priority, one.name)):
         rows = [row for row, member in members.items() if member.pool.name == pool.name]
@@ -52,13 +52,13 @@ def free_gpus(desk: Desk, row: int) -> int:
     return gpus_in({name: max(0, int(desk.room.free(name)[row])) for name in node.allocatable})
 
 
-def cheapest(desk: Desk, pool: Pool, count: int) -> list[Bought]:
+def cheapest(desk: Desk, pool: Pool, count: int) -> list[NewMachine]:
     """``count`` of the cheapest machines of ``pool``, as far as the limits go."""
     kinds = sorted((kind for kind in desk.templates.kinds if kind.pool.name == pool.name), key=lambda kind: (kind.price, kind.key))
     return take(desk, kinds[0], count) if kinds else []
 
 
-def cheapest_gpus(desk: Desk, pool: Pool, gpus: int) -> list[Bought]:
+def cheapest_gpus(desk: Desk, pool: Pool, gpus: int) -> list[NewMachine]:
     """Machines with ``gpus`` accelerators in all, at the lowest price per accelerator."""
     kinds = [kind for kind in desk.templates.kinds if kind.pool.name == pool.name and gpus_in(kind.offering.allocatable)]
     if gpus <= 0 or not kinds:
@@ -71,7 +71,7 @@ def cheapest_gpus(desk: Desk, pool: Pool, gpus: int) -> list[Bought]:
     return take(desk, best, math.ceil(gpus / gpus_in(best.offering.allocatable)))
 
 
-def take(desk: Desk, kind: Kind, count: int) -> list[Bought]:
+def take(desk: Desk, kind: Kind, count: int) -> list[NewMachine]:
     count = desk.remaining.most(kind, count)
     desk.remaining.spend(kind, count)
-    return [Bought(kind, -1, ()) for _ in range(count)]
+    return [NewMachine(kind, -1, ()) for _ in range(count)]

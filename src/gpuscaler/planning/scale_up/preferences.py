@@ -11,8 +11,8 @@ import msgspec
 
 from gpuscaler.model.pods import PodAffinityTerm, PodSpec
 from gpuscaler.planning.demand.pending import Gang, PodClass
-from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Taken
-from gpuscaler.planning.scale_up.gangs import Refused, settle_gang
+from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue
+from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
 from gpuscaler.planning.scale_up.rounds import scale_up
 
 #: A preferred spread has no weight; it counts as heavier than any preferred affinity, and is given up last.
@@ -71,7 +71,7 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
     return queues
 
 
-def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[Refused]]:
+def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
     """As :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all of its members give up alike."""
     for given_up in count():
         pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in gang.classes]
@@ -113,7 +113,7 @@ def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> Non
         entry = desk.taken[index]
         one = plain.get(id(entry.one), entry.one)
         exchange(desk, entry.one, one, row=entry.row, copies=len(entry.keys))
-        desk.taken[index] = Taken(one, entry.row, entry.keys)
+        desk.taken[index] = Placed(one, entry.row, entry.keys)
     for index in range(bought, len(desk.bought)):
         machine = desk.bought[index]
         inside = tuple(replace(part, one=plain.get(id(part.one), part.one)) for part in machine.contents)

@@ -25,7 +25,7 @@ class Arrived(Struct, frozen=True, gc=False):
     plugin: float
 
 
-class Kind(Struct, frozen=True, gc=False):
+class BootTimes(Struct, frozen=True, gc=False):
     """The newest machines of an instance type in a pool: ``boots`` and ``plugins`` in seconds, the oldest first."""
 
     pool: str
@@ -37,7 +37,7 @@ class Kind(Struct, frozen=True, gc=False):
 class Boots(Struct, frozen=True, gc=False):
     """What was seen of every kind."""
 
-    kinds: tuple[Kind, ...] = ()
+    kinds: tuple[BootTimes, ...] = ()
 
 
 class Forecast(Struct, frozen=True, gc=False):
@@ -55,7 +55,7 @@ class Forecast(Struct, frozen=True, gc=False):
 def step(boots: Boots, event: Arrived) -> Boots:
     """What is known after ``event``."""
     pool, _, instance_type, _ = event.offering
-    known = next((one for one in boots.kinds if (one.pool, one.instance_type) == (pool, instance_type)), Kind(pool, instance_type))
+    known = next((one for one in boots.kinds if (one.pool, one.instance_type) == (pool, instance_type)), BootTimes(pool, instance_type))
     grown = replace(
         known,
         boots=(*known.boots, round(max(0.0, event.boot), 1))[-REMEMBERED:],
@@ -86,7 +86,7 @@ def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = Non
     return assumed or Forecast()
 
 
-def _took(kinds: Iterable[Kind]) -> list[float]:
+def _took(kinds: Iterable[BootTimes]) -> list[float]:
     return [boot + plugin for one in kinds for boot, plugin in zip(one.boots, one.plugins, strict=True)]
 
 

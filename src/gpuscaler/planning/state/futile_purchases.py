@@ -24,7 +24,7 @@ HOUR, DAY = 3600.0, 86_400.0
 MOST, PODS = 200, 20
 
 
-class Effort(Struct, frozen=True, gc=False):
+class PurchaseAttempt(Struct, frozen=True, gc=False):
     """A machine that left the ledger at ``at``, open as ``node`` or ``lost``, and the pods it was bought for.
 
     It is ``fruitless`` once it was found to be.
@@ -42,11 +42,13 @@ class Effort(Struct, frozen=True, gc=False):
 class Efforts(Struct, frozen=True, gc=False):
     """``machines`` whose pods still wait, and the moments of fruitless ones in the last hour, by pool."""
 
-    machines: tuple[Effort, ...] = ()
+    machines: tuple[PurchaseAttempt, ...] = ()
     lately: Mapping[str, tuple[float, ...]] = {}
 
 
-def left(before: Iterable[Coming], book: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()) -> Iterator[Effort]:
+def left(
+    before: Iterable[Coming], book: Ledger, there: Set[str], now: float, *, ended: Set[str] = frozenset()
+) -> Iterator[PurchaseAttempt]:
     """The machines of ``before`` that ``book`` does not have any more. ``there`` are machines that the cloud or a node knows.
 
     ``ended`` are those that their group ends of its own accord: to balance zones, perhaps.
@@ -60,12 +62,12 @@ def left(before: Iterable[Coming], book: Ledger, there: Set[str], now: float, *,
         halved = bool(one.gang) and not one.pods
         if one.instance and one.order and one.bought_for and one.id not in known and not (reclaimed or halved):
             lost = not one.ready and one.node not in opened
-            yield Effort(one.instance, one.key, one.bought_for[:PODS], now, one.node, lost)
+            yield PurchaseAttempt(one.instance, one.key, one.bought_for[:PODS], now, one.node, lost)
 
 
-def judged(efforts: Efforts, more: Iterable[Effort], pods: Mapping[str, Pod], now: float) -> tuple[Efforts, tuple[Event, ...]]:
+def judged(efforts: Efforts, more: Iterable[PurchaseAttempt], pods: Mapping[str, Pod], now: float) -> tuple[Efforts, tuple[Event, ...]]:
     """``efforts`` with ``more`` of them, as far as their pods still wait; what that says of offerings."""
-    machines: list[Effort] = []
+    machines: list[PurchaseAttempt] = []
     fates: list[Event] = []
     lately = {pool: kept for pool, moments in efforts.lately.items() if (kept := tuple(at for at in moments if at > now - HOUR))}
     for one in (*efforts.machines, *more):
@@ -86,7 +88,7 @@ def judged(efforts: Efforts, more: Iterable[Effort], pods: Mapping[str, Pod], no
     return (efforts if found == efforts else found), tuple(fates)
 
 
-def _too_many(one: Effort, before: Iterable[Effort], now: float) -> Iterator[Event]:
+def _too_many(one: PurchaseAttempt, before: Iterable[PurchaseAttempt], now: float) -> Iterator[Event]:
     others = [other for other in before if other.fruitless]
     worst = max(one.pods, key=lambda pod: sum(pod in other.pods for other in others))
     times = 1 + sum(worst in other.pods for other in others)

@@ -25,7 +25,7 @@ class Wait(Struct, frozen=True, gc=False):
     suspected: bool = False
 
 
-class Refusal(Struct, frozen=True, gc=False):
+class NodeRefusal(Struct, frozen=True, gc=False):
     """``node`` did not take a pod of the specification ``pods`` (its digest), while it looked like ``face``.
 
     ``detail`` is what the scheduler said, empty where nobody heard it.
@@ -42,7 +42,7 @@ class Refusals(Struct, frozen=True, gc=False):
     """Pods that are expected on open nodes, and nodes that are avoided."""
 
     waits: tuple[Wait, ...] = ()
-    avoided: tuple[Refusal, ...] = ()
+    avoided: tuple[NodeRefusal, ...] = ()
 
 
 class Planned(Struct, frozen=True, gc=False, tag=True):
@@ -60,7 +60,7 @@ class Suspected(Struct, frozen=True, gc=False, tag=True):
     since: float
 
 
-class Refused(Struct, frozen=True, gc=False, tag=True):
+class NodeRefused(Struct, frozen=True, gc=False, tag=True):
     """A node, as its ``face`` shows it, did not take ``pod``, of the specification ``pods``."""
 
     pod: str
@@ -77,7 +77,7 @@ class Cleared(Struct, frozen=True, gc=False, tag=True):
     node: str
 
 
-Event = Planned | Suspected | Refused | Cleared
+Event = Planned | Suspected | NodeRefused | Cleared
 
 
 def step(refusals: Refusals, event: Event) -> Refusals:
@@ -91,8 +91,8 @@ def step(refusals: Refusals, event: Event) -> Refusals:
         case Suspected(pod=pod, node=node, since=since):
             others = tuple(one for one in waits if one.pod != pod)
             return replace(refusals, waits=(*others, Wait(pod, node, since, suspected=True))[-MOST:])
-        case Refused():
-            new = Refusal(event.pods, event.node, event.face, event.at + AVOIDED_SECONDS, event.detail)
+        case NodeRefused():
+            new = NodeRefusal(event.pods, event.node, event.face, event.at + AVOIDED_SECONDS, event.detail)
             kept = (one for one in avoided if one.until > event.at and (one.pods, one.node) != (new.pods, new.node))
             return Refusals(tuple(one for one in waits if one.pod != event.pod), (*kept, new)[-MOST:])
         case Cleared(node=node):

@@ -8,7 +8,7 @@ from gpuscaler.control.records.service import set_to
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
-from gpuscaler.planning.state.boot_times import Boots, Forecast, Kind
+from gpuscaler.planning.state.boot_times import Boots, BootTimes, Forecast
 from gpuscaler.settings import parse_settings
 
 KIND, OTHER = offering("g.1"), offering("g.2")
@@ -31,7 +31,7 @@ def test_nodes_that_are_there_say_how_long_their_kind_takes_until_one_was_bought
 
 
 def test_machines_that_were_bought_say_it_better_than_nodes_that_are_there() -> None:
-    bought = Boots((Kind(KIND.pool, "g.1", (10.0,) * 9, (5.0,) * 9),))
+    bought = Boots((BootTimes(KIND.pool, "g.1", (10.0,) * 9, (5.0,) * 9),))
 
     assert latest(40.0, bought=bought).outlook(KIND.key) == Forecast(15.0, 15.0, 9, "")
 

@@ -18,7 +18,7 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan as make_plan
 from gpuscaler.planning.plans import BlockedNode, Ignored, Placement, Plan, Reason, Unplaced
 from gpuscaler.planning.state import State
-from gpuscaler.planning.state.boot_times import Boots, Kind
+from gpuscaler.planning.state.boot_times import Boots, BootTimes
 from gpuscaler.planning.state.idle_clocks import IdleClocks
 from gpuscaler.planning.state.ledger.entries import Eviction
 from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Coming, Leaving, Ledger, Promise
@@ -26,7 +26,7 @@ from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Coming, Leavi
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
 POLICY = Policy((pool(G1),))
 #: Machines of that kind were ready after a minute, each time.
-SEEN = Boots((Kind(G1.pool, "g.1", (50.0, 50.0), (10.0, 10.0)),))
+SEEN = Boots((BootTimes(G1.pool, "g.1", (50.0, 50.0), (10.0, 10.0)),))
 WAITS = pod("a", spec(gpus=1))
 
 

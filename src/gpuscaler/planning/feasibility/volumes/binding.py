@@ -23,7 +23,7 @@ class _Settled(NamedTuple):
     holders: int
 
 
-class Binding:
+class VolumeBinding:
     """The claims that placements settled."""
 
     def __init__(self, reach: Reach) -> None:
@@ -154,11 +154,11 @@ class Binding:
         keys = ", ".join(claim.key for claim in claims.delayed)
         return f"no volume was found for claim {keys} on the node, and none can be made there"
 
-    def copy(self) -> "Binding":
+    def copy(self) -> "VolumeBinding":
         return self.extended(self._reach)
 
-    def extended(self, reach: Reach) -> "Binding":
-        new = Binding(reach)
+    def extended(self, reach: Reach) -> "VolumeBinding":
+        new = VolumeBinding(reach)
         new._settled = dict(self._settled)
         new._promised = dict(self._promised)
         return new

@@ -8,7 +8,7 @@ from gpuscaler.model.table import Array, NodeTable
 from gpuscaler.planning.feasibility import Passes
 from gpuscaler.planning.feasibility.nodes import NodeMasks
 from gpuscaler.planning.feasibility.volumes.attaching import Attached, AttachLimits
-from gpuscaler.planning.feasibility.volumes.binding import Binding
+from gpuscaler.planning.feasibility.volumes.binding import VolumeBinding
 from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
 from gpuscaler.planning.feasibility.volumes.disks import Disks, alone
 from gpuscaler.planning.feasibility.volumes.reach import Reach
@@ -36,7 +36,7 @@ class Volumes:
         self._facts = facts
         self._disks = Disks()
         self._attached = Attached(facts.table, facts.limits)
-        self._binding = Binding(facts.reach)
+        self._binding = VolumeBinding(facts.reach)
 
     def add(self, spec: PodSpec, row: int, count: int) -> None:
         self._binding.settle(self._facts.reader.read(spec), row, self._facts.table.names[row], count)

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, run, silent
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints, undominated
+from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, undominated
 
 #: Kinds that cost nothing are compared as if they cost this much.
 _FREE = 1e-9
@@ -21,14 +21,14 @@ class Prices:
     resources: Floats
     charges: Floats
 
-    def kind_costs(self, instance: Instance) -> Floats:
+    def kind_costs(self, instance: ProblemArrays) -> Floats:
         """What a machine of each kind costs with its charges, shape (K,)."""
         cost = instance.price.copy()
         for row, charge in zip(instance.limits, self.charges, strict=True):
             cost += row.weights * charge
         return cost
 
-    def bound(self, instance: Instance, served: Floats) -> float:
+    def bound(self, instance: ProblemArrays, served: Floats) -> float:
         """The lower bound these prices prove for the pods ``served``, if no pattern is worth more than its machine costs."""
         charged = sum(charge * row.amount for charge, row in zip(self.charges, instance.limits, strict=True))
         return max(float(self.items @ served) - float(charged), 0.0)
@@ -54,14 +54,14 @@ class _Programme:
     capped: bool
 
 
-def relaxed_values(instance: Instance, prices: Prices) -> Floats:
+def relaxed_values(instance: ProblemArrays, prices: Prices) -> Floats:
     """For each kind, an upper bound on the value of what one machine can hold, by weak duality; shape (K,)."""
     worth = prices.items[:, None] - instance.request @ prices.resources.T
     gained = np.einsum("ik,ik->k", instance.copies, np.maximum(worth, 0.0))
     return np.asarray((prices.resources * instance.capacity).sum(axis=1) + gained)
 
 
-def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> Relaxed:
+def resource_prices(instance: ProblemArrays, *, penalty: Floats | None = None) -> Relaxed:
     """Solve the resource programme; its prices are made safe against rounding.
 
     With ``penalty`` (I,) a pod may stay unmet at that cost; without one, limits must leave room for everything.
@@ -71,7 +71,7 @@ def resource_prices(instance: Instance, *, penalty: Floats | None = None) -> Rel
     return replace(relaxed, prices=safe(instance, relaxed.prices))
 
 
-def _programme(instance: Instance, penalty: Floats | None) -> _Programme:
+def _programme(instance: ProblemArrays, penalty: Floats | None) -> _Programme:
     """With everything in it that stays small enough; leaving constraints out keeps its bound valid."""
     groups = instance.capacity.shape[1]
     programme = _Programme(_basis(instance, groups, capped=True), groups, penalty, capped=True)
@@ -82,7 +82,7 @@ def _programme(instance: Instance, penalty: Floats | None) -> _Programme:
     return programme
 
 
-def guide(instance: Instance, prices: Prices, *, penalty: Floats | None = None) -> Relaxed:
+def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = None) -> Relaxed:
     """A sketch of a mix with every cap and group in it: the programme over a few kinds of every size, and items alike taken together.
 
     ``prices`` are handed on. Items are alike when they are admitted, grouped and capped alike; each gets its part.
@@ -109,7 +109,7 @@ def guide(instance: Instance, prices: Prices, *, penalty: Floats | None = None) 
     return Relaxed(prices, found.machines, part.T @ found.flows, found.iterations)
 
 
-def _of_every_size(instance: Instance) -> Ints:
+def _of_every_size(instance: ProblemArrays) -> Ints:
     """A few kinds among those that admit the same items, from the cheapest to the dearest."""
     places: dict[bytes, int] = {}
     admits = np.array([places.setdefault(column.tobytes(), len(places)) for column in np.packbits(instance.copies > 0, axis=0).T])
@@ -123,7 +123,7 @@ def _of_every_size(instance: Instance) -> Ints:
     return np.array(sorted(chosen), dtype=np.int64)
 
 
-def _basis(instance: Instance, resources: int, *, capped: bool) -> Ints:
+def _basis(instance: ProblemArrays, resources: int, *, capped: bool) -> Ints:
     """In this programme a kind that gives no more per dollar than another one is never needed, whatever its size."""
     per_dollar = 1.0 / np.maximum(instance.price, _FREE)
     weights = [row.weights * per_dollar for row in instance.limits]
@@ -131,7 +131,7 @@ def _basis(instance: Instance, resources: int, *, capped: bool) -> Ints:
     return undominated(room * per_dollar[:, None], instance.copies > 0, np.ones(len(per_dollar)), weights)
 
 
-def _solve(instance: Instance, programme: _Programme) -> Relaxed:
+def _solve(instance: ProblemArrays, programme: _Programme) -> Relaxed:
     basis, resources = programme.basis, programme.resources
     scale = np.maximum(instance.capacity[:, :resources].max(axis=0, initial=1.0), 1.0)
     item, kind = np.nonzero(instance.copies[:, basis] > 0)
@@ -156,7 +156,7 @@ def _solve(instance: Instance, programme: _Programme) -> Relaxed:
     return Relaxed(prices, machines, flows, optimum.iterations)
 
 
-def _columns(instance: Instance, programme: _Programme, scale: Floats, item: Ints, kind: Ints) -> tuple[Columns, int]:
+def _columns(instance: ProblemArrays, programme: _Programme, scale: Floats, item: Ints, kind: Ints) -> tuple[Columns, int]:
     """Columns: a flow for each (``item``, ``kind``), the machines of each kind, pods unmet.
 
     Rows: items, (kind, resource), limits, and a row for every flow of a capped item where caps take part; their number comes back too.
@@ -189,7 +189,7 @@ def _columns(instance: Instance, programme: _Programme, scale: Floats, item: Int
     return columns, len(capped)
 
 
-def _spread(instance: Instance, items: Floats, values: Floats) -> Floats:
+def _spread(instance: ProblemArrays, items: Floats, values: Floats) -> Floats:
     """Resource prices for every kind: of the rows of ``values``, the one that bounds the worth of its machine lowest."""
     best = np.full(len(instance.price), INFINITY)
     chosen = np.zeros_like(instance.capacity)
@@ -200,7 +200,7 @@ def _spread(instance: Instance, items: Floats, values: Floats) -> Floats:
     return chosen
 
 
-def safe(instance: Instance, prices: Prices, worth: Floats | None = None) -> Prices:
+def safe(instance: ProblemArrays, prices: Prices, worth: Floats | None = None) -> Prices:
     """Scale item values down until no kind's ``worth`` (default: relaxed) exceeds its cost: Farley's bound, valid whatever came in."""
     worth = relaxed_values(instance, prices) if worth is None else worth
     cost = prices.kind_costs(instance)

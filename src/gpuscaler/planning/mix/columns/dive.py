@@ -8,7 +8,7 @@ from gpuscaler.planning.mix.columns.bounds import Prices
 from gpuscaler.planning.mix.columns.generate import generate, singles
 from gpuscaler.planning.mix.columns.master import Master
 from gpuscaler.planning.mix.improve import cheapest
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints, residual
+from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, residual
 from gpuscaler.planning.mix.mixture import Mixture, trim
 from gpuscaler.planning.mix.work import Meter
 
@@ -28,7 +28,7 @@ class Programme:
 
 
 def dive(
-    instance: Instance, start: Programme, prices: Prices, *, below: float, round_at: float, known: dict[bytes, Programme], meter: Meter
+    instance: ProblemArrays, start: Programme, prices: Prices, *, below: float, round_at: float, known: dict[bytes, Programme], meter: Meter
 ) -> Mixture | None:
     """Round ``start`` to a mix that serves the demand; None once it is no cheaper than ``below``.
 
@@ -78,7 +78,7 @@ def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: F
     return taken
 
 
-def _again(rest: Instance, before: Programme, prices: Prices, meter: Meter) -> Programme:
+def _again(rest: ProblemArrays, before: Programme, prices: Prices, meter: Meter) -> Programme:
     """Solve the relaxation for ``rest``, starting from the patterns known, cut to what is left of each item."""
     cut = np.minimum(before.held, rest.demand)
     reduced = np.where(cut.any(axis=1), rest.price[before.kinds] - cut @ prices.items, np.inf)

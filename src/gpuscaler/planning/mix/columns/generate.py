@@ -6,8 +6,8 @@ import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import Prices, safe
 from gpuscaler.planning.mix.columns.master import Master
-from gpuscaler.planning.mix.columns.pricing import Found, search
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints, Mask
+from gpuscaler.planning.mix.columns.pricing import ImprovingPatterns, search
+from gpuscaler.planning.mix.instance import Floats, Ints, Mask, ProblemArrays
 from gpuscaler.planning.mix.work import Meter
 
 #: States a search may hold, narrow first: the next width is tried when a search finds nothing and proves nothing.
@@ -28,7 +28,14 @@ class Generated:
 
 
 def generate(
-    instance: Instance, master: Master, prices: Prices, *, enough: float = -1.0, share: float = 1.0, thorough: bool = True, meter: Meter
+    instance: ProblemArrays,
+    master: Master,
+    prices: Prices,
+    *,
+    enough: float = -1.0,
+    share: float = 1.0,
+    thorough: bool = True,
+    meter: Meter,
 ) -> Generated:
     """Add patterns to ``master`` until it is solved, the bound reaches ``enough``, or ``share`` of the budget is spent.
 
@@ -63,16 +70,16 @@ def generate(
             width += 1
 
 
-def _proves(instance: Instance, prices: Prices, found: Found) -> bool:
+def _proves(instance: ProblemArrays, prices: Prices, found: ImprovingPatterns) -> bool:
     return bool(np.all(found.worth <= prices.kind_costs(instance) * (1 + 1e-7)))
 
 
-def reduced_costs(instance: Instance, master: Master, prices: Prices) -> Floats:
+def reduced_costs(instance: ProblemArrays, master: Master, prices: Prices) -> Floats:
     """What each of the master's patterns costs above the worth of its pods at ``prices``."""
     return np.asarray(prices.kind_costs(instance)[master.kinds] - master.held @ prices.items)
 
 
-def pool(instance: Instance, master: Master, prices: Prices, *, gap: float, meter: Meter) -> tuple[Ints, bool]:
+def pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float, meter: Meter) -> tuple[Ints, bool]:
     """Add to ``master`` every pattern that a mix less than ``gap`` above the bound of ``prices`` could use.
 
     Those are the patterns whose reduced cost is at most ``gap``. Returns the indices of at most :data:`MOST_COLUMNS` of them, least reduced
@@ -97,7 +104,7 @@ def pool(instance: Instance, master: Master, prices: Prices, *, gap: float, mete
     return which[:MOST_COLUMNS], near.complete and len(which) <= MOST_COLUMNS
 
 
-def _full(instance: Instance, kinds: Ints, held: Floats) -> Mask:
+def _full(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
     """Patterns to which no pod can be added; whoever could use another one can use one of these."""
     if instance.device is not None or any(instance.apart):
         return np.ones(len(kinds), dtype=np.bool_)
@@ -108,7 +115,7 @@ def _full(instance: Instance, kinds: Ints, held: Floats) -> Mask:
     return np.asarray(~more.any(axis=1))
 
 
-def singles(instance: Instance, master: Master) -> None:
+def singles(instance: ProblemArrays, master: Master) -> None:
     """For every item, the kind that holds it alone at the least cost a copy."""
     each = np.where(instance.copies > 0, instance.price[None, :] / np.maximum(instance.copies, 1.0), np.inf)
     kinds = each.argmin(axis=1)

@@ -4,7 +4,7 @@ import highspy
 import numpy as np
 
 from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, Optimum, load, run, silent
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints
+from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
@@ -18,7 +18,7 @@ class Master:
     Without a penalty everything must be served, so the first patterns must include a mix that serves it.
     """
 
-    def __init__(self, instance: Instance, *, penalty: Floats | None = None) -> None:
+    def __init__(self, instance: ProblemArrays, *, penalty: Floats | None = None) -> None:
         self.instance = instance
         self.limits = instance.limits
         self.penalty = np.zeros(0) if penalty is None else penalty

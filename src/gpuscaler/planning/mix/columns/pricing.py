@@ -14,7 +14,7 @@ import numpy as np
 
 from gpuscaler.planning.mix.columns.relax import sharpen
 from gpuscaler.planning.mix.fill import fill
-from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, ProblemArrays
 from gpuscaler.planning.mix.work import Meter
 
 #: Patterns that a search hands back of each kind at least, and of all kinds together at most where that is more.
@@ -22,7 +22,7 @@ _FEW, _MANY = 3, 60
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class ImprovingPatterns:
     """Patterns worth more than their target: ``kinds`` (P,), ``held`` (P, I).
 
     ``worth`` (K,) bounds what any pattern of each kind is worth; ``prices`` (K, R) are the resource prices that the bounds came from;
@@ -64,7 +64,7 @@ class _Steps:
     count: Ints
 
     @classmethod
-    def of(cls, instance: Instance, copies: Floats, margin: Floats) -> "_Steps":
+    def of(cls, instance: ProblemArrays, copies: Floats, margin: Floats) -> "_Steps":
         # Items that take much of a machine first: they have few copies, and leave little for the many that fill the rest.
         item = np.argsort(np.where(copies > 0, copies, np.inf), axis=1, kind="stable")
         request = instance.request[item]
@@ -78,7 +78,7 @@ class _Steps:
 
 
 def search(
-    instance: Instance,
+    instance: ProblemArrays,
     *,
     values: Floats,
     targets: Floats,
@@ -87,7 +87,7 @@ def search(
     meter: Meter,
     keep: int | None = None,
     worthless: bool = False,
-) -> Found:
+) -> ImprovingPatterns:
     """Look for patterns worth more than ``targets`` (K,) at item ``values``.
 
     ``starts`` are resource prices (K, R) to bound with; at most ``width`` states live at once, and of each kind the best ``keep`` patterns
@@ -100,7 +100,7 @@ def search(
     open_kinds = every[bound > targets * (1 + EPSILON)]
     worth = np.minimum(bound, targets)
     if not len(open_kinds):
-        return Found(every[:0], np.zeros((0, len(values))), worth, prices, True)
+        return ImprovingPatterns(every[:0], np.zeros((0, len(values))), worth, prices, True)
     copies = np.where((values > 0) | worthless, instance.copies[:, open_kinds].T, 0.0)
     margin = values - prices[open_kinds] @ instance.request.T
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -125,7 +125,7 @@ def search(
         complete = complete and bool(np.all(held == states.held))
         good = np.flatnonzero(held @ values > targets[kinds] * (1 + EPSILON))
         kinds, held = kinds[good], held[good]
-    return Found(kinds, held, worth, prices, complete)
+    return ImprovingPatterns(kinds, held, worth, prices, complete)
 
 
 def _best_of_each(row: Ints, value: Floats, keep: int) -> Ints:
@@ -157,7 +157,7 @@ def _position(sorted_rows: Ints) -> Ints:
 
 
 def _expand_all(  # noqa: PLR0917  (one call, from search)
-    instance: Instance, kinds: Ints, copies: Floats, margin: Floats, targets: Floats, bound: Floats, width: int, meter: Meter
+    instance: ProblemArrays, kinds: Ints, copies: Floats, margin: Floats, targets: Floats, bound: Floats, width: int, meter: Meter
 ) -> tuple[_States, Floats]:
     """Decide one item after the other; returns the states left and, by kind, the highest bound among those dropped."""
     slack = bound - targets
@@ -183,7 +183,7 @@ def _expand_all(  # noqa: PLR0917  (one call, from search)
     return states, dropped
 
 
-def _range(instance: Instance, states: _States, steps: _Steps, step: int, slack: Floats) -> tuple[Floats, Floats]:
+def _range(instance: ProblemArrays, states: _States, steps: _Steps, step: int, slack: Floats) -> tuple[Floats, Floats]:
     """The fewest and the most copies of its next item that each state may take: those that fit and that its slack affords."""
     gain, wanted = steps.gain[states.row, step], steps.wanted[states.row, step]
     high = np.fmin(np.floor(np.fmin.reduce(states.room / steps.request[states.row, step], axis=1)), wanted)

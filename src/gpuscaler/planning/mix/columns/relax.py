@@ -8,18 +8,18 @@ early costs sharpness, never validity.
 
 import numpy as np
 
-from gpuscaler.planning.mix.instance import Floats, Instance, Ints
+from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays
 
 _SWEEPS = 2
 
 
-def worths(instance: Instance, kinds: Ints, values: Floats, prices: Floats) -> Floats:
+def worths(instance: ProblemArrays, kinds: Ints, values: Floats, prices: Floats) -> Floats:
     """g for each of ``kinds`` at resource ``prices`` (len(kinds), R); shape (len(kinds),)."""
     gain = np.maximum(values - prices @ instance.request.T, 0.0) * instance.copies[:, kinds].T
     return np.asarray((prices * instance.capacity[kinds]).sum(axis=1) + gain.sum(axis=1))
 
 
-def sharpen(instance: Instance, kinds: Ints, values: Floats, starts: tuple[Floats, ...]) -> tuple[Floats, Floats]:
+def sharpen(instance: ProblemArrays, kinds: Ints, values: Floats, starts: tuple[Floats, ...]) -> tuple[Floats, Floats]:
     """Resource prices (len(kinds), R) that bound each of ``kinds`` well, and their bounds; never worse than the best of ``starts``."""
     capacity = instance.capacity[kinds]
     even = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
@@ -42,7 +42,7 @@ def sharpen(instance: Instance, kinds: Ints, values: Floats, starts: tuple[Float
     return best, bound
 
 
-def _along(instance: Instance, kinds: Ints, values: Floats, base: Floats, direction: Floats) -> Floats:
+def _along(instance: ProblemArrays, kinds: Ints, values: Floats, base: Floats, direction: Floats) -> Floats:
     """The point ``base + t * direction``, t >= 0, where g is least; every row on its own line."""
     slope = direction @ instance.request.T
     margin = values - base @ instance.request.T

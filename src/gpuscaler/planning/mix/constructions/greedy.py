@@ -4,12 +4,12 @@ import numpy as np
 
 from gpuscaler.planning.mix.columns.bounds import Prices
 from gpuscaler.planning.mix.fill import fill, grow
-from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, Mask
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, Mask, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture, rank
 from gpuscaler.planning.mix.work import Meter
 
 
-def orders(instance: Instance, prices: Prices) -> list[Ints]:
+def orders(instance: ProblemArrays, prices: Prices) -> list[Ints]:
     """Orders in which to fill a machine: dearest pods first, densest first, largest share of any resource first; tiers always first."""
     size = instance.request / np.maximum(instance.capacity.max(axis=0, initial=1.0), 1.0)
     largest = size.max(axis=1, initial=0.0)
@@ -21,7 +21,7 @@ def orders(instance: Instance, prices: Prices) -> list[Ints]:
 
 
 def constructions(
-    instance: Instance, prices: Prices, *, start: Mixture | None = None, below: float = np.inf, meter: Meter
+    instance: ProblemArrays, prices: Prices, *, start: Mixture | None = None, below: float = np.inf, meter: Meter
 ) -> list[Mixture]:
     """A mix for each of :func:`orders`, or only the first ones when the budget ends or none of them costs less than ``below``."""
     found: list[Mixture] = []
@@ -34,7 +34,7 @@ def constructions(
 
 
 def construct(
-    instance: Instance, prices: Prices, order: Ints, *, start: Mixture | None = None, meter: Meter, must: bool = True
+    instance: ProblemArrays, prices: Prices, order: Ints, *, start: Mixture | None = None, meter: Meter, must: bool = True
 ) -> Mixture | None:
     """Build a mix for everything limits allow, filling machines in ``order``; None when the budget ends first, unless it ``must`` be built.
 
@@ -83,7 +83,7 @@ def construct(
     return min(ways, key=lambda mixture: rank(instance, mixture))
 
 
-def top_up(instance: Instance, mixture: Mixture) -> Mixture:
+def top_up(instance: ProblemArrays, mixture: Mixture) -> Mixture:
     """Put pods that are unmet on machines that have room for them, higher tiers first."""
     remaining = instance.demand - mixture.served()
     parts: list[tuple[int, Floats, int]] = []
@@ -104,11 +104,11 @@ def top_up(instance: Instance, mixture: Mixture) -> Mixture:
     return Mixture.of(parts, len(instance.demand))
 
 
-def spare_amounts(instance: Instance, parts: list[tuple[int, Floats, int]]) -> list[float]:
+def spare_amounts(instance: ProblemArrays, parts: list[tuple[int, Floats, int]]) -> list[float]:
     return [row.amount - sum(float(row.weights[kind]) * times for kind, _, times in parts) for row in instance.limits]
 
 
-def affordable(instance: Instance, spare: list[float]) -> Mask:
+def affordable(instance: ProblemArrays, spare: list[float]) -> Mask:
     """Kinds of which at least one more may be bought."""
     mask = np.ones(len(instance.price), dtype=np.bool_)
     for row, amount in zip(instance.limits, spare, strict=True):
@@ -116,7 +116,7 @@ def affordable(instance: Instance, spare: list[float]) -> Mask:
     return mask
 
 
-def fitting_times(instance: Instance, kind: int, copies: Floats, remaining: Floats, spare: list[float]) -> int:
+def fitting_times(instance: ProblemArrays, kind: int, copies: Floats, remaining: Floats, spare: list[float]) -> int:
     """How often this machine can be bought, filled the same way each time."""
     some = copies > 0
     most = float(np.floor(remaining[some] / copies[some]).min())

@@ -9,7 +9,7 @@ import numpy as np
 from gpuscaler.planning.mix.columns.bounds import Relaxed, guide
 from gpuscaler.planning.mix.constructions.greedy import affordable, fitting_times, spare_amounts
 from gpuscaler.planning.mix.fill import fill, fits
-from gpuscaler.planning.mix.instance import EPSILON, Floats, Instance, Ints, residual
+from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, ProblemArrays, residual
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
@@ -20,7 +20,7 @@ _BATCHES, _SKETCHES = 24, 2
 _SHARE = 8
 
 
-def many(instance: Instance) -> bool:
+def many(instance: ProblemArrays) -> bool:
     """Whether there are so many items that machines are best filled along the resource programme first."""
     return int(np.count_nonzero(instance.demand)) > _MANY
 
@@ -30,7 +30,7 @@ def crowded(mixture: Mixture) -> bool:
     return float(mixture.served().sum()) > _CROWD * float(mixture.times.sum())
 
 
-def poured(instance: Instance, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
+def poured(instance: ProblemArrays, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
     """A mix for everything limits allow, along ``relaxed``, or along sketches that know caps where machines have them besides resources.
 
     ``penalty`` is what a pod unmet costs, where limits bind.
@@ -53,7 +53,7 @@ def poured(instance: Instance, relaxed: Relaxed, *, penalty: Floats | None = Non
 class _Filling:
     """Machines filled so far (``parts``), and the pods ``remaining``."""
 
-    def __init__(self, instance: Instance, meter: Meter) -> None:
+    def __init__(self, instance: ProblemArrays, meter: Meter) -> None:
         self.instance = instance
         self.meter = meter
         self.remaining = instance.demand.copy()
@@ -102,7 +102,7 @@ class _Filling:
         self.remaining = self.remaining - held * often
 
 
-def _share(instance: Instance, kind: int, share: Floats, remaining: Floats, largest: Ints) -> Floats:
+def _share(instance: ProblemArrays, kind: int, share: Floats, remaining: Floats, largest: Ints) -> Floats:
     """One machine with about ``share`` of each item, filled up with whatever else fits, the largest first."""
     most = np.minimum(instance.copies[:, kind], remaining)
     held = np.minimum(np.floor(share + EPSILON), most)
@@ -118,7 +118,7 @@ def _share(instance: Instance, kind: int, share: Floats, remaining: Floats, larg
     return held
 
 
-def _prefix(instance: Instance, held: Floats, room: Floats, order: Ints, most: Floats) -> tuple[Floats, Floats]:
+def _prefix(instance: ProblemArrays, held: Floats, room: Floats, order: Ints, most: Floats) -> tuple[Floats, Floats]:
     """Go through ``order`` and take of each item what still fits, up to ``most``."""
     held = held.copy()
     while True:

@@ -14,10 +14,10 @@ from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.budgets import CONSOLIDATION
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.contract import Situation
-from gpuscaler.planning.scale_down.decided import Ledger
+from gpuscaler.planning.scale_down.decided import Decided
 from gpuscaler.planning.scale_down.moves.bulk import Emptied, empty_together, stuck
 from gpuscaler.planning.scale_down.moves.bulk_affinity import Company
-from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet, fleet_of, leaving_order
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays, fleet_of, leaving_order
 from gpuscaler.planning.scale_down.moves.destinations import Homes
 from gpuscaler.planning.scale_down.moves.exact import Mover, Step, looks_within, still_holds
 from gpuscaler.planning.scale_down.moves.packing import pack
@@ -40,7 +40,7 @@ class Deletion:
     """
 
     situation: Situation
-    ledger: Ledger
+    ledger: Decided
     homes: Homes
     classes: Sequence[RunningClass]
     manners: Mapping[RunningClass, Manner]
@@ -71,7 +71,7 @@ class Deletion:
         self.admitted.remove(candidate)
 
 
-def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[Fleet, Emptied]:
+def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateArrays, Emptied]:
     """Empty as many of ``candidates`` as fit elsewhere; returns those that may move freely, in their order, and what became of them."""
     worlds, room = work.worlds, work.situation.room
     looks = looks_within(work.situation.policy.work_budget, room)
@@ -139,7 +139,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
     return mover.worlds
 
 
-def squeeze(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+def squeeze(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """One more look at machines that stay, each alone: packing everything at once is not exact, and accounts may have room again."""
     receiving = emptied.receiving
     hopeless = stuck(fleet, emptied, work.homes.targets).size
@@ -170,7 +170,7 @@ def squeeze(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
         receiving |= {row for _, where, _ in packed.placed for row in where.tolist()}
 
 
-def recheck(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+def recheck(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Replay the exact moves without those of machines that came back; whoever relied on them stays too."""
     if all(candidate in work.admitted for candidate in work.steps):
         return
@@ -183,7 +183,7 @@ def recheck(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
             work.ledger.blocked[candidate.name] = Blocker("in-use", "its pods could only move together with those of a machine that stays")
 
 
-def leave(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+def leave(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Write the removals: the pods of each machine take the places that were found for pods of their size."""
     names = np.array(work.situation.room.table.names, dtype=object)
     places: list[list[str]] = [[] for _ in range(len(fleet.sizes))]

@@ -7,11 +7,11 @@ from gpuscaler.planning.feasibility.resources import PODS
 from gpuscaler.planning.scale_down.blockers import Blocker
 from gpuscaler.planning.scale_down.moves.bulk import Emptied, stuck
 from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
-from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.pod_classes import first_key
 
 
-def in_use(fleet: Fleet, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
+def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
     """For each candidate that stays: a pod that fits nowhere else, or that its pods do not fit together."""
     alone = stuck(fleet, emptied, targets)
     shortage = Shortage(fleet, emptied.packed.free, alone.open_rows)
@@ -32,7 +32,7 @@ def in_use(fleet: Fleet, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
 class Shortage:
     """What the open rows lack for a pod of each size; counted once a size, since thousands of machines may stay for it."""
 
-    def __init__(self, fleet: Fleet, free: Array, open_rows: Array) -> None:
+    def __init__(self, fleet: CandidateArrays, free: Array, open_rows: Array) -> None:
         self._fleet = fleet
         self._free = free
         self._open_rows = open_rows

@@ -21,7 +21,7 @@ from gpuscaler.planning.scale_down.consolidation.replacement_choices import Good
 from gpuscaler.planning.scale_down.consolidation.replacement_mix import Deal, bought_by, deal_of, left_by_item
 from gpuscaler.planning.scale_down.moves.bulk import Emptied
 from gpuscaler.planning.scale_down.moves.bulk_affinity import APART
-from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.moves.packing import pack
 from gpuscaler.planning.scale_down.savings import NOTHING, net_saving, pays, restart_loss
 
@@ -38,7 +38,7 @@ class Replacing:
     """The search for one tier of pools. ``limits`` and ``templates`` are what may be bought after what earlier tiers bought."""
 
     work: Deletion
-    fleet: Fleet
+    fleet: CandidateArrays
     emptied: Emptied
     goods: Goods
     limits: Limits
@@ -75,7 +75,7 @@ class Replacing:
         return deal_of(fleet, self.goods, candidates, bought=bought, packed=packed, names=work.situation.room.table.names)
 
 
-def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
+def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
     """Look for cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
     templates = work.situation.templates
     menu = Menu(templates)
@@ -92,7 +92,7 @@ def replace_machines(work: Deletion, fleet: Fleet, emptied: Emptied) -> None:
             limits, templates = after(limits, machines, templates), templates.less(Counter(machine.key for machine in machines))
 
 
-def promising(work: Deletion, fleet: Fleet, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
+def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
     """Candidates whose pods are worth less than their machine at the price of the scarcest resource.
 
     The price of a resource is the least that any kind asks for it: no machines can be replaced for less than what their pods use of one

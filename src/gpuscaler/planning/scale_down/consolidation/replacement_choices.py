@@ -8,7 +8,7 @@ import numpy as np
 from gpuscaler.model.table import Array
 from gpuscaler.planning.capacity.node_templates import Templates
 from gpuscaler.planning.scale_down.candidates import Candidate
-from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.moves.destinations import Homes
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
@@ -48,7 +48,7 @@ class Goods:
         return total
 
 
-def goods_of(fleet: Fleet, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
+def goods_of(fleet: CandidateArrays, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
     """Sort the classes on ``candidates`` into items: alike in size, in the kinds that may take them, and in whom they keep apart from."""
     present = {one for candidate in candidates for one in candidate.load if one in fleet.size_of}
     known: dict[tuple[int, tuple[int, ...], str], int] = {}

@@ -11,7 +11,7 @@ from gpuscaler.planning.mix import Solution
 from gpuscaler.planning.plans import Choice, Machine, Move
 from gpuscaler.planning.scale_down.candidates import Candidate
 from gpuscaler.planning.scale_down.consolidation.replacement_choices import Goods
-from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.moves.packing import Packed
 
 
@@ -36,7 +36,7 @@ class Deal:
 
 
 @dataclass(frozen=True)
-class Bought:
+class Replacement:
     """One new machine of a solution: the pods it takes, by item."""
 
     name: str
@@ -44,15 +44,21 @@ class Bought:
     pods: Mapping[int, int]
 
 
-def bought_by(solution: Solution, templates: Templates, already: int) -> list[Bought]:
+def bought_by(solution: Solution, templates: Templates, already: int) -> list[Replacement]:
     """The machines of a solution one by one; ``already`` machines have been named before."""
     patterns = sorted(solution.machines, key=lambda pattern: (pattern.kind, sorted(pattern.pods.items())))
     kinds = [(templates.kinds[pattern.kind], pattern.pods) for pattern in patterns for _ in range(pattern.times)]
-    return [Bought(f"replacement-{already + number}", kind, pods) for number, (kind, pods) in enumerate(kinds, 1)]
+    return [Replacement(f"replacement-{already + number}", kind, pods) for number, (kind, pods) in enumerate(kinds, 1)]
 
 
 def deal_of(
-    fleet: Fleet, goods: Goods, candidates: Sequence[Candidate], *, bought: Sequence[Bought], packed: Packed, names: Sequence[str]
+    fleet: CandidateArrays,
+    goods: Goods,
+    candidates: Sequence[Candidate],
+    *,
+    bought: Sequence[Replacement],
+    packed: Packed,
+    names: Sequence[str],
 ) -> Deal:
     """Give every pod of ``candidates`` a slot on a new machine, or one of the places on machines that stay, and share out the cost.
 
@@ -89,14 +95,14 @@ def deal_of(
     )
 
 
-def portion(fleet: Fleet, size: int, kind: Kind) -> float:
+def portion(fleet: CandidateArrays, size: int, kind: Kind) -> float:
     """The largest share of a new machine that one pod requests."""
     allocatable = kind.offering.allocatable
     amounts = zip(fleet.resources, fleet.sizes.requests[size].tolist(), strict=True)
     return max(float(amount / allocatable[name]) for name, amount in amounts if allocatable.get(name))
 
 
-def machine_of(one: Bought, moves: Mapping[Candidate, Sequence[Move]]) -> Machine:
+def machine_of(one: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> Machine:
     offering = one.kind.offering
     members = sorted(one.kind.members, key=lambda o: (o.price, o.key))
     choices = tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in members)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from gpuscaler.model.table import Array, Mask
-from gpuscaler.planning.scale_down.moves.candidate_arrays import Fleet, load_of
+from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays, load_of
 from gpuscaler.planning.scale_down.moves.packing import Packed, pack
 
 #: Rounds in which machines come back by what is missing in total; then by what is missing of each size, which always ends.
@@ -25,7 +25,7 @@ class Emptied:
         return {row for _, rows, _ in self.packed.placed for row in rows.tolist()}
 
 
-def empty_together(fleet: Fleet, *, leaving: Mask, targets: Mask) -> Emptied:
+def empty_together(fleet: CandidateArrays, *, leaving: Mask, targets: Mask) -> Emptied:
     """Start with every candidate of ``leaving`` gone and bring back, the last first, what is needed until all pods have a place.
 
     ``targets`` are the rows that may take pods as long as their machine stays.
@@ -44,7 +44,7 @@ def empty_together(fleet: Fleet, *, leaving: Mask, targets: Mask) -> Emptied:
         tries += 1
 
 
-def by_total(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Array:
+def by_total(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
     """The first of ``backwards`` that have as much room in all as the pods in ``left`` want; never none."""
     sizes = fleet.sizes
     back = np.zeros(len(fleet.candidates), dtype=np.bool_)
@@ -64,7 +64,7 @@ def by_total(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Arra
     return np.flatnonzero(back)
 
 
-def room_of(fleet: Fleet, chosen: Array, admits: Mask, members: Array, targets: Mask) -> Array:
+def room_of(fleet: CandidateArrays, chosen: Array, admits: Mask, members: Array, targets: Mask) -> Array:
     """What each candidate of ``chosen`` would take off the pods of the sizes ``members`` by staying.
 
     One that admits them takes what it has free and what its own pods take now; any other only keeps its own.
@@ -77,7 +77,7 @@ def room_of(fleet: Fleet, chosen: Array, admits: Mask, members: Array, targets: 
     return np.where(open_to[:, None], whole, own[chosen])
 
 
-def by_size(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Array:
+def by_size(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
     """For each size that is left over, the first of ``backwards`` that hold enough copies when emptied; never none."""
     sizes = fleet.sizes
     back = np.zeros(len(fleet.candidates), dtype=np.bool_)
@@ -99,7 +99,7 @@ def by_size(fleet: Fleet, left: Array, backwards: Array, targets: Mask) -> Array
     return np.flatnonzero(back)
 
 
-def fitting_rows(fleet: Fleet, free: Array, open_rows: Array, sizes: Array) -> Mask:
+def fitting_rows(fleet: CandidateArrays, free: Array, open_rows: Array, sizes: Array) -> Mask:
     """``[size, open row]``: whether a row has room for one pod of each size; False for other sizes, and in one more column."""
     fitting = np.zeros((len(fleet.sizes), len(open_rows) + 1), dtype=np.bool_)
     for size in sizes.tolist():
@@ -118,7 +118,7 @@ class Stuck:
     size: dict[int, int]
 
 
-def stuck(fleet: Fleet, emptied: Emptied, targets: Mask) -> Stuck:
+def stuck(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> Stuck:
     """Who could not leave even alone."""
     rows = targets.copy()
     rows[fleet.rows[emptied.leaving]] = False

@@ -17,7 +17,7 @@ from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 @dataclass(frozen=True)
-class Fleet:
+class CandidateArrays:
     """``rows[c]`` is the row of candidate c. Its load is sparse: entries with ``owner == c`` say ``amount`` pods of ``size``.
 
     ``free[row, resource]`` is what is left now, ``load[c, resource]`` what the pods of a candidate request. ``size_of`` finds the size of a
@@ -41,7 +41,7 @@ class Fleet:
         mine = chosen[self.owner]
         return np.bincount(self.size[mine], weights=self.amount[mine], minlength=len(self.sizes)).astype(np.int64)
 
-    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: Company) -> "Fleet":
+    def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: Company) -> "CandidateArrays":
         """The candidates ``chosen``, in that order, with those of their pods that are of ``classes``, over what ``room`` has left."""
         position = np.full(len(self.candidates), -1, dtype=np.int64)
         position[chosen] = np.arange(len(chosen))
@@ -66,7 +66,7 @@ class Fleet:
 
 def fleet_of(
     candidates: Sequence[Candidate], classes: Sequence[RunningClass], *, free: Collection[RunningClass], homes: Homes, company: Company
-) -> Fleet:
+) -> CandidateArrays:
     """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order, ``free`` those without order."""
     names = {name for one in classes for name in wanted(one.spec)} | {PODS}
     resources = tuple(sorted(names | {company.siblings(one) for one in free} - {""}))
@@ -78,7 +78,7 @@ def fleet_of(
     owner = np.repeat(np.arange(len(candidates)), [len(candidate.load) for candidate in candidates])
     moving = size >= 0
     owner, size, amount = owner[moving], size[moving], amount[moving]
-    return Fleet(
+    return CandidateArrays(
         candidates=tuple(candidates),
         resources=resources,
         sizes=sizes,
@@ -142,7 +142,7 @@ def sizes_of(
     return Sizes(np.array(requests, dtype=np.int64).reshape(-1, len(column)), np.array(group, dtype=np.int64), admits), size_of
 
 
-def leaving_order(fleet: Fleet, room: Room) -> Array:
+def leaving_order(fleet: CandidateArrays, room: Room) -> Array:
     """Candidates by how little of their price is in use, then the dearest, then by name.
 
     What is in use is valued at the average price of each resource over the candidates, and counts by its most valuable resource.

@@ -10,9 +10,8 @@ from gpuscaler.model.table import Mask
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import host_rules, selects
-from gpuscaler.planning.mix import Item, Problem, Solution, resource_bound, solve
-from gpuscaler.planning.mix import Kind as MixKind
-from gpuscaler.planning.scale_up.draft.draft import Bought, Content, Desk, Queue, Solved
+from gpuscaler.planning.mix import Item, MixKind, Problem, Solution, resource_bound, solve
+from gpuscaler.planning.scale_up.draft.draft import Content, Desk, NewMachine, Queue, Solved
 from gpuscaler.planning.scale_up.draft.first_fit import pack
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
 from gpuscaler.planning.scale_up.draft.scoring import Favourites
@@ -170,7 +169,7 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
             # A machine for nothing but announced pods waits until they exist.
             if inside:
                 desk.remaining.spend(kind, 1)
-                desk.bought.append(Bought(kind, row, inside))
+                desk.bought.append(NewMachine(kind, row, inside))
                 row += 1
 
 

@@ -58,7 +58,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Bought:
+class NewMachine:
     """One machine to buy, and the row that stands for it."""
 
     kind: Kind
@@ -66,7 +66,7 @@ class Bought:
     contents: tuple[Content, ...]
 
 
-class Taken(Struct, frozen=True, gc=False):
+class Placed(Struct, frozen=True, gc=False):
     """Pods of one class on a machine that exists, is coming, or is bought by this plan."""
 
     one: PodClass
@@ -119,8 +119,8 @@ class Desk:
     trouble: Callable[[OfferingKey], str] = nothing_known
     unsettled: frozenset[OfferingKey] = frozenset()
     idle_price: Callable[[int], float] = free_of_charge
-    taken: list[Taken] = field(default_factory=list)
-    bought: list[Bought] = field(default_factory=list)
+    taken: list[Placed] = field(default_factory=list)
+    bought: list[NewMachine] = field(default_factory=list)
     built: int = 0
     solved: list[Solved] = field(default_factory=list)
     relaxed: dict[int, Mask] = field(default_factory=dict)
@@ -177,7 +177,7 @@ class Desk:
         return sum(machine.kind.price for machine in self.bought)
 
 
-def new_node(templates: Templates, machine: Bought) -> Node:
+def new_node(templates: Templates, machine: NewMachine) -> Node:
     """A machine to buy as a node, whichever member of its kind it turns out to be."""
     return undecided_node(f"machine-{machine.row}", [templates.nodes[member] for member in machine.kind.rows])
 

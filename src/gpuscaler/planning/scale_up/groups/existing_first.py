@@ -12,7 +12,7 @@ import numpy as np
 from gpuscaler.model.table import Mask
 from gpuscaler.planning.demand.topology import selects
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Stage, Taken, rank
+from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue, Stage, rank
 from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fill, total
 from gpuscaler.planning.scale_up.draft.scoring import taste
 from gpuscaler.planning.scale_up.groups.groups import Family
@@ -125,4 +125,4 @@ class _Settling:
         """Write down on the desk where everybody goes."""
         self.desk.room = self.whole
         for queue, mine in self.shares.values():
-            self.desk.taken += [Taken(queue.one, share.row, queue.take(share.count)) for share in mine]
+            self.desk.taken += [Placed(queue.one, share.row, queue.take(share.count)) for share in mine]

@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array, Codes, Mask
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.demand.topology import Shape, by_itself, shape, without_hosts
 from gpuscaler.planning.scale_up.draft.buying import starts_alone, wide_keys
-from gpuscaler.planning.scale_up.draft.draft import Desk, Queue, Taken, rank, wanted_templates
+from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue, rank, wanted_templates
 from gpuscaler.planning.scale_up.draft.effort import PLACING, ROW
 from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fill
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
@@ -196,7 +196,7 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
     to_buy = [share for share in shares if share.row in templates]
     family.phantoms += [(without_hosts(one.spec), share) for share in to_buy]
     if queue is not None:
-        desk.taken += [Taken(one, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
+        desk.taken += [Placed(one, share.row, queue.take(share.count)) for share in shares if share.row not in templates]
     return to_buy
 
 

@@ -13,7 +13,7 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.model.well_known import HOSTNAME
 from gpuscaler.planning.demand.pending import PodClass
 from gpuscaler.planning.feasibility.snapshot import Room
-from gpuscaler.planning.scale_up.draft.draft import Desk, Taken
+from gpuscaler.planning.scale_up.draft.draft import Desk, Placed
 from gpuscaler.planning.scale_up.groups.groups import Family
 
 
@@ -26,7 +26,7 @@ def spreads(family: Family) -> bool:
     return bool(hard_spread(family.model))
 
 
-def rows_of(order: Iterable[Family], taken: Iterable[Taken]) -> Mapping[int, list[int]]:
+def rows_of(order: Iterable[Family], taken: Iterable[Placed]) -> Mapping[int, list[int]]:
     """Where pods of the families of ``order`` that spread are, by ``id`` of the family: in ``taken``, or to be bought for."""
     spreading = [family for family in order if spreads(family)]
     found = {id(family): [share.row for _, share in family.phantoms] for family in spreading}
