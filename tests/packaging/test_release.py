@@ -260,12 +260,16 @@ def builders(tmp_path: Path) -> Path:
             "usr/lib/site-packages/pip-1.dist-info/METADATA": "",
             "usr/lib/site-packages/old-1.dist-info/METADATA": "",
             "var/lib/dpkg/status": STATUS,
+            "usr/bin/python3": "x" * 3500,
         }
     )
     top = layer(
         {
             "usr/lib/site-packages/.wh.old-1.dist-info": "",
             "opt/gpuscaler/lib/site-packages/numpy-2.dist-info/METADATA": "",
+            "opt/gpuscaler/lib/site-packages/numpy/core.so": "x" * 1000,
+            "opt/gpuscaler/lib/site-packages/gpuscaler/model/pods.py": "x" * 2000,
+            "opt/gpuscaler/lib/site-packages/gpuscaler/simulation/replay.py": "x" * 3000,
             "../etc/x.dist-info/METADATA": "",
         }
     )
@@ -306,6 +310,13 @@ def test_the_image_is_as_old_as_the_commit_on_the_base_that_the_repository_pins(
     with tarfile.open(repository / "build" / "release" / f"gpuscaler-{VERSION}.oci.tar") as tar:
         members = {(one.uid, one.mode, one.uname, one.mtime) for one in tar}
     assert len(members) == 1
+
+
+def test_the_image_says_how_large_its_parts_are(repository: Path, builders: Path) -> None:
+    done = release(repository, "--sign", "none", "image", PATH=f"{builders}:{os.environ['PATH']}")
+
+    lines = {name: size for name, size, *_ in map(str.split, done.stdout.partition("image, unpacked:\n")[2].splitlines())}
+    assert (lines["base"], lines["libraries"], lines["simulation"], lines["product"], lines["laboratory"]) == ("4", "1", "3", "2", "3")
 
 
 def test_the_bill_of_the_image_names_what_its_layers_leave_in_it(repository: Path, builders: Path, tmp_path: Path) -> None:

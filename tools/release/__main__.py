@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from tools.release import chart, commands, image, sbom, signing
+from tools.release import chart, commands, image, sbom, signing, sizes
 from tools.release.source import Refused, Source, read
 
 PARTS = ("wheel", "sdist", "image", "chart", "manifest", "sbom")
@@ -90,6 +90,7 @@ def build(building: Building, parts: Sequence[str]) -> None:
 
     def build_image() -> None:
         building.built = image.build_image(source, out, work, base=building.base)
+        print(f"image, unpacked:\n{sizes.table(sizes.parts_of_image(building.built.layout))}")
 
     def bills() -> None:
         sbom.of_wheel(source, out, work)

@@ -7,7 +7,7 @@ import tarfile
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from tools.release.commands import needed, run
 from tools.release.image import Image
@@ -55,25 +55,44 @@ def unpacked(layout: Path, root: Path) -> dict[str, str]:
 
     Layers are read in their order, so that a later one replaces and removes what earlier ones had.
     """
+    for path, entry in entries(layout, NAMES_PACKAGES).items():
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_bytes(entry.content)
+    config = blob(layout, manifest(layout)["config"])
+    return dict(line.split("=", 1) for line in json.loads(config.read_text())["config"].get("Env", ()))
 
-    def blob(described: Mapping[str, str]) -> Path:
-        return layout / "blobs" / described["digest"].replace(":", "/")
 
-    manifest = json.loads(blob(json.loads((layout / "index.json").read_text())["manifests"][0]).read_text())
-    kept: dict[str, bytes] = {}
-    for layer in manifest["layers"]:
-        with tarfile.open(blob(layer)) as tar:
+class Entry(NamedTuple):
+    """A file of an image; its ``content`` is read where that was asked for."""
+
+    size: int
+    content: bytes = b""
+
+
+def entries(layout: Path, wanted: re.Pattern[str] | None = None) -> Mapping[str, Entry]:
+    """The files that the layers of an OCI layout leave, by path; ``wanted`` ones alone, with their content, where that is given."""
+    kept: dict[str, Entry] = {}
+    for layer in manifest(layout)["layers"]:
+        with tarfile.open(blob(layout, layer)) as tar:
             for member in tar:
                 folder, _, name = member.name.removeprefix("./").rpartition("/")
+                path = f"{folder}/{name}" if folder else name
                 if name.startswith(REMOVED):
-                    gone = f"{folder}/{name.removeprefix(REMOVED)}"
-                    kept = {path: data for path, data in kept.items() if path != gone and not path.startswith(f"{gone}/")}
-                elif NAMES_PACKAGES.fullmatch(f"{folder}/{name}") and (file := tar.extractfile(member)):
-                    kept[f"{folder}/{name}"] = file.read()
-    for path, data in kept.items():
-        (root / path).parent.mkdir(parents=True, exist_ok=True)
-        (root / path).write_bytes(data)
-    return dict(line.split("=", 1) for line in json.loads(blob(manifest["config"]).read_text())["config"].get("Env", ()))
+                    gone = path.removesuffix(name) + name.removeprefix(REMOVED)
+                    kept = {path: entry for path, entry in kept.items() if path != gone and not path.startswith(f"{gone}/")}
+                elif wanted is None:
+                    kept[path] = Entry(member.size)
+                elif wanted.fullmatch(path) and (file := tar.extractfile(member)):
+                    kept[path] = Entry(member.size, file.read())
+    return kept
+
+
+def manifest(layout: Path) -> Any:
+    return json.loads(blob(layout, json.loads((layout / "index.json").read_text())["manifests"][0]).read_text())
+
+
+def blob(layout: Path, described: Mapping[str, str]) -> Path:
+    return layout / "blobs" / described["digest"].replace(":", "/")
 
 
 def stand_in(work: Path, paths: list[str]) -> Path:
