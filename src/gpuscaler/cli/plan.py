@@ -121,10 +121,10 @@ def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
     from msgspec.structs import replace
 
     from gpuscaler.cli.account import belonging
-    from gpuscaler.planning.capacity.pool_membership import unlisted
+    from gpuscaler.lifecycle.observed.machine_index import Roll
 
     cluster = belonging(known.cluster, account.inventory)
-    theirs = unlisted(cluster.nodes, account.inventory) if ours else frozenset()
+    theirs = Roll.of(cluster, account.inventory).unlisted if ours else frozenset()
     return known._replace(cluster=cluster, state=replace(known.state, unlisted=theirs))
 
 

@@ -15,7 +15,6 @@ from gpuscaler.settings.run_settings import RunSettings
 
 _QUALIFIED = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _REGION = "^[a-z]{2,4}(-[a-z]+)+-[0-9]$"
-_DURATION = "^\\+?(0|(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"
 _INT32 = {"minimum": -(2**31), "maximum": 2**31 - 1}
 
 

@@ -63,11 +63,6 @@ def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, 
     return (*listed, *_beside_orders(book, roll, deliveries, waits), *_lacking(book, deliveries, pools, now))
 
 
-def is_owed(machine: str) -> bool:
-    """Whether the machine of this name in a plan has not been launched yet, and will be by its group."""
-    return machine.startswith(_PREFIX)
-
-
 def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
     """Machines that are listed and no nodes. They become machines of the ledger of the same name."""
     for name, since in sorted(book.strangers.items()):

@@ -11,7 +11,6 @@ from gpuscaler.metrics.converting.objects import Json, Say, Unconvertible, conta
 _IMAGE = re.compile(r"(^|/)(k8s-)?prometheus-adapter([-/:@]|$)")
 #: Flags that change nothing here, and would only be noted at each start. One whose value is the next word stays.
 _DROPPED = re.compile(r"--?((logtostderr|alsologtostderr)(=.*)?|(stderrthreshold|v|vmodule)=.*)$")
-_NAMESPACED = frozenset({"Deployment", "DaemonSet", "Service", "ServiceAccount", "ConfigMap", "Secret"})
 #: Of kube-controller-manager: the default since 1.9, and refused since it was removed.
 _REST_CLIENTS = re.compile(r"--horizontal-pod-autoscaler-use-rest-clients(=.*)?$")
 

@@ -3,7 +3,6 @@
 from collections.abc import Mapping, Set
 from typing import NamedTuple
 
-from gpuscaler.model.instances import Inventory
 from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy, Pool
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, MARKET_LABELS, POOL_LABEL, ZONE_LABELS
@@ -52,14 +51,6 @@ def members(nodes: Mapping[str, Node], policy: Policy, unlisted: Set[str] = froz
     ``unlisted`` are nodes whose machines a list does not have. They belong to other people, and to no pool.
     """
     return Membership(policy).of(nodes, unlisted)
-
-
-def unlisted(nodes: Mapping[str, Node], inventory: Inventory | None) -> frozenset[str]:
-    """Nodes whose machines are not on the cloud's list: somebody else's, whatever their labels say. Without a list, nobody knows of any."""
-    if inventory is None:
-        return frozenset()
-    listed = {one.id for one in inventory.instances}
-    return frozenset(name for name, node in nodes.items() if node.provider_id not in listed)
 
 
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:
