@@ -12,6 +12,7 @@ from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.options import LONGEST, MAX_GRACE
 from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
+from gpuscaler.settings.aws_file import OVERRIDE_KEYS
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError
@@ -33,27 +34,7 @@ TOP_KEYS = (
     "bind_schedulers",
 )
 LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute", "fruitless_per_hour")
-POOL_KEYS = (
-    "name",
-    "chooser",
-    "min",
-    "max",
-    "spare",
-    "idle_after",
-    "unready_after",
-    "steering",
-    "min_gpus_per_pod",
-    "labels",
-    "taints",
-    "startup_taints",
-    "priority",
-    "arch",
-    "zones",
-    "markets",
-    "types",
-    "offerings",
-    "budgets",
-)
+POOL_KEYS = (*OVERRIDE_KEYS, "chooser", "arch", "zones", "markets", "types")
 CHOOSERS = ("buyer", "cloud")
 PREFERENCES = ("ignore", "respect")
 ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")

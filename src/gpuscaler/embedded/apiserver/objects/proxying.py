@@ -1,19 +1,15 @@
 """The proxy subresource of pods: ``…/pods/[https:]NAME:PORT/proxy/PATH`` is answered by whoever is registered as that pod's port.
 
-Pods here are records without processes, so a program that plays one says where it is: usually at a port of this machine.
+Pods here are records without processes, so whoever plays one registers what answers for it.
 """
 
 import re
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
-import aiohttp
-from aiohttp.client_exceptions import ClientError
-
 from gpuscaler.embedded.apiserver.kinds import PODS
 from gpuscaler.embedded.apiserver.store import Store, key_of
 from gpuscaler.embedded.apiserver.wire.failures import Failure, not_found
-from gpuscaler.embedded.apiserver.wire.replies import reply
 from gpuscaler.kube.transport import Answer, Request
 
 #: Answers a request whose path is the one behind ``/proxy``.
@@ -49,24 +45,6 @@ class Proxies:
         if handler is None:
             raise _refused(name, port)
         return await handler(replace(request, path=found["rest"] or "/"))
-
-
-def to_local(url: str) -> Handler:
-    """A handler that asks the server at ``url``; credentials for the API server are not passed on."""
-
-    async def handle(request: Request) -> Answer:
-        headers = {name: value for name, value in request.headers.items() if name in ("accept", "content-type")}
-        try:
-            async with (
-                aiohttp.ClientSession() as session,
-                session.request(request.method, url + request.path, params=dict(request.query), headers=headers, data=request.body) as got,
-            ):
-                kind = {"content-type": got.headers.get("content-type", "application/octet-stream")}
-                return reply(await got.read(), status=got.status, headers=kind)
-        except ClientError as error:
-            raise _refused(url, str(error)) from error
-
-    return handle
 
 
 def _refused(name: str, why: str) -> Failure:
