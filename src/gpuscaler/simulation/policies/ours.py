@@ -53,7 +53,7 @@ class Gpuscaler:
         self._idle_after = {pool.name: pool.idle_after for pool in policy.pools}
         self._offerings = policy.offerings
         self._plans_due = Timetable(PACE)
-        self._plans_due.planned(-math.inf, resync=False)
+        self._plans_due.due = math.inf
         self._again = AGAIN_FIRST
         self._idle: list[tuple[float, str, float]] = []
         self._late: list[tuple[float, str]] = []
