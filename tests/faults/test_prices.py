@@ -7,16 +7,13 @@ from msgspec.structs import replace
 from tests.clouds.aws.prices.test_tariffs import SEVERED, account, guesses, prices
 from tests.control.aws_stage import aws_stage
 from tests.faults.test_zones import group
-from tests.planning.building import planned, pod, spec
-from tests.planning.scale_down import kit
+from tests.planning.building import node, offering, planned, pod, pool, spec
+from tests.planning.scale_down.kit import movable
 
 from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.serving.faults import Fault, outage
-from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pools import BY_SIZE, Limits, Offering, Policy
-from gpuscaler.planning.planner import plan
+from gpuscaler.model.pools import BY_SIZE, Limits, Offering
 from gpuscaler.planning.plans import Plan
-from gpuscaler.planning.state import State
 
 THROTTLED = Fault(service="pricing", code="Throttling", message="Rate exceeded", times=1)
 
@@ -46,16 +43,13 @@ def test_f83_one_throttled_call_changes_no_price() -> None:
     assert guesses(found) == {""}
 
 
-WHOLE = {"cpu": 96_000, "memory": 768 * kit.GI, "pods": 110, "nvidia.com/gpu": 8}
-ONE = {"cpu": 8_000, "memory": 60 * kit.GI, "pods": 50, "nvidia.com/gpu": 1}
-BIG, SMALL = kit.offering("g.8", 16.0, allocatable=WHOLE), kit.offering("g.1", 2.5, allocatable=ONE)
+BIG, SMALL = offering("g.8", 16.0, gpus=8, cpu=96, memory=768), offering("g.1", 2.5, memory=60)
 
 
 def given_back(big: Offering, small: Offering) -> list[str]:
     """Nodes that a plan gives back where a replica that needs one GPU runs on a machine of eight."""
-    of = kit.spec(requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": 8 * kit.GI})
-    cluster = Cluster.of([kit.node("a", big), kit.pod("x", "a", of)])
-    return [one.node for one in plan(cluster, State(), Policy((kit.pool(big, small),)), kit.NOW).removals]
+    items = [node("a", big), movable("x", "a", spec(gpus=1, cpu=2, memory=8))]
+    return [one.node for one in planned(items, pool(big, small)).removals]
 
 
 def test_f83_nothing_is_moved_to_save_what_nobody_knows() -> None:

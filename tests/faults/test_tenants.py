@@ -29,9 +29,7 @@ from tests.hostile.workloads import (
 )
 from tests.planning.building import node as built
 from tests.planning.building import spec
-from tests.planning.scale_down.kit import down, removed
-from tests.planning.scale_down.kit import node as room
-from tests.planning.scale_down.kit import pod as seated
+from tests.planning.scale_down.kit import big, down, movable, removed
 from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 
 from gpuscaler.kube.resources import PODS
@@ -247,10 +245,10 @@ def test_f95_a_pod_that_asks_for_years_to_save_its_work_gets_an_hour_and_a_warni
 
 
 def test_f95_no_machine_is_given_back_to_save_less_than_waiting_for_its_pods_costs() -> None:
-    others = [room("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
-    slow = down([room("a"), seated("x", "a", options={"grace": 3600.0}), *others])
+    others = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    slow = down([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
 
-    assert removed(down([room("a"), seated("x", "a"), *others])) == ["a"]
+    assert removed(down([big("a"), movable("x", "a"), *others])) == ["a"]
     assert removed(slow) == []
 
 

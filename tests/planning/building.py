@@ -24,6 +24,8 @@ ARCH = "kubernetes.io/arch"
 PRODUCT = "nvidia.com/gpu.product"
 GPU = "nvidia.com/gpu"
 REPLICAS = Owner("ReplicaSet", "web-1", "u1")
+DAEMON = Owner("DaemonSet", "agent", "u2")
+JOB = Owner("Job", "train", "u3")
 
 
 def room(*, gpus: int = 0, cpu: float = 8, memory: float = 32, pods: int = 110, **more: int) -> dict[str, int]:
@@ -52,8 +54,8 @@ def offering(
 
 
 def pool(*offerings: Offering, **more: Any) -> Pool:
-    """A pool named as its first offering says, "main" when there is none."""
-    return Pool(**{"name": offerings[0].pool if offerings else "main", "offerings": offerings, **more})
+    """A pool named as its first offering says."""
+    return Pool(**{"name": offerings[0].pool, "offerings": offerings, **more})
 
 
 def zones(instance_type: str = "g.1", price: float = 1.0, *, names: Sequence[str] = ("z1", "z2", "z3"), **more: Any) -> list[Offering]:
@@ -66,6 +68,11 @@ def node(name: str, of: Offering | None = None, *, labels: Mapping[str, str] | N
     of = of or offering()
     known = {**of.labels, HOST: name, **(labels or {})}
     return Node(**{"name": name, "labels": known, "allocatable": of.allocatable, "taints": of.taints, "created": NOW - 7200, **more})
+
+
+def bare_node(name: str, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
+    """A large node of no offering, with no label but its hostname and ``labels``."""
+    return Node(**{"name": name, "labels": {HOST: name, **(labels or {})}, "allocatable": room(cpu=64, memory=1024), **more})
 
 
 def spec(*, namespace: str = "default", requests: Mapping[str, int] | None = None, **fields: Any) -> PodSpec:
@@ -115,21 +122,30 @@ def selector(**labels: str) -> LabelSelector:
     return LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in labels.items()))
 
 
-def near(key: str, *, where: tuple[str, ...] = ("default",), weight: int = 0, **labels: str) -> PodAffinityTerm:
+def near(
+    key: str, *, where: tuple[str, ...] = ("default",), spaces: LabelSelector | None = None, weight: int = 0, **labels: str
+) -> PodAffinityTerm:
     """An affinity term over the topology ``key`` that selects pods with ``labels``."""
-    return PodAffinityTerm(key, selector(**labels), where, weight=weight)
+    return PodAffinityTerm(key, selector(**labels), where, spaces, weight)
 
 
 def spread(key: str, *, skew: int = 1, hard: bool = True, **labels: str) -> SpreadConstraint:
     return SpreadConstraint(key, skew, hard, selector(**labels))
 
 
-def term(key: str, *values: str, operator: str = "In") -> NodeSelectorTerm:
-    return NodeSelectorTerm((Requirement(key, operator, values),))
+def term(*expressions: tuple[str, ...], fields: Iterable[tuple[str, ...]] = ()) -> NodeSelectorTerm:
+    """A term of expressions ``(key, operator, *values)``."""
+    return NodeSelectorTerm(tuple(map(_requirement, expressions)), tuple(map(_requirement, fields)))
 
 
-def affinity(key: str, *values: str, operator: str = "In") -> NodeSelector:
-    return NodeSelector((term(key, *values, operator=operator),))
+def _requirement(expression: tuple[str, ...]) -> Requirement:
+    key, operator, *values = expression
+    return Requirement(key, operator, tuple(values))
+
+
+def affinity(*expressions: tuple[str, ...], fields: Iterable[tuple[str, ...]] = ()) -> NodeSelector:
+    """One term of expressions ``(key, operator, *values)``."""
+    return NodeSelector((term(*expressions, fields=fields),))
 
 
 def planned(items: Iterable[Item], *pools: Pool, state: State | None = None, now: float = NOW, **policy: Any) -> Plan:

@@ -4,12 +4,30 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from tests.planning.building import ARCH, GI, HOST, NOW, REPLICAS, ZONE, affinity, near, node, offering, pod, pool, selector, spec, spread
+from tests.planning.building import (
+    ARCH,
+    DAEMON,
+    GI,
+    HOST,
+    JOB,
+    NOW,
+    REPLICAS,
+    ZONE,
+    affinity,
+    near,
+    node,
+    offering,
+    pod,
+    pool,
+    selector,
+    spec,
+    spread,
+)
 
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.model.pods import NO_OWNER, HostPort, Owner, Pod, VolumeUse
+from gpuscaler.model.pods import NO_OWNER, HostPort, Pod, VolumeUse
 from gpuscaler.model.pools import Budget, Limits, Policy, Spare
 from gpuscaler.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 from gpuscaler.model.taints import Taint, Toleration
@@ -41,7 +59,7 @@ SPECS: tuple[dict[str, Any], ...] = (
     {"gpus": 1},
     {"gpus": 2, "tolerations": (Toleration("team", "Exists"),)},
     {"node_selector": ((ZONE, "z2"),)},
-    {"node_affinity": affinity(ZONE, "z1")},
+    {"node_affinity": affinity((ZONE, "In", "z1"))},
     {"host_ports": (HostPort(80),)},
     {"anti_affinity": (near(HOST, app="a"),)},
     {"affinity": (near(ZONE, app="b"),)},
@@ -64,11 +82,11 @@ OPTIONS: tuple[dict[str, Any], ...] = (
     {"gang": "g", "gang_size": 2, "restart_cost": 60.0},
     {"scale_up_delay": 30.0},
 )
-OWNERS = (*(REPLICAS,) * 5, Owner("Job", "train", "u3"), Owner("DaemonSet", "agent", "u2"), NO_OWNER)
+OWNERS = (*(REPLICAS,) * 5, JOB, DAEMON, NO_OWNER)
 
 
 def disk(zone: str) -> PersistentVolume:
-    return PersistentVolume("disk", affinity(ZONE, zone), claim="default/data", phase="Bound")
+    return PersistentVolume("disk", affinity((ZONE, "In", zone)), claim="default/data", phase="Bound")
 
 
 CLAIM: dict[str, Any] = {"access_modes": ("ReadWriteOnce",), "request": GI}

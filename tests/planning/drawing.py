@@ -3,7 +3,7 @@
 from typing import Any
 
 from hypothesis import strategies as st
-from tests.planning.building import ARCH, HOST, NOW, REPLICAS, ZONE, affinity, near, node, offering, pod, spec, spread, term
+from tests.planning.building import ARCH, HOST, JOB, NOW, REPLICAS, ZONE, affinity, near, node, offering, pod, spec, spread, term
 from tests.planning.replaying import Case
 
 from gpuscaler.model.cluster import Item
@@ -82,9 +82,9 @@ def rules(draw: st.DrawFn) -> dict[str, Any]:
         {"anti_affinity": (near(key, where=where, app=app),)},
         {"host_ports": (HostPort(draw(st.sampled_from((80, 81)))),)},
         {"node_selector": ((ZONE, draw(st.sampled_from(ZONES))),)},
-        {"node_affinity": affinity(ZONE, *draw(st.lists(st.sampled_from(ZONES), min_size=1, max_size=2)))},
-        {"node_affinity": affinity(ARCH, "arm64", "amd64")},
-        {"spread": (spread(ZONE, hard=False, app=app),), "preferred_nodes": ((5, term(ZONE, draw(st.sampled_from(ZONES)))),)},
+        {"node_affinity": affinity((ZONE, "In", *draw(st.lists(st.sampled_from(ZONES), min_size=1, max_size=2))))},
+        {"node_affinity": affinity((ARCH, "In", "arm64", "amd64"))},
+        {"spread": (spread(ZONE, hard=False, app=app),), "preferred_nodes": ((5, term((ZONE, "In", draw(st.sampled_from(ZONES))))),)},
     )
     first, second = draw(st.sampled_from(every)), draw(st.sampled_from(every))
     return {**first, **second}
@@ -106,7 +106,7 @@ def specs(draw: st.DrawFn, /, **fixed: Any) -> PodSpec:
 
 @st.composite
 def running(draw: st.DrawFn, name: str, on: str) -> Pod:
-    owner = draw(st.sampled_from((REPLICAS, REPLICAS, Owner("Job", "train", "u"), Owner())))
+    owner = draw(st.sampled_from((REPLICAS, REPLICAS, JOB, Owner())))
     deleted = draw(st.sampled_from((0.0, 0.0, 0.0, NOW)))
     return pod(name, draw(specs()), on=on, labels={"app": draw(st.sampled_from(APPS))}, owner=owner, deleted=deleted)
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from tests.planning.building import HOST, NOW
+from tests.planning.building import NOW, node
 
 from gpuscaler.model.cluster import Cluster, Delta, Item
 from gpuscaler.model.nodes import Node
@@ -51,7 +51,7 @@ def arrived(case: Case, machine: Machine | Upcoming, turn: int) -> Node:
     offering = offerings[turn % len(offerings)]
     name = machine.node if isinstance(machine, Upcoming) and machine.node else machine.id
     left = {resource: amount - case.daemons.get(resource, 0) for resource, amount in offering.allocatable.items()}
-    return Node(name=name, labels={**offering.labels, HOST: name}, allocatable=left, taints=offering.taints)
+    return node(name, offering, allocatable=left)
 
 
 def rooms(case: Case, made: Plan) -> Iterator[Room]:

@@ -1,21 +1,19 @@
 """Replicas that an owner has announced and not created yet."""
 
-from tests.planning.building import NOW, offering, pods, pool
+from tests.planning.building import NOW, REPLICAS, offering, pods, pool
 
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Limits, Policy
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
-OWNER = Owner("ReplicaSet", "web-1", "u1")
 SMALL_AND_LARGE = pool(offering("g.1", 1.0, gpus=1), offering("g.8", 4.0, gpus=8, cpu=64, memory=256))
 
 
 def waiting(count: int, *, replicas: int, observed: int) -> Cluster:
-    web = pods("web", count, owner=OWNER)
-    return Cluster.of([*web, Workload("ReplicaSet", "default", "web-1", uid="u1", replicas=replicas, observed=observed)])
+    web = pods("web", count, owner=REPLICAS)
+    return Cluster.of([*web, Workload("ReplicaSet", "default", "web-1", uid=REPLICAS.uid, replicas=replicas, observed=observed)])
 
 
 def test_announced_replicas_make_one_large_machine_the_better_buy() -> None:

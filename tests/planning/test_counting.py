@@ -70,7 +70,7 @@ def test_two_machines_of_one_host_name_are_one_host(rule: dict[str, Any]) -> Non
 
 def test_one_free_volume_serves_one_of_two_claims() -> None:
     free = PersistentVolume(
-        "v", affinity(ZONE, "z1"), storage_class="local", phase="Available", capacity=1, access_modes=("ReadWriteOnce",)
+        "v", affinity((ZONE, "In", "z1")), storage_class="local", phase="Available", capacity=1, access_modes=("ReadWriteOnce",)
     )
     local = StorageClass("local", "kubernetes.io/no-provisioner", wait_for_first_consumer=True)
     stored: list[Item] = [free, local, *map(local_claim, "xy")]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 from tests.planning.building import (
+    DAEMON,
     GPU,
     NOW,
     bought,
@@ -23,7 +24,6 @@ from tests.planning.building import (
 )
 
 from gpuscaler.model.cluster import Cluster, Item
-from gpuscaler.model.pods import Owner
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.planning.planner import plan
@@ -105,7 +105,7 @@ def test_a_machine_that_has_registered_and_is_not_open_yet_is_counted_once() -> 
 
 def test_daemon_pods_that_run_already_are_not_taken_off_an_arriving_machine_twice() -> None:
     agent = spec(cpu=4)
-    runs = pod("agent", agent, on="a", owner=Owner("DaemonSet", "agent", "u"))
+    runs = pod("agent", agent, on="a", owner=DAEMON)
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
     made = planned([node("a"), runs, pod("p", spec(gpus=1, cpu=4))], state=State(upcoming=(coming,)))
     assert placed(made) == {"p": "m-1"}

@@ -30,7 +30,7 @@ def test_a_promise_is_kept_where_every_choice_keeps_it() -> None:
     ("wanted", "where"), [(("z1", "z2"), {"p": "m-1"}), (("z1", "z2", "z3"), {"p": "m-1"}), (("z1",), {}), (("z2", "z3"), {})]
 )
 def test_a_pod_that_admits_every_choice_is_bought_for_once(wanted: tuple[str, ...], where: dict[str, str]) -> None:
-    made = with_promise(of=spec(gpus=1, node_affinity=affinity(ZONE, *wanted)))
+    made = with_promise(of=spec(gpus=1, node_affinity=affinity((ZONE, "In", *wanted))))
     assert placed(made) == where
     assert len(made.machines) == 1 - len(where)
 
@@ -43,7 +43,7 @@ def test_the_zone_of_a_machine_that_has_registered_is_known() -> None:
     mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
     coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", node="a", choices=CHOICES)
     there = node("a", offering(zone="z2", pool="mixed"))
-    made = planned([there, pod("p", spec(gpus=1, node_affinity=affinity(ZONE, "z2")))], mixed, state=State(upcoming=(coming,)))
+    made = planned([there, pod("p", spec(gpus=1, node_affinity=affinity((ZONE, "In", "z2"))))], mixed, state=State(upcoming=(coming,)))
     assert len(made.placements) + len(made.machines) == 1
 
 

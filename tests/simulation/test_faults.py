@@ -5,8 +5,9 @@ from itertools import pairwise
 
 import pytest
 from msgspec.structs import replace
+from tests.planning.building import offering
 from tests.simulation.first_fit import first_fit
-from tests.simulation.pools import C8, FIXED, G1, G4, NONE, POLICY, offering, trace
+from tests.simulation.pools import C8, FIXED, G1, G4, NONE, POLICY, trace
 
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Plan
@@ -53,7 +54,7 @@ def test_spot_is_bought_while_there_is_some() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_from_a_dozen_dry_spot_offerings_to_on_demand_takes_at_most_ten_seconds(seed: int) -> None:
-    spots = [replace(offering("gpu", f"s{number}", price=1 + number / 100, gpus=1), market="spot") for number in range(12)]
+    spots = [offering(f"s{number}", 1 + number / 100, pool="gpu", market="spot") for number in range(12)]
     markets = Markets({one.key: Steps([0], [0]) for one in spots})
     delays = replace(FIXED, answer=Delay(1, 1.5, 5))
     result = replay(trace(Job("a", 0, HOUR, gpus=1)), Policy((Pool("gpu", (*spots, G1)),)), markets=markets, delays=delays, seed=seed)
@@ -76,7 +77,7 @@ class Counting(Gpuscaler):
 
 
 def test_a_dry_offering_is_asked_a_few_times_an_hour_however_many_pods_come() -> None:
-    spots = [replace(offering("gpu", f"s{number}", price=1 + number / 100, gpus=1), market="spot") for number in range(3)]
+    spots = [offering(f"s{number}", 1 + number / 100, pool="gpu", market="spot") for number in range(3)]
     policy = Policy((Pool("gpu", (*spots, G1)),))
     counting = Counting(policy)
     jobs = trace(*(Job(f"j{number}", 10.0 * number, 600, gpus=1) for number in range(360)))

@@ -4,7 +4,8 @@ import random
 
 import pytest
 from msgspec.structs import replace
-from tests.simulation.pools import FIXED, GIB, offering, trace
+from tests.planning.building import offering
+from tests.simulation.pools import FIXED, trace
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.cluster import Cluster
@@ -23,8 +24,8 @@ from gpuscaler.simulation.world.autoscaler import Moment, View
 from gpuscaler.simulation.world.meter import Result
 from gpuscaler.simulation.world.scheduler import Scheduler
 
-ONE = offering("small", "s1", price=1.0, gpus=1)
-EIGHT = offering("big", "b8", price=7.0, gpus=8, cpu=64000, memory=256 * GIB)
+ONE = offering("s1", pool="small")
+EIGHT = offering("b8", 7.0, pool="big", gpus=8, cpu=64, memory=256)
 FREE = Policy((Pool("small", (ONE,), idle_after=600.0), Pool("big", (EIGHT,), idle_after=600.0)))
 KEPT = replace(FREE, pools=(FREE.pools[0], replace(FREE.pools[1], min_gpus_per_pod=8)))
 DAY = 86_400.0

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 from msgspec.structs import replace
+from tests.planning.building import offering
 from tests.simulation.first_fit import first_fit
-from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, offering, trace
+from tests.simulation.pools import C8, FIXED, G1, G4, POLICY, trace
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy, Pool
@@ -93,7 +94,7 @@ def test_the_same_seed_repeats_a_run_and_another_seed_meets_other_delays() -> No
 
 
 def test_parts_of_a_gpu_share_a_device_and_are_not_split_over_two() -> None:
-    policy = Policy((Pool("gpu", (offering("gpu", "g2", price=2.0, gpus=2),)),))
+    policy = Policy((Pool("gpu", (offering("g2", 2.0, pool="gpu", gpus=2),)),))
     jobs = trace(*(Job(f"j{n}", 0, 60, gpus=1, gpu_milli=600) for n in range(2)), Job("third", 300, 1000, gpus=1, gpu_milli=600))
     shown = Scripted(lambda _, __: Plan(machines=(machine("new-1", ("trace/j0", "trace/j1"), of=policy.pools[0].offerings[0]),)))
     result = replay(jobs, policy, shown)

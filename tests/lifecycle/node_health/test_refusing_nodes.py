@@ -48,7 +48,7 @@ def test_other_kinds_of_pods_go_to_the_node_as_before() -> None:
 
 
 def test_what_the_pod_asks_of_nodes_by_itself_still_holds() -> None:
-    choosy = spec(gpus=1, node_affinity=affinity(TYPE, "g.2"))
+    choosy = spec(gpus=1, node_affinity=affinity((TYPE, "In", "g.2")))
     pools = pool(offering("g.1", 1.0), offering("g.2", 3.0))
     made = planned([node("a", offering("g.2")), pod("p", choosy)], pools, state=avoids("a", of=choosy))
 

@@ -4,18 +4,15 @@ from collections.abc import Sequence
 
 import numpy as np
 from msgspec.structs import replace
+from tests.planning.building import node, offering, pods, pool
 
 from gpuscaler.lifecycle.node_marks.soft_taints import IDLE, LITTLE_USED, SOFT_TAINTS, discourage, shares_used, taints_due
-from gpuscaler.model.cluster import Cluster, Delta
-from gpuscaler.model.labels import NO_LABELS
-from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodSpec
-from gpuscaler.model.pools import Offering, Policy, Pool
+from gpuscaler.model.cluster import Cluster
+from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT, LEAVING_TAINT
 
-SIZE = {"cpu": 8000, "memory": 2**35, "pods": 50, "nvidia.com/gpu": 4}
-POLICY = Policy((Pool("gpu", (Offering("gpu", "on-demand", "g4", "z1", 1.0, SIZE, {}),)),))
+POLICY = Policy((pool(offering("g4", pool="gpu", gpus=4)),))
 KEYS = (LITTLE_USED.key, IDLE.key)
 
 
@@ -56,15 +53,9 @@ def test_the_taints_keep_nobody_away() -> None:
     assert len({taint.key for taint in SOFT_TAINTS}) == len(SOFT_TAINTS)
 
 
-def cluster(used: int, *, taints: Sequence[Taint] = (), pool: str = "gpu") -> Cluster:
-    """One machine of 4 GPUs with ``used`` pods of one GPU."""
-    node = Node(name="n", labels={"gpuscaler.io/pool": pool}, allocatable=SIZE, taints=tuple(taints))
-    spec = PodSpec(digest="one", namespace="d", requests={"nvidia.com/gpu": 1})
-    pods = tuple(
-        Pod(namespace="d", name=f"p{number}", spec=spec, labels=NO_LABELS, uid=f"p{number}", node_name="n", phase="Running")
-        for number in range(used)
-    )
-    return Cluster().apply(Delta((node, *pods)))
+def cluster(used: int, *, taints: Sequence[Taint] = (), of: str = "gpu") -> Cluster:
+    """One machine of 4 GPUs of pool ``of`` with ``used`` pods of one GPU."""
+    return Cluster.of((node("n", offering(pool=of, gpus=4), taints=tuple(taints)), *pods("p", used, on="n")))
 
 
 def marks(of: Cluster, policy: Policy = POLICY) -> list[tuple[str, ...]]:
@@ -96,7 +87,7 @@ def test_a_machine_that_bears_what_is_due_is_left_as_it_is() -> None:
 def test_machines_that_arrive_or_leave_or_are_nobodys_are_left_as_they_are() -> None:
     assert marks(cluster(0, taints=(Taint(ARRIVING_TAINT),))) == []
     assert marks(cluster(0, taints=(Taint(LEAVING_TAINT),))) == []
-    assert marks(cluster(0, pool="another")) == []
+    assert marks(cluster(0, of="another")) == []
 
 
 def test_machines_that_are_kept_for_large_pods_are_left_as_they_are() -> None:

@@ -2,17 +2,16 @@
 
 from typing import Any
 
-from tests.planning.building import NOW, node, offering, pod, spec
+from tests.planning.building import DAEMON, NOW, node, offering, pod, spec
 
 from gpuscaler.lifecycle.termination.eviction import EvictionRound, evict
 from gpuscaler.lifecycle.termination.node_pods import residents
 from gpuscaler.model.cluster import Cluster
-from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.taints import Toleration
 from gpuscaler.planning.state.ledger.entries import DRAINING, Eviction, Leaving
 
 KIND = offering()
-DAEMON = Owner("DaemonSet", "d", "u")
 CRITICAL = 2_000_001_000
 TOLERATES = (Toleration("gpuscaler.io/leaving", "Exists"),)
 

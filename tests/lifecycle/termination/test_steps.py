@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planning.building import NOW, node, offering, pod, pool, spec
+from tests.planning.building import DAEMON, NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
 from gpuscaler.lifecycle.termination import Departure, begin, give_up, take_leave
@@ -16,7 +16,7 @@ from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Owner, VolumeUse
+from gpuscaler.model.pods import VolumeUse
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.storage import PersistentVolumeClaim, VolumeAttachment
 from gpuscaler.model.taints import Taint, Toleration
@@ -42,7 +42,6 @@ KIND = offering()
 POLICY = Policy((pool(KIND),))
 LEAVING = (Taint("gpuscaler.io/leaving"),)
 P = "default/p"
-DAEMON = Owner("DaemonSet", "d", "u")
 STEPS = (MARKING, WAITING, DRAINING, DETACHING, ENDING, CLEARING, REOPENING)
 EXCLUDED = {EXCLUDE_LABEL: EXCLUDE_VALUE}
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.lifecycle.termination.kit import CRITICAL, KIND, resident
-from tests.planning.building import NOW, node
+from tests.planning.building import NOW, node, pool
 from tests.soaking import examples
 
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Clear, Delete, End, Evict, Exclude, Mark, Unmark
@@ -18,14 +18,14 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
-from gpuscaler.model.pools import Policy, Pool
+from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE
 from gpuscaler.planning.capacity.idle import STUCK_AFTER
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import DRAINING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-POLICY = Policy((Pool("main", (KIND,)),))
+POLICY = Policy((pool(KIND),))
 
 
 @dataclass

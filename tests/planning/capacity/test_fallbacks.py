@@ -78,7 +78,7 @@ def test_pods_that_are_placed_with_regard_to_others_stay_on_their_gpu_product_al
 
 
 def test_what_the_pods_do_not_admit_is_left_out() -> None:
-    assert asked(spec(gpus=1, cpu=2, node_affinity=affinity("topology.kubernetes.io/zone", "z2"))) == ["g.1/z2"]
+    assert asked(spec(gpus=1, cpu=2, node_affinity=affinity(("topology.kubernetes.io/zone", "In", "z2")))) == ["g.1/z2"]
 
 
 def test_nothing_is_asked_for_beside_a_machine_that_the_cloud_chooses_or_that_is_for_nobody() -> None:

@@ -47,7 +47,7 @@ def test_a_daemon_also_counts_as_a_pod() -> None:
     "elsewhere",
     [
         spec(cpu=8, node_selector=((TYPE, "other"),)),
-        spec(cpu=8, node_affinity=affinity(ZONE, "z9")),
+        spec(cpu=8, node_affinity=affinity((ZONE, "In", "z9"))),
     ],
     ids=["selector", "affinity"],
 )
@@ -80,7 +80,7 @@ def test_a_pod_that_fits_but_for_the_daemons_is_told_what_they_take() -> None:
 
 def test_a_machine_of_another_architecture_serves_only_pods_that_admit_it() -> None:
     menu = pool(offering("c.8", 1.0, gpus=0), offering("arm.8", 0.5, gpus=0, labels={ARCH: "arm64"}))
-    either = spec(cpu=8, node_affinity=affinity(ARCH, "arm64", "amd64"))
+    either = spec(cpu=8, node_affinity=affinity((ARCH, "In", "arm64", "amd64")))
     assert bought(planned([pod("p", spec(cpu=8))], menu)) == {"c.8": 1}
     assert bought(planned([pod("p", spec(cpu=8, node_selector=((ARCH, "arm64"),)))], menu)) == {"arm.8": 1}
     assert bought(planned([pod("p", either)], menu)) == {"arm.8": 1}

@@ -3,11 +3,11 @@
 from typing import Any
 
 import pytest
-from tests.planning.building import NOW, node, offering, pod, pool
+from tests.planning.building import DAEMON, NOW, node, offering, pod, pool
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import NO_OWNER, Owner, Pod
+from gpuscaler.model.pods import NO_OWNER, Pod
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.taints import Taint
 from gpuscaler.planning.planner import plan
@@ -66,7 +66,7 @@ def test_nobody_who_runs_is_told_that_no_machine_can_be_bought_for_it() -> None:
     "more",
     [
         {"owner": NO_OWNER},
-        {"owner": Owner("DaemonSet", "d", "u")},
+        {"owner": DAEMON},
         {"deleted": NOW + 9.0},
         {"options": {"mirror": True}},
         {"options": {"gang": "g", "gang_size": 1}},

@@ -1,9 +1,9 @@
 """Which pods are demand, which are left alone, and why."""
 
 import pytest
-from tests.planning.building import NOW, bought, ignored, planned, pod, pods, spec
+from tests.planning.building import DAEMON, NOW, bought, ignored, planned, pod, pods, spec
 
-from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.pods import Pod
 
 
 @pytest.mark.parametrize(
@@ -15,7 +15,7 @@ from gpuscaler.model.pods import Owner, Pod
         (pod("p", spec(priority=-11)), "has priority -11, below the cut-off -10: expendable pods are no demand"),
         (pod("p", deleted=NOW), "is being deleted"),
         (
-            pod("p", owner=Owner("DaemonSet", "agent", "u")),
+            pod("p", owner=DAEMON),
             "is a DaemonSet's pod: it runs on machines that exist and is no reason to buy one",
         ),
         (pod("p", phase="Failed"), "finished"),

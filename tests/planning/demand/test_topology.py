@@ -309,7 +309,7 @@ def test_pods_that_spread_are_decided_after_pods_that_they_count() -> None:
 
 def test_a_machine_that_the_cloud_places_is_in_no_zone_for_whoever_asks_about_zones() -> None:
     mixed = pool(*zones("c.8", gpus=0), chooser="cloud")
-    homeless = spec(cpu=1, affinity=(near(HOST, app="web"),), node_affinity=affinity(ZONE, operator="DoesNotExist"))
+    homeless = spec(cpu=1, affinity=(near(HOST, app="web"),), node_affinity=affinity((ZONE, "DoesNotExist")))
     apart = spec(cpu=1, affinity=(near(HOST, app="web"),), anti_affinity=(near(ZONE, app="apart"),))
     made = planned([pod("lead", spec(cpu=1), labels=WEB), pod("homeless", homeless), pod("apart", apart, labels={"app": "apart"})], mixed)
     assert unplaced(made) == ["apart", "homeless"]

@@ -10,8 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.planning.building import (
+    DAEMON,
     GPU,
     HOST,
+    JOB,
     NOW,
     TYPE,
     ZONE,
@@ -38,7 +40,7 @@ from tests.soaking import examples
 from gpuscaler.model.accelerators import GPU_MILLI, gpus_in
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Owner, Pod
+from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import Policy, Pool, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import Workload
@@ -50,7 +52,6 @@ CLOSED = Taint("gpuscaler.io/arriving")
 ONE = offering("s.1", 1.0, pool="small", gpus=1, cpu=8)
 EIGHT = offering("b.8", 6.0, pool="big", gpus=8, cpu=64, memory=256)
 SMALL, BIG = pool(ONE), pool(EIGHT, min_gpus_per_pod=4)
-JOB = Owner("Job", "train", "u2")
 
 
 def big(name: str, **more: Any) -> Node:
@@ -165,7 +166,7 @@ def test_pods_that_spread_over_zones_find_the_pools_of_their_size() -> None:
 
 
 def test_large_pods_get_the_nodes_they_prefer() -> None:
-    wish = spec(gpus=8, preferred_nodes=((10, term(ZONE, "z2")),))
+    wish = spec(gpus=8, preferred_nodes=((10, term((ZONE, "In", "z2"))),))
     kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
 
     for preferences in ("ignore", "respect"):
@@ -200,7 +201,7 @@ def test_no_kept_machine_is_bought_in_place_of_others_for_small_pods() -> None:
 
 
 def test_pods_that_run_on_a_machine_since_before_it_was_kept_stay() -> None:
-    agent = pod("agent", spec(cpu=1), on="b", owner=Owner("DaemonSet", "agent", "u3"))
+    agent = pod("agent", spec(cpu=1), on="b", owner=DAEMON)
     made = planned([big("b"), pod("small", on="b", owner=JOB), agent, Workload("DaemonSet", "default", "agent", template=agent.spec)], BIG)
 
     assert made.removals == ()

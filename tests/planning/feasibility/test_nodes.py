@@ -3,13 +3,19 @@
 from typing import Any
 
 import pytest
-from tests.planning.feasibility.kit import affinity, node, room, rows, spec, term, why
+from tests.planning.building import affinity, bare_node, spec, term
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.selectors import NodeSelector
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.well_known import UNSCHEDULABLE
 
-NODES = (node("one", gpu="t4", size="1"), node("five", gpu="a100", size="5"), node("big", gpu="", size="big"), node("bare"))
+NODES = (
+    bare_node("one", {"gpu": "t4", "size": "1"}),
+    bare_node("five", {"gpu": "a100", "size": "5"}),
+    bare_node("big", {"gpu": "", "size": "big"}),
+    bare_node("bare"),
+)
 
 
 @pytest.mark.parametrize(
@@ -35,20 +41,20 @@ NODES = (node("one", gpu="t4", size="1"), node("five", gpu="a100", size="5"), no
     ],
 )
 def test_a_requirement_admits_the_nodes_whose_labels_satisfy_it(expression: tuple[Any, ...], admitted: list[str]) -> None:
-    assert rows(room(*NODES), spec(node_affinity=affinity(term(expression)))) == sorted(admitted)
+    assert rows(room(*NODES), spec(node_affinity=affinity(expression))) == sorted(admitted)
 
 
 def test_terms_are_alternatives_and_the_expressions_of_a_term_are_not() -> None:
-    wanted = affinity(term(("gpu", "In", "t4"), ("size", "Gt", "3")), term(("gpu", "DoesNotExist")))
+    wanted = NodeSelector((term(("gpu", "In", "t4"), ("size", "Gt", "3")), term(("gpu", "DoesNotExist"))))
     assert rows(room(*NODES), spec(node_affinity=wanted)) == ["bare"]
 
 
 def test_a_term_with_an_unreadable_requirement_leaves_the_other_terms_alone() -> None:
-    wanted = affinity(term(("gpu", "Exists"), ("size", "Gt", "x")), term(("gpu", "In", "a100")))
+    wanted = NodeSelector((term(("gpu", "Exists"), ("size", "Gt", "x")), term(("gpu", "In", "a100"))))
     assert rows(room(*NODES), spec(node_affinity=wanted)) == ["five"]
 
 
-@pytest.mark.parametrize("selector", [NodeSelector(), affinity(term())])
+@pytest.mark.parametrize("selector", [NodeSelector(), affinity()])
 def test_no_terms_and_an_empty_term_match_no_node(selector: NodeSelector) -> None:
     assert rows(room(*NODES), spec(node_affinity=selector)) == []
 
@@ -66,11 +72,11 @@ def test_no_terms_and_an_empty_term_match_no_node(selector: NodeSelector) -> Non
     ],
 )
 def test_a_field_requirement_takes_one_value_and_knows_the_name_only(field: tuple[Any, ...], admitted: list[str]) -> None:
-    assert rows(room(*NODES), spec(node_affinity=affinity(term(fields=(field,))))) == sorted(admitted)
+    assert rows(room(*NODES), spec(node_affinity=affinity(fields=(field,)))) == sorted(admitted)
 
 
 def test_the_node_selector_and_the_affinity_must_both_match() -> None:
-    wanted = spec(node_selector=(("gpu", "t4"),), node_affinity=affinity(term(("size", "Lt", "3"))))
+    wanted = spec(node_selector=(("gpu", "t4"),), node_affinity=affinity(("size", "Lt", "3")))
     assert rows(room(*NODES), wanted) == ["one"]
     assert rows(room(*NODES), spec(node_selector=(("gpu", "t4"), ("size", "5")))) == []
 
@@ -93,12 +99,15 @@ def test_the_node_selector_and_the_affinity_must_both_match() -> None:
 )
 def test_hard_taints_and_cordons_need_a_toleration(toleration: Toleration | None, admitted: list[str]) -> None:
     here = room(
-        node("hard", taints=(Taint("gpu", "yes"),)),
-        node("evicting", taints=(Taint("gpu", "", "NoExecute"),)),
-        node("soft", taints=(Taint("gpu", "", "PreferNoSchedule"),)),
-        node("cordoned", unschedulable=True),
+        bare_node("hard", taints=(Taint("gpu", "yes"),)),
+        bare_node("evicting", taints=(Taint("gpu", "", "NoExecute"),)),
+        bare_node("soft", taints=(Taint("gpu", "", "PreferNoSchedule"),)),
+        bare_node("cordoned", unschedulable=True),
     )
     assert rows(here, spec(tolerations=(toleration,) if toleration else ())) == sorted(admitted)
+
+
+EITHER = NodeSelector((term(("gpu", "In", "x", "y"), ("size", "Gt", "9")), term(("gpu", "Exists"), ("size", "Gt", "3"))))
 
 
 @pytest.mark.parametrize(
@@ -107,18 +116,18 @@ def test_hard_taints_and_cordons_need_a_toleration(toleration: Toleration | None
         ({"node_selector": (("gpu", "a100"),)}, "one", ("NodeAffinity", "label gpu=a100 wanted, node has gpu=t4")),
         ({"node_selector": (("gpu", "a100"),)}, "bare", ("NodeAffinity", "label gpu=a100 wanted, node has no label gpu")),
         (
-            {"node_affinity": affinity(term(("gpu", "In", "x", "y"), ("size", "Gt", "9")), term(("gpu", "Exists"), ("size", "Gt", "3")))},
+            {"node_affinity": EITHER},
             "one",
             ("NodeAffinity", "label size Gt 3 wanted, node has size=1"),
         ),
         (
-            {"node_affinity": affinity(term(("gpu", "NotIn", "t4")))},
+            {"node_affinity": affinity(("gpu", "NotIn", "t4"))},
             "one",
             ("NodeAffinity", "label gpu not in (t4) wanted, node has gpu=t4"),
         ),
-        ({"node_affinity": affinity(term(("gpu", "DoesNotExist")))}, "one", ("NodeAffinity", "no label gpu wanted, node has gpu=t4")),
+        ({"node_affinity": affinity(("gpu", "DoesNotExist"))}, "one", ("NodeAffinity", "no label gpu wanted, node has gpu=t4")),
         (
-            {"node_affinity": affinity(term(fields=(("metadata.name", "In", "five"),)))},
+            {"node_affinity": affinity(fields=(("metadata.name", "In", "five"),))},
             "one",
             ("NodeAffinity", "label metadata.name=five wanted, node is one"),
         ),
@@ -130,13 +139,15 @@ def test_the_reason_quotes_the_requirement_that_was_nearest_to_hold(fields: dict
 
 
 def test_a_taint_and_a_cordon_are_named() -> None:
-    here = room(node("a", taints=(Taint("soft", "", "PreferNoSchedule"), Taint("dedicated", "ml"))), node("b", unschedulable=True))
+    here = room(
+        bare_node("a", taints=(Taint("soft", "", "PreferNoSchedule"), Taint("dedicated", "ml"))), bare_node("b", unschedulable=True)
+    )
     assert why(here, spec(), "a") == ("TaintToleration", "taint dedicated=ml:NoSchedule is not tolerated")
     assert why(here, spec(), "b") == ("NodeUnschedulable", "node is cordoned")
 
 
 def test_what_placing_cannot_change_is_told_apart_from_room() -> None:
-    here = room(node("a", gpu="t4"), node("b"))
+    here = room(bare_node("a", {"gpu": "t4"}), bare_node("b"))
     wanted = spec(node_selector=(("gpu", "t4"),), requests={"cpu": 10**9})
     assert here.static_mask(wanted).tolist() == [True, False]
     assert rows(here, wanted) == []

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planning.feasibility.kit import HOST, near, selector, spec
+from tests.planning.building import HOST, bare_node, near, pod, selector, spec
 from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster, Item
@@ -66,12 +66,10 @@ def nodes(draw: st.DrawFn) -> list[Node]:
     """Two to five nodes, some without a zone, some tainted."""
     drawn = []
     for number in range(draw(st.integers(2, 5))):
-        labels = {HOST: f"n{number}"}
-        if zone := draw(st.sampled_from(("a", "b", ""))):
-            labels["zone"] = zone
+        zone = draw(st.sampled_from(("a", "b", "")))
         offers = {"cpu": draw(st.integers(0, 8)), "nvidia.com/gpu": draw(st.integers(0, 8)), "pods": draw(st.integers(1, 6))}
         taints = draw(st.sampled_from(((), (), (Taint("gpu"),))))
-        drawn.append(Node(name=f"n{number}", labels=labels, allocatable=offers, taints=taints))
+        drawn.append(bare_node(f"n{number}", {"zone": zone} if zone else {}, allocatable=offers, taints=taints))
     return drawn
 
 
@@ -85,10 +83,7 @@ steps = st.lists(st.builds(Step, specs, st.sampled_from(LABELS), st.integers(0, 
 
 
 def pods(placed: list[Step], nodes: list[Node], first: int = 0) -> list[Pod]:
-    return [
-        Pod(step.spec.namespace, f"p{first + n}", step.spec, step.labels, node_name=nodes[step.node % len(nodes)].name, phase="Running")
-        for n, step in enumerate(placed)
-    ]
+    return [pod(f"p{first + n}", s.spec, on=nodes[s.node % len(nodes)].name, labels=s.labels) for n, s in enumerate(placed)]
 
 
 def assert_equal(worked: Room, fresh: Room, probes: list[PodSpec]) -> None:

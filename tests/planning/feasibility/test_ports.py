@@ -1,7 +1,8 @@
 """NodePorts."""
 
 import pytest
-from tests.planning.feasibility.kit import node, pod, room, rows, spec, why
+from tests.planning.building import bare_node, pod, spec
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.labels import NO_LABELS
 from gpuscaler.model.pods import HostPort
@@ -23,17 +24,17 @@ from gpuscaler.model.pods import HostPort
     ],
 )
 def test_ports_meet_on_the_same_protocol_and_address_or_on_every_address(taken: HostPort, wanted: HostPort, *, free: bool) -> None:
-    here = room(node("a"), node("b"), pod("p", "a", of=spec(host_ports=(taken,))))
+    here = room(bare_node("a"), bare_node("b"), pod("p", spec(host_ports=(taken,)), on="a"))
     assert rows(here, spec(host_ports=(wanted,))) == (["a", "b"] if free else ["b"])
 
 
 def test_a_node_takes_one_copy_with_a_host_port() -> None:
-    here = room(node("a"))
+    here = room(bare_node("a"))
     assert here.capacity(spec(host_ports=(HostPort(80),)), NO_LABELS).tolist() == [1]
 
 
 def test_a_port_is_taken_until_the_last_pod_that_has_it_is_removed() -> None:
-    here = room(node("a"), pod("p", "a", of=spec(host_ports=(HostPort(80, ip="10.0.0.1"),))))
+    here = room(bare_node("a"), pod("p", spec(host_ports=(HostPort(80, ip="10.0.0.1"),)), on="a"))
     wanted = spec(host_ports=(HostPort(80), HostPort(443)))
     assert why(here, wanted, "a") == ("NodePorts", "host port 80/TCP is taken")
     here.remove(spec(host_ports=(HostPort(80, ip="10.0.0.1"),)), NO_LABELS, 0)

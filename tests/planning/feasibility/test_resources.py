@@ -1,7 +1,8 @@
 """NodeResourcesFit, and GPUs shared by the thousandth."""
 
 import pytest
-from tests.planning.feasibility.kit import node, pod, room, rows, spec, why
+from tests.planning.building import bare_node, pod, spec
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS
@@ -40,7 +41,7 @@ OFFERS = {
     ],
 )
 def test_a_node_takes_copies_until_a_counted_request_or_the_pod_count_runs_out(requests: dict[str, int], copies: int) -> None:
-    here = room(node("a", offers=OFFERS))
+    here = room(bare_node("a", allocatable=OFFERS))
     wanted = spec(requests=requests)
     assert here.fits(wanted).tolist() == [copies]
     assert here.capacity(wanted, NO_LABELS).tolist() == [copies]
@@ -48,7 +49,7 @@ def test_a_node_takes_copies_until_a_counted_request_or_the_pod_count_runs_out(r
 
 
 def test_an_overcommitted_node_still_takes_pods_that_do_not_ask_for_what_is_missing() -> None:
-    here = room(node("a", offers=OFFERS), pod("p", "a", of=spec(requests={"cpu": 9000})))
+    here = room(bare_node("a", allocatable=OFFERS), pod("p", spec(requests={"cpu": 9000}), on="a"))
     assert rows(here, spec(requests={"memory": 1})) == ["a"]
     assert rows(here, spec(requests={"cpu": 0})) == ["a"]
     assert here.free("cpu").tolist() == [-5000]
@@ -56,18 +57,18 @@ def test_an_overcommitted_node_still_takes_pods_that_do_not_ask_for_what_is_miss
 
 
 def test_a_node_without_a_pod_count_takes_no_pod() -> None:
-    here = room(node("a", offers={"cpu": 1000}))
+    here = room(bare_node("a", allocatable={"cpu": 1000}))
     assert rows(here, spec(requests={})) == []
     assert why(here, spec(requests={}), "a") == ("NodeResourcesFit", "node(s) had room for 0 pods, all taken")
 
 
 def test_terminating_pods_take_room() -> None:
-    here = room(node("a", offers=OFFERS), pod("p", "a", of=spec(requests={"nvidia.com/gpu": 2}), deleted=1.0))
+    here = room(bare_node("a", allocatable=OFFERS), pod("p", spec(requests={"nvidia.com/gpu": 2}), on="a", deleted=1.0))
     assert rows(here, spec(requests={"nvidia.com/gpu": 1})) == []
 
 
 def test_pods_of_unknown_nodes_take_no_room() -> None:
-    here = room(node("a", offers=OFFERS), pod("p", "gone", of=spec(requests={"cpu": 4000})))
+    here = room(bare_node("a", allocatable=OFFERS), pod("p", spec(requests={"cpu": 4000}), on="gone"))
     assert rows(here, spec(requests={"cpu": 4000})) == ["a"]
 
 
@@ -92,15 +93,15 @@ def test_pods_of_unknown_nodes_take_no_room() -> None:
 def test_shared_gpus_are_filled_largest_first_each_on_the_fullest_device_that_takes_it(
     held: tuple[int, ...], amount: int, copies: int
 ) -> None:
-    pods = [pod(f"p{n}", "a", of=spec(requests={GPU_MILLI: milli})) for n, milli in enumerate(held)]
-    here = room(node("a", offers={GPU_MILLI: 2000, "pods": 50}), *pods)
+    pods = [pod(f"p{n}", spec(requests={GPU_MILLI: milli}), on="a") for n, milli in enumerate(held)]
+    here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 50}), *pods)
     wanted = spec(requests={GPU_MILLI: amount})
     assert here.fits(wanted).tolist() == [copies]
     assert rows(here, wanted) == (["a"] if copies else [])
 
 
 def test_shares_that_fit_no_device_are_on_none() -> None:
-    here = room(node("a", offers={GPU_MILLI: 2000, "pods": 50}))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 50}))
     share = spec(requests={GPU_MILLI: 700})
     here.place(share, NO_LABELS, 0, 3)
     assert here.device_free(0) == (300, 300)
@@ -110,7 +111,7 @@ def test_shares_that_fit_no_device_are_on_none() -> None:
 
 
 def test_rows_without_shared_gpus_take_no_share_and_lose_nothing() -> None:
-    here = room(node("a", offers={GPU_MILLI: 1000, "pods": 5}), node("b"))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 1000, "pods": 5}), bare_node("b"))
     share = spec(requests={GPU_MILLI: 500})
     assert rows(here, share) == ["a"]
     here.place(share, NO_LABELS, 1)
@@ -120,18 +121,18 @@ def test_rows_without_shared_gpus_take_no_share_and_lose_nothing() -> None:
 
 
 def test_appended_rows_bring_their_own_devices() -> None:
-    here = room(node("a", offers={GPU_MILLI: 1000, "pods": 5}))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 1000, "pods": 5}))
     share = spec(requests={GPU_MILLI: 700})
     here.place(share, NO_LABELS, 0)
-    more = here.extended([node("b", offers={GPU_MILLI: 3000, "pods": 5})])
+    more = here.extended([bare_node("b", allocatable={GPU_MILLI: 3000, "pods": 5})])
     more.place(share, NO_LABELS, 1)
     assert (more.device_free(0), more.device_free(1)) == ((300,), (300, 1000, 1000))
     assert here.device_free(0) == (300,)
-    assert room(node("c")).extended([node("d", offers={GPU_MILLI: 2000, "pods": 5})]).device_free(1) == (1000, 1000)
+    assert room(bare_node("c")).extended([bare_node("d", allocatable={GPU_MILLI: 2000, "pods": 5})]).device_free(1) == (1000, 1000)
 
 
 def test_a_request_for_several_whole_gpus_is_given_back_whole() -> None:
-    here = room(node("a", offers={GPU_MILLI: 3000, "pods": 5}))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 3000, "pods": 5}))
     two = spec(requests={GPU_MILLI: 2000})
     here.place(two, NO_LABELS, 0)
     assert here.device_free(0) == (0, 0, 1000)

@@ -1,7 +1,8 @@
 """The room as a whole: capacity, placing, copies, appended rows and reasons."""
 
 import numpy as np
-from tests.planning.feasibility.kit import node, pod, room, rows, selector, spec, why
+from tests.planning.building import bare_node, pod, selector, spec
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.labels import NO_LABELS, LabelSet
@@ -12,7 +13,7 @@ GPU = {"nvidia.com/gpu": 8, "cpu": 96_000, "memory": 2**40, "pods": 110}
 
 def test_bound_pods_take_room_and_finished_ones_do_not() -> None:
     one_gpu = spec(requests={"nvidia.com/gpu": 4})
-    here = room(node("a", offers=GPU), pod("p", "a", of=one_gpu), pod("q", "a", of=one_gpu, phase="Succeeded"))
+    here = room(bare_node("a", allocatable=GPU), pod("p", one_gpu, on="a"), pod("q", one_gpu, on="a", phase="Succeeded"))
     assert here.capacity(one_gpu, NO_LABELS).tolist() == [1]
     assert here.free("nvidia.com/gpu").tolist() == [4]
     assert here.used("pods").tolist() == [1]
@@ -20,7 +21,7 @@ def test_bound_pods_take_room_and_finished_ones_do_not() -> None:
 
 def test_a_placed_pod_takes_room_until_it_is_removed() -> None:
     two_gpus = spec(requests={"nvidia.com/gpu": 2})
-    here = room(node("a", offers=GPU))
+    here = room(bare_node("a", allocatable=GPU))
     here.place(two_gpus, NO_LABELS, 0, 3)
     assert here.capacity(two_gpus, NO_LABELS).tolist() == [1]
     here.remove(two_gpus, NO_LABELS, 0)
@@ -29,7 +30,7 @@ def test_a_placed_pod_takes_room_until_it_is_removed() -> None:
 
 def test_a_class_is_placed_on_many_rows_at_once() -> None:
     share = spec(requests={GPU_MILLI: 500, "cpu": 1000})
-    here = room(*(node(name, offers={GPU_MILLI: 2000, "cpu": 8000, "pods": 9}) for name in "abc"))
+    here = room(*(bare_node(name, allocatable={GPU_MILLI: 2000, "cpu": 8000, "pods": 9}) for name in "abc"))
     here.place_all(share, LabelSet(app="x"), np.array([0, 2]), np.array([3, 1]))
     assert here.free("cpu").tolist() == [5000, 8000, 7000]
     assert here.device_free(0) == (0, 500)
@@ -39,7 +40,7 @@ def test_a_class_is_placed_on_many_rows_at_once() -> None:
 def test_a_copy_and_its_original_do_not_see_each_others_placements() -> None:
     alone = spec(anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", selector(app="x"), ("default",)),))
     ported = spec(host_ports=(HostPort(80),))
-    here = room(node("a"), node("b"))
+    here = room(bare_node("a"), bare_node("b"))
     assert rows(here, alone, app="x") == ["a", "b"]
     other = here.copy()
     other.place(alone, LabelSet(app="x"), 0)
@@ -52,15 +53,15 @@ def test_a_copy_and_its_original_do_not_see_each_others_placements() -> None:
 
 def test_appended_rows_are_empty_and_keep_what_was_placed_before() -> None:
     whole = spec(requests={"nvidia.com/gpu": 8})
-    here = room(node("a", offers=GPU))
+    here = room(bare_node("a", allocatable=GPU))
     here.place(whole, NO_LABELS, 0)
-    more = here.extended([node(f"new-{n}", offers=GPU) for n in range(3)])
+    more = here.extended([bare_node(f"new-{n}", allocatable=GPU) for n in range(3)])
     assert more.capacity(whole, NO_LABELS).tolist() == [0, 1, 1, 1]
     assert len(here) == 1
 
 
 def test_a_shared_gpu_request_must_fit_one_device() -> None:
-    here = room(node("a", offers={GPU_MILLI: 2000, "pods": 9}))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 9}))
     most = spec(requests={GPU_MILLI: 600})
     here.place(most, NO_LABELS, 0, 2)
     assert here.device_free(0) == (400, 400)
@@ -70,13 +71,13 @@ def test_a_shared_gpu_request_must_fit_one_device() -> None:
 
 
 def test_a_request_for_whole_gpus_takes_unused_devices() -> None:
-    here = room(node("a", offers={GPU_MILLI: 4000, "pods": 9}), pod("p", "a", of=spec(requests={GPU_MILLI: 100})))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 4000, "pods": 9}), pod("p", spec(requests={GPU_MILLI: 100}), on="a"))
     assert here.capacity(spec(requests={GPU_MILLI: 2000}), NO_LABELS).tolist() == [1]
     assert here.capacity(spec(requests={GPU_MILLI: 1000}), NO_LABELS).tolist() == [3]
 
 
 def test_a_small_shared_request_goes_to_the_fullest_device_that_takes_it() -> None:
-    here = room(node("a", offers={GPU_MILLI: 2000, "pods": 9}))
+    here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 9}))
     for amount in (500, 700, 300):
         here.place(spec(requests={GPU_MILLI: amount}), NO_LABELS, 0)
     assert here.device_free(0) == (500, 0)
@@ -85,7 +86,7 @@ def test_a_small_shared_request_goes_to_the_fullest_device_that_takes_it() -> No
 
 
 def test_the_reason_names_every_resource_that_is_short() -> None:
-    here = room(node("a", offers=GPU), pod("p", "a", of=spec(requests={"nvidia.com/gpu": 6})))
+    here = room(bare_node("a", allocatable=GPU), pod("p", spec(requests={"nvidia.com/gpu": 6}), on="a"))
     wanted = spec(requests={"nvidia.com/gpu": 4, "memory": 2**41})
     filter_name, detail = why(here, wanted, "a")
     assert filter_name == "NodeResourcesFit"

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planning.scale_down.kit import GI, JOB, NOW, blockers, detail, down, node, offering, pod, pool, removed, situation, spec
+from tests.planning.building import JOB, NOW, node, offering, pool, spec
+from tests.planning.scale_down.kit import blockers, detail, down, movable, removed, situation
 from tests.soaking import examples
 
 from gpuscaler.model.nodes import Node
@@ -20,16 +21,16 @@ from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS, Br
 from gpuscaler.planning.state.offering_events import Granted, Reclaimed, Refused
 from gpuscaler.planning.state.openness import with_breakers
 
-ROOM = {"cpu": 8_000, "memory": 60 * GI, "pods": 50, "nvidia.com/gpu": 1}
-DEAR = offering("g.1", 4.0, allocatable=ROOM)
-SPOT = offering("g.1", 1.0, market="spot", allocatable=ROOM)
+ROOM: dict[str, Any] = {"gpus": 1, "cpu": 8, "memory": 60, "pods": 50}
+DEAR = offering("g.1", 4.0, **ROOM)
+SPOT = offering("g.1", 1.0, market="spot", **ROOM)
 BOTH = pool(DEAR, SPOT)
-GPU = spec(requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": 8 * GI})
+GPU = spec(gpus=1, cpu=2, memory=8)
 
 
 def on(*names: str, **fields: Any) -> list[Node | Pod]:
     """Dear machines with a pod each."""
-    return [one for name in names for one in (node(name, DEAR), pod(f"p-{name}", name, GPU, **fields))]
+    return [one for name in names for one in (node(name, DEAR), movable(f"p-{name}", name, GPU, **fields))]
 
 
 def markets(answer: Down) -> list[str]:
@@ -67,31 +68,30 @@ def test_an_idle_machine_that_leaves_holds_nobody_up() -> None:
 
 @pytest.mark.parametrize(("bound", "gone"), [(False, 1), (True, 2)])
 def test_pools_go_back_side_by_side_but_to_one_pool_one_at_a_time(bound: bool, gone: int) -> None:
-    dear, cheap = offering("g.1", 4.0, pool="other", allocatable=ROOM), offering("g.1", 1.2, pool="other", market="spot", allocatable=ROOM)
+    dear, cheap = offering("g.1", 4.0, pool="other", **ROOM), offering("g.1", 1.2, pool="other", market="spot", **ROOM)
     own = spec(requests=dict(GPU.requests), node_selector=((POOL_LABEL, "other"),)) if bound else GPU
     pools = (BOTH, pool(dear, cheap, name="other") if bound else pool(dear, name="other"))
 
-    assert len(removed(down([*on("a"), node("b", dear), pod("p-b", "b", own)], *pools))) == gone
+    assert len(removed(down([*on("a"), node("b", dear), movable("p-b", "b", own)], *pools))) == gone
 
 
 def test_a_machine_is_split_onto_several_of_spot_in_one_step() -> None:
-    whole = {"cpu": 96_000, "memory": 768 * GI, "pods": 110, "nvidia.com/gpu": 8}
-    big = offering("g.8", 16.0, allocatable=whole)
-    answer = down([node("a", big), *(pod(f"p-{number}", "a", GPU) for number in range(3))], pool(big, SPOT))
+    big = offering("g.8", 16.0, gpus=8, cpu=96, memory=768)
+    answer = down([node("a", big), *(movable(f"p-{number}", "a", GPU) for number in range(3))], pool(big, SPOT))
 
     assert (removed(answer), markets(answer)) == (["a"], ["spot"] * 3)
 
 
 def test_on_demand_gives_way_to_cheaper_on_demand_together() -> None:
-    cheap = offering("g.1x", 1.0, allocatable=ROOM)
+    cheap = offering("g.1x", 1.0, **ROOM)
 
     assert removed(down(on("a", "b", "c"), pool(DEAR, cheap))) == ["a", "b", "c"]
 
 
 def test_spot_gives_way_to_cheaper_spot_together() -> None:
-    dear = offering("g.1", 3.0, market="spot", allocatable=ROOM)
-    cheap = offering("g.1", 1.0, market="spot", zone="z2", allocatable=ROOM)
-    items = [one for name in "abc" for one in (node(name, dear), pod(f"p-{name}", name, GPU))]
+    dear = offering("g.1", 3.0, market="spot", **ROOM)
+    cheap = offering("g.1", 1.0, market="spot", zone="z2", **ROOM)
+    items = [one for name in "abc" for one in (node(name, dear), movable(f"p-{name}", name, GPU))]
 
     assert removed(down(items, pool(dear, cheap))) == ["a", "b", "c"]
 
@@ -134,7 +134,7 @@ def test_a_machine_goes_back_to_spot_that_has_been_back_for_a_while_or_is_probed
 
 @pytest.mark.parametrize(("dry", "goes"), [(1, True), (2, False)])
 def test_a_set_that_the_cloud_chooses_from_is_relied_upon_as_long_as_one_of_it_is(dry: int, goes: bool) -> None:
-    some = [offering(kind, 1.0, pool="spot", market="spot", allocatable=ROOM) for kind in ("g.1", "g.2")]
+    some = [offering(kind, 1.0, pool="spot", market="spot", **ROOM) for kind in ("g.1", "g.2")]
     pools = (pool(DEAR), pool(*some, name="spot", chooser="cloud"))
     after = state(*(Refused(one.key, NOW - 10.0) for one in some[:dry]), pools=pools)
 
@@ -157,7 +157,7 @@ def test_who_takes_no_spot_is_not_told_of_it() -> None:
 
 @pytest.mark.parametrize(("ago", "goes"), [(RETURN_SECONDS - 1.0, False), (RETURN_SECONDS, True)])
 def test_after_spot_of_a_pool_was_taken_back_nothing_goes_back_to_the_pool_for_an_hour_whatever_was_granted(ago: float, goes: bool) -> None:
-    other = offering("g.2", 1.5, market="spot", zone="z2", allocatable=ROOM)
+    other = offering("g.2", 1.5, market="spot", zone="z2", **ROOM)
     taken = Reclaimed(other.key, NOW - ago)
     after = state(taken, Granted(other.key, NOW - ago + 300.0), pools=(pool(DEAR, SPOT, other),))
     answer = down(on("a"), pool(DEAR, SPOT, other), state=after)
@@ -176,16 +176,16 @@ def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
     """Pools of spot and on-demand, machines of them with pods, and what happened to spot lately."""
     pools = []
     for name in ("one", "two"):
-        dear = offering("g.1", draw(st.sampled_from((2.0, 4.0))), pool=name, allocatable=ROOM)
+        dear = offering("g.1", draw(st.sampled_from((2.0, 4.0))), pool=name, **ROOM)
         price = draw(st.sampled_from((0.5, 1.0)))
-        spots = [offering("g.1", price, pool=name, market="spot", zone=zone, allocatable=ROOM) for zone in ("z1", "z2")]
+        spots = [offering("g.1", price, pool=name, market="spot", zone=zone, **ROOM) for zone in ("z1", "z2")]
         pools.append(pool(dear, *spots[: draw(st.integers(0, 2))], name=name))
     items: list[Node | Pod] = []
     for number in range(draw(st.integers(1, 8))):
         of = draw(st.sampled_from([one for each in pools for one in each.offerings]))
         options: Mapping[str, Any] = draw(st.sampled_from(CHOSEN))
         items.append(node(f"n{number}", of))
-        items += [pod(f"p{number}", f"n{number}", GPU, options=options)] * draw(st.integers(0, 1))
+        items += [movable(f"p{number}", f"n{number}", GPU, options=options)] * draw(st.integers(0, 1))
     keys = [one.key for each in pools for one in each.offerings if one.market == "spot"]
     events: list[Any] = []
     for key in keys:

@@ -3,23 +3,24 @@
 from typing import Any
 
 import pytest
-from tests.planning.scale_down.kit import DAEMON, JOB, NOW, blockers, detail, down, node, pod, pool, removed, selector, spec
+from msgspec.structs import replace
+from tests.planning.building import DAEMON, JOB, NOW, bare_node, pool, selector, spec
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed
 
 from gpuscaler.model.cluster import Item
-from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import NO_OWNER
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.state import State, Upcoming
 
 #: Room for what runs on the node under test, so that only the blocker can keep it.
-ELSEWHERE = (node("other", do_not_disrupt=True), pod("there", "other"))
+ELSEWHERE = (big("other", do_not_disrupt=True), movable("there", "other"))
 
 
 def of_pod(**fields: Any) -> tuple[str, str]:
     """The blocker of a node that runs one pod with these fields, and its sentence."""
     extra = fields.pop("also", ())
-    answer = down([node("n"), pod("p", "n", **fields), *ELSEWHERE, *extra])
+    answer = down([big("n"), movable("p", "n", **fields), *ELSEWHERE, *extra])
     return blockers(answer).get("n", ""), detail(answer, "n") if "n" in blockers(answer) else ""
 
 
@@ -36,21 +37,21 @@ def of_pod(**fields: Any) -> tuple[str, str]:
     ],
 )
 def test_a_node_is_kept_for_what_it_is(fields: dict[str, Any], blocker: str) -> None:
-    answer = down([node("n", **fields)])
+    answer = down([replace(big("n"), **fields)])
     assert blockers(answer) == {"n": blocker}
 
 
 def test_a_node_that_pending_pods_need_is_kept() -> None:
-    assert blockers(down([node("n")], taken=["n"])) == {"n": "needed"}
+    assert blockers(down([big("n")], taken=["n"])) == {"n": "needed"}
 
 
 def test_a_node_whose_removal_is_under_way_is_not_proposed_again() -> None:
-    assert blockers(down([node("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
+    assert blockers(down([big("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
 
 
 def test_a_machine_that_is_still_in_the_ledger_is_kept() -> None:
     upcoming = Upcoming("u-1", "main", "m.big", "on-demand", "z1", node="n")
-    assert blockers(down([node("n")], state=State(idle_seconds={"n": 9e9}, upcoming=(upcoming,)))) == {"n": "arriving"}
+    assert blockers(down([big("n")], state=State(idle_seconds={"n": 9e9}, upcoming=(upcoming,)))) == {"n": "arriving"}
 
 
 def test_a_pod_without_a_controller_keeps_its_node() -> None:
@@ -151,14 +152,14 @@ def test_a_budget_that_always_lets_unhealthy_pods_be_evicted_does_not_keep_their
 
 def test_a_healthy_pod_beside_an_unhealthy_one_is_protected_by_their_budget() -> None:
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0, always_evict_unhealthy=True)
-    word, sentence = of_pod(also=(budget, pod("q", "n", ready=True, phase="Running")), ready=False, phase="Running")
+    word, sentence = of_pod(also=(budget, movable("q", "n", ready=True, phase="Running")), ready=False, phase="Running")
     assert (word, "PodDisruptionBudget web allows 0 disruptions" in sentence) == ("pdb", True)
 
 
 def test_evictions_of_unhealthy_pods_use_nothing_of_what_such_a_budget_allows() -> None:
     """One disruption is allowed, and one healthy pod is moved with it; the two that are not Ready need none."""
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=1, always_evict_unhealthy=True)
-    more = (pod("q", "n", ready=False, phase="Running"), pod("r", "n", ready=True, phase="Running"))
+    more = (movable("q", "n", ready=False, phase="Running"), movable("r", "n", ready=True, phase="Running"))
     assert of_pod(also=(budget, *more), ready=False, phase="Running")[0] == ""
 
 
@@ -186,20 +187,20 @@ def test_a_pod_with_resource_claims_keeps_its_node() -> None:
 
 def test_a_pod_that_is_terminating_keeps_its_node_until_it_is_long_overdue() -> None:
     assert of_pod(deleted=NOW - 10) == ("in-use", "pod default/p is still terminating")
-    answer = down([node("n"), pod("p", "n", deleted=NOW - 31)])
+    answer = down([big("n"), movable("p", "n", deleted=NOW - 31)])
     assert removed(answer) == ["n"]
 
 
 def test_nothing_is_removed_while_most_nodes_are_not_ready() -> None:
-    sick = [node(f"s{n}", ready=False) for n in range(4)]
-    assert blockers(down([*sick, *(node(f"h{n}") for n in range(4))])) == dict.fromkeys(
+    sick = [big(f"s{n}", ready=False) for n in range(4)]
+    assert blockers(down([*sick, *(big(f"h{n}") for n in range(4))])) == dict.fromkeys(
         [f"s{n}" for n in range(4)] + [f"h{n}" for n in range(4)], "unhealthy"
     )
-    assert removed(down([*sick, *(node(f"h{n}") for n in range(5))])) == [f"h{n}" for n in range(5)]
-    assert removed(down([*sick[:3], node("h")])) == ["h"]
+    assert removed(down([*sick, *(big(f"h{n}") for n in range(5))])) == [f"h{n}" for n in range(5)]
+    assert removed(down([*sick[:3], big("h")])) == ["h"]
 
 
 def test_every_node_is_either_removed_or_blocked() -> None:
-    items: list[Item] = [node("a"), node("b", ready=False), node("c", labels=LabelSet()), node("d"), pod("p", "d", owner=JOB)]
-    answer = down(items, pool())
+    items: list[Item] = [big("a"), big("b", ready=False), bare_node("c"), big("d"), movable("p", "d", owner=JOB)]
+    answer = down(items, pool(BIG))
     assert sorted([*removed(answer), *blockers(answer)]) == ["a", "b", "c", "d"]

@@ -3,7 +3,8 @@
 from datetime import UTC, datetime
 
 import pytest
-from tests.planning.scale_down.kit import blockers, detail, down, node, offering, pool, removed
+from tests.planning.building import node, offering, pool
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, removed
 
 from gpuscaler.model.pools import Budget
 from gpuscaler.planning.scale_down.budgets import allowance, allowed
@@ -35,26 +36,26 @@ def test_a_percentage_is_rounded_up(text: str, nodes: int, count: int) -> None:
     ],
 )
 def test_the_most_restrictive_active_budget_of_the_reason_counts(budgets: list[Budget], reason: str, count: int | None) -> None:
-    assert allowed(pool(budgets=tuple(budgets)), reason, nodes=10, now=FRIDAY_NOON) == count
+    assert allowed(pool(BIG, budgets=tuple(budgets)), reason, nodes=10, now=FRIDAY_NOON) == count
 
 
 def test_a_budget_lets_the_dearest_machines_go_first() -> None:
-    dear = offering("m.dear", 9.0)
-    answer = down([node("a"), node("b"), node("c", dear)], pool(offering(), dear, budgets=(Budget("2"),)))
+    dear = offering("m.dear", 9.0, gpus=0)
+    answer = down([big("a"), big("b"), node("c", dear)], pool(BIG, dear, budgets=(Budget("2"),)))
     assert removed(answer) == ["a", "c"]
     assert blockers(answer) == {"b": "budget"}
     assert detail(answer, "b") == "the disruption budgets of pool main allow no more removals for the reason idle now"
 
 
 def test_machines_that_are_disrupted_already_use_the_budget_up() -> None:
-    nodes = [node("a"), node("b"), node("sick", ready=False), node("leaving")]
+    nodes = [big("a"), big("b"), big("sick", ready=False), big("leaving")]
     state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["leaving"]))
-    assert removed(down(nodes, pool(budgets=(Budget("3"),)), state=state)) == ["a"]
-    assert removed(down(nodes, pool(budgets=(Budget("2"),)), state=state)) == []
-    assert removed(down(nodes, pool(budgets=(Budget("75%"),)), state=state)) == ["a"]
+    assert removed(down(nodes, pool(BIG, budgets=(Budget("3"),)), state=state)) == ["a"]
+    assert removed(down(nodes, pool(BIG, budgets=(Budget("2"),)), state=state)) == []
+    assert removed(down(nodes, pool(BIG, budgets=(Budget("75%"),)), state=state)) == ["a"]
 
 
 def test_a_budget_of_one_pool_does_not_trim_another() -> None:
-    other = offering("m.other", pool="other")
-    pools = (pool(budgets=(Budget("0"),)), pool(other, name="other"))
-    assert removed(down([node("a"), node("b", other)], *pools)) == ["b"]
+    other = offering("m.other", pool="other", gpus=0)
+    pools = (pool(BIG, budgets=(Budget("0"),)), pool(other, name="other"))
+    assert removed(down([big("a"), node("b", other)], *pools)) == ["b"]

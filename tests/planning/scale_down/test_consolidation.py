@@ -3,25 +3,10 @@
 from typing import Any
 
 import pytest
-from tests.planning.scale_down.kit import (
-    BIG,
-    DAEMON,
-    GI,
-    JOB,
-    NOW,
-    blockers,
-    detail,
-    down,
-    node,
-    offering,
-    pod,
-    pool,
-    removed,
-    selector,
-    spec,
-)
+from tests.planning.building import ARCH, DAEMON, HOST, JOB, NOW, TYPE, ZONE, near, node, offering, pool, selector, spec, spread
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed
 
-from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.model.pods import HostPort, Pod, PodSpec
 from gpuscaler.model.pools import Budget, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import PodDisruptionBudget
@@ -29,7 +14,6 @@ from gpuscaler.planning.plans import Removal
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.state import State
 
-HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 #: Fills most of a node that nothing may empty.
 ANCHOR = {"do_not_disrupt": True}
 
@@ -40,11 +24,11 @@ def only(answer: Down) -> Removal:
 
 
 def crowd(name: str, on: str, count: int, of: PodSpec | None = None, **fields: Any) -> list[Pod]:
-    return [pod(f"{name}-{number}", on, of, **fields) for number in range(count)]
+    return [movable(f"{name}-{number}", on, of, **fields) for number in range(count)]
 
 
 def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
-    answer = down([node("a"), node("b"), *crowd("x", "a", 2), *crowd("y", "b", 3)])
+    answer = down([big("a"), big("b"), *crowd("x", "a", 2), *crowd("y", "b", 3)])
     removal = only(answer)
     assert removal.node == "a"
     assert [(move.pod, move.to) for move in removal.moves] == [("default/x-0", "b"), ("default/x-1", "b")]
@@ -54,9 +38,9 @@ def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
 
 
 def test_where_nobody_asks_for_consolidation_only_idle_machines_go() -> None:
-    idle = node("c")
+    idle = big("c")
     answer = down(
-        [node("a"), node("b"), idle, *crowd("x", "a", 2), *crowd("y", "b", 3)],
+        [big("a"), big("b"), idle, *crowd("x", "a", 2), *crowd("y", "b", 3)],
         state=State(consolidating=False, idle_seconds={"c": 3600.0}),
     )
     assert removed(answer) == ["c"]
@@ -65,40 +49,40 @@ def test_where_nobody_asks_for_consolidation_only_idle_machines_go() -> None:
 
 
 def test_the_machine_that_stays_says_that_it_is_in_use() -> None:
-    answer = down([node("a"), *crowd("x", "a", 2)])
+    answer = down([big("a"), *crowd("x", "a", 2)])
     assert blockers(answer) == {"a": "in-use"}
     assert detail(answer, "a") == "pod default/x-0 fits on no other node: there is no other open node"
 
 
 def test_a_pod_that_fits_nowhere_else_is_named_with_what_is_missing() -> None:
-    tainted = offering("m.odd", taints=(Taint("odd"),))
-    others = [node("b"), *crowd("y", "b", 6, options=ANCHOR), node("c", tainted), *crowd("z", "c", 1, options=ANCHOR)]
-    answer = down([node("a"), pod("x", "a", spec(cpu=3000)), *others], pool(offering(), tainted))
+    tainted = offering("m.odd", taints=(Taint("odd"),), gpus=0)
+    others = [big("b"), *crowd("y", "b", 6, options=ANCHOR), node("c", tainted), *crowd("z", "c", 1, options=ANCHOR)]
+    answer = down([big("a"), movable("x", "a", spec(cpu=3)), *others], pool(BIG, tainted))
     assert detail(answer, "a") == "pod default/x fits on no other node: of 2 open nodes, 1 do not admit it, 1 have too little cpu"
 
 
 def test_pods_that_fit_one_by_one_but_not_together_are_counted() -> None:
-    others = [node("b"), *crowd("y", "b", 6, options=ANCHOR)]
-    answer = down([node("a"), *crowd("x", "a", 3), *others])
+    others = [big("b"), *crowd("y", "b", 6, options=ANCHOR)]
+    answer = down([big("a"), *crowd("x", "a", 3), *others])
     assert detail(answer, "a") == "its 3 pods do not fit together into the room that other nodes have left"
 
 
 def test_three_thirds_end_on_one_machine() -> None:
     names = ("a", "b", "c")
-    answer = down([*map(node, names), *(one for name in names for one in crowd(name, name, 2))])
+    answer = down([*map(big, names), *(one for name in names for one in crowd(name, name, 2))])
     assert len(answer.removals) == 2
     assert {move.to for removal in answer.removals for move in removal.moves}.isdisjoint(removed(answer))
 
 
 def test_two_machines_are_never_promised_the_same_room() -> None:
-    room: list[Any] = [node("keep"), *crowd("k", "keep", 5, options=ANCHOR)]
+    room: list[Any] = [big("keep"), *crowd("k", "keep", 5, options=ANCHOR)]
     halves: list[Any] = [
-        node("a"),
-        node("b"),
-        *crowd("a", "a", 3, spec(cpu=1000, memory=GI)),
-        *crowd("b", "b", 3, spec(cpu=1000, memory=GI)),
+        big("a"),
+        big("b"),
+        *crowd("a", "a", 3, spec(cpu=1, memory=1)),
+        *crowd("b", "b", 3, spec(cpu=1, memory=1)),
     ]
-    fixed: list[Any] = [node("full"), *crowd("f", "full", 8, options=ANCHOR)]
+    fixed: list[Any] = [big("full"), *crowd("f", "full", 8, options=ANCHOR)]
     answer = down([*room, *halves, *fixed])
     taken = sum(len(removal.moves) for removal in answer.removals)
     assert taken == 3
@@ -106,38 +90,38 @@ def test_two_machines_are_never_promised_the_same_room() -> None:
 
 
 def test_the_dearest_of_equally_used_machines_goes() -> None:
-    dear = offering("m.dear", 1.2)
-    answer = down([node("a"), node("b", dear), *crowd("x", "a", 2), *crowd("y", "b", 2)], pool(offering(), dear))
+    dear = offering("m.dear", 1.2, gpus=0)
+    answer = down([big("a"), node("b", dear), *crowd("x", "a", 2), *crowd("y", "b", 2)], pool(BIG, dear))
     assert removed(answer) == ["b"]
 
 
 def test_pods_below_the_priority_cutoff_need_no_new_home() -> None:
-    low = spec(cpu=6000, priority=-20)
-    full: list[Any] = [node("full"), *crowd("f", "full", 8, options=ANCHOR)]
-    removal = only(down([node("a"), pod("batch", "a", low), *full]))
+    low = spec(cpu=6, priority=-20)
+    full: list[Any] = [big("full"), *crowd("f", "full", 8, options=ANCHOR)]
+    removal = only(down([big("a"), movable("batch", "a", low), *full]))
     assert removal.node == "a"
     assert removal.moves == ()
     assert removal.reason == "runs only pods below the priority cut-off, which saves $1.0000 per hour"
 
 
 def test_a_machine_is_not_emptied_onto_an_idle_one_that_is_about_to_go() -> None:
-    answer = down([node("a"), node("b"), pod("x", "a")], state=State(idle_seconds={"b": 60.0}))
+    answer = down([big("a"), big("b"), movable("x", "a")], state=State(idle_seconds={"b": 60.0}))
     assert blockers(answer) == {"a": "in-use", "b": "idle-clock"}
 
 
 def test_a_machine_is_emptied_onto_an_idle_one_that_stays() -> None:
-    answer = down([node("a"), node("b", do_not_disrupt=True), pod("x", "a")])
+    answer = down([big("a"), big("b", do_not_disrupt=True), movable("x", "a")])
     assert removed(answer) == ["a"]
 
 
 @pytest.mark.parametrize("fields", [{"ready": False}, {"unschedulable": True}, {"deleted": NOW}])
 def test_pods_never_move_to_a_machine_that_is_closed(fields: dict[str, Any]) -> None:
-    answer = down([node("a"), node("b", do_not_disrupt=True, **fields), pod("x", "a")])
+    answer = down([big("a"), big("b", do_not_disrupt=True, **fields), movable("x", "a")])
     assert removed(answer) == []
 
 
 def test_room_that_pods_under_way_need_is_not_promised_again() -> None:
-    items = [node("a"), *crowd("x", "a", 3), node("b"), *crowd("y", "b", 5, options=ANCHOR), node("c"), *crowd("z", "c", 3)]
+    items = [big("a"), *crowd("x", "a", 3), big("b"), *crowd("y", "b", 5, options=ANCHOR), big("c"), *crowd("z", "c", 3)]
     assert len(removed(down(items))) == 1
     under_way = State(disrupting=frozenset(["a"]))
     answer = down(items, state=under_way)
@@ -146,20 +130,20 @@ def test_room_that_pods_under_way_need_is_not_promised_again() -> None:
 
 
 def test_a_machine_bought_for_pods_that_are_still_under_way_is_not_idle() -> None:
-    items = [node("a"), *crowd("x", "a", 3), node("new", created=NOW - 60)]
-    answer = down(items, pool(idle_after=0), state=State(disrupting=frozenset(["a"])))
+    items = [big("a"), *crowd("x", "a", 3), big("new", created=NOW - 60)]
+    answer = down(items, pool(BIG, idle_after=0), state=State(disrupting=frozenset(["a"])))
     assert blockers(answer) == {"a": "disrupting", "new": "needed"}
-    alone = [node("a"), *crowd("x", "a", 3, owner=DAEMON), node("new", created=NOW - 60)]
-    assert removed(down(alone, pool(idle_after=0), state=State(disrupting=frozenset(["a"])))) == ["new"]
+    alone = [big("a"), *crowd("x", "a", 3, owner=DAEMON), big("new", created=NOW - 60)]
+    assert removed(down(alone, pool(BIG, idle_after=0), state=State(disrupting=frozenset(["a"])))) == ["new"]
 
 
 def test_spare_machines_take_no_pods() -> None:
-    answer = down([node("a"), node("b"), pod("x", "a")], pool(spare=Spare(machines=1)))
+    answer = down([big("a"), big("b"), movable("x", "a")], pool(BIG, spare=Spare(machines=1)))
     assert blockers(answer) == {"a": "in-use", "b": "spare"}
 
 
 def test_a_saving_below_the_least_keeps_the_machine() -> None:
-    items: list[Any] = [node("a"), node("b"), pod("x", "a"), *crowd("y", "b", 2)]
+    items: list[Any] = [big("a"), big("b"), movable("x", "a"), *crowd("y", "b", 2)]
     assert removed(down(items, min_saving=1.0)) == ["a"]
     answer = down(items, min_saving=1.01)
     assert blockers(answer) == {"a": "no-saving", "b": "no-saving"}
@@ -167,28 +151,28 @@ def test_a_saving_below_the_least_keeps_the_machine() -> None:
 
 
 def test_a_machine_without_a_known_price_is_only_removed_when_idle() -> None:
-    lost = node("a", labels={"gpuscaler.io/pool": "main", "node.kubernetes.io/instance-type": "retired"})
-    assert blockers(down([lost, pod("x", "a"), node("b"), *crowd("y", "b", 2)]))["a"] == "unknown-offering"
+    lost = big("a", labels={TYPE: "retired"})
+    assert blockers(down([lost, movable("x", "a"), big("b"), *crowd("y", "b", 2)]))["a"] == "unknown-offering"
 
 
 def test_a_young_machine_is_left_alone() -> None:
-    young = node("a", created=NOW - 300)
-    answer = down([young, pod("x", "a"), node("b"), *crowd("y", "b", 2, options=ANCHOR)])
+    young = big("a", created=NOW - 300)
+    answer = down([young, movable("x", "a"), big("b"), *crowd("y", "b", 2, options=ANCHOR)])
     assert blockers(answer)["a"] == "young"
-    assert removed(down([young, pod("x", "a"), node("b"), *crowd("y", "b", 2, options=ANCHOR)], pool(idle_after=0))) == ["a"]
+    assert removed(down([young, movable("x", "a"), big("b"), *crowd("y", "b", 2, options=ANCHOR)], pool(BIG, idle_after=0))) == ["a"]
 
 
 def test_a_machine_of_unknown_age_is_left_alone() -> None:
-    answer = down([node("a", created=0.0), pod("x", "a"), node("b"), *crowd("y", "b", 2, options=ANCHOR)])
+    answer = down([big("a", created=0.0), movable("x", "a"), big("b"), *crowd("y", "b", 2, options=ANCHOR)])
     assert "of unknown age" in detail(answer, "a")
 
 
 def test_a_pod_disruption_budget_counts_over_the_whole_plan() -> None:
     names = ("a", "b", "c")
     items: list[Any] = [
-        *map(node, names),
-        *(pod(f"x-{name}", name) for name in names),
-        node("keep"),
+        *map(big, names),
+        *(movable(f"x-{name}", name) for name in names),
+        big("keep"),
         *crowd("k", "keep", 3, options=ANCHOR, labels={}),
     ]
     for allowed, count in ((0, 0), (1, 1), (2, 2), (9, 3)):
@@ -200,27 +184,27 @@ def test_a_pod_disruption_budget_counts_over_the_whole_plan() -> None:
 def test_a_budget_for_consolidation_trims_it() -> None:
     names = ("a", "b", "c")
     items: list[Any] = [
-        *map(node, names),
-        *(pod(f"x-{name}", name) for name in names),
-        node("keep"),
+        *map(big, names),
+        *(movable(f"x-{name}", name) for name in names),
+        big("keep"),
         *crowd("k", "keep", 3, options=ANCHOR),
     ]
-    answer = down(items, pool(budgets=(Budget("1", reasons=("consolidation",)),)))
+    answer = down(items, pool(BIG, budgets=(Budget("1", reasons=("consolidation",)),)))
     assert removed(answer) == ["a"]
     assert blockers(answer) == {"b": "budget", "c": "budget", "keep": "do-not-disrupt"}
 
 
 def test_idle_and_consolidated_machines_share_the_minimum_size() -> None:
-    items: list[Any] = [node("idle"), node("a"), pod("x", "a"), node("keep"), *crowd("k", "keep", 3, options=ANCHOR)]
-    assert removed(down(items, pool(min=1))) == ["a", "idle"]
-    assert removed(down(items, pool(min=2))) == ["idle"]
+    items: list[Any] = [big("idle"), big("a"), movable("x", "a"), big("keep"), *crowd("k", "keep", 3, options=ANCHOR)]
+    assert removed(down(items, pool(BIG, min=1))) == ["a", "idle"]
+    assert removed(down(items, pool(BIG, min=2))) == ["idle"]
 
 
 def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> None:
-    others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     # An eighth of a machine at $1 an hour: 8 hours of work lost are worth what an hour without the machine saves.
-    assert removed(down([node("a"), pod("x", "a", owner=JOB, options={"restart_cost": 7 * 3600.0}), *others])) == ["a"]
-    answer = down([node("a"), pod("x", "a", owner=JOB, options={"restart_cost": 8 * 3600.0}), *others])
+    assert removed(down([big("a"), movable("x", "a", owner=JOB, options={"restart_cost": 7 * 3600.0}), *others])) == ["a"]
+    answer = down([big("a"), movable("x", "a", owner=JOB, options={"restart_cost": 8 * 3600.0}), *others])
     assert blockers(answer)["a"] == "job"
     assert (
         detail(answer, "a")
@@ -229,9 +213,9 @@ def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> N
 
 
 def test_a_removal_that_waits_longer_for_its_pods_than_it_saves_is_not_begun() -> None:
-    others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
-    assert removed(down([node("a"), pod("x", "a", options={"grace": 1800.0}), *others])) == ["a"]
-    answer = down([node("a"), pod("x", "a", options={"grace": 3600.0}), *others])
+    others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    assert removed(down([big("a"), movable("x", "a", options={"grace": 1800.0}), *others])) == ["a"]
+    answer = down([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
     assert blockers(answer)["a"] == "job"
     assert detail(answer, "a") == (
         "waiting while pod default/x and others like it save their work (grace) costs $1.00 for the machine, "
@@ -240,122 +224,125 @@ def test_a_removal_that_waits_longer_for_its_pods_than_it_saves_is_not_begun() -
 
 
 def test_a_gang_loses_the_work_of_all_its_members() -> None:
-    others: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     gang = {"gang": "g", "gang_size": 4, "restart_cost": 2 * 3600.0}
-    assert blockers(down([node("a"), pod("x", "a", options=gang), *others]))["a"] == "job"
-    assert removed(down([node("a"), pod("x", "a", options=gang | {"gang_size": 3}), *others])) == ["a"]
+    assert blockers(down([big("a"), movable("x", "a", options=gang), *others]))["a"] == "job"
+    assert removed(down([big("a"), movable("x", "a", options=gang | {"gang_size": 3}), *others])) == ["a"]
 
 
 def test_a_gang_member_stays_in_its_zone() -> None:
-    other = offering("m.big", 1.0, zone="z2")
+    other = offering("m.big", 1.0, zone="z2", gpus=0)
     gang = {"gang": "g", "restart_cost": 60.0}
     keep = crowd("k", "keep", 2, options=ANCHOR)
-    assert removed(down([node("a"), pod("x", "a", options=gang), node("keep", other), *keep], pool(offering(), other))) == []
+    assert removed(down([big("a"), movable("x", "a", options=gang), node("keep", other), *keep], pool(BIG, other))) == []
     anywhere = gang | {"gang_topology": "any"}
-    assert removed(down([node("a"), pod("x", "a", options=anywhere), node("keep", other), *keep], pool(offering(), other))) == ["a"]
+    assert removed(down([big("a"), movable("x", "a", options=anywhere), node("keep", other), *keep], pool(BIG, other))) == ["a"]
 
 
 def test_a_pod_that_asks_for_on_demand_does_not_move_to_spot() -> None:
-    spot = offering("m.big", 0.3, market="spot")
+    spot = offering("m.big", 0.3, market="spot", gpus=0)
     keep: list[Any] = [node("keep", spot), *crowd("k", "keep", 2, options=ANCHOR)]
-    assert removed(down([node("a"), pod("x", "a", options={"market": ("on-demand",)}), *keep], pool(offering(), spot))) == []
-    assert removed(down([node("a"), pod("x", "a", options={"deadline": NOW + 9e5}), *keep], pool(offering(), spot))) == []
-    assert removed(down([node("a"), pod("x", "a"), *keep], pool(offering(), spot))) == ["a"]
+    assert removed(down([big("a"), movable("x", "a", options={"market": ("on-demand",)}), *keep], pool(BIG, spot))) == []
+    assert removed(down([big("a"), movable("x", "a", options={"deadline": NOW + 9e5}), *keep], pool(BIG, spot))) == []
+    assert removed(down([big("a"), movable("x", "a"), *keep], pool(BIG, spot))) == ["a"]
 
 
 def test_a_pod_stays_on_the_architecture_on_which_it_runs() -> None:
-    arm = offering("a.big", 1.0, labels={**offering("a.big").labels, "kubernetes.io/arch": "arm64"})
+    arm = offering("a.big", 1.0, labels={ARCH: "arm64"}, gpus=0)
     keep: list[Any] = [node("keep", arm), *crowd("k", "keep", 2, options=ANCHOR)]
-    assert removed(down([node("a"), pod("x", "a"), *keep], pool(offering(), arm))) == []
-    either = spec(node_selector=(("kubernetes.io/arch", "arm64"),))
-    assert removed(down([node("a"), pod("x", "a", either), *keep], pool(offering(), arm))) == ["a"]
+    assert removed(down([big("a"), movable("x", "a"), *keep], pool(BIG, arm))) == []
+    either = spec(node_selector=((ARCH, "arm64"),))
+    assert removed(down([big("a"), movable("x", "a", either), *keep], pool(BIG, arm))) == ["a"]
 
 
 def test_anti_affinity_on_one_machine_is_kept() -> None:
-    alone = spec(anti_affinity=(PodAffinityTerm(HOST, selector(app="db"), ("default",)),))
-    items: list[Any] = [node("a"), node("b"), pod("x", "a", alone, labels={"app": "db"}), pod("y", "b", alone, labels={"app": "db"})]
+    alone = spec(anti_affinity=(near(HOST, app="db"),))
+    items: list[Any] = [big("a"), big("b"), movable("x", "a", alone, labels={"app": "db"}), movable("y", "b", alone, labels={"app": "db"})]
     answer = down(items)
     assert removed(answer) == []
     assert detail(answer, "a").endswith("of 1 open node, 1 have a pod that it keeps apart from")
-    assert len(down([*items, node("c"), pod("z", "c", options=ANCHOR)]).removals) == 1
+    assert len(down([*items, big("c"), movable("z", "c", options=ANCHOR)]).removals) == 1
 
 
 def test_the_anti_affinity_of_another_pod_is_kept() -> None:
-    shy = spec(anti_affinity=(PodAffinityTerm(HOST, selector(app="loud"), ("default",)),))
-    answer = down([node("a"), node("b"), pod("x", "a", labels={"app": "loud"}), pod("y", "b", shy, options=ANCHOR)])
+    shy = spec(anti_affinity=(near(HOST, app="loud"),))
+    answer = down([big("a"), big("b"), movable("x", "a", labels={"app": "loud"}), movable("y", "b", shy, options=ANCHOR)])
     assert removed(answer) == []
 
 
 def test_a_host_port_is_free_only_once() -> None:
     ported = spec(host_ports=(HostPort(80),))
-    keep: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
-    answer = down([node("a"), node("b"), pod("x", "a", ported), pod("y", "b", ported), *keep])
+    keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
+    answer = down([big("a"), big("b"), movable("x", "a", ported), movable("y", "b", ported), *keep])
     assert len(answer.removals) == 1
 
 
 def test_a_spread_over_zones_is_kept() -> None:
-    other = offering("m.big", 1.0, zone="z2")
-    spread = spec(spread=(SpreadConstraint(ZONE, selector=selector(app="web")),))
+    other = offering("m.big", 1.0, zone="z2", gpus=0)
+    even = spec(spread=(spread(ZONE, app="web"),))
     items: list[Any] = [
-        node("a"),
+        big("a"),
         node("b", other),
-        pod("x", "a", spread),
-        pod("y", "b", spread),
-        node("keep"),
+        movable("x", "a", even),
+        movable("y", "b", even),
+        big("keep"),
         *crowd("k", "keep", 2, options=ANCHOR, labels={}),
     ]
-    answer = down(items, pool(offering(), other))
+    answer = down(items, pool(BIG, other))
     assert removed(answer) == ["a"]
     assert only(answer).moves[0].to == "keep"
 
 
 def test_a_pod_that_pending_pods_want_to_share_a_machine_with_stays() -> None:
-    near = spec(affinity=(PodAffinityTerm(HOST, selector(app="web"), ("default",)),))
-    keep: list[Any] = [node("keep"), *crowd("k", "keep", 2, options=ANCHOR, labels={})]
-    answer = down([node("a"), pod("x", "a"), *keep, pod("soon", of=near, labels={"app": "friend"})])
+    follower = spec(affinity=(near(HOST, app="web"),))
+    keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR, labels={})]
+    answer = down([big("a"), movable("x", "a"), *keep, movable("soon", of=follower, labels={"app": "friend"})])
     assert blockers(answer)["a"] == "needed"
     assert detail(answer, "a") == "pending pods have affinity or spread rules that look at pod default/x"
 
 
 def test_a_pod_that_others_count_by_zone_stays_in_its_zone() -> None:
-    other = offering("m.big", 1.0, zone="z2")
-    near = spec(affinity=(PodAffinityTerm(ZONE, selector(app="web"), ("default",)),))
+    other = offering("m.big", 1.0, zone="z2", gpus=0)
+    follower = spec(affinity=(near(ZONE, app="web"),))
     keep = crowd("k", "keep", 2, options=ANCHOR, labels={})
-    for waiting in (pod("soon", of=near, labels={"app": "friend"}), pod("here", "keep", near, options=ANCHOR, labels={"app": "friend"})):
-        assert removed(down([node("a"), pod("x", "a"), node("keep"), *keep, waiting])) == ["a"]
-        away = [node("a"), pod("x", "a"), node("keep", other), *keep, waiting]
-        assert removed(down(away, pool(offering(), other))) == (["a"] if waiting.node_name else [])
+    for waiting in (
+        movable("soon", of=follower, labels={"app": "friend"}),
+        movable("here", "keep", follower, options=ANCHOR, labels={"app": "friend"}),
+    ):
+        assert removed(down([big("a"), movable("x", "a"), big("keep"), *keep, waiting])) == ["a"]
+        away = [big("a"), movable("x", "a"), node("keep", other), *keep, waiting]
+        assert removed(down(away, pool(BIG, other))) == (["a"] if waiting.node_name else [])
 
 
 def test_the_same_cluster_gives_the_same_plan_in_any_order() -> None:
     pods = [one for number in range(6) for one in crowd(f"p{number}", f"n{number}", number % 3 + 1)]
-    items: list[Any] = [*(node(f"n{number}") for number in range(6)), *pods]
+    items: list[Any] = [*(big(f"n{number}") for number in range(6)), *pods]
     assert down(items) == down(items[::-1])
 
 
 def test_pods_without_accelerators_are_not_moved_onto_a_gpu_machine() -> None:
-    gpus = offering("g.big", 5.0, allocatable={**BIG, "nvidia.com/gpu": 8})
-    busy = pod("train", "g", spec(requests={"cpu": 1000, "memory": GI, "nvidia.com/gpu": 8}), options=ANCHOR)
-    answer = down([node("a"), node("g", gpus), *crowd("x", "a", 2), busy], pool(offering(), gpus))
+    gpus = offering("g.big", 5.0, gpus=8, pods=20)
+    busy = movable("train", "g", spec(gpus=8, cpu=1, memory=1), options=ANCHOR)
+    answer = down([big("a"), node("g", gpus), *crowd("x", "a", 2), busy], pool(BIG, gpus))
     assert removed(answer) == []
     assert blockers(answer)["a"] == "in-use"
 
 
 def test_pods_without_accelerators_leave_a_gpu_machine_for_another() -> None:
-    gpus = offering("g.big", 5.0, allocatable={**BIG, "nvidia.com/gpu": 8})
-    answer = down([node("g"), node("h", gpus), node("i", gpus), *crowd("x", "h", 1), *crowd("y", "i", 2)], pool(offering(), gpus))
+    gpus = offering("g.big", 5.0, gpus=8, pods=20)
+    answer = down([big("g"), node("h", gpus), node("i", gpus), *crowd("x", "h", 1), *crowd("y", "i", 2)], pool(BIG, gpus))
     assert {"h", "i"} & set(removed(answer))
 
 
 #: Wants to be in a zone with a pod of the app "b", as its own kind is.
-NEAR_B = spec(affinity=(PodAffinityTerm(ZONE, selector(app="b"), ("default",)),))
+NEAR_B = spec(affinity=(near(ZONE, app="b"),))
 B = {"app": "b"}
 
 
 def test_a_pod_does_not_follow_one_that_is_still_to_come_from_a_machine_that_leaves() -> None:
     """While b-0 runs, its zone is the only one for b-1. Room near b-1 is kept for b-0, which does not make that its zone yet."""
-    there, here = offering(zone="z2"), offering()
-    pods = [pod("b-0", "leaving", NEAR_B, labels=B), pod("b-1", "n2", NEAR_B, labels=B)]
+    there, here = offering("m.big", zone="z2", gpus=0), BIG
+    pods = [movable("b-0", "leaving", NEAR_B, labels=B), movable("b-1", "n2", NEAR_B, labels=B)]
     nodes = [node("leaving", there, ready=False), node("n1", here), node("n2", here), *crowd("y", "n1", 1, options=ANCHOR)]
     state = State(disrupting=frozenset({"leaving"}), idle_seconds={})
     assert removed(down([*nodes, *pods], pool(here, there), state=state)) == []
@@ -365,12 +352,12 @@ def test_a_pod_does_not_follow_one_that_is_still_to_come_from_a_machine_that_lea
 @pytest.mark.parametrize("alone", [False, True])
 def test_a_pod_does_not_stay_with_one_that_goes_with_its_machine_for_good(alone: bool) -> None:
     """A DaemonSet's pod is all that draws it to the zone, and it is on the machine that is given back."""
-    agents = [pod("agent-0", "n1", labels=B, owner=DAEMON)] + ([] if alone else [pod("agent-1", "n2", labels=B, owner=DAEMON)])
-    answer = down([node("n1"), node("n2"), pod("x", "n1", NEAR_B), *crowd("y", "n2", 1, options=ANCHOR), *agents])
+    agents = [movable("agent-0", "n1", labels=B, owner=DAEMON)] + ([] if alone else [movable("agent-1", "n2", labels=B, owner=DAEMON)])
+    answer = down([big("n1"), big("n2"), movable("x", "n1", NEAR_B), *crowd("y", "n2", 1, options=ANCHOR), *agents])
     assert removed(answer) == ([] if alone else ["n1"])
 
 
 def test_a_pod_does_not_stay_with_one_below_the_priority_cutoff_that_goes_with_its_machine() -> None:
-    low = pod("b", "n1", spec(priority=-50), labels=B)
-    answer = down([node("n1"), node("n2"), pod("x", "n1", NEAR_B), low, *crowd("y", "n2", 1, options=ANCHOR)])
+    low = movable("b", "n1", spec(priority=-50), labels=B)
+    answer = down([big("n1"), big("n2"), movable("x", "n1", NEAR_B), low, *crowd("y", "n2", 1, options=ANCHOR)])
     assert removed(answer) == []

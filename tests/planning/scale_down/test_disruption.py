@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.planning.scale_down.kit import GI, JOB, blockers, detail, down, node, offering, pod, pool, removed, spec
+from tests.planning.building import JOB, node, offering, pool, spec
+from tests.planning.scale_down.kit import blockers, detail, down, movable, removed
 from tests.planning.test_properties import SEARCH
 
 from gpuscaler.model.cluster import Cluster, Item
@@ -16,9 +17,8 @@ from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.scale_down.disruption import Disruption
 from gpuscaler.planning.state import State
 
-FOUR = {"cpu": 32_000, "memory": 240 * GI, "pods": 50, "nvidia.com/gpu": 4}
-CARDS = offering("g.4", 4.0, allocatable=FOUR)
-GPU = spec(requests={"nvidia.com/gpu": 1, "cpu": 1000, "memory": GI})
+CARDS = offering("g.4", 4.0, gpus=4, cpu=32, memory=240, pods=50)
+GPU = spec(gpus=1, cpu=1, memory=1)
 NOTEBOOK = Owner("StatefulSet", "nb", "nb-uid")
 OF_WEB = Owner("ReplicaSet", "chat-1", "rs-uid")
 WEB = Owner("Deployment", "web", "web-uid")
@@ -30,12 +30,12 @@ def said(disruption: str = "", **more: Any) -> dict[str, Any]:
 
 
 def holds(name: str, on: str, owner: Owner = NOTEBOOK, **more: Any) -> Pod:
-    return pod(name, on, GPU, owner=owner, **{**said(), **more})
+    return movable(name, on, GPU, owner=owner, **{**said(), **more})
 
 
 def room(*items: Item, names: Iterable[str] = ("a",)) -> Down:
     """The scale-down of the machines ``names``, beside one on which enough is free for all that they hold."""
-    beside = [node("other", CARDS), pod("busy", "other", GPU, **said("never"))]
+    beside = [node("other", CARDS), movable("busy", "other", GPU, **said("never"))]
     return down([*beside, *(node(name, CARDS) for name in names), *items], pool(CARDS))
 
 
@@ -91,7 +91,7 @@ def test_the_word_of_an_owner_that_has_been_made_again_under_the_same_name_count
 
 
 def test_never_keeps_pods_without_a_gpu_and_with_replicas_too() -> None:
-    light = [pod(f"p-{name}", name, spec(), **said()) for name in ("a", "other")]
+    light = [movable(f"p-{name}", name, spec(), **said()) for name in ("a", "other")]
 
     answer = room(*light, Namespace("default", disruption="never"))
 
@@ -101,7 +101,7 @@ def test_never_keeps_pods_without_a_gpu_and_with_replicas_too() -> None:
 
 
 def test_pods_without_a_gpu_move_as_ever() -> None:
-    assert removed(room(pod("p", "a", spec(), **said()))) == ["a"]
+    assert removed(room(movable("p", "a", spec(), **said()))) == ["a"]
 
 
 def test_a_pod_with_a_gpu_moves_while_another_replica_is_ready_elsewhere() -> None:
@@ -142,7 +142,7 @@ def test_two_replicas_on_one_machine_are_not_moved_together() -> None:
 def test_a_replica_on_a_machine_that_is_leaving_does_not_stand_in_for_another() -> None:
     state = State(disrupting=frozenset(("b",)))
     items = [node(name, CARDS) for name in ("a", "b", "other", "empty")]
-    items_of = [holds("web-1-x", "a", OF_WEB), holds("web-1-y", "b", OF_WEB), pod("busy", "other", GPU, **said("never"))]
+    items_of = [holds("web-1-x", "a", OF_WEB), holds("web-1-y", "b", OF_WEB), movable("busy", "other", GPU, **said("never"))]
 
     answer = down([*items, *items_of], pool(CARDS), state=state)
 

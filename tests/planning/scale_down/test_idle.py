@@ -1,6 +1,7 @@
 """Idle machines: what idle means, when they go, and what is kept as headroom."""
 
-from tests.planning.scale_down.kit import DAEMON, NOW, blockers, detail, down, node, offering, pod, pool, removed, situation, spec
+from tests.planning.building import DAEMON, NOW, TYPE, node, offering, pool, spec
+from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed, situation
 
 from gpuscaler.lifecycle.observed.machine_index import Rolls
 from gpuscaler.model.pools import Spare
@@ -12,7 +13,7 @@ def idle_for(**seconds: float) -> State:
 
 
 def test_an_idle_machine_goes_when_its_pools_idle_time_has_passed() -> None:
-    answer = down([node("a"), node("b")], pool(idle_after=600), state=idle_for(a=600, b=599))
+    answer = down([big("a"), big("b")], pool(BIG, idle_after=600), state=idle_for(a=600, b=599))
     assert removed(answer) == ["a"]
     assert answer.removals[0].saving_per_hour == 1.0
     assert answer.removals[0].reason == "idle for 10m; pool main waits for 10m"
@@ -21,38 +22,38 @@ def test_an_idle_machine_goes_when_its_pools_idle_time_has_passed() -> None:
 
 
 def test_an_unknown_idle_time_keeps_the_machine() -> None:
-    assert blockers(down([node("a")], pool(idle_after=600), state=idle_for())) == {"a": "idle-unknown"}
+    assert blockers(down([big("a")], pool(BIG, idle_after=600), state=idle_for())) == {"a": "idle-unknown"}
 
 
 def test_an_unknown_idle_time_does_not_matter_to_a_pool_that_does_not_wait() -> None:
-    assert removed(down([node("a")], pool(idle_after=0), state=idle_for())) == ["a"]
+    assert removed(down([big("a")], pool(BIG, idle_after=0), state=idle_for())) == ["a"]
 
 
 def test_a_clock_older_than_the_machine_is_not_believed() -> None:
-    answer = down([node("a", created=NOW - 60)], pool(idle_after=600), state=idle_for(a=7000))
+    answer = down([big("a", created=NOW - 60)], pool(BIG, idle_after=600), state=idle_for(a=7000))
     assert blockers(answer) == {"a": "young"}
 
 
 def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None:
     here = [
-        pod("agent", "a", owner=DAEMON),
-        pod("static", "a", options={"mirror": True}),
-        pod("done", "a", phase="Succeeded"),
+        movable("agent", "a", owner=DAEMON),
+        movable("static", "a", options={"mirror": True}),
+        movable("done", "a", phase="Succeeded"),
     ]
-    assert removed(down([node("a"), *here])) == ["a"]
-    assert Rolls().idle(situation([node("a"), node("b"), *here, pod("p", "b")]).cluster, NOW) == {"a"}
+    assert removed(down([big("a"), *here])) == ["a"]
+    assert Rolls().idle(situation([big("a"), big("b"), *here, movable("p", "b")]).cluster, NOW) == {"a"}
 
 
 def test_another_pools_pending_pods_are_no_reason_to_keep_a_machine() -> None:
-    pools = (pool(), pool(offering("m.other", pool="other"), name="other"))
-    answer = down([node("a"), node("b", offering("m.other", pool="other"))], *pools, taken=["b"])
+    pools = (pool(BIG), pool(offering("m.other", pool="other", gpus=0), name="other"))
+    answer = down([big("a"), node("b", offering("m.other", pool="other", gpus=0))], *pools, taken=["b"])
     assert removed(answer) == ["a"]
     assert blockers(answer) == {"b": "needed"}
 
 
 def test_the_minimum_size_keeps_the_cheapest_machines() -> None:
-    dear = offering("m.dear", 9.0)
-    answer = down([node("a"), node("b", dear), node("c")], pool(offering(), dear, min=2))
+    dear = offering("m.dear", 9.0, gpus=0)
+    answer = down([big("a"), node("b", dear), big("c")], pool(BIG, dear, min=2))
     assert removed(answer) == ["b"]
     assert blockers(answer) == {"a": "minimum-size", "c": "minimum-size"}
     assert detail(answer, "a") == "pool main keeps at least 2 machines"
@@ -60,24 +61,24 @@ def test_the_minimum_size_keeps_the_cheapest_machines() -> None:
 
 def test_machines_that_are_leaving_do_not_count_for_the_minimum_size() -> None:
     state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["a"]))
-    assert blockers(down([node("a"), node("b")], pool(min=1), state=state)) == {"a": "disrupting", "b": "minimum-size"}
+    assert blockers(down([big("a"), big("b")], pool(BIG, min=1), state=state)) == {"a": "disrupting", "b": "minimum-size"}
 
 
 def test_spare_machines_stay_and_are_those_that_stay_anyway() -> None:
-    answer = down([node("a"), node("b"), node("c")], pool(spare=Spare(machines=1)), state=idle_for(a=9e9, b=9e9, c=1))
+    answer = down([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=1)), state=idle_for(a=9e9, b=9e9, c=1))
     assert removed(answer) == ["a", "b"]
     assert blockers(answer) == {"c": "idle-clock"}
 
 
 def test_spare_machines_are_kept_from_the_idle_ones() -> None:
-    answer = down([node("a"), node("b"), node("c")], pool(spare=Spare(machines=2)))
+    answer = down([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=2)))
     assert removed(answer) == ["c"]
     assert blockers(answer) == {"a": "spare", "b": "spare"}
 
 
 def test_spare_gpus_are_counted_where_they_are_free() -> None:
-    gpu = offering("g.big", allocatable={"cpu": 8000, "memory": 2**35, "pods": 20, "nvidia.com/gpu": 8})
-    half = pod("p", "busy", spec(requests={"nvidia.com/gpu": 5}), options={"do_not_disrupt": True})
+    gpu = offering("g.big", gpus=8, pods=20)
+    half = movable("p", "busy", spec(requests={"nvidia.com/gpu": 5}), options={"do_not_disrupt": True})
     nodes = [node("busy", gpu), node("a", gpu), node("b", gpu)]
     assert removed(down([*nodes, half], pool(gpu, spare=Spare(gpus=3)))) == ["a", "b"]
     answer = down([*nodes, half], pool(gpu, spare=Spare(gpus=4)))
@@ -86,7 +87,7 @@ def test_spare_gpus_are_counted_where_they_are_free() -> None:
 
 
 def test_an_idle_machine_of_unknown_price_goes_too() -> None:
-    lost = node("a", labels={"gpuscaler.io/pool": "main", "node.kubernetes.io/instance-type": "retired"})
+    lost = big("a", labels={TYPE: "retired"})
     answer = down([lost])
     assert removed(answer) == ["a"]
     assert answer.removals[0].saving_per_hour == 0.0

@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.planning.scale_down.kit import DAEMON, JOB, NOW, REPLICAS, node, offering, pod, pool, selector, situation, spec
+from tests.planning.building import DAEMON, HOST, JOB, NOW, REPLICAS, ZONE, near, node, offering, pool, selector, spec, spread
+from tests.planning.scale_down.kit import BIG, movable, situation
 from tests.soaking import examples
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import HostPort, Pod, PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.model.pods import HostPort, Pod, PodSpec, SpreadConstraint
 from gpuscaler.model.pools import Budget, Pool, Spare
 from gpuscaler.model.taints import Taint, Toleration
 from gpuscaler.model.workloads import PodDisruptionBudget
@@ -22,15 +23,14 @@ from gpuscaler.planning.plans import Machine
 from gpuscaler.planning.scale_down import Down, Situation, scale_down
 from gpuscaler.planning.state import State
 
-SMALL = {"cpu": 4_000, "memory": 2**34, "pods": 6}
+SMALL: dict[str, Any] = {"gpus": 0, "cpu": 4, "memory": 16, "pods": 6}
 OFFERS = (
-    offering("m.big", 1.0),
-    offering("m.big", 0.9, zone="z2"),
-    offering("m.small", 0.4, allocatable=SMALL),
-    offering("m.small", 0.15, market="spot", zone="z2", allocatable=SMALL, taints=(Taint("spot", "yes"),)),
+    BIG,
+    offering("m.big", 0.9, zone="z2", gpus=0, pods=20),
+    offering("m.small", 0.4, **SMALL),
+    offering("m.small", 0.15, market="spot", zone="z2", **SMALL, taints=(Taint("spot", "yes"),)),
 )
 ANY_SPOT = (Toleration("spot", "Exists"),)
-HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
 APPS = ("a", "b", "c")
 OPTIONS: tuple[dict[str, Any], ...] = (
     {},
@@ -43,17 +43,16 @@ OPTIONS: tuple[dict[str, Any], ...] = (
 
 
 def rules_for(app: str) -> tuple[dict[str, Any], ...]:
-    mine = selector(app=app)
     return (
         {"tolerations": ANY_SPOT},
-        {"anti_affinity": (PodAffinityTerm(HOST, mine, ("default",)),)},
-        {"anti_affinity": (PodAffinityTerm(HOST, selector(tier="x"), ("default",)),)},
-        {"anti_affinity": (PodAffinityTerm(ZONE, selector(app="a"), ("default",)),)},
-        {"affinity": (PodAffinityTerm(ZONE, selector(app="b"), ("default",)),)},
-        {"affinity": (PodAffinityTerm(HOST, selector(tier="y"), ("default",)),)},
-        {"spread": (SpreadConstraint(ZONE, selector=mine),)},
+        {"anti_affinity": (near(HOST, app=app),)},
+        {"anti_affinity": (near(HOST, tier="x"),)},
+        {"anti_affinity": (near(ZONE, app="a"),)},
+        {"affinity": (near(ZONE, app="b"),)},
+        {"affinity": (near(HOST, tier="y"),)},
+        {"spread": (spread(ZONE, app=app),)},
         {"spread": (SpreadConstraint(ZONE, 2, selector=selector(tier="x"), honor_taints=True),)},
-        {"spread": (SpreadConstraint(HOST, 2, selector=mine),)},
+        {"spread": (spread(HOST, skew=2, app=app),)},
         {"host_ports": (HostPort(80),)},
         {"node_selector": ((ZONE, "z1"),)},
         {"priority": -50},
@@ -66,7 +65,7 @@ def specs(draw: st.DrawFn, app: str) -> PodSpec:
     fields: dict[str, Any] = {}
     for rule in draw(st.lists(st.sampled_from(rules_for(app)), max_size=2)):
         fields |= rule
-    return spec(cpu=draw(st.sampled_from([250, 500, 1000, 2500])), **fields)
+    return spec(cpu=draw(st.sampled_from([0.25, 0.5, 1, 2.5])), **fields)
 
 
 @st.composite
@@ -78,7 +77,7 @@ def pods_on(draw: st.DrawFn, names: Sequence[str]) -> list[Pod]:
         options = draw(st.sampled_from(OPTIONS))
         tier = draw(st.sampled_from("xy"))
         for number, name in enumerate(draw(st.lists(st.sampled_from(names), max_size=8))):
-            found.append(pod(f"{app}-{number}", name, body, owner=owner, labels={"app": app, "tier": tier}, options=options))
+            found.append(movable(f"{app}-{number}", name, body, owner=owner, labels={"app": app, "tier": tier}, options=options))
     return found
 
 
@@ -96,7 +95,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
     ]
     names = [one.name for one in nodes]
     app = draw(st.sampled_from(APPS))
-    pending = [pod("pending", of=draw(specs(app)), labels={"app": app, "tier": "x"})] if draw(st.integers(0, 3)) == 0 else []
+    pending = [movable("pending", of=draw(specs(app)), labels={"app": app, "tier": "x"})] if draw(st.integers(0, 3)) == 0 else []
     limits = [
         PodDisruptionBudget("default", f"pdb-{app}", selector(app=app), draw(st.integers(0, 3)))
         for app in draw(st.sets(st.sampled_from(APPS)))

@@ -4,25 +4,26 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tests.planning.scale_down.kit import GI, blockers, down, node, offering, pod, pool, removed, selector, situation, spec
+from tests.planning.building import HOST, ZONE, near, node, offering, pool, spec, spread
+from tests.planning.scale_down.kit import blockers, down, movable, removed, situation
 
-from gpuscaler.model.pods import Pod, PodAffinityTerm, PodSpec, SpreadConstraint
+from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Budget, Limits, Offering
 from gpuscaler.planning.scale_down import Down, scale_down
 from gpuscaler.planning.state import State
 
-WHOLE = {"cpu": 96_000, "memory": 768 * GI, "pods": 110, "nvidia.com/gpu": 8}
-ONE = {"cpu": 8_000, "memory": 60 * GI, "pods": 50, "nvidia.com/gpu": 1}
-BIG = offering("g.8", 16.0, allocatable=WHOLE)
-SMALL = offering("g.1", 2.5, allocatable=ONE)
+WHOLE: dict[str, Any] = {"gpus": 8, "cpu": 96, "memory": 768}
+ONE: dict[str, Any] = {"gpus": 1, "cpu": 8, "memory": 60, "pods": 50}
+BIG = offering("g.8", 16.0, **WHOLE)
+SMALL = offering("g.1", 2.5, **ONE)
 
 
 def gpu(count: int = 1) -> PodSpec:
-    return spec(requests={"nvidia.com/gpu": count, "cpu": 2000, "memory": 8 * GI})
+    return spec(gpus=count, cpu=2, memory=8)
 
 
 def on(name: str, count: int, of: PodSpec | None = None, **fields: Any) -> list[Pod]:
-    return [pod(f"{name}-{number}", name, of or gpu(), **fields) for number in range(count)]
+    return [movable(f"{name}-{number}", name, of or gpu(), **fields) for number in range(count)]
 
 
 def bought(answer: Down) -> list[str]:
@@ -46,10 +47,10 @@ def test_a_machine_with_one_pod_gives_way_to_a_small_one() -> None:
 
 
 def test_several_machines_are_merged_into_one() -> None:
-    small = offering("g.2", 5.0, allocatable={**ONE, "nvidia.com/gpu": 2, "cpu": 4000})
+    small = offering("g.2", 5.0, **{**ONE, "gpus": 2, "cpu": 4})
     names = [f"n{number}" for number in range(5)]
     busy = [one for name in names for one in on(name, 1, gpu(1), options={})]
-    crowded = [pod(f"side-{name}", name, spec(cpu=2000, memory=8 * GI)) for name in names]
+    crowded = [movable(f"side-{name}", name, spec(cpu=2, memory=8)) for name in names]
     answer = down([*(node(name, small) for name in names), *busy, *crowded], pool(BIG, small))
     assert bought(answer) == ["g.8"]
     assert removed(answer) == names
@@ -58,7 +59,7 @@ def test_several_machines_are_merged_into_one() -> None:
 
 
 def test_pods_use_room_that_is_left_before_machines_are_bought() -> None:
-    keep = [node("keep", SMALL, do_not_disrupt=True), pod("cpu", "keep", spec(cpu=100))]
+    keep = [node("keep", SMALL, do_not_disrupt=True), movable("cpu", "keep", spec(cpu=0.1))]
     answer = down([node("a", BIG), *on("a", 2), *keep], pool(BIG, SMALL))
     assert bought(answer) == ["g.1"]
     assert sorted(move.to for move in answer.removals[0].moves) == ["keep", "replacement-1"]
@@ -81,9 +82,9 @@ def test_a_replacement_must_save_the_least_saving() -> None:
 
 
 def test_a_small_saving_does_not_pay_for_the_time_that_both_machines_run() -> None:
-    cheaper = offering("g.8x", 15.0, allocatable=WHOLE)
+    cheaper = offering("g.8x", 15.0, **WHOLE)
     assert down([node("a", BIG), *on("a", 8)], pool(BIG, cheaper)).machines == ()
-    much_cheaper = offering("g.8x", 14.0, allocatable=WHOLE)
+    much_cheaper = offering("g.8x", 14.0, **WHOLE)
     assert len(down([node("a", BIG), *on("a", 8)], pool(BIG, much_cheaper)).machines) == 1
 
 
@@ -109,9 +110,9 @@ def test_replacements_hold_the_maximum_of_their_pool() -> None:
 
 
 def test_an_offering_of_which_few_can_be_had_is_not_bought_beyond_that() -> None:
-    few = offering("g.1", 0.5, market="reserved", allocatable=ONE, count=2)
-    high, low = offering("g.8", 16.0, pool="high", allocatable=WHOLE), offering("g.8", 16.0, pool="low", allocatable=WHOLE)
-    offers = offering("g.1", 0.5, pool="both", market="reserved", allocatable=ONE, count=8)
+    few = offering("g.1", 0.5, market="reserved", **ONE, count=2)
+    high, low = offering("g.8", 16.0, pool="high", **WHOLE), offering("g.8", 16.0, pool="low", **WHOLE)
+    offers = offering("g.1", 0.5, pool="both", market="reserved", **ONE, count=8)
     assert bought(down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL, few))) == ["g.1", "g.1", "g.1"]
     pools = (pool(high, name="high", priority=2), pool(low, name="low", priority=1), pool(offers, name="both", priority=3))
     answer = down([node("a", high), *on("a", 8), node("b", low), *on("b", 8)], *pools)
@@ -132,7 +133,7 @@ def test_budgets_and_minimum_sizes_hold_for_replacements_too() -> None:
 
 def test_pods_of_a_pool_with_high_priority_do_not_move_to_a_lower_one() -> None:
     def priced(name: str, market: str = "on-demand") -> tuple[Offering, Offering]:
-        return offering("g.8", 16.0, pool=name, allocatable=WHOLE), offering("g.1", 2.5, pool=name, allocatable=ONE, market=market)
+        return offering("g.8", 16.0, pool=name, **WHOLE), offering("g.1", 2.5, pool=name, **ONE, market=market)
 
     big, small = priced("high")[0], priced("low")[1]
     items = [node("a", big), *on("a", 3)]
@@ -142,8 +143,8 @@ def test_pods_of_a_pool_with_high_priority_do_not_move_to_a_lower_one() -> None:
 
 
 def test_where_the_cloud_chooses_the_machine_lists_the_choices() -> None:
-    other = offering("g.1", 2.6, zone="z2", allocatable=ONE)
-    big = offering("g.8", 16.0, pool="old", allocatable=WHOLE)
+    other = offering("g.1", 2.6, zone="z2", **ONE)
+    big = offering("g.8", 16.0, pool="old", **WHOLE)
     answer = down([node("a", big), *on("a", 1)], pool(big, name="old"), pool(SMALL, other, chooser="cloud"))
     (machine,) = answer.machines
     assert [(choice.zone, choice.price_per_hour) for choice in machine.choices] == [("z1", 2.5), ("z2", 2.6)]
@@ -151,7 +152,7 @@ def test_where_the_cloud_chooses_the_machine_lists_the_choices() -> None:
 
 
 def test_a_pod_that_asks_for_on_demand_is_not_replaced_onto_spot() -> None:
-    spot = offering("g.1", 0.8, market="spot", allocatable=ONE)
+    spot = offering("g.1", 0.8, market="spot", **ONE)
     asked = [node("a", BIG), *on("a", 1, options={"market": ("on-demand",)})]
     assert down(asked, pool(BIG, spot)).machines == ()
     assert [machine.market for machine in down([node("a", BIG), *on("a", 1)], pool(BIG, spot)).machines] == ["spot"]
@@ -174,9 +175,9 @@ def test_the_brake_stops_the_search_and_is_reported() -> None:
 
 
 def test_a_merger_counts_its_saving_as_a_whole() -> None:
-    small = offering("g.2", 5.0, allocatable={**ONE, "nvidia.com/gpu": 2, "cpu": 4000})
+    small = offering("g.2", 5.0, **{**ONE, "gpus": 2, "cpu": 4})
     names = [f"n{number}" for number in range(5)]
-    busy = [pod(f"{kind}-{name}", name, of) for name in names for kind, of in (("gpu", gpu()), ("cpu", spec(cpu=2000, memory=8 * GI)))]
+    busy = [movable(f"{kind}-{name}", name, of) for name in names for kind, of in (("gpu", gpu()), ("cpu", spec(cpu=2, memory=8)))]
     items = [*(node(name, small) for name in names), *busy]
     assert len(down(items, pool(BIG, small), min_saving=4.9).removals) == 5
     fewer = [*(node(name, small) for name in names[:4]), *busy[:8]]
@@ -185,28 +186,22 @@ def test_a_merger_counts_its_saving_as_a_whole() -> None:
 
 
 def test_siblings_that_keep_apart_get_machines_of_their_own() -> None:
-    alone = spec(
-        requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": GI},
-        anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", selector(app="web"), ("default",)),),
-    )
-    two = offering("g.2", 3.0, allocatable={**ONE, "nvidia.com/gpu": 2})
+    alone = spec(gpus=1, cpu=2, memory=1, anti_affinity=(near(HOST, app="web"),))
+    two = offering("g.2", 3.0, **{**ONE, "gpus": 2})
     answer = down([node("a", BIG), node("b", BIG), *on("a", 1, alone), *on("b", 1, alone)], pool(BIG, two))
     assert bought(answer) == ["g.2", "g.2"]
     assert sorted(len(machine.pods) for machine in answer.machines) == [1, 1]
 
 
 def test_a_pod_under_a_zone_rule_is_replaced_in_its_zone() -> None:
-    spread = spec(
-        requests={"nvidia.com/gpu": 1, "cpu": 2000, "memory": GI},
-        spread=(SpreadConstraint("topology.kubernetes.io/zone", selector=selector(app="web")),),
-    )
-    here = offering("g.1", 2.6, allocatable=ONE, zone="z1")
-    cheaper = offering("g.1", 2.5, allocatable=ONE, zone="z2")
-    answer = down([node("a", BIG), *on("a", 1, spread)], pool(BIG, here, cheaper))
+    even = spec(gpus=1, cpu=2, memory=1, spread=(spread(ZONE, app="web"),))
+    here = offering("g.1", 2.6, **ONE, zone="z1")
+    cheaper = offering("g.1", 2.5, **ONE, zone="z2")
+    answer = down([node("a", BIG), *on("a", 1, even)], pool(BIG, here, cheaper))
     assert [machine.zone for machine in answer.machines] == ["z1"]
 
 
 def test_a_reserved_machine_is_not_emptied_to_save_nothing() -> None:
-    reserved = offering("g.8", 0.0, market="reserved", allocatable=WHOLE)
+    reserved = offering("g.8", 0.0, market="reserved", **WHOLE)
     answer = down([node("a", reserved), *on("a", 1)], pool(reserved, SMALL))
     assert blockers(answer) == {"a": "no-saving"}

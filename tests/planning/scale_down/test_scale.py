@@ -3,7 +3,8 @@
 from collections import Counter
 
 from benchmarks.scale_down import NOW, bound_of, generate
-from tests.planning.scale_down.kit import blockers, detail, down, node, pod, removed, spec
+from tests.planning.building import spec
+from tests.planning.scale_down.kit import big, blockers, detail, down, movable, removed
 
 from gpuscaler.model.pods import HostPort
 from gpuscaler.planning.planner import plan
@@ -25,7 +26,7 @@ def test_a_fleet_a_third_full_saves_nearly_all_that_repacking_could() -> None:
 def test_machines_beyond_the_work_budget_are_said_to_be_unexamined() -> None:
     names = [f"n{number}" for number in range(8)]
     ported = [spec(host_ports=(HostPort(80 + number),)) for number in range(8)]
-    items = [*map(node, names), *(pod(f"p-{name}", name, of) for name, of in zip(names, ported, strict=True))]
+    items = [*map(big, names), *(movable(f"p-{name}", name, of) for name, of in zip(names, ported, strict=True))]
     assert len(removed(down(items))) == 7
     answer = down(items, work_budget=8)
     assert removed(answer) == ["n0", "n1"]

@@ -7,6 +7,7 @@ import pytest
 from msgspec.structs import replace
 from tests.planning.building import (
     ARCH,
+    JOB,
     PRODUCT,
     TYPE,
     ZONE,
@@ -26,7 +27,7 @@ from tests.planning.building import (
 )
 
 from gpuscaler.model.cluster import Item
-from gpuscaler.model.pods import Owner, Pod, PodSpec
+from gpuscaler.model.pods import Pod, PodSpec
 from gpuscaler.model.pools import Limits
 from gpuscaler.model.workloads import PodGroup, Workload
 from gpuscaler.planning.state import State, Upcoming
@@ -264,8 +265,8 @@ def test_a_native_group_without_a_gang_policy_is_no_gang() -> None:
 
 
 def test_an_annotated_job_without_a_size_is_as_large_as_its_parallelism() -> None:
-    job = Workload("Job", "default", "train", uid="j1", replicas=4, observed=2)
-    members = pods("w", 2, options={"gang": "train", "gang_source": "annotation"}, owner=Owner("Job", "train", "j1"))
+    job = Workload("Job", "default", "train", uid=JOB.uid, replicas=4, observed=2)
+    members = pods("w", 2, options={"gang": "train", "gang_source": "annotation"}, owner=JOB)
     made = planned([job, *members])
     assert "2 of 4 members exist" in made.unplaced[0].reasons[0].detail
 
@@ -287,14 +288,14 @@ def test_nobody_rides_on_a_gangs_machine_of_a_market_that_is_not_wanted() -> Non
 
 def test_nobody_rides_on_a_gangs_machine_of_an_architecture_that_is_not_named() -> None:
     arm = offering(labels={ARCH: "arm64"})
-    anywhere = spec(gpus=1, node_affinity=affinity(ARCH, "arm64", "amd64"))
+    anywhere = spec(gpus=1, node_affinity=affinity((ARCH, "In", "arm64", "amd64")))
     made = planned([*gang("train", 1, anywhere), pod("rider", spec(cpu=1))], pool(arm))
     assert [machine.pods for machine in made.machines] == [("default/train-0",)]
     assert unplaced(made) == ["rider"]
 
 
 def test_pods_go_to_room_that_is_there_or_coming_before_the_machines_of_a_gang() -> None:
-    gangs = gang("train", 2, spec(cpu=1, node_affinity=affinity(ZONE, "z2")))
+    gangs = gang("train", 2, spec(cpu=1, node_affinity=affinity((ZONE, "In", "z2"))))
     coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1")
     made = planned(
         [*gangs, pod("apart", spec(gpus=1))],

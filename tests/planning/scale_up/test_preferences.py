@@ -33,7 +33,7 @@ from gpuscaler.model.selectors import LabelSelector
 
 WEB = {"app": "web"}
 THREE = pool(*zones("g.8", 8.0, gpus=8))
-LIKES_Z2: dict[str, Any] = {"preferred_nodes": ((10, term(ZONE, "z2")),)}
+LIKES_Z2: dict[str, Any] = {"preferred_nodes": ((10, term((ZONE, "In", "z2"))),)}
 
 
 def test_of_equal_nodes_the_preferred_one_is_taken() -> None:
@@ -73,7 +73,7 @@ def test_pods_that_like_company_take_the_equal_zone_that_has_it() -> None:
 
 
 def test_of_several_preferences_the_heavier_one_decides() -> None:
-    likes = ((10, term(ZONE, "z2")), (20, term(ZONE, "z3")))
+    likes = ((10, term((ZONE, "In", "z2"))), (20, term((ZONE, "In", "z3"))))
     assert zones_of(planned([pod("p", spec(gpus=8, preferred_nodes=likes))], THREE)) == {"z3": 1}
 
 
@@ -105,20 +105,24 @@ def test_respected_spread_is_even() -> None:
 
 
 def test_a_preference_that_cannot_be_met_is_given_up() -> None:
-    made = respected([pod("p", spec(gpus=1, preferred_nodes=((1, term(ZONE, "z9")),)))], THREE)
+    made = respected([pod("p", spec(gpus=1, preferred_nodes=((1, term((ZONE, "In", "z9"))),)))], THREE)
     assert (bought(made), unplaced(made)) == ({"g.8": 1}, [])
 
 
 def test_the_lightest_preference_is_given_up_first() -> None:
-    likes = ((10, term(ZONE, "z2")), (20, term(ZONE, "z3")))
+    likes = ((10, term((ZONE, "In", "z2"))), (20, term((ZONE, "In", "z3"))))
     menu = pool(offering("g.1", 1.0), *zones(price=2.0, names=("z2", "z3")))
     assert zones_of(respected([pod("p", spec(gpus=1, preferred_nodes=likes))], menu)) == {"z3": 1}
 
 
 def test_what_is_required_stays_required() -> None:
-    wants = spec(gpus=1, node_affinity=affinity(ZONE, "z1", "z2"), preferred_nodes=((9, term(ZONE, "z2", "z3")), (1, term(TYPE, "none"))))
+    wants = spec(
+        gpus=1,
+        node_affinity=affinity((ZONE, "In", "z1", "z2")),
+        preferred_nodes=((9, term((ZONE, "In", "z2", "z3"))), (1, term((TYPE, "In", "none")))),
+    )
     assert zones_of(respected([pod("p", wants)], THREE)) == {"z2": 1}
-    assert unplaced(respected([pod("p", spec(gpus=1, node_affinity=affinity(ZONE, "z9"), **LIKES_Z2))], THREE)) == ["p"]
+    assert unplaced(respected([pod("p", spec(gpus=1, node_affinity=affinity((ZONE, "In", "z9")), **LIKES_Z2))], THREE)) == ["p"]
 
 
 def test_only_as_many_give_up_as_find_no_preferred_place() -> None:
@@ -139,7 +143,7 @@ def test_what_one_pod_prefers_keeps_no_other_pod_away() -> None:
 
 
 def test_respected_preferences_stay_behind_priority_under_a_limit() -> None:
-    modest, important = spec(gpus=1), spec(gpus=1, priority=9, preferred_nodes=((1, term(ZONE, "z9")),))
+    modest, important = spec(gpus=1), spec(gpus=1, priority=9, preferred_nodes=((1, term((ZONE, "In", "z9"))),))
     made = respected([pod("a", modest), pod("z", important)], limits=Limits(machines=1))
     assert unplaced(made) == ["a"]
 
@@ -161,7 +165,7 @@ def test_what_nodes_are_preferred_does_not_change_which_zones_a_required_spread_
 
 
 def test_pods_that_prefer_an_architecture_may_get_it() -> None:
-    likes = spec(gpus=1, preferred_nodes=((1, term(ARCH, "arm64")),))
+    likes = spec(gpus=1, preferred_nodes=((1, term((ARCH, "In", "arm64"))),))
     menu = pool(offering("g.1", 1.0), offering("g.1a", 2.0, labels={ARCH: "arm64"}))
     assert bought(respected([pod("p", likes)], menu)) == {"g.1a": 1}
 

@@ -20,6 +20,7 @@ from tests.planning.building import (
     spec,
 )
 
+from gpuscaler.model.pools import Pool
 from gpuscaler.model.taints import Taint
 
 MENU = (
@@ -40,7 +41,7 @@ def told(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
     [
         ({"gpus": 16}, {"main": "resource", "large": "taint", "arm": "architecture"}),
         ({"gpus": 1, "node_selector": ((ZONE, "z9"),)}, {"main": "selector", "large": "selector", "arm": "selector"}),
-        ({"gpus": 1, "node_affinity": affinity(TYPE, "x")}, {"main": "affinity", "large": "affinity", "arm": "affinity"}),
+        ({"gpus": 1, "node_affinity": affinity((TYPE, "In", "x"))}, {"main": "affinity", "large": "affinity", "arm": "affinity"}),
         ({"gpus": 2}, {"main": "resource", "large": "taint", "arm": "architecture"}),
         ({"gpus": 1, "affinity": (near(ZONE, app="x"),)}, {"main": "topology", "large": "taint", "arm": "architecture"}),
     ],
@@ -83,7 +84,7 @@ def test_a_market_that_no_pool_sells_is_named() -> None:
 
 
 def test_a_cluster_without_pools_has_no_reasons_to_give() -> None:
-    made = planned([node("a"), pod("p", spec(gpus=9))], pool(name="empty"))
+    made = planned([node("a"), pod("p", spec(gpus=9))], Pool("empty", ()))
     assert [(r.pool, r.excluded_by) for r in reasons(made, "p")] == [("empty", "market")]
 
 

@@ -135,7 +135,7 @@ def test_a_dearer_zone_is_not_bought_in_because_it_is_settled() -> None:
 
 
 def test_what_a_pod_prefers_comes_before_what_is_settled() -> None:
-    likes = spec(gpus=1, preferred_nodes=((1, term(ZONE, "z1")),))
+    likes = spec(gpus=1, preferred_nodes=((1, term((ZONE, "In", "z1"))),))
     fresh = State(unsettled_offerings=frozenset({SPOT[0].key}))
 
     assert [machine.zone for machine in planned([pod("p", likes)], pool(*SPOT), state=fresh).machines] == ["z1"]

@@ -1,9 +1,10 @@
 """The simulated cloud's core."""
 
 import pytest
+from tests.planning.building import offering
 
 from gpuscaler.model.offerings import OfferingKey
-from gpuscaler.model.pools import Offering, Pool
+from gpuscaler.model.pools import Pool
 from gpuscaler.simulation.cloud.core import SimulatedCloud
 from gpuscaler.simulation.cloud.delays import NO_FAULTS, Delay, Delays, Faults
 from gpuscaler.simulation.cloud.machines import (
@@ -27,9 +28,9 @@ from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.cloud.room import Quota
 
 NONE = Delay(0, 0, 0)
-GPU = Offering("gpu", "on-demand", "g5.xlarge", "z1", 3.6, {"cpu": 4000, "memory": 2**34, "pods": 50, "nvidia.com/gpu": 1}, {})
-CPU = Offering("cpu", "on-demand", "c6i.xlarge", "z1", 0.36, {"cpu": 4000, "memory": 2**33, "pods": 50}, {})
-SPOT = Offering("gpu", "spot", "g5.xlarge", "z1", 1.2, GPU.allocatable, {})
+GPU = offering("g5.xlarge", 3.6, pool="gpu", cpu=4, memory=16, pods=50)
+CPU = offering("c6i.xlarge", 0.36, pool="cpu", gpus=0, cpu=4, memory=8, pods=50)
+SPOT = offering("g5.xlarge", 1.2, pool="gpu", market="spot", cpu=4, memory=16, pods=50)
 POOLS = (Pool("gpu", (GPU,), max=3), Pool("cpu", (CPU,)))
 FIXED = Delays(boot=Delay(100, 100, 100), device_plugin=Delay(20, 20, 20), answer=NONE, image_pull=NONE)
 #: A market that runs dry at 1000, for 500 seconds, and again every 10,000.
@@ -89,7 +90,7 @@ def test_a_pool_at_its_maximum_grants_a_part_and_says_why_not_all() -> None:
 
 
 def test_a_quota_counts_machines_over_pools_and_zones_and_frees_as_they_end() -> None:
-    other = Offering("more", "on-demand", "g5.2xlarge", "z2", 3.6, GPU.allocatable, {})
+    other = offering("g5.2xlarge", 3.6, pool="more", zone="z2")
     pools = (Pool("gpu", (GPU,)), Pool("more", (other, SPOT)))
     sky = SimulatedCloud(pools, seed=1, delays=FIXED, quotas=[Quota(3, ("g5.xlarge", "g5.2xlarge"), "on-demand")])
     (first, _) = ask(sky, GPU.key, count=2).machines
@@ -107,7 +108,7 @@ def test_a_quota_counts_machines_over_pools_and_zones_and_frees_as_they_end() ->
 
 
 def test_an_offering_that_has_run_out_is_no_capacity_until_a_machine_ends() -> None:
-    scarce = Offering("gpu", "on-demand", "g5.xlarge", "z1", 3.6, GPU.allocatable, {}, count=1)
+    scarce = offering("g5.xlarge", 3.6, pool="gpu", count=1)
     sky = cloud(Pool("gpu", (scarce,)))
     (machine,) = ask(sky, scarce.key).machines
     refused = ask(sky, scarce.key, now=1, token="b")
@@ -178,7 +179,7 @@ def test_a_dry_market_refuses_and_the_next_offering_that_would_do_grants() -> No
 
 
 def test_machines_are_taken_in_turn_where_a_group_spreads_over_zones() -> None:
-    other = Offering("gpu", "on-demand", "g5.xlarge", "z2", 3.6, GPU.allocatable, {})
+    other = offering("g5.xlarge", 3.6, pool="gpu", zone="z2")
     answer = ask(cloud(Pool("gpu", (GPU, other))), GPU.key, other.key, count=5, spread=True)
     assert sorted(machine.offering.zone for machine in answer.machines) == ["z1", "z1", "z1", "z2", "z2"]
 

@@ -1,11 +1,11 @@
 """Step functions of time, and markets made of them."""
 
 import pytest
+from tests.planning.building import offering
 
-from gpuscaler.model.pools import Offering
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
-SPOT = Offering("gpu", "spot", "g5.xlarge", "z1", 1.2, {}, {})
+SPOT = offering("g5.xlarge", 1.2, pool="gpu", market="spot")
 
 
 def test_a_value_holds_until_the_next_step() -> None:

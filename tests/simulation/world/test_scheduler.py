@@ -1,7 +1,8 @@
 """The model of kube-scheduler."""
 
 from msgspec.structs import replace
-from tests.simulation.pools import C8, G1, G4, GIB, GPU_TAINT, offering, trace
+from tests.planning.building import offering
+from tests.simulation.pools import C8, G1, G4, GIB, GPU_TAINT, trace
 
 from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
 from gpuscaler.model.pods import PodSpec
@@ -10,7 +11,7 @@ from gpuscaler.simulation.traces.traces import Job
 from gpuscaler.simulation.traces.workload import Shaping, members, with_gpu_milli
 from gpuscaler.simulation.world.scheduler import MOST_ALLOCATED, Scheduler
 
-SHARED = with_gpu_milli(Policy((Pool("gpu", (offering("gpu", "g2", price=1, gpus=2),)),))).pools[0].offerings[0]
+SHARED = with_gpu_milli(Policy((Pool("gpu", (offering("g2", pool="gpu", gpus=2),)),))).pools[0].offerings[0]
 
 
 def spec(job: Job, *, fractional: bool = False) -> PodSpec:

@@ -2,7 +2,8 @@
 
 import msgspec
 import pytest
-from tests.planning.feasibility.kit import HOST, near, node, pod, room, rows, selector, spec, why
+from tests.planning.building import HOST, bare_node, near, pod, selector, spec
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
@@ -10,11 +11,11 @@ from gpuscaler.model.pods import PodAffinityTerm
 from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.workloads import Namespace
 
-ZONES = (node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("lost"))
+ZONES = (bare_node("a1", {"zone": "a"}), bare_node("a2", {"zone": "a"}), bare_node("b1", {"zone": "b"}), bare_node("lost"))
 
 
 def test_affinity_admits_the_domains_of_matching_pods() -> None:
-    here = room(*ZONES, pod("web", "a1", app="web"))
+    here = room(*ZONES, pod("web", on="a1", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near("zone", app="web"),))) == ["a1", "a2"]
     assert rows(here, spec(affinity=(near(HOST, app="web"),))) == ["a1"]
     assert rows(here, spec(affinity=(near("zone", app="db"),))) == []
@@ -22,9 +23,9 @@ def test_affinity_admits_the_domains_of_matching_pods() -> None:
 
 def test_all_terms_must_be_matched_by_one_pod_each_in_its_own_domain() -> None:
     terms = (near("zone", app="web"), near(HOST, tier="front"))
-    apart = room(*ZONES, pod("p", "a1", app="web"), pod("q", "a1", tier="front"))
+    apart = room(*ZONES, pod("p", on="a1", labels={"app": "web"}), pod("q", on="a1", labels={"tier": "front"}))
     assert rows(apart, spec(affinity=terms)) == []
-    together = room(*ZONES, pod("p", "a1", app="web", tier="front"))
+    together = room(*ZONES, pod("p", on="a1", labels={"app": "web", "tier": "front"}))
     assert rows(together, spec(affinity=terms)) == ["a1"]
 
 
@@ -32,40 +33,40 @@ def test_the_first_of_a_series_that_is_drawn_to_itself_goes_anywhere_with_the_la
     wanted = spec(affinity=(near("zone", app="web"),))
     assert rows(room(*ZONES), wanted, app="web") == ["a1", "a2", "b1"]
     assert rows(room(*ZONES), wanted, app="db") == []
-    assert rows(room(*ZONES, pod("p", "b1", app="web")), wanted, app="web") == ["b1"]
+    assert rows(room(*ZONES, pod("p", on="b1", labels={"app": "web"})), wanted, app="web") == ["b1"]
 
 
 def test_a_matching_pod_outside_every_domain_does_not_end_the_first_pod_rule() -> None:
-    here = room(*ZONES, pod("p", "lost", app="web"), pod("q", "gone", app="web"))
+    here = room(*ZONES, pod("p", on="lost", labels={"app": "web"}), pod("q", on="gone", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near("zone", app="web"),)), app="web") == ["a1", "a2", "b1"]
 
 
 def test_anti_affinity_shuts_the_domains_of_matching_pods_and_no_node_without_the_label() -> None:
-    here = room(*ZONES, pod("web", "a1", app="web"))
+    here = room(*ZONES, pod("web", on="a1", labels={"app": "web"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["b1", "lost"]
     assert rows(here, spec(anti_affinity=(near(HOST, app="web"),))) == ["a2", "b1", "lost"]
 
 
 def test_one_anti_affinity_term_that_is_matched_is_enough() -> None:
-    here = room(*ZONES, pod("p", "a1", app="web"), pod("q", "b1", app="db"))
+    here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}), pod("q", on="b1", labels={"app": "db"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"), near("zone", app="db")))) == ["lost"]
 
 
 def test_the_anti_affinity_of_pods_that_are_there_keeps_others_away() -> None:
     shy = spec(anti_affinity=(near("zone", app="web"),))
-    here = room(*ZONES, pod("shy", "a1", of=shy, app="other"))
+    here = room(*ZONES, pod("shy", shy, on="a1", labels={"app": "other"}))
     assert rows(here, spec(), app="web") == ["b1", "lost"]
     assert rows(here, spec(), app="db") == ["a1", "a2", "b1", "lost"]
 
 
 def test_terminating_pods_count_and_finished_ones_do_not() -> None:
     wanted = spec(anti_affinity=(near(HOST, app="web"),))
-    here = room(*ZONES, pod("p", "a1", deleted=1.0, app="web"), pod("q", "b1", phase="Failed", app="web"))
+    here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}, deleted=1.0), pod("q", on="b1", labels={"app": "web"}, phase="Failed"))
     assert rows(here, wanted) == ["a2", "b1", "lost"]
 
 
 def test_a_missing_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
-    here = room(*ZONES, pod("p", "a1", app="web"))
+    here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}))
     nobody = PodAffinityTerm(HOST, None, ("default",))
     everybody = PodAffinityTerm(HOST, LabelSelector(), ("default",))
     assert rows(here, spec(anti_affinity=(nobody,))) == ["a1", "a2", "b1", "lost"]
@@ -74,7 +75,7 @@ def test_a_missing_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
 
 
 def test_terms_reach_the_namespaces_that_they_name() -> None:
-    here = room(*ZONES, pod("p", "a1", of=spec(namespace="other"), app="web"))
+    here = room(*ZONES, pod("p", spec(namespace="other"), on="a1", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near(HOST, app="web"),))) == []
     assert rows(here, spec(affinity=(near(HOST, where=("default", "other"), app="web"),))) == ["a1"]
 
@@ -98,16 +99,16 @@ def test_a_namespace_selector_reaches_the_namespaces_it_matches(spaces: LabelSel
         *ZONES,
         Namespace("ml", {"team": "ml"}),
         Namespace("plain"),
-        pod("p", "a1", of=spec(namespace="ml"), app="web"),
-        pod("q", "a2", of=spec(namespace="plain"), app="web"),
-        pod("r", "b1", of=spec(namespace="unknown"), app="web"),
+        pod("p", spec(namespace="ml"), on="a1", labels={"app": "web"}),
+        pod("q", spec(namespace="plain"), on="a2", labels={"app": "web"}),
+        pod("r", spec(namespace="unknown"), on="b1", labels={"app": "web"}),
     )
     assert rows(here, spec(affinity=(near(HOST, where=(), spaces=spaces, app="web"),))) == admitted
 
 
 def test_the_namespace_selector_of_a_pod_that_is_there_sees_the_labels_of_the_incoming_pods_namespace() -> None:
     shy = spec(anti_affinity=(near(HOST, where=(), spaces=unlabelled("team"), app="web"),))
-    here = room(*ZONES, Namespace("ml", {"team": "ml"}), pod("shy", "a1", of=shy))
+    here = room(*ZONES, Namespace("ml", {"team": "ml"}), pod("shy", shy, on="a1"))
     assert rows(here, spec(namespace="ml"), app="web") == ["a1", "a2", "b1", "lost"]
     assert rows(here, spec(namespace="elsewhere"), app="web") == ["a2", "b1", "lost"]
 
@@ -126,13 +127,13 @@ def test_placed_pods_attract_and_repel_at_once() -> None:
 
 @pytest.mark.parametrize(("key", "copies"), [(HOST, [1, 1, 1, 1]), ("zone", [1, 1, 1, 640])])
 def test_a_pod_that_excludes_itself_fits_once_in_a_domain(key: str, copies: list[int]) -> None:
-    roomy = [node(n.name, offers={"cpu": 64_000, "pods": 1000}, also=n.labels) for n in ZONES]
-    wanted = spec(anti_affinity=(near(key, app="web"),))
+    roomy = [bare_node(n.name, n.labels, allocatable={"cpu": 64_000, "pods": 1000}) for n in ZONES]
+    wanted = spec(requests={"cpu": 100}, anti_affinity=(near(key, app="web"),))
     assert room(*roomy).capacity(wanted, LabelSet(app="web")).tolist() == copies
 
 
 def test_the_reason_says_which_rule_was_broken() -> None:
-    here = room(*ZONES, pod("shy", "a1", of=spec(anti_affinity=(near("zone", app="web"),)), app="db"))
+    here = room(*ZONES, pod("shy", spec(anti_affinity=(near("zone", app="web"),)), on="a1", labels={"app": "db"}))
     assert why(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod that the pod affinity wants is in the same zone"
     assert why(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
     assert why(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod that the pod anti-affinity excludes is in zone=a"
@@ -153,21 +154,21 @@ def test_a_pod_with_a_selector_that_cannot_be_read_goes_nowhere(part: str, term:
 
 def test_a_bound_pod_with_a_selector_that_cannot_be_read_keeps_nobody_away() -> None:
     shy = spec(anti_affinity=(near(HOST, app="web"), PodAffinityTerm(HOST, ODD, ("default",))))
-    assert rows(room(*ZONES, pod("shy", "a1", of=shy)), spec(), app="web") == ["a1", "a2", "b1", "lost"]
+    assert rows(room(*ZONES, pod("shy", shy, on="a1")), spec(), app="web") == ["a1", "a2", "b1", "lost"]
 
 
 def undecided(name: str, *zones: str) -> Node:
-    return msgspec.structs.replace(node(name), may_be=tuple({HOST: name, "zone": zone} for zone in zones))
+    return msgspec.structs.replace(bare_node(name), may_be=tuple({HOST: name, "zone": zone} for zone in zones))
 
 
 def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_keeps_others_out_of_all_of_them() -> None:
-    c1 = node("c1", zone="c")
-    here = room(*ZONES, c1, undecided("m", "a", "b"), pod("p", "m", app="web"))
+    c1 = bare_node("c1", {"zone": "c"})
+    here = room(*ZONES, c1, undecided("m", "a", "b"), pod("p", on="m", labels={"app": "web"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["c1", "lost", "m"]
     loner = spec(anti_affinity=(near("zone", app="db"),))
-    assert rows(room(*ZONES, c1, undecided("m", "b", "x"), pod("p", "m", of=loner)), spec(), app="db") == ["a1", "a2", "c1", "lost", "m"]
+    assert rows(room(*ZONES, c1, undecided("m", "b", "x"), pod("p", loner, on="m")), spec(), app="db") == ["a1", "a2", "c1", "lost", "m"]
 
 
 def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_is_company_in_none_of_them() -> None:
-    here = room(*ZONES, undecided("m", "a", "b"), pod("p", "m", app="web"))
+    here = room(*ZONES, undecided("m", "a", "b"), pod("p", on="m", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near("zone", app="web"),))) == []

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.planning.feasibility.kit import HOST, node, pod, room, rows, selector, spec, why
+from tests.planning.building import HOST, bare_node, pod, selector, spec
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.pods import Pod, SpreadConstraint
@@ -11,7 +12,7 @@ from gpuscaler.model.selectors import LabelSelector, Requirement
 from gpuscaler.model.taints import Taint, Toleration
 
 WEB = selector(app="web")
-ZONES = (node("a1", zone="a"), node("a2", zone="a"), node("b1", zone="b"), node("lost"))
+ZONES = (bare_node("a1", {"zone": "a"}), bare_node("a2", {"zone": "a"}), bare_node("b1", {"zone": "b"}), bare_node("lost"))
 
 
 def over(key: str, skew: int = 1, **fields: Any) -> SpreadConstraint:
@@ -20,7 +21,7 @@ def over(key: str, skew: int = 1, **fields: Any) -> SpreadConstraint:
 
 def web(*nodes: str, **fields: Any) -> list[Pod]:
     """Pods of the spread application, one on each of ``nodes``."""
-    return [pod(f"web-{number}", name, app="web", **fields) for number, name in enumerate(nodes)]
+    return [pod(f"web-{number}", on=name, labels={"app": "web"}, **fields) for number, name in enumerate(nodes)]
 
 
 @pytest.mark.parametrize(
@@ -47,7 +48,7 @@ def test_a_pod_that_its_own_selector_misses_does_not_count_itself() -> None:
 
 
 def test_terminating_pods_and_those_of_other_namespaces_do_not_count() -> None:
-    here = room(*ZONES, *web("a1", deleted=1.0), pod("x", "a1", of=spec(namespace="other"), app="web"))
+    here = room(*ZONES, *web("a1", deleted=1.0), pod("x", spec(namespace="other"), on="a1", labels={"app": "web"}))
     assert rows(here, spec(spread=(over("zone"),)), app="web") == ["a1", "a2", "b1"]
 
 
@@ -64,7 +65,7 @@ def test_fewer_domains_than_the_minimum_make_the_least_count_zero() -> None:
 
 
 def test_only_nodes_with_the_labels_of_all_constraints_are_counted_and_admitted() -> None:
-    here = room(*ZONES, node("c1", zone="c", rack="r"), node("c2", zone="c", rack="r"), *web("a1", "c1"))
+    here = room(*ZONES, bare_node("c1", {"zone": "c", "rack": "r"}), bare_node("c2", {"zone": "c", "rack": "r"}), *web("a1", "c1"))
     assert rows(here, spec(spread=(over("zone"), over("rack", 5))), app="web") == ["c1", "c2"]
 
 
@@ -75,14 +76,14 @@ def test_soft_constraints_admit_every_node() -> None:
 
 @pytest.mark.parametrize(("honoured", "admitted"), [(True, ["a1"]), (False, [])])
 def test_nodes_that_the_pods_affinity_excludes_are_left_out_where_the_policy_honours_it(*, honoured: bool, admitted: list[str]) -> None:
-    here = room(node("a1", zone="a", gpu="t4"), node("b1", zone="b"), *web("a1"))
+    here = room(bare_node("a1", {"zone": "a", "gpu": "t4"}), bare_node("b1", {"zone": "b"}), *web("a1"))
     wanted = spec(spread=(over("zone", honor_affinity=honoured),), node_selector=(("gpu", "t4"),))
     assert rows(here, wanted, app="web") == admitted
 
 
 @pytest.mark.parametrize(("honoured", "admitted"), [(True, ["a1"]), (False, [])])
 def test_nodes_whose_taints_are_not_tolerated_are_left_out_where_the_policy_honours_them(*, honoured: bool, admitted: list[str]) -> None:
-    here = room(node("a1", zone="a"), node("b1", zone="b", taints=(Taint("gpu"),)), *web("a1"))
+    here = room(bare_node("a1", {"zone": "a"}), bare_node("b1", {"zone": "b"}, taints=(Taint("gpu"),)), *web("a1"))
     assert rows(here, spec(spread=(over("zone", honor_taints=honoured),)), app="web") == admitted
     tolerant = spec(spread=(over("zone", honor_taints=honoured),), tolerations=(Toleration("gpu", "Exists"),))
     assert rows(here, tolerant, app="web") == ["b1"]
@@ -102,7 +103,7 @@ def test_placed_pods_move_the_counts() -> None:
 
 
 def test_a_removed_pod_that_was_terminating_had_not_been_counted() -> None:
-    leaving = pod("p", "a1", deleted=1.0, app="web")
+    leaving = pod("p", on="a1", labels={"app": "web"}, deleted=1.0)
     here = room(*ZONES, leaving, *web("a2"))
     wanted = spec(spread=(over("zone"),))
     assert rows(here, wanted, app="web") == ["b1"]
@@ -112,7 +113,7 @@ def test_a_removed_pod_that_was_terminating_had_not_been_counted() -> None:
 
 
 def test_the_counts_per_domain_are_given_to_who_spreads_many_pods() -> None:
-    here = room(*ZONES, node("c1", zone="c", gpu="t4"), *web("a1", "a2", "b1", "lost"))
+    here = room(*ZONES, bare_node("c1", {"zone": "c", "gpu": "t4"}), *web("a1", "a2", "b1", "lost"))
     wanted = spec(spread=(over("zone"),), node_selector=(("gpu", "t4"),))
     codes, counts, eligible = here.spread_counts(wanted, LabelSet(app="web"), wanted.spread[0])
     assert codes.tolist() == [0, 0, 1, 2, -1]
@@ -136,13 +137,13 @@ def test_the_counts_per_domain_are_given_to_who_spreads_many_pods() -> None:
     ],
 )
 def test_spread_over_hostnames_bounds_the_copies_of_a_row(there: tuple[str, ...], skew: int, min_domains: int, copies: list[int]) -> None:
-    here = room(node("a"), node("b"), node("c"), *web(*there))
+    here = room(bare_node("a"), bare_node("b"), bare_node("c"), *web(*there))
     wanted = spec(spread=(over(HOST, skew, min_domains=min_domains),))
     assert here.capacity(wanted, LabelSet(app="web")).tolist() == copies
 
 
 def test_one_host_alone_takes_as_many_copies_as_it_has_room_for() -> None:
-    here = room(node("a", offers={"pods": 7}))
+    here = room(bare_node("a", allocatable={"pods": 7}))
     assert here.capacity(spec(requests={}, spread=(over(HOST),)), LabelSet(app="web")).tolist() == [7]
 
 

@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.planning.feasibility.kit import affinity, node, pod, room, rows, selector, spec, term, why
+from tests.planning.building import affinity, bare_node, pod, selector, spec, term
+from tests.planning.feasibility.kit import room, rows, why
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import NO_LABELS
@@ -22,7 +23,7 @@ from gpuscaler.model.table import NodeTable
 from gpuscaler.planning.feasibility.snapshot import Room
 
 ZONE, OLD_ZONE, EBS_ZONE = "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
-NODES = (node("a1", also={ZONE: "a", EBS_ZONE: "a"}), node("b1", also={ZONE: "b"}), node("bare"))
+NODES = (bare_node("a1", {ZONE: "a", EBS_ZONE: "a"}), bare_node("b1", {ZONE: "b"}), bare_node("bare"))
 LATE = StorageClass("late", "csi.example", wait_for_first_consumer=True)
 
 
@@ -36,7 +37,7 @@ def bound(name: str, to: str, **fields: Any) -> PersistentVolumeClaim:
 
 def volume(name: str, in_zones: str = "", **fields: Any) -> PersistentVolume:
     """A CSI volume that can be reached from zones ``in_zones``."""
-    where = affinity(term((ZONE, "In", *in_zones))) if in_zones else None
+    where = affinity((ZONE, "In", *in_zones)) if in_zones else None
     return PersistentVolume(name, **{"driver": "csi.example", "handle": name, "node_affinity": where, **fields})
 
 
@@ -45,7 +46,7 @@ def using(*claims: str, **fields: Any) -> PodSpec:
 
 
 def disk(kind: str, handle: str, *, read_only: bool = False) -> PodSpec:
-    return spec(volumes=(VolumeUse(driver=kind, handle=handle, read_only=read_only),))
+    return spec(requests={}, volumes=(VolumeUse(driver=kind, handle=handle, read_only=read_only),))
 
 
 def test_a_bound_claim_goes_where_its_volume_can_be_reached() -> None:
@@ -56,7 +57,7 @@ def test_a_bound_claim_goes_where_its_volume_can_be_reached() -> None:
 
 
 def test_fields_in_a_volumes_affinity_always_hold() -> None:
-    named = affinity(term((ZONE, "Exists"), fields=(("metadata.name", "In", "nobody"),)))
+    named = affinity((ZONE, "Exists"), fields=(("metadata.name", "In", "nobody"),))
     assert rows(room(*NODES, bound("data", "pv"), volume("pv", node_affinity=named)), using("data")) == ["a1", "b1"]
 
 
@@ -240,17 +241,17 @@ def test_an_in_tree_volume_is_looked_for_under_its_drivers_zone_where_csi_serves
 
 def test_an_in_tree_volume_without_affinity_has_that_of_its_zone_label() -> None:
     labelled = volume("pv", **EBS, labels=((OLD_ZONE, "a"),))
-    nodes = (node("a1", also={EBS_ZONE: "a"}), node("a2"))
+    nodes = (bare_node("a1", {EBS_ZONE: "a"}), bare_node("a2"))
     here = room(*nodes, bound("data", "pv"), labelled, *(CSINode(n.name, migrated=("kubernetes.io/aws-ebs",)) for n in nodes))
     assert rows(here, using("data")) == ["a1"]
 
 
 def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together() -> None:
-    old = volume("pv", **EBS, node_affinity=affinity(term((OLD_ZONE, "In", "a"), ("failure-domain.beta.kubernetes.io/region", "In", "r"))))
+    old = volume("pv", **EBS, node_affinity=affinity((OLD_ZONE, "In", "a"), ("failure-domain.beta.kubernetes.io/region", "In", "r")))
     here = room(
-        node("a1", also={EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),
-        node("a2", also={EBS_ZONE: "a", "topology.kubernetes.io/region": "s"}),
-        node("a3", also={EBS_ZONE: "b", "topology.kubernetes.io/region": "r"}),
+        bare_node("a1", {EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),
+        bare_node("a2", {EBS_ZONE: "a", "topology.kubernetes.io/region": "s"}),
+        bare_node("a3", {EBS_ZONE: "b", "topology.kubernetes.io/region": "r"}),
         bound("data", "pv"),
         old,
         *(CSINode(name, migrated=("kubernetes.io/aws-ebs",)) for name in ("a1", "a2", "a3")),
@@ -259,10 +260,8 @@ def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together
 
 
 def test_an_old_region_label_of_which_no_value_is_named_is_not_translated() -> None:
-    old = volume(
-        "pv", **EBS, labels=((OLD_ZONE, "a"),), node_affinity=affinity(term(("failure-domain.beta.kubernetes.io/region", "Exists")))
-    )
-    nodes = (node("a1", also={EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),)
+    old = volume("pv", **EBS, labels=((OLD_ZONE, "a"),), node_affinity=affinity(("failure-domain.beta.kubernetes.io/region", "Exists")))
+    nodes = (bare_node("a1", {EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),)
     assert rows(room(*nodes, bound("data", "pv"), old, CSINode("a1", migrated=("kubernetes.io/aws-ebs",))), using("data")) == []
 
 
@@ -275,7 +274,7 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
     here = room(*objects)
     assert rows(here, using("x")) == ["a1", "b1", "bare"]
     assert rows(here, using("x", "y")) == ["b1", "bare"]
-    busy = room(*objects, pod("p", "a1", of=using("x")))
+    busy = room(*objects, pod("p", using("x"), on="a1"))
     # What is attached for one pod is there for the next.
     assert rows(busy, using("x")) == ["a1", "b1", "bare"]
     assert rows(busy, using("y")) == ["b1", "bare"]
@@ -287,7 +286,7 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
 
 def test_a_pod_that_brings_nothing_new_goes_to_a_node_above_its_limit() -> None:
     objects = [*NODES, *limited("csi.example", 1), *(o for n in "xy" for o in (bound(n, f"pv-{n}"), volume(f"pv-{n}")))]
-    here = room(*objects, pod("p", "a1", of=using("x", "y")))
+    here = room(*objects, pod("p", using("x", "y"), on="a1"))
     assert rows(here, using("x")) == ["a1", "b1", "bare"]
 
 
@@ -303,7 +302,7 @@ def test_attachments_count_once_with_the_pods_that_use_them() -> None:
     more = (bound("y", "pv-y"), volume("pv-y"))
     here = room(*NODES, *limited("csi.example", 1), *held, *more)
     assert rows(here, using("y")) == ["b1", "bare"]
-    two = room(*NODES, *limited("csi.example", 2), *held, *more, pod("p", "a1", of=using("x")))
+    two = room(*NODES, *limited("csi.example", 2), *held, *more, pod("p", using("x"), on="a1"))
     assert rows(two, using("y")) == ["a1", "b1", "bare"]
 
 
@@ -316,7 +315,7 @@ def test_attachments_of_nodes_that_join_the_table_later_count_too() -> None:
 
 
 def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:
-    here = room(*NODES, *limited("ebs.csi.aws.com", 1), pod("p", "a1", of=disk("awsElasticBlockStore", "aws://a/vol-1")))
+    here = room(*NODES, *limited("ebs.csi.aws.com", 1), pod("p", disk("awsElasticBlockStore", "aws://a/vol-1"), on="a1"))
     assert rows(here, disk("awsElasticBlockStore", "vol-2")) == ["b1", "bare"]
     assert here.verdict(disk("awsElasticBlockStore", "vol-1"), NO_LABELS).passes["NodeVolumeLimits"].all()
     assert rows(here, disk("vsphereVolume", "x")) == ["a1", "b1", "bare"]
@@ -335,9 +334,9 @@ def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:
 def test_a_gce_disk_of_several_zones_must_be_of_one_region(zones: str, admitted: list[str], *, counted: bool) -> None:
     disk_volume = volume("pv", driver="gcePersistentDisk", handle="d", labels=((ZONE, zones),) if zones else ())
     served = CSINode("a1", migrated=("kubernetes.io/gce-pd",), limits=(("pd.csi.storage.gke.io", 0 if counted else 1),))
-    plain = room(node("a1"), bound("data", "pv"), disk_volume, CSINode("a1", migrated=("kubernetes.io/gce-pd",)))
+    plain = room(bare_node("a1"), bound("data", "pv"), disk_volume, CSINode("a1", migrated=("kubernetes.io/gce-pd",)))
     assert rows(plain, using("data")) == admitted
-    limits = room(node("a1"), bound("data", "pv"), disk_volume, served).verdict(using("data"), NO_LABELS).passes["NodeVolumeLimits"]
+    limits = room(bare_node("a1"), bound("data", "pv"), disk_volume, served).verdict(using("data"), NO_LABELS).passes["NodeVolumeLimits"]
     assert limits.tolist() == [not counted]
 
 
@@ -345,7 +344,7 @@ def test_a_disk_whose_name_cannot_be_read_keeps_nodes_from_being_counted() -> No
     odd = disk("awsElasticBlockStore", "aws://a/disk-1")
     objects: tuple[Item, ...] = (*NODES, *limited("csi.example", 5), bound("x", "pv-x"), volume("pv-x"))
     assert rows(room(*objects), odd) == ["bare"]
-    busy = room(*objects, pod("p", "a1", of=odd), pod("q", "b1", of=odd))
+    busy = room(*objects, pod("p", odd, on="a1"), pod("q", odd, on="b1"))
     assert rows(busy, using("x")) == ["b1", "bare"]
     assert why(busy, using("x"), "a1")[1].startswith("volumes cannot be counted")
     other = disk("awsElasticBlockStore", "aws://a/disk-2")
@@ -368,7 +367,7 @@ def test_a_disk_that_a_pod_names_in_two_ways_counts_once() -> None:
 
 def test_an_ephemeral_claim_must_belong_to_the_pod() -> None:
     mine = spec(volumes=(VolumeUse(claim="job-1-scratch", ephemeral=True),))
-    waiting = pod("job-1", of=mine, phase="Pending")
+    waiting = pod("job-1", mine, phase="Pending")
     nodes_and_class = (*NODES, LATE)
     own = claim("job-1-scratch", storage_class="late", owner_uid="")
     assert rows(room(*nodes_and_class, waiting, own), mine) == []
@@ -390,7 +389,7 @@ def test_an_ephemeral_claim_must_belong_to_the_pod() -> None:
     ],
 )
 def test_pods_of_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool, wanted: bool, free: bool) -> None:
-    here = room(*NODES, pod("p", "a1", of=disk(kind, "d", read_only=there)))
+    here = room(*NODES, pod("p", disk(kind, "d", read_only=there), on="a1"))
     admitted = rows(here, disk(kind, "d", read_only=wanted))
     assert admitted == (["a1", "b1", "bare"] if free else ["b1", "bare"])
     assert rows(here, disk(kind, "other", read_only=wanted)) == ["a1", "b1", "bare"]
@@ -401,7 +400,7 @@ def test_pods_of_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool,
     [("pool/image@m1", False), ("pool/image@m2,m3", False), ("pool/image@m4", True), ("pool/else@m1", True), ("pool/image@", True)],
 )
 def test_rbd_images_are_the_same_when_they_share_a_monitor(handle: str, *, free: bool) -> None:
-    here = room(*NODES, pod("p", "a1", of=disk("rbd", "pool/image@m1,m2")))
+    here = room(*NODES, pod("p", disk("rbd", "pool/image@m1,m2"), on="a1"))
     assert ("a1" in rows(here, disk("rbd", handle))) is free
 
 
@@ -413,7 +412,7 @@ def test_a_disk_that_is_written_to_fits_once_on_a_node() -> None:
 
 def test_one_pod_at_a_time_uses_a_read_write_once_pod_claim() -> None:
     objects = (*NODES, bound("data", "pv", access_modes=("ReadWriteOncePod",)), volume("pv"))
-    here = room(*objects, pod("gone", "nowhere", of=using("data")))
+    here = room(*objects, pod("gone", using("data"), on="nowhere"))
     assert here.capacity(using("data"), NO_LABELS).tolist() == [1, 1, 1]
     here.place(using("data"), NO_LABELS, 0)
     assert rows(here, using("data")) == []
@@ -426,9 +425,9 @@ def test_one_pod_at_a_time_uses_a_read_write_once_pod_claim() -> None:
 
 
 def test_appended_rows_know_volumes_too() -> None:
-    here = room(*NODES, bound("data", "pv"), volume("pv", "c"), pod("p", "a1", of=disk("awsElasticBlockStore", "vol-1")))
+    here = room(*NODES, bound("data", "pv"), volume("pv", "c"), pod("p", disk("awsElasticBlockStore", "vol-1"), on="a1"))
     assert rows(here, using("data")) == []
-    more = here.extended([node("c1", also={ZONE: "c"})])
+    more = here.extended([bare_node("c1", {ZONE: "c"})])
     assert rows(more, using("data")) == ["c1"]
     assert rows(more, disk("awsElasticBlockStore", "vol-1")) == ["b1", "bare", "c1"]
 

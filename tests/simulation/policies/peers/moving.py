@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from tests.planning.building import offering
 from tests.simulation.policies.peers.recording import Recording, replay
 from tests.simulation.pools import GIB, trace
 
@@ -20,8 +21,7 @@ DELAY = 152.0
 
 
 def machine(instance_type: str, gpus: int, price: float, *, market: str = "on-demand", zone: str = "z0", cpu: int = 64000) -> Offering:
-    allocatable = {"cpu": cpu, "memory": 512 * GIB, "pods": 50, "nvidia.com/gpu": gpus}
-    return Offering("gpu", market, instance_type, zone, price, allocatable, {})
+    return offering(instance_type, price, pool="gpu", market=market, zone=zone, gpus=gpus, cpu=cpu / 1000, memory=512, pods=50)
 
 
 def pool(*offerings: Offering, most: int | None = None) -> Policy:

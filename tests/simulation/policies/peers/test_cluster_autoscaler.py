@@ -1,6 +1,7 @@
 """Cluster Autoscaler's model against what the real program was measured to do, and in the corners that decide what it costs."""
 
 import pytest
+from tests.planning.building import offering
 from tests.simulation.policies.peers.recording import Recording, dry, pools_of, replay
 from tests.simulation.pools import GIB, trace
 
@@ -16,8 +17,7 @@ HOURS = 3600.0
 
 
 def group(market: str, zone: str, *, price: float = 1.0, gpus: int = 1, instance_type: str = "g1", pool: str = "all") -> Offering:
-    allocatable = {"cpu": 8000, "memory": 32 * GIB, "pods": 50, "nvidia.com/gpu": gpus}
-    return Offering(pool, market, instance_type, zone, price, allocatable, {})
+    return offering(instance_type, price, pool=pool, market=market, zone=zone, gpus=gpus, pods=50)
 
 
 def one_on_demand(spot_groups: int) -> Policy:
@@ -125,7 +125,7 @@ def test_least_waste_takes_the_group_that_leaves_least_and_price_the_cheapest() 
 
 
 def test_price_puts_pods_without_gpus_on_gpu_machines_only_where_nothing_else_is() -> None:
-    plain = Offering("cpu", "on-demand", "c8", "z0", 30.0, {"cpu": 8000, "memory": 32 * GIB, "pods": 50}, {})
+    plain = offering("c8", 30.0, pool="cpu", zone="z0", gpus=0, pods=50)
     pods = ((members(trace(Job("a", 0.0, 60.0, cpu_milli=1000, memory=GIB)), Shaping())[0].spec, 4),)
     options = [Option(plain, 1, pods), Option(group("on-demand", "z0"), 1, pods)]
     assert expander(PRICE, seed=0)(options).offering.instance_type == "c8"
