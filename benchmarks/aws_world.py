@@ -11,7 +11,8 @@ from urllib.parse import parse_qsl
 
 import msgspec
 from tests.clouds.aws.user_data import encoded, node_config
-from tests.control.world import BEGAN, Notes, pod
+from tests.control.world import BEGAN, Notes
+from tests.objects import pod
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.discovery import Discovery

@@ -5,7 +5,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
 from msgspec.structs import replace
-from tests.control.world import World, pod, world
+from tests.control.world import World, world
+from tests.objects import pod
 
 from benchmarks.figures import Figure
 from gpuscaler.embedded.nodes.machines import name_of

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests import objects
 from tests.charts.manifest import FILE
 from tests.charts.rendering import CHART, ROOT, SMALL, call, merged
 from tests.embedded.kubectl_building import kubectl
@@ -30,13 +31,7 @@ OBJECTS = [one for one in yaml.load_all(FILE.read_text(), yaml.CSafeLoader) if o
 
 
 def node(name: str, **labels: str) -> dict[str, Any]:
-    room = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
-        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
-    }
+    return objects.node(name, labels={"kubernetes.io/os": "linux", **labels})
 
 
 NODES = [

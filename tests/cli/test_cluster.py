@@ -14,6 +14,7 @@ import msgspec
 import pytest
 import yaml
 from click.testing import CliRunner
+from tests.objects import pod, workload
 
 from gpuscaler.cli.cluster import cluster, nodes_of
 from gpuscaler.kube.client import Client
@@ -60,9 +61,7 @@ async def until(client: Client, wanted: int) -> list[dict[str, Any]]:
 
 
 def replica_set(replicas: int) -> dict[str, Any]:
-    template = {"metadata": {"labels": {"app": "web"}}, "spec": {"containers": [{"name": "c", "image": "web:1"}]}}
-    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": "web"}}, "template": template}
-    return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": spec}
+    return workload("ReplicaSet", "web", pod(gpus=0), replicas=replicas)
 
 
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 0)])

@@ -12,6 +12,7 @@ import click.shell_completion
 import click.testing
 import pytest
 import yaml
+from tests import objects
 
 from gpuscaler.cli import main
 
@@ -27,30 +28,13 @@ NOW = ("--now", "2026-11-21T12:00:00Z")
 
 
 def pod(name: str, gpus: int = 1, **spec: Any) -> dict[str, Any]:
-    container = {"name": "main", "image": "example.com/train", "resources": {"limits": {"nvidia.com/gpu": str(gpus), "cpu": "1"}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "creationTimestamp": "2026-11-21T11:00:00Z"},
-        "spec": {"schedulerName": "default-scheduler", "containers": [container], **spec},
-        "status": {"phase": "Pending"},
-    }
+    metadata = {"namespace": "default", "uid": f"uid-{name}", "creationTimestamp": "2026-11-21T11:00:00Z"}
+    return objects.pod(name, gpus, metadata=metadata, status={"phase": "Pending"}, schedulerName="default-scheduler", **spec)
 
 
 def node(name: str, gpus: int = 8, **labels: str) -> dict[str, Any]:
-    amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", "nvidia.com/gpu": str(gpus)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "uid": name,
-            "labels": {"gpuscaler.io/pool": "gpu", "kubernetes.io/hostname": name, **labels},
-            "creationTimestamp": "2026-11-20T11:00:00Z",
-        },
-        "spec": {},
-        "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    metadata = {"uid": name, "creationTimestamp": "2026-11-20T11:00:00Z"}
+    return objects.node(name, gpus, labels={"gpuscaler.io/pool": "gpu", **labels}, metadata=metadata, cpu="64", memory="512Gi")
 
 
 class Desktop:

@@ -21,7 +21,7 @@ import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
 from tests.control.records.deciding import idle
-from tests.control.world import pod
+from tests.objects import pod
 from tests.planning import building as on_paper
 
 from gpuscaler import __version__

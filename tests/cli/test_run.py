@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from click.testing import CliRunner, Result
 from tests.cli.serving import Served, kubeconfig, served
-from tests.control.world import pod
+from tests.objects import pod
 from tests.patience import PATIENCE
 
 from gpuscaler.cli import main

@@ -14,8 +14,8 @@ import msgspec
 import pytest
 from tests.cli.walls import WALLED
 from tests.clouds.aws.user_data import encoded
-from tests.control.world import pod
 from tests.docs.test_examples import blocks
+from tests.objects import pod
 
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.http import HttpTransport

@@ -11,7 +11,8 @@ from typing import Any
 import msgspec
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED, MODELS, Session
 from tests.clouds.aws.user_data import encoded, node_config
-from tests.control.world import BEGAN, QUICK, pod
+from tests.control.world import BEGAN, QUICK
+from tests.objects import pod, workload
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.control.process import aws
@@ -183,10 +184,7 @@ class Stage:
     async def deploy(self, name: str, replicas: int = 1, **annotations: str) -> None:
         """A Deployment of pods with a GPU each."""
         made = pod(name, 1, {f"gpuscaler.io/{key.replace('_', '-')}": value for key, value in annotations.items()})
-        template = {"metadata": {"labels": {"app": name}, **made["metadata"]}, "spec": made["spec"]}
-        spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template}
-        deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
-        await self.user.create(DEPLOYMENTS, deployment, namespace="default")
+        await self.user.create(DEPLOYMENTS, workload("Deployment", name, made, replicas=replicas), namespace="default")
 
     async def pods(self) -> dict[str, dict[str, Any]]:
         found = [msgspec.json.decode(one) for one in await self.user.list_all(PODS, namespace="default")]

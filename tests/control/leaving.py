@@ -6,8 +6,9 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 import msgspec
+from tests import objects
 from tests.control.test_replacing import BOTH, without_spot
-from tests.control.world import Watchman, World, pod, world
+from tests.control.world import Watchman, World, world
 
 from gpuscaler.kube.resources import DAEMON_SETS, POD_DISRUPTION_BUDGETS, REPLICA_SETS, Resource
 from gpuscaler.kube.transport import Request
@@ -55,29 +56,24 @@ class Writes(Watchman):
             await self.arrived.wait()
 
 
-def template(name: str, gpus: int = 1, annotations: Mapping[str, str] = CHEAP_RESTART, **spec: Any) -> dict[str, Any]:
-    """A pod template with the label ``app``."""
-    body = pod(name, gpus, annotations)
-    return {"metadata": {"labels": {"app": name}, "annotations": dict(annotations)}, "spec": {**body["spec"], **spec}}
-
-
-async def run(here: World, name: str, replicas: int = 1, *, resource: Resource = REPLICA_SETS, **more: Any) -> None:
-    """A ReplicaSet, or a DaemonSet, whose pods cost little to restart."""
-    spec: dict[str, Any] = {"selector": {"matchLabels": {"app": name}}, "template": template(name, **more)}
-    if resource is not DAEMON_SETS:
-        spec["replicas"] = replicas
-    body = {"apiVersion": "apps/v1", "kind": resource.kind, "metadata": {"name": name}, "spec": spec}
-    await here.user.create(resource, body, namespace="default")
+async def run(
+    here: World,
+    name: str,
+    replicas: int = 1,
+    *,
+    gpus: int = 1,
+    annotations: Mapping[str, str] = CHEAP_RESTART,
+    resource: Resource = REPLICA_SETS,
+    **more: Any,
+) -> None:
+    """A ReplicaSet, or a workload of another kind, whose pods cost little to restart."""
+    counted = {} if resource is DAEMON_SETS else {"replicas": replicas}
+    made = objects.workload(resource.kind, name, objects.pod(name, gpus, annotations, **more), **counted)
+    await here.user.create(resource, made, namespace="default")
 
 
 async def budget(here: World, app: str, name: str = "", **spec: Any) -> None:
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name or app},
-        "spec": {"selector": {"matchLabels": {"app": app}}, **spec},
-    }
-    await here.user.create(POD_DISRUPTION_BUDGETS, body, namespace="default")
+    await here.user.create(POD_DISRUPTION_BUDGETS, objects.budget(name or app, app, **spec), namespace="default")
 
 
 @asynccontextmanager

@@ -12,9 +12,11 @@ import msgspec
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from msgspec.structs import replace
+from tests import objects
 from tests.control.leaving import CHEAP_RESTART, budget, run
 from tests.control.violations import Violation
-from tests.control.world import BEGAN, QUICK, Watchman, World, pod
+from tests.control.world import BEGAN, QUICK, Watchman, World
+from tests.objects import pod
 from tests.planning import claims
 from tests.shipped import SHIPPED
 from tests.virtual_time import VirtualTimeLoop
@@ -326,8 +328,7 @@ class Schedules(RuleBasedStateMachine):
         self.here = World(policy, conditions=conditions)
         self.guard = Guard(self.here)
         self.here.watchman = self.guard
-        body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": STRANGER}, "spec": {"unschedulable": True}}
-        await self.here.user.create(NODES, body)
+        await self.here.user.create(NODES, objects.node(STRANGER, unschedulable=True))
         for one in SHIPPED if Random(f"daemons/{seed}").random() < 0.5 else ():
             # Those that our taint keeps away: machines open for a moment for them.
             if one.waits and not one.selector and not one.terms:

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.world import pod
+from tests.objects import node, pod
 
 from gpuscaler.control.loop.acting import Actor, Outcome
 from gpuscaler.embedded.apiserver.api import ApiServer
@@ -35,8 +35,7 @@ class Cluster:
 
     async def begin(self) -> str:
         """Make both; the pod's uid."""
-        status = {"allocatable": {"nvidia.com/gpu": str(self.gpus)}}
-        await self.user.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "a"}, "status": status})
+        await self.user.create(NODES, node("a", self.gpus))
         return await self.submit()
 
     async def submit(self) -> str:

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import luck, pod
+from tests.control.world import luck
+from tests.objects import pod
 from tests.soaking import seeds
 
 from gpuscaler.kube.resources import PODS

@@ -4,7 +4,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.world import ONE_GPU_MACHINES, World, pod, world
+from tests.control.world import ONE_GPU_MACHINES, World, world
+from tests.objects import pod
 
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure

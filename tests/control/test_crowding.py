@@ -3,7 +3,8 @@
 from typing import Any
 
 import pytest
-from tests.control.world import World, pod, world
+from tests.control.world import World, world
+from tests.objects import pod
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.simulation.cloud.delays import Delay, Delays

@@ -6,9 +6,10 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, template, until
+from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, until
 from tests.control.test_replacing import BOTH
 from tests.control.world import BEGAN, Deaths, World, world
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import THROTTLED, Refusal
 from gpuscaler.embedded.apiserver.faults import Fault
@@ -181,8 +182,8 @@ async def test_a_pod_that_comes_between_the_look_and_the_end_keeps_the_machine(w
         await until_marked(here)
         if when == "after the eviction":
             await writes.until_evicted()
-        late = template("late", 0, tolerations=[{"operator": "Exists"}])
-        await here.user.create(PODS, {**late, "metadata": {"name": "late", **late["metadata"]}}, namespace="default")
+        late = pod("late", 0, CHEAP_RESTART, labels={"app": "late"}, tolerations=[{"operator": "Exists"}])
+        await here.user.create(PODS, late, namespace="default")
         await here.user.bind("default", "late", DEAR)
         await here.sleep(90.0)
 
@@ -203,8 +204,8 @@ async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_ma
         await writes.until_evicted()
         while not asked:
             await here.sleep(0.5)
-        late = template("late", 0, tolerations=[{"operator": "Exists"}])
-        await here.user.create(PODS, {**late, "metadata": {"name": "late", **late["metadata"]}}, namespace="default")
+        late = pod("late", 0, CHEAP_RESTART, labels={"app": "late"}, tolerations=[{"operator": "Exists"}])
+        await here.user.create(PODS, late, namespace="default")
         await here.user.bind("default", "late", DEAR)
         await here.sleep(180.0)
 

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 from tests.control.aws_stage import aws_stage
-from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod, world
+from tests.control.world import ONE_GPU_MACHINES, QUICK, World, world
+from tests.objects import pod
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.kube.resources import EVENTS, PODS

@@ -4,7 +4,8 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-from tests.control.world import World, luck, pod, world
+from tests.control.world import World, luck, world
+from tests.objects import pod
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.simulation.cloud.delays import Delay, Delays

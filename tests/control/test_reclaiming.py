@@ -6,8 +6,9 @@ import msgspec
 import pytest
 from tests.control.leaving import Writes, names, run
 from tests.control.test_replacing import serve
-from tests.control.world import BEGAN, World, pod, world
+from tests.control.world import BEGAN, World, world
 from tests.faults.kit import become
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import MAINTENANCE, REBALANCE, Notice
 from gpuscaler.kube.resources import PODS

@@ -3,7 +3,8 @@
 from typing import Any
 
 import msgspec
-from tests.control.world import World, pod, world
+from tests.control.world import World, world
+from tests.objects import pod
 
 from gpuscaler.embedded.nodes.scheduling import Scheduler
 from gpuscaler.kube.resources import NODES, PODS

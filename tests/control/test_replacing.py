@@ -6,7 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from tests.control.world import Watchman, World, pod, world
+from tests.control.world import Watchman, World, world
+from tests.objects import pod, workload
 
 from gpuscaler.kube.resources import PODS, REPLICA_SETS
 from gpuscaler.kube.transport import Request
@@ -52,14 +53,7 @@ def is_open(node: dict[str, Any]) -> bool:
 
 async def serve(here: World, replicas: int = 1) -> None:
     """A ReplicaSet, whose pods say what a restart of them costs."""
-    template = pod("web", annotations={"gpuscaler.io/restart-cost": "1m"})
-    metadata = {"labels": {"app": "web"}, "annotations": template["metadata"]["annotations"]}
-    spec = {
-        "replicas": replicas,
-        "selector": {"matchLabels": metadata["labels"]},
-        "template": {"metadata": metadata, "spec": template["spec"]},
-    }
-    body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": "web"}, "spec": spec}
+    body = workload("ReplicaSet", "web", pod("web", 1, {"gpuscaler.io/restart-cost": "1m"}), replicas=replicas)
     await here.user.create(REPLICA_SETS, body, namespace="default")
 
 

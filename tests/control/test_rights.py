@@ -8,7 +8,7 @@ import msgspec
 import yaml
 from tests.control.managing import managed
 from tests.control.process.test_running import SMALL, Ticking
-from tests.control.world import pod
+from tests.objects import pod
 
 from gpuscaler.control.process.expander import NAME, NAMESPACE
 from gpuscaler.control.process.running import Place, Running

@@ -1,7 +1,8 @@
 """Who gets the seats of a machine that opens, seen from outside."""
 
 import pytest
-from tests.control.world import luck, pod, world
+from tests.control.world import luck, world
+from tests.objects import pod
 
 from gpuscaler.kube.resources import PODS
 from gpuscaler.simulation.cloud.delays import Delay, Delays

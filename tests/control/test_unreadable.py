@@ -1,6 +1,7 @@
 """A machine that only looks empty is not given back (I4)."""
 
-from tests.control.world import pod, world
+from tests.control.world import world
+from tests.objects import pod
 
 from gpuscaler.kube.resources import PODS
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 from tests.control.violations import judged
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
 from gpuscaler.control.loop.acting import Outcome
@@ -356,17 +357,6 @@ class World:
 
     async def bound(self) -> dict[str, str]:
         return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in await self.pods()}
-
-
-def pod(name: str, gpus: int = 1, annotations: Mapping[str, str] | None = None, *, cpu: str = "1") -> dict[str, Any]:
-    """A pod of so many GPUs."""
-    resources = {"requests": {"cpu": cpu, "memory": "1Gi"}, "limits": {"nvidia.com/gpu": str(gpus)} if gpus else {}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "annotations": dict(annotations or {})},
-        "spec": {"containers": [{"name": "main", "image": "train:1", "resources": resources}]},
-    }
 
 
 @asynccontextmanager

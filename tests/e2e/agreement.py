@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
-from tests.e2e.objects import Json, pod
+from tests.e2e.objects import pod
 from tests.e2e.stage import PATIENCE, Stage, stage, until
+from tests.objects import Json
 
 from gpuscaler.embedded.nodes.binding import SOFT, Binder
 from gpuscaler.kube.decode import ObjectDecoder

@@ -17,6 +17,7 @@ from tests.e2e.stage import Json, Stage, free_port, until
 from tests.exporter.attribution.kubelet import FakeKubelet, claim, container
 from tests.exporter.attribution.kubelet import pod as held
 from tests.exporter.scraping import Scrape, scrape
+from tests.objects import pod
 
 from gpuscaler.exporter.backends.simulated import Simulated
 from gpuscaler.kube.resources import PODS
@@ -48,9 +49,7 @@ def values(fake: FakeKubelet) -> Json:
 async def export(made: Stage, daemon_set: Json, fake: FakeKubelet, node: str) -> Scrape:
     """Run what a DaemonSet runs, on ``node``. Returns its page, once it has said whose a GPU is and has asked what a claim has."""
     namespace = daemon_set["metadata"]["namespace"]
-    spec = {"nodeName": node, "containers": [{"name": "main", "image": "train:1"}]}
-    made_pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": HOLDER}, "spec": spec}
-    holder = json.loads(await made.admin.create(PODS, made_pod, namespace=namespace))
+    holder = json.loads(await made.admin.create(PODS, pod(HOLDER, 0, nodeName=node), namespace=namespace))
     _allocate(fake, holder["metadata"]["uid"])
     kubeconfig = made.folder / "exporter.kubeconfig"
     kubeconfig.write_text(json.dumps(made.plane.config(token=await token(made, ACCOUNT, namespace))))

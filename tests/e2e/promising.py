@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from random import Random
 
 from tests.e2e.delaying import late_scheduler
-from tests.e2e.objects import Json, pod
+from tests.e2e.objects import pod
 from tests.e2e.stage import CLOUD, Stage, free_port, stage, until
+from tests.objects import Json
 
 from gpuscaler.kube.picture import Picture
 from gpuscaler.kube.reflector import Batch

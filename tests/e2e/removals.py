@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import NAMESPACE, Json, Stage, until
+from tests.objects import budget
 
 from gpuscaler.control.process.running import MakeProvider, Place, Running
 from gpuscaler.control.process.settings_file import SettingsFile
@@ -190,9 +191,7 @@ class Pair:
     async def fill(self) -> None:
         made, name = self.stage, self.name
         await made.namespace(name)
-        body = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "web"}}
-        spec = {"minAvailable": 0, "selector": {"matchLabels": {"app": "web"}}}
-        await made.admin.create(POD_DISRUPTION_BUDGETS, {**body, "spec": spec}, namespace=name)
+        await made.admin.create(POD_DISRUPTION_BUDGETS, budget("web", minAvailable=0), namespace=name)
         web = deployment("web", REPLICAS, pod_spec(name))
         notes = {"gpuscaler.io/grace": f"{GRACE:g}s", "gpuscaler.io/disruption": "allow"}
         web["spec"]["template"]["metadata"]["annotations"] = notes

@@ -7,11 +7,12 @@ from dataclasses import dataclass, field
 from random import Random
 
 import msgspec
-from tests.e2e.objects import Json, pod
+from tests.e2e.objects import pod
 from tests.e2e.promising import Moments, overfull
 from tests.e2e.rights import Installed, Right
 from tests.e2e.stage import ACCOUNT, CLOUD, Controller, Stage, free_port, stage, until
 from tests.e2e.storage import claim, provisioner
+from tests.objects import Json
 
 from gpuscaler.kube.errors import ApiError
 from gpuscaler.kube.picture import Picture

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 import structlog
+from tests import objects
 from tests.e2e.removals import GRACE, REPLICAS, Diary, Noting, Pair, Pulls, Sleeping, controller, removals, written
 from tests.e2e.stage import NAMESPACE, Json, Stage, stage, until, version
 
@@ -254,13 +255,7 @@ async def _done(actor: Actor, act: Act) -> str:
 
 async def _pod(made: Stage, name: str) -> str:
     """A pod that runs on the node, as far as its status says."""
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "labels": {"app": name}},
-        "spec": {"containers": [{"name": "main", "image": "train:1"}]},
-    }
-    await made.admin.create(PODS, body, namespace=SPACE)
+    await made.admin.create(PODS, objects.pod(name, 0, labels={"app": name}), namespace=SPACE)
     await made.admin.bind(SPACE, name, NODE)
     ready = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
     found = await made.admin.merge_patch(PODS, name, {"status": ready}, namespace=SPACE, subresource="status")
@@ -270,13 +265,7 @@ async def _pod(made: Stage, name: str) -> str:
 
 async def _budget(made: Stage, name: str, app: str) -> None:
     """A budget that lets nobody go, once the disruption controller has looked at it."""
-    body = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name},
-        "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": app}}},
-    }
-    await made.admin.create(POD_DISRUPTION_BUDGETS, body, namespace=SPACE)
+    await made.admin.create(POD_DISRUPTION_BUDGETS, objects.budget(name, app, minAvailable=1), namespace=SPACE)
 
     async def seen() -> Any:
         return ((await made.find(POD_DISRUPTION_BUDGETS, name, SPACE)) or {}).get("status", {}).get("currentHealthy")

@@ -29,6 +29,7 @@ from tests.e2e.stage import KINDS, NAMESPACE, Json, Stage, stage, until
 from tests.embedded.kubectl_building import kubectl
 from tests.lacking import lacking
 from tests.metrics.real_prometheus import RealPrometheus, binary, real_prometheus
+from tests.objects import node
 
 from gpuscaler.kube.resources import CONFIG_MAPS, DEPLOYMENTS, NAMESPACES, NODES, SERVICE_ACCOUNTS, Resource
 from gpuscaler.kube.transport import Request
@@ -259,10 +260,7 @@ async def _play(folder: Path) -> Seen:
     port = _free(host)
     # What a server streams is not listed; this one streams nothing, so that every right is needed.
     async with stage("hpa", audit=True, features={"HPAScaleToZero": True, "WatchList": False}) as made, made.kubelets():
-        room = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-        ready = [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]
-        status = {"capacity": room, "allocatable": room, "conditions": ready}
-        await made.admin.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "plain"}, "status": status})
+        await made.admin.create(NODES, node("plain"))
         await made.namespace(WORK)
         load = Load(made)
         async with exporting(load) as target, real_prometheus(program, folder, target) as prometheus:

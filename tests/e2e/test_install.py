@@ -21,6 +21,7 @@ from tests.e2e.paging import without_streams
 from tests.e2e.stage import ACCOUNT, CLOUD, NAMESPACE, ROLES, Json, Stage, stage, until
 from tests.embedded.kubectl_building import kubectl
 from tests.exporter.scraping import Scrape
+from tests.objects import budget, node
 
 from gpuscaler.kube.resources import DEPLOYMENTS, EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS, WATCHED
 
@@ -145,13 +146,7 @@ NODE_LABELS: Mapping[str, Mapping[str, str]] = {
 
 
 def _node(name: str, labels: Mapping[str, str]) -> Json:
-    room = {"cpu": "4", "memory": "16Gi", "pods": "110"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **labels}},
-        "status": {"capacity": room, "allocatable": room, "conditions": [{"type": "Ready", "status": "True", "reason": "KubeletReady"}]},
-    }
+    return node(name, labels={"kubernetes.io/os": "linux", **labels}, cpu="4", memory="16Gi")
 
 
 async def _open(made: Stage) -> bool:
@@ -172,9 +167,7 @@ async def _work(made: Stage) -> None:
     controller = made.start(_run_file(made, series), await made.kubeconfig())
     await made.namespace("work")
     name = "keep"
-    budget: Json = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}}
-    selector = {"matchLabels": {"app": name}}
-    await made.admin.create(POD_DISRUPTION_BUDGETS, {**budget, "spec": {"maxUnavailable": 0, "selector": selector}}, namespace="work")
+    await made.admin.create(POD_DISRUPTION_BUDGETS, budget(name, maxUnavailable=0), namespace="work")
     await made.create(deployment(name, 1, pod_spec("spot")), "work")
     (spot,) = (await made.bound("work", 1)).values()
 

@@ -3,8 +3,9 @@
 import asyncio
 
 import pytest
-from tests.e2e.objects import Json, pod
+from tests.e2e.objects import pod
 from tests.e2e.stage import CLOUD, Stage, free_port, stage, until, version
+from tests.objects import Json
 
 from gpuscaler.embedded.nodes.plugins import NAMESPACE, PLUGINS
 from gpuscaler.kube.errors import Conflict, NotFound

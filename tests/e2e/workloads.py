@@ -3,9 +3,10 @@
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
-from tests.e2e.objects import Json, daemon_set, deployment, job, pod, pod_spec, stateful_set
+from tests.e2e.objects import daemon_set, deployment, job, pod, pod_spec, stateful_set
 from tests.e2e.stage import Stage
 from tests.e2e.storage import claim
+from tests.objects import Json
 
 from gpuscaler.kube.resources import DAEMON_SETS, PERSISTENT_VOLUME_CLAIMS, PODS
 

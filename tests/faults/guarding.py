@@ -9,7 +9,8 @@ from typing import Any
 
 import msgspec
 from tests.control.schedules import STRANGER, Guard, counts_nothing_twice, foresees
-from tests.control.world import World, pod
+from tests.control.world import World
+from tests.objects import node, pod
 from tests.planning import claims
 
 from gpuscaler.clouds.protocol import Order
@@ -151,14 +152,10 @@ def strangers() -> list[dict[str, Any]]:
     """Two nodes with GPUs that somebody else runs in the same cluster, one idle for ever and one in use, and the pod on it."""
     found = []
     for name in (IDLE_STRANGER, BUSY_STRANGER):
-        labels = {"kubernetes.io/hostname": name, "node.kubernetes.io/instance-type": "p3.2xlarge"}
-        has = {"cpu": "8", "memory": "60Gi", "pods": "110", "nvidia.com/gpu": "1"}
-        spec = {"providerID": f"simulated:///us-east-1a/{name}", "taints": [{"key": "example.com/theirs", "effect": "NoSchedule"}]}
-        status = {"capacity": has, "allocatable": has, "conditions": [{"type": "Ready", "status": "True"}]}
-        found.append({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name, "labels": labels}, "spec": spec, "status": status})
-    body = pod(f"{STRANGER}-pod")
-    body["metadata"]["namespace"] = THEIRS
-    return [*found, {**body, "spec": {**body["spec"], "nodeName": BUSY_STRANGER}, "status": {"phase": "Running"}}]
+        labels = {"node.kubernetes.io/instance-type": "p3.2xlarge"}
+        theirs = [{"key": "example.com/theirs", "effect": "NoSchedule"}]
+        found.append(node(name, 1, labels=labels, memory="60Gi", providerID=f"simulated:///us-east-1a/{name}", taints=theirs))
+    return [*found, pod(f"{STRANGER}-pod", metadata={"namespace": THEIRS}, status={"phase": "Running"}, nodeName=BUSY_STRANGER)]
 
 
 def settle(here: World) -> None:

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.leaving import run
-from tests.control.world import BEGAN, World, pod
+from tests.control.world import BEGAN, World
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, faulty, status, taints, watch_of
 from tests.faults.test_people import launch
 from tests.lifecycle.registration.test_unregistered import KIND, looked, noticed
+from tests.objects import budget, pod, workload
 from tests.planning.building import NOW
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
@@ -266,16 +267,8 @@ async def test_f74_the_last_ready_replica_of_what_the_cluster_needs_is_not_moved
         for name, namespace, away_from in (("app", "default", second), ("coredns", "kube-system", first)):
             await here.user.merge_patch(NODES, away_from, {"spec": {"taints": [{"key": "example.com/closed", "effect": "NoSchedule"}]}})
             body = pod(name, 0, {"karpenter.sh/do-not-disrupt": "true"} if name == "app" else {})
-            template = {"metadata": {"labels": {"app": name}, **body["metadata"]}, "spec": body["spec"]}
-            spec = {"replicas": 1, "selector": {"matchLabels": {"app": name}}, "template": template}
-            made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
-            await here.user.create(DEPLOYMENTS, made, namespace=namespace)
-            may = {"maxUnavailable": 1, "selector": {"matchLabels": {"app": name}}}
-            await here.user.create(
-                POD_DISRUPTION_BUDGETS,
-                {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name}, "spec": may},
-                namespace=namespace,
-            )
+            await here.user.create(DEPLOYMENTS, workload("Deployment", name, body, replicas=1), namespace=namespace)
+            await here.user.create(POD_DISRUPTION_BUDGETS, budget(name, maxUnavailable=1), namespace=namespace)
             await here.sleep(10.0)
             await here.user.merge_patch(NODES, away_from, {"spec": {"taints": None}})
         before = await everywhere(here)

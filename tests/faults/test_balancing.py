@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import QUICK, pod
+from tests.control.world import QUICK
+from tests.objects import pod
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import denied, throttled

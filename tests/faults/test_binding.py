@@ -10,9 +10,10 @@ from tests.control.records.test_service import status as written
 from tests.control.schedules import STRANGER
 from tests.control.test_binding import SCATTERED
 from tests.control.test_windows import NODE, STEADY, is_closed
-from tests.control.world import ONE_GPU_MACHINES, QUICK, World, pod
+from tests.control.world import ONE_GPU_MACHINES, QUICK, World
 from tests.faults.guarding import BUSY_STRANGER, Watch
 from tests.faults.kit import all_bound, bought, faulty, recorded, status
+from tests.objects import pod
 
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure

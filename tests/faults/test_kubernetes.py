@@ -7,9 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 
-from tests.control.world import World, pod
+from tests.control.world import World
 from tests.faults.guarding import Watch
 from tests.faults.kit import IDLE, SPOT_FIRST, all_bound, bought, faulty, markets, status, taints, watch_of
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import UNAUTHORISED, Bought, CloudError, Order
 from gpuscaler.control.loop.controller import FRESH_PICTURE

@@ -6,8 +6,9 @@ import pytest
 from msgspec.structs import replace
 from tests.control.aws_stage import Stage, aws_stage
 from tests.control.test_lacking import EFA, NEVER, submit, with_resource
-from tests.control.world import QUICK, pod
+from tests.control.world import QUICK
 from tests.faults.kit import faulty, status
+from tests.objects import pod
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.nodes.devices import Devices, Promise

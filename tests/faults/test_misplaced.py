@@ -2,9 +2,10 @@
 
 from typing import Any
 
-from tests.control.world import World, pod
+from tests.control.world import World
 from tests.faults.guarding import BUSY_STRANGER, IDLE_STRANGER
 from tests.faults.kit import bought, faulty, status
+from tests.objects import pod
 
 from gpuscaler.control.records.status.status import Process
 from gpuscaler.kube.resources import DAEMON_SETS, NODES, PODS

@@ -8,7 +8,8 @@ from msgspec.structs import replace
 from tests.clouds.aws.accounts import CA, CLUSTER, DISCOVERED, Aws, pool
 from tests.clouds.aws.user_data import encoded
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import QUICK, pod
+from tests.control.world import QUICK
+from tests.objects import pod
 from tests.planning.building import offering, pods, spec, spread
 
 from gpuscaler.embedded.aws.conditions import Conditions

@@ -5,12 +5,13 @@ from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 import pytest
-from tests.control.leaving import run, template
+from tests.control.leaving import run
 from tests.control.records.test_service import events
 from tests.control.test_replacing import BOTH, without_spot
-from tests.control.world import BEGAN, World, pod
+from tests.control.world import BEGAN, World
 from tests.faults.kit import all_bound, faulty, latest, markets, recorded, watch_of
 from tests.faults.test_removals import dear, offer_spot
+from tests.objects import pod, workload
 
 from gpuscaler.clouds.protocol import INTERRUPTION, Notice
 from gpuscaler.control.records.service import Service
@@ -36,9 +37,7 @@ pools:
 
 async def deploy(here: World, name: str, replicas: int, **more: Any) -> None:
     """A Deployment of pods of one GPU that say nothing about being moved."""
-    spec = {"replicas": replicas, "selector": {"matchLabels": {"app": name}}, "template": template(name, annotations={}, **more)}
-    body = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": spec}
-    await here.user.create(DEPLOYMENTS, body, namespace="default")
+    await here.user.create(DEPLOYMENTS, workload("Deployment", name, pod(name, **more), replicas=replicas), namespace="default")
 
 
 async def uids(here: World) -> set[str]:

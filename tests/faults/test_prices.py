@@ -48,8 +48,8 @@ BIG, SMALL = offering("g.8", 16.0, gpus=8, cpu=96, memory=768), offering("g.1", 
 
 def given_back(big: Offering, small: Offering) -> list[str]:
     """Nodes that a plan gives back where a replica that needs one GPU runs on a machine of eight."""
-    items = [node("a", big), movable("x", "a", spec(gpus=1, cpu=2, memory=8))]
-    return [one.node for one in planned(items, pool(big, small)).removals]
+    made = planned([node("a", big), movable("x", "a", spec(gpus=1, cpu=2, memory=8))], pool(big, small))
+    return [one.node for one in made.removals]
 
 
 def test_f83_nothing_is_moved_to_save_what_nobody_knows() -> None:

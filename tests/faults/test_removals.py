@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 from tests.control.leaving import DEAR, LARGE, budget, is_as_before, is_marked, run, until
 from tests.control.test_replacing import BOTH, without_spot
-from tests.control.world import World, pod
+from tests.control.world import World
 from tests.faults.kit import IDLE, all_bound, faulty, latest, markets, taints, watch_of
+from tests.objects import pod
 
 from gpuscaler.control.records.status.why import why_node
 from gpuscaler.embedded.apiserver.faults import Fault

@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.control.aws_stage import Stage, aws_stage
+from tests.objects import budget
 
 from gpuscaler.kube.resources import EVENTS, POD_DISRUPTION_BUDGETS
 
@@ -78,9 +79,7 @@ async def test_f76_a_budget_holds_until_shortly_before_the_hook_gives_up(tmp_pat
         here.client("autoscaling").put_lifecycle_hook(**HOOK)
         here.start(here.settings(queue_url=here.queue()))
         machine, node = await serving(here)
-        spec = {"minAvailable": 1, "selector": {"matchLabels": {"app": "serve"}}}
-        budget = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": "serve"}, "spec": spec}
-        await here.user.create(POD_DISRUPTION_BUDGETS, budget, namespace="default")
+        await here.user.create(POD_DISRUPTION_BUDGETS, budget("serve", minAvailable=1), namespace="default")
         at = end(here, machine)
         await here.sleep(560.0)
         assert set((await here.bound()).values()) == {node}

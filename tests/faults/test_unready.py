@@ -2,8 +2,9 @@
 
 import msgspec
 import pytest
-from tests.control.world import World, pod
+from tests.control.world import World
 from tests.faults.kit import all_bound, become, faulty, status, taints, watch_of
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import MAINTENANCE, Notice
 from gpuscaler.kube.resources import NODES, PODS

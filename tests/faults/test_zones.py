@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from tests.clouds.aws.accounts import DISCOVERED
 from tests.control.aws_stage import Stage, aws_stage
-from tests.control.world import pod
+from tests.objects import pod
 
 from gpuscaler.kube.resources import PERSISTENT_VOLUME_CLAIMS, PERSISTENT_VOLUMES, PODS, STORAGE_CLASSES
 

@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
+from tests import objects
+
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.decode import ObjectDecoder
 from gpuscaler.kube.errors import Unreachable
@@ -73,14 +75,10 @@ async def _pieces(pieces: Iterable[bytes | float | str]) -> AsyncIterator[bytes]
 
 def pod(name: str, *, node: str = "", version: int = 1, **status: Any) -> Json:
     """A small pod in the namespace ``team``."""
-    container = {"name": "main", "resources": {"requests": {"nvidia.com/gpu": "1"}}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)},
-        "spec": {"containers": [container], **({"nodeName": node} if node else {})},
-        "status": {"phase": "Running" if node else "Pending", **status},
-    }
+    metadata = {"namespace": "team", "uid": f"uid-{name}", "resourceVersion": str(version)}
+    now = {"phase": "Running" if node else "Pending", **status}
+    bound: Json = {"nodeName": node} if node else {}
+    return objects.pod(name, metadata=metadata, status=now, **bound)
 
 
 def waiting(name: str, *, version: int = 1) -> Json:

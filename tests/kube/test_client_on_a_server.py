@@ -10,6 +10,7 @@ import msgspec
 import pytest
 import trustme
 import yaml
+from tests import objects
 from tests.kube.servers import server_context
 
 from gpuscaler.embedded.apiserver.api import ApiServer
@@ -47,8 +48,7 @@ async def connected(folder: Path, token: str = "right") -> AsyncIterator[Client]
 
 
 def pod(name: str, **labels: str) -> dict[str, Any]:
-    spec = {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "labels": labels}, "spec": spec}
+    return objects.pod(name, labels=labels, nodeName="n")
 
 
 async def test_objects_are_created_read_changed_and_deleted(tmp_path: Path) -> None:

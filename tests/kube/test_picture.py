@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from random import Random
 
 import pytest
+from tests import objects
 from tests.kube.scripted import SILENCE, Json, Reply, Scripted, event, failure, listed, page, pod, waiting
 
 from gpuscaler.kube.client import Client
@@ -38,12 +39,7 @@ class Servers:
 
 def node(name: str, *, version: int = 1, heartbeat: str = "2026-03-01T08:00:00Z") -> Json:
     conditions = [{"type": "Ready", "status": "True", "lastHeartbeatTime": heartbeat}]
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "resourceVersion": str(version)},
-        "status": {"allocatable": {"cpu": "8", "nvidia.com/gpu": "1"}, "conditions": conditions},
-    }
+    return objects.node(name, 1, metadata={"resourceVersion": str(version)}, status={"conditions": conditions})
 
 
 @asynccontextmanager

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from tests import objects
 from tests.metrics.prometheus_double import EPOCH, PrometheusDouble
 
 from gpuscaler.embedded.apiserver.api import ApiServer
@@ -50,12 +51,7 @@ class Serving:
 
 
 def pod(name: str, namespace: str = "ml", **labels: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "x"}]},
-    }
+    return objects.pod(name, labels=labels, metadata={"namespace": namespace})
 
 
 @asynccontextmanager

@@ -1,8 +1,7 @@
 """When the loop looks: soon after what somebody waits for, and not at what concerns nobody."""
 
-from typing import Any
-
 from tests.control.world import QUICK, Notes, World, world
+from tests.objects import node
 
 from gpuscaler.kube.resources import NODES
 from gpuscaler.lifecycle.reconcile import Look
@@ -23,15 +22,10 @@ class Counting(Notes):
         super().looked(seen, cluster, now)
 
 
-def node(name: str) -> dict[str, Any]:
-    status = {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}]}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": {"unschedulable": True}, "status": status}
-
-
 async def waiting(here: World) -> Counting:
     """A machine is on its way, and everything else has come to rest."""
     here.notes = notes = Counting()
-    await here.user.create(NODES, node("other"))
+    await here.user.create(NODES, node("other", unschedulable=True))
     here.start()
     await here.sleep(5.0)
     await here.submit("pod")
@@ -56,6 +50,6 @@ async def test_a_node_that_is_new_is_looked_at_soon_while_a_machine_is_awaited()
         notes = await waiting(here)
         before = notes.looks
         for number in range(4):
-            await here.user.create(NODES, node(f"new{number}"))
+            await here.user.create(NODES, node(f"new{number}", unschedulable=True))
             await here.sleep(0.5)
         assert notes.looks >= before + 4

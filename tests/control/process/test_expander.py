@@ -10,7 +10,7 @@ import pytest
 import structlog
 from tests.control.managing import managed
 from tests.control.process.test_running import Cluster, Ticking
-from tests.control.world import pod
+from tests.objects import pod
 
 from gpuscaler.control.process.expander import KEY, NAME, NAMESPACE, POLL_SECONDS, PriorityExpander, Standing
 from gpuscaler.embedded.apiserver.api import ApiServer

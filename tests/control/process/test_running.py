@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.control.managing import managed
-from tests.control.world import pod
+from tests.objects import node, pod
 
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.store import StoreError
@@ -372,16 +372,8 @@ async def test_all_records_of_the_real_program_are_made_beside_the_controller(cl
 
 
 async def test_pods_on_nodes_that_are_not_simulated_are_left_to_their_own_kubelets(cluster: Cluster) -> None:
-    status = {"allocatable": {"cpu": "8", "memory": "32Gi", "pods": "110"}, "conditions": [{"type": "Ready", "status": "True"}]}
-    real = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "real"},
-        "spec": {"providerID": "aws:///us-east-1a/i-1"},
-        "status": status,
-    }
-    bound = pod("bound", 0)
-    cluster.api.load([real, {**bound, "spec": {**bound["spec"], "nodeName": "real"}, "status": {"phase": "Pending"}}])
+    real = node("real", providerID="aws:///us-east-1a/i-1")
+    cluster.api.load([real, pod("bound", 0, nodeName="real", status={"phase": "Pending"})])
     cluster.start()
     await cluster.submit("train")
     await asyncio.sleep(10)

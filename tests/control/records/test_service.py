@@ -17,7 +17,8 @@ import trustme
 from prometheus_client import generate_latest
 from structlog.testing import capture_logs
 from tests.control.records.events.test_records import DRY, IDLE_SOON
-from tests.control.world import ONE_GPU_MACHINES, World, pod, world
+from tests.control.world import ONE_GPU_MACHINES, World, world
+from tests.objects import pod
 from tests.serving.test_server import written
 
 from gpuscaler.control.process.running import UnusableError

@@ -12,8 +12,9 @@ import msgspec
 import pytest
 import structlog
 from tests.control.managing import managed
-from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck, pod
+from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck
 from tests.embedded.tolerant import tolerant_plugin
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import CAPACITY, QUOTA, Bought, CloudError, LostAnswerError, Order
 from gpuscaler.control.loop.attempts import Attempts

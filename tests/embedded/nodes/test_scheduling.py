@@ -5,6 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.embedded.workloads.lab import Lab, lab
+from tests.objects import node, pod
 
 from gpuscaler.embedded.apiserver.faults import Fault, broken
 from gpuscaler.kube.resources import CORE_EVENTS, NODES, PODS, PRIORITY_CLASSES
@@ -134,22 +135,12 @@ async def test_a_nomination_that_leads_nowhere_is_cleared() -> None:
 async def test_promised_room_is_left_alone_by_all_but_stronger_pods(priority: int, winner: str) -> None:
     async with lab() as here:
         # All at once: the scheduler must not see the one without the other.
-        pods = [("other", "1", {"priority": priority}, ""), ("promised", "8", {}, "a")]
-        here.cluster.api.load([node("a"), *(pod(*one) for one in pods)])
+        theirs: dict[str, Any] = {"schedulerName": "default-scheduler"}
+        other = pod("other", 0, status={"phase": "Pending"}, priority=priority, **theirs)
+        promised = pod("promised", 0, cpu="8", status={"phase": "Pending", "nominatedNodeName": "a"}, **theirs)
+        here.cluster.api.load([node("a"), other, promised])
         await here.wait(8.0)
         assert await places(here) == {"other": "", "promised": "", winner: "a"}
-
-
-def node(name: str) -> dict[str, Any]:
-    amounts = {"cpu": "8", "memory": "32Gi", "pods": "110"}
-    return {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "status": {"capacity": amounts, "allocatable": amounts}}
-
-
-def pod(name: str, cpu: str, spec: dict[str, Any], nominated: str) -> dict[str, Any]:
-    container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
-    status = {"phase": "Pending", **({"nominatedNodeName": nominated} if nominated else {})}
-    whole = {"schedulerName": "default-scheduler", "containers": [container], **spec}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": whole, "status": status}
 
 
 async def test_the_more_important_pod_goes_first() -> None:

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from tests.embedded.asking import virtual_clock
+from tests.objects import node
 
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.kube.resources import NODES, PODS, Resource
@@ -34,15 +35,8 @@ class Lab:
             self._task.result()
 
     async def node(self, name: str, *, cpu: int = 8, labels: Mapping[str, str] | None = None, taint: str = "") -> None:
-        amounts = {"cpu": str(cpu), "memory": "32Gi", "pods": "110"}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Node",
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **(labels or {})}},
-            "spec": {"taints": [{"key": taint, "effect": "NoSchedule"}] if taint else []},
-            "status": {"capacity": amounts, "allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
-        }
-        await self.user.create(NODES, body)
+        taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
+        await self.user.create(NODES, node(name, labels=labels, cpu=str(cpu), taints=taints))
 
     async def create(
         self, resource: Resource, name: str, *, run_for: str = "", template: Mapping[str, Any] | None = None, **spec: Any

@@ -3,7 +3,8 @@
 from typing import Any
 
 import msgspec
-from tests.control.world import QUICK, World, pod, world
+from tests.control.world import QUICK, World, world
+from tests.objects import pod
 
 from gpuscaler.clouds.protocol import Order
 from gpuscaler.embedded.nodes.leases import NAMESPACE

@@ -7,6 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests import objects
 
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
@@ -27,12 +28,7 @@ def labelled(**labels: str) -> Described:
 
 
 def pod(name: str, namespace: str = "team", **labels: str) -> dict[str, Any]:
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": namespace, "labels": labels},
-        "spec": {"containers": [{"name": "main", "image": "x"}]},
-    }
+    return objects.pod(name, labels=labels, metadata={"namespace": namespace})
 
 
 @asynccontextmanager

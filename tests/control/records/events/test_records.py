@@ -5,7 +5,8 @@ from collections.abc import Callable
 import pytest
 import structlog
 from tests.control.records.deciding import idle
-from tests.control.world import World, pod, world
+from tests.control.world import World, world
+from tests.objects import pod
 
 from gpuscaler.control.loop.cloud import Ended
 from gpuscaler.control.records.events import happening as kinds

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 from tests.control.records.deciding import POLICY, decided, idle
 from tests.control.records.events.test_records import Kept, recorded
-from tests.control.world import luck, pod, world
+from tests.control.world import luck, world
+from tests.objects import pod
 from tests.planning.building import NOW, node, pods, spec
 from tests.planning.changing import POLICIES, World
 from tests.soaking import examples
