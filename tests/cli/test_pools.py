@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner, Result
+from tests import objects
 from tests.cli.serving import served as a_cluster
 from tests.cli.test_plan import node, pod
 
@@ -128,13 +129,12 @@ def test_nodes_of_the_cluster_are_compared_with_what_tags_promise(asked: Any, se
     (group,) = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=["gpus"])["AutoScalingGroups"]
     (machine,) = group["Instances"]
     amounts = {"cpu": "3920m", "memory": "14Gi", "pods": "52", "ephemeral-storage": "17Gi", "nvidia.com/gpu": "1"}
-    node = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": "ip-1", "labels": {"kubernetes.io/arch": "amd64"}},
-        "spec": {"providerID": f"aws:///us-east-1a/{machine['InstanceId']}"},
-        "status": {"allocatable": amounts, "capacity": amounts, "conditions": [{"type": "Ready", "status": "True"}]},
-    }
+    node = objects.node(
+        "ip-1",
+        labels={"kubernetes.io/arch": "amd64"},
+        status={"allocatable": amounts, "capacity": amounts},
+        providerID=f"aws:///us-east-1a/{machine['InstanceId']}",
+    )
     with a_cluster(tmp_path) as cluster:
         cluster.load(node)
         done = asked("--compare", "--kubeconfig", str(cluster.kubeconfig), "--json")

@@ -1,18 +1,18 @@
 """`gpuscaler run` with ``cloud: aws`` in virtual time: an API server, an account of ours beside it, and one process after the other."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
-import msgspec
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED, MODELS, Session
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, QUICK
 from tests.objects import pod, workload
+from tests.running_cluster import RunningCluster
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.control.process import aws
@@ -53,8 +53,10 @@ class Clocks:
         return BEGAN + self.monotonic()
 
 
-class Stage:
+class Stage(RunningCluster):
     """A cluster whose machines are an account's instances. Processes of the controller live between :meth:`start` and :meth:`stop`."""
+
+    pause = 1.0
 
     def __init__(self, folder: Path, conditions: Conditions) -> None:
         self.now = Clocks().wall
@@ -62,17 +64,14 @@ class Stage:
         self.region = self.account.region(REGION)
         self.endpoint = Endpoint(self.account, MODELS)
         self.session = Session(self.endpoint)
-        self.cluster = EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=QUICK))
-        self.user = self.cluster.client("user")
+        super().__init__(EmbeddedCluster(Policy(pools=()), now=self.now, conditions=ClusterConditions(delays=QUICK)))
         self.path = folder / "run.yaml"
         machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
         follow(self.region, machines)
         #: What may go wrong with nodes.
         self.faulty = self.account.nodes = Nodes(machines.devices, self.cluster.kubelets)
         eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
-        loop = asyncio.get_running_loop()
-        self._tasks = [loop.create_task(part) for part in (self.cluster.run(), machines.run(), eks.run(), self._pass())]
-        self._lives: list[asyncio.Task[None]] = []
+        self.support(machines.run(), eks.run(), self._pass())
 
     async def _pass(self) -> None:
         while True:
@@ -186,16 +185,6 @@ class Stage:
         made = pod(name, 1, {f"gpuscaler.io/{key.replace('_', '-')}": value for key, value in annotations.items()})
         await self.user.create(DEPLOYMENTS, workload("Deployment", name, made, replicas=replicas), namespace="default")
 
-    async def pods(self) -> dict[str, dict[str, Any]]:
-        found = [msgspec.json.decode(one) for one in await self.user.list_all(PODS, namespace="default")]
-        return {one["metadata"]["name"]: one for one in found}
-
-    async def bound(self) -> dict[str, str]:
-        return {name: one["spec"].get("nodeName", "") for name, one in (await self.pods()).items()}
-
-    async def nodes(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]
-
     async def relabel(self, node: str, labels: Mapping[str, str | None]) -> None:
         """Change labels of a node; None takes one off."""
         await self.user.merge_patch(NODES, node, {"metadata": {"labels": dict(labels)}})
@@ -209,28 +198,6 @@ class Stage:
         gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
         status = {**node["status"], "conditions": [gone]}
         await self.user.create(NODES, {"metadata": metadata, "spec": {"providerID": node["spec"]["providerID"]}, "status": status})
-
-    async def until(self, so: Callable[[], Any], within: float) -> None:
-        """Let time pass until ``so()``, awaited where it is to be, is true."""
-        async with asyncio.timeout(within):
-            while True:
-                found = so()
-                if await found if asyncio.iscoroutine(found) else found:
-                    return
-                await self.sleep(1.0)
-
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        for task in (*self._tasks, *self._lives):
-            if task.done():
-                task.result()
-
-    async def close(self) -> None:
-        while self._lives:
-            await self.stop()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 @asynccontextmanager

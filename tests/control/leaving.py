@@ -97,15 +97,6 @@ async def dear(*workloads: Mapping[str, Any], pools: str = BOTH, **more: Any) ->
         yield here, writes
 
 
-async def until(here: World, what: Any, within: float = 600.0) -> None:
-    """Wait until ``what()`` is true."""
-    for _ in range(int(2 * within)):
-        if await what():
-            return
-        await here.sleep(0.5)
-    raise AssertionError(f"it did not come within {within:g} s: {what.__doc__ or what}")
-
-
 async def is_marked(here: World, name: str = DEAR) -> bool:
     return any(LEAVING_TAINT in taints(node) for node in await here.nodes() if node["metadata"]["name"] == name)
 

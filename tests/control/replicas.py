@@ -1,17 +1,17 @@
 """Several processes of the controller over one cluster, each with clocks and a network of its own, any of which may stop and go on."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 from tests.control.violations import judged
-from tests.control.world import ONE_GPU_MACHINES, Notes, World, world
+from tests.control.world import ONE_GPU_MACHINES, Notes, Relay, Watchman, World, pieces, world
 
-from gpuscaler.clouds.protocol import Bought, LostAnswerError, Notice, Order, Provider, Refusal, Unfilled
+from gpuscaler.clouds.protocol import LostAnswerError, Provider
 from gpuscaler.control.loop.cloud import CALL_SECONDS
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.process.running import Made, Place, Running
@@ -20,10 +20,10 @@ from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.errors import NotFound, Unreachable
 from gpuscaler.kube.resources import LEASES
 from gpuscaler.kube.transport import Answer, Request
-from gpuscaler.model.instances import Inventory
-from gpuscaler.model.pools import Pool
 from gpuscaler.settings.run_settings import RunSettings
 from gpuscaler.simulation.cloud.provider import CallFaults
+
+T = TypeVar("T")
 
 #: What a write to the API server may take, in seconds: what a client's fence is asked for.
 WRITE_SECONDS = 5.0
@@ -125,7 +125,7 @@ class Line:
         status, headers, body = await self.pause.through(call, what=what)
         if of_lease and self.deaf:
             raise Unreachable(f"{request.method} {request.path}: the answer was lost")
-        yield Answer(status, headers, _pieces(body))
+        yield Answer(status, headers, pieces(body))
 
     async def close(self) -> None:
         await self.inner.close()
@@ -135,74 +135,35 @@ async def _nothing() -> None:
     return None
 
 
-async def _pieces(body: bytes) -> AsyncIterator[bytes]:
-    yield body
-
-
-class Desk:
-    """The cloud as one process reaches it."""
+class Desk(Relay):
+    """The cloud as a process that may stop reaches it."""
 
     def __init__(self, inner: Provider, name: str, register: Register, pause: Pause) -> None:
-        self._inner, self._name, self._register, self._pause = inner, name, register, pause
-        self.name, self.keeps_tokens, self.read_lag = inner.name, inner.keeps_tokens, inner.read_lag
+        super().__init__(inner)
+        self._name, self._register, self._pause = name, register, pause
         self.writes = 0
 
-    async def _read(self, call: Callable[[], Awaitable[Any]]) -> Any:
-        try:
-            return await self._pause.through(call)
-        except Unreachable as error:
-            raise LostAnswerError(str(error)) from error
+    async def read(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await self._through(call)
 
-    async def _write(self, what: str, call: Callable[[], Awaitable[Any]]) -> Any:
+    async def write(self, what: str, call: Callable[[], Awaitable[T]], /) -> T:
         self.writes += 1
         if not self._pause.stopped:
             with judged():
                 await self._register.begin(self._name, what, CALL_SECONDS)
+        return await self._through(call, what=what)
+
+    async def _through(self, call: Callable[[], Awaitable[T]], *, what: str = "") -> T:
         try:
-            return await self._pause.through(call, what=what)
+            made: T = await self._pause.through(call, what=what)
         except Unreachable as error:
             raise LostAnswerError(str(error)) from error
+        return made
 
-    async def pools(self) -> Sequence[Pool]:
-        found: Sequence[Pool] = await self._read(self._inner.pools)
-        return found
-
-    async def inventory(self) -> Inventory:
-        found: Inventory = await self._read(self._inner.inventory)
-        return found
-
-    async def extend(self, ids: Sequence[str]) -> None:
-        await self._write("extend", lambda: self._inner.extend(ids))
-
-    async def protect(self, ids: Sequence[str], *, on: bool) -> None:
-        await self._write("protect", lambda: self._inner.protect(ids, on=on))
-
-    async def notices(self) -> Sequence[Notice]:
-        found: Sequence[Notice] = await self._read(self._inner.notices)
-        return found
-
-    async def buy(self, order: Order) -> Bought:
+    async def show(self, see: Callable[[Watchman], Awaitable[None]]) -> None:
         if not self._pause.stopped:
             with judged():
-                await self._register.here.watchman.buy(order)
-        found: Bought = await self._write("buy", lambda: self._inner.buy(order))
-        return found
-
-    async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
-        return await self._inner.follow(orders)
-
-    async def withdraw(self, rest: Unfilled, /) -> None:
-        await self._write("withdraw", lambda: self._inner.withdraw(rest))
-
-    async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        if not self._pause.stopped:
-            with judged():
-                await self._register.here.watchman.remove(ids)
-        found: Mapping[str, Refusal | None] = await self._write("remove", lambda: self._inner.remove(ids))
-        return found
-
-    async def close(self) -> None:
-        """The cloud outlives the process."""
+                await see(self._register.here.watchman)
 
 
 class Record(Notes):

@@ -38,10 +38,10 @@ class Watched:
             self.lost += [f"{name} on {machine}" for name in self._busy.get(machine, [])]
         machines = {node["metadata"]["name"]: node["spec"]["providerID"].rpartition("/")[2] for node in await self.here.nodes()}
         busy: dict[str, list[str]] = {}
-        for name, body in (await self.here.pods()).items():
+        for body in await self.here.pods():
             running = body.get("status", {}).get("phase") == "Running" and "deletionTimestamp" not in body["metadata"]
             if running and not body["metadata"].get("ownerReferences") and body["spec"].get("nodeName") in machines:
-                busy.setdefault(machines[body["spec"]["nodeName"]], []).append(name)
+                busy.setdefault(machines[body["spec"]["nodeName"]], []).append(body["metadata"]["name"])
         self._busy = busy
 
 

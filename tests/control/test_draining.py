@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 from msgspec.structs import replace
-from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run, until
+from tests.control.leaving import CHEAP_RESTART, DEAR, LARGE, budget, dear, is_as_before, is_marked, names, run
 from tests.control.test_replacing import BOTH
 from tests.control.world import BEGAN, Deaths, World, world
 from tests.objects import pod
@@ -44,14 +44,11 @@ async def until_draining(here: World) -> None:
     async def draining() -> bool:
         return (one := leaving(here)) is not None and one.step == DRAINING and bool(one.evictions)
 
-    await until(here, draining)
+    await here.until(draining)
 
 
 async def until_marked(here: World) -> None:
-    async def marked() -> bool:
-        return await is_marked(here)
-
-    await until(here, marked)
+    await here.until(lambda: is_marked(here))
 
 
 async def is_over(here: World) -> bool:
@@ -66,10 +63,7 @@ async def stays(here: World) -> bool:
 
 
 async def until_over(here: World, within: float = 600.0) -> None:
-    async def over() -> bool:
-        return await is_over(here)
-
-    await until(here, over, within)
+    await here.until(lambda: is_over(here), within)
 
 
 # The way
@@ -281,7 +275,7 @@ async def test_a_pod_that_asks_for_time_is_told_to_save_its_work_and_evicted_whe
         async def is_requested() -> bool:
             return bool(await requested())
 
-        await until(here, is_requested)
+        await here.until(is_requested)
         await here.sleep(100.0)
         assert writes.evicted() == []
         one = leaving(here)

@@ -2,15 +2,15 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any
+from typing import Any, TypeVar
 
-import msgspec
 from tests.control.violations import judged
 from tests.objects import pod
+from tests.running_cluster import RunningCluster
 
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
 from gpuscaler.control.loop.acting import Outcome
@@ -24,7 +24,7 @@ from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.embedded.serving.memory import MemoryTransport
 from gpuscaler.kube.client import Client
 from gpuscaler.kube.rate import RateLimit
-from gpuscaler.kube.resources import NODES, PODS
+from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
@@ -41,6 +41,8 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 from gpuscaler.simulation.cloud.provider import CallFaults
+
+T = TypeVar("T")
 
 #: Times that make a run short; everything that is tested is about order, not about length.
 QUICK = Delays(boot=Delay(15.0, 20.0, 40.0), device_plugin=Delay(2.0, 5.0, 10.0), answer=Delay(0.5, 1.0, 3.0), image_pull=Delay(0, 0, 0))
@@ -128,7 +130,7 @@ class MortalTransport:
         async def call() -> Answer:
             async with self._inner.exchange(request) as answer:
                 body = b"".join([piece async for piece in answer.pieces])
-                return Answer(answer.status, answer.headers, _one(body))
+                return Answer(answer.status, answer.headers, pieces(body))
 
         yield await self._deaths.step(call)
 
@@ -136,52 +138,76 @@ class MortalTransport:
         await self._inner.close()
 
 
-async def _one(body: bytes) -> AsyncIterator[bytes]:
+async def pieces(body: bytes) -> AsyncIterator[bytes]:
     yield body
 
 
-class MortalProvider:
-    """A provider whose calls that change something are steps."""
+class Relay:
+    """The cloud as one process reaches it: how a read and a write get there, and what is shown of them before, is up to the process."""
 
-    def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman, more: Sequence[Notice] = ()) -> None:
-        self._inner, self._deaths, self._watchman, self._more = inner, deaths, watchman, more
+    def __init__(self, inner: Provider) -> None:
+        self._inner = inner
         self.name, self.keeps_tokens, self.read_lag = inner.name, inner.keeps_tokens, inner.read_lag
 
+    async def read(self, call: Callable[[], Awaitable[T]]) -> T:
+        return await call()
+
+    async def write(self, what: str, call: Callable[[], Awaitable[T]], /) -> T:
+        raise NotImplementedError
+
+    async def show(self, see: Callable[[Watchman], Awaitable[None]]) -> None:
+        raise NotImplementedError
+
     async def pools(self) -> Sequence[Pool]:
-        return await self._inner.pools()
+        return await self.read(self._inner.pools)
 
     async def inventory(self) -> Inventory:
-        return await self._inner.inventory()
+        return await self.read(self._inner.inventory)
+
+    async def notices(self) -> Sequence[Notice]:
+        return await self.read(self._inner.notices)
 
     async def buy(self, order: Order) -> Bought:
-        with judged():
-            await self._watchman.buy(order)
-        found: Bought = await self._deaths.step(lambda: self._inner.buy(order))
-        return found
+        await self.show(lambda watchman: watchman.buy(order))
+        return await self.write("buy", lambda: self._inner.buy(order))
 
     async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
         return await self._inner.follow(orders)
 
     async def withdraw(self, rest: Unfilled, /) -> None:
-        await self._deaths.step(lambda: self._inner.withdraw(rest))
+        await self.write("withdraw", lambda: self._inner.withdraw(rest))
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        with judged():
-            await self._watchman.remove(ids)
-        found: Mapping[str, Refusal | None] = await self._deaths.step(lambda: self._inner.remove(ids))
-        return found
+        await self.show(lambda watchman: watchman.remove(ids))
+        return await self.write("remove", lambda: self._inner.remove(ids))
 
     async def extend(self, ids: Sequence[str]) -> None:
-        await self._deaths.step(lambda: self._inner.extend(ids))
+        await self.write("extend", lambda: self._inner.extend(ids))
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
-        await self._deaths.step(lambda: self._inner.protect(ids, on=on))
-
-    async def notices(self) -> Sequence[Notice]:
-        return (*await self._inner.notices(), *self._more)
+        await self.write("protect", lambda: self._inner.protect(ids, on=on))
 
     async def close(self) -> None:
         """The cloud outlives the process."""
+
+
+class MortalProvider(Relay):
+    """A provider whose calls that change something are steps."""
+
+    def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman, more: Sequence[Notice] = ()) -> None:
+        super().__init__(inner)
+        self._deaths, self._watchman, self._more = deaths, watchman, more
+
+    async def write(self, _what: str, call: Callable[[], Awaitable[T]], /) -> T:
+        made: T = await self._deaths.step(call)
+        return made
+
+    async def show(self, see: Callable[[Watchman], Awaitable[None]]) -> None:
+        with judged():
+            await see(self._watchman)
+
+    async def notices(self) -> Sequence[Notice]:
+        return (*await super().notices(), *self._more)
 
 
 @dataclass
@@ -249,7 +275,7 @@ class Notes:
         self.failures.append(f"{what}: {error}")
 
 
-class World:
+class World(RunningCluster):
     """An embedded cluster for ``policy``, and a controller that lives between :meth:`start` and :meth:`kill`."""
 
     def __init__(self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None) -> None:
@@ -258,8 +284,7 @@ class World:
         self.now: Callable[[], float] = lambda: BEGAN + loop.time() - began
         self.policy = policy
         self.pace = pace or Pace()
-        self.cluster = EmbeddedCluster(policy, now=self.now, conditions=conditions)
-        self.user = self.cluster.client("user")
+        super().__init__(EmbeddedCluster(policy, now=self.now, conditions=conditions))
         self.controller: Controller | None = None
         self.notes = Notes(newest_list=lambda: None if self.controller is None else self.controller.cloud.inventory)
         #: Whether a test makes errors in the controller that it does not foresee.
@@ -269,15 +294,11 @@ class World:
         #: Notices that the cloud repeats whenever it is asked, beside its own.
         self.announced: list[Notice] = []
         self.network: MemoryTransport | None = None
-        self._life: list[asyncio.Task[None]] = []
-        self._tasks = [loop.create_task(self.cluster.run())]
-        self._lives = 0
 
     def start(self, deaths: Deaths | None = None) -> None:
         """A new process of the controller."""
         loop = asyncio.get_running_loop()
         self.deaths = deaths or Deaths()
-        self._lives += 1
         self.network = MemoryTransport(self.cluster.api)
         client = Client(
             MortalTransport(self.network, self.deaths, self.watchman),
@@ -300,15 +321,12 @@ class World:
             brake=self.brake,
         )
         parts = (picture.run(), attempts.run(), self.controller.run(), self.brake.run(self.controller.plan_soon))
-        self._life = [loop.create_task(part) for part in parts]
+        self._lives += [loop.create_task(part) for part in parts]
 
     async def kill(self) -> None:
         """The process is gone between two of its steps."""
         self.deaths.dead.set()
-        for task in self._life:
-            task.cancel()
-        await asyncio.gather(*self._life, return_exceptions=True)
-        self._life = []
+        await super().kill()
 
     async def until_dead(self, within: float) -> bool:
         """Wait for the death that was arranged; False when it did not come ``within`` seconds."""
@@ -320,43 +338,12 @@ class World:
         await self.kill()
         return True
 
-    async def sleep(self, seconds: float) -> None:
-        await asyncio.sleep(seconds)
-        self.check()
-
-    def support(self, *parts: Coroutine[Any, Any, None]) -> None:
-        """Let more of the world live."""
-        self._tasks += [asyncio.get_running_loop().create_task(part) for part in parts]
-
-    def check(self) -> None:
-        """Raise what ended a part of the world that should live."""
-        for task in (*self._tasks, *self._life):
-            if task.done() and not task.cancelled():
-                task.result()
-
-    async def close(self) -> None:
-        await self.kill()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    # The user
-
     async def hold(self, **changes: Hold | None) -> None:
         """As ``gpuscaler hold`` and ``resume``: hold ``buying`` or ``removing``, or None to let it go on."""
         await change(self.user, "kube-system", changes)
 
     async def submit(self, name: str, gpus: int = 1, **annotations: str) -> None:
         await self.user.create(PODS, pod(name, gpus, annotations), namespace="default")
-
-    async def pods(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(PODS, namespace="default")]
-
-    async def nodes(self) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(NODES)]
-
-    async def bound(self) -> dict[str, str]:
-        return {one["metadata"]["name"]: one["spec"].get("nodeName", "") for one in await self.pods()}
 
 
 @asynccontextmanager

@@ -6,7 +6,7 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from tests.control.leaving import DEAR, LARGE, budget, is_as_before, is_marked, run, until
+from tests.control.leaving import DEAR, LARGE, budget, is_as_before, is_marked, run
 from tests.control.test_replacing import BOTH, without_spot
 from tests.control.world import World
 from tests.faults.kit import IDLE, all_bound, faulty, latest, markets, taints, watch_of
@@ -85,9 +85,9 @@ async def test_f29_evictions_that_are_refused_for_an_hour_are_tried_ever_more_ra
         async def open_again() -> bool:
             return await is_as_before(here) and not await is_marked(here)
 
-        await until(here, marked)
+        await here.until(marked)
         began = here.now()
-        await until(here, open_again, DRAIN_SECONDS + 120.0)
+        await here.until(open_again, DRAIN_SECONDS + 120.0)
         assert here.now() >= began + DRAIN_SECONDS - 1.0
         tried = [at for at, _ in watch_of(here).to("/eviction")]
         assert 5 <= len(tried) <= 25
@@ -151,7 +151,7 @@ async def test_f32_a_controller_that_dies_in_the_middle_of_a_removal_leaves_no_n
         async def marked() -> bool:
             return await is_marked(here)
 
-        await until(here, marked)
+        await here.until(marked)
         here.deaths.at = here.deaths.steps + step
         assert await here.until_dead(200.0)
         if forgets:

@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 from tests.control.managing import managed
+from tests.control.world import BEGAN
 from tests.objects import node, pod
 
 from gpuscaler.control.loop.controller import Controller
@@ -34,7 +35,6 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.settings.run_settings import RunSettings
 
-BEGAN = 1_800_000_000.0
 SMALL = """
 region: us-east-1
 cloud: simulated

@@ -12,6 +12,7 @@ import msgspec
 import pytest
 import structlog
 from tests.control.managing import managed
+from tests.control.process.test_running import Ticking
 from tests.control.world import BEGAN, Deaths, MortalTransport, Notes, Watchman, luck
 from tests.embedded.tolerant import tolerant_plugin
 from tests.objects import pod
@@ -468,14 +469,6 @@ class Records(Notes):
         await asyncio.Event().wait()
 
 
-class Clocks:
-    def wall(self) -> float:
-        return now()
-
-    def monotonic(self) -> float:
-        return asyncio.get_running_loop().time()
-
-
 @pytest.mark.parametrize("seed", range(12))
 async def test_a_process_that_dies_with_its_cloud_at_any_step_buys_nothing_twice_and_loses_nothing(seed: int, tmp_path: Path) -> None:
     dice, api, path = luck(seed, "providers"), ApiServer(now), tmp_path / "run.yaml"
@@ -489,7 +482,7 @@ async def test_a_process_that_dies_with_its_cloud_at_any_step_buys_nothing_twice
             transport=MortalTransport(MemoryTransport(api), deaths, Watchman()),
             namespace="kube-system",
             identity=f"life-{id(deaths)}",
-            clocks=Clocks(),
+            clocks=Ticking(),
             make_provider=providers.make,
             make_records=lambda _settings, _place: Records(),
         )

@@ -1,6 +1,5 @@
 """A cluster with nodes that somebody else brought, in virtual time: API server, scheduler, kubelets and controllers of workloads."""
 
-import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -8,6 +7,7 @@ from typing import Any
 import msgspec
 from tests.embedded.asking import virtual_clock
 from tests.objects import node
+from tests.running_cluster import RunningCluster
 
 from gpuscaler.embedded.serving.cluster import Conditions, EmbeddedCluster
 from gpuscaler.kube.resources import NODES, PODS, Resource
@@ -17,22 +17,15 @@ from gpuscaler.simulation.cloud.delays import Delay, Delays
 LABELS = {"app": "web"}
 
 
-class Lab:
+class Lab(RunningCluster):
     """What a person does to the cluster, and sees."""
 
     def __init__(self) -> None:
-        self.cluster = EmbeddedCluster(Policy(pools=()), now=virtual_clock, conditions=Conditions(delays=Delays(image_pull=Delay(0, 0, 0))))
-        self.user = self.cluster.client("user")
-        self._task = asyncio.get_running_loop().create_task(self.cluster.run())
-
-    async def close(self) -> None:
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
+        conditions = Conditions(delays=Delays(image_pull=Delay(0, 0, 0)))
+        super().__init__(EmbeddedCluster(Policy(pools=()), now=virtual_clock, conditions=conditions))
 
     async def wait(self, seconds: float = 5.0) -> None:
-        await asyncio.sleep(seconds)
-        if self._task.done():
-            self._task.result()
+        await self.sleep(seconds)
 
     async def node(self, name: str, *, cpu: int = 8, labels: Mapping[str, str] | None = None, taint: str = "") -> None:
         taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
@@ -63,9 +56,6 @@ class Lab:
     async def status(self, resource: Resource, name: str) -> dict[str, Any]:
         found: dict[str, Any] = (await self.get(resource, name)).get("status") or {}
         return found
-
-    async def all(self, resource: Resource = PODS) -> list[dict[str, Any]]:
-        return [msgspec.json.decode(one) for one in await self.user.list_all(resource)]
 
     async def pods(self) -> list[dict[str, Any]]:
         """Pods that neither ended nor go away."""

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from tests import objects
 
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.nodes import Node
@@ -38,27 +39,17 @@ def stamp(at: float) -> str:
 
 def pod(name: str = "a", phase: str = "Running", *, uid: str = "", created: float = 0.0, started: float = 0.0, **more: Any) -> Pod:
     """A pod of two GPUs; times are seconds after the recording began."""
-    resources = {"requests": {"cpu": "1500m", "memory": "1Gi"}, "limits": {"nvidia.com/gpu": "2"}}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {"name": name, "namespace": "ns", "uid": uid or f"uid-of-{name}", "creationTimestamp": stamp(created), **more},
-        "spec": {"containers": [{"name": "c", "image": "i", "resources": resources}], "priority": 5},
-        "status": {"phase": phase, **({"startTime": stamp(started)} if phase != "Pending" else {})},
-    }
+    metadata = {"namespace": "ns", "uid": uid or f"uid-of-{name}", "creationTimestamp": stamp(created), **more}
+    status = {"phase": phase, **({"startTime": stamp(started)} if phase != "Pending" else {})}
+    body = objects.pod(name, 2, cpu="1500m", metadata=metadata, status=status, priority=5)
     found = decode_object(msgspec.json.encode(body), INTERNER)
     assert isinstance(found, Pod)
     return found
 
 
 def node(name: str = "n", created: float = 0.0, labels: Mapping[str, str] | None = None) -> Node:
-    amounts = {"cpu": "4", "memory": "16Gi", "nvidia.com/gpu": "1"}
-    body = {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {"name": name, "uid": f"uid-{name}", "creationTimestamp": stamp(created), "labels": {**LABELS, **(labels or {})}},
-        "status": {"allocatable": amounts, "capacity": amounts},
-    }
+    metadata = {"uid": f"uid-{name}", "creationTimestamp": stamp(created)}
+    body = objects.node(name, 1, labels={**LABELS, **(labels or {})}, metadata=metadata, cpu="4", memory="16Gi")
     found = decode_object(msgspec.json.encode(body), INTERNER)
     assert isinstance(found, Node)
     return found
