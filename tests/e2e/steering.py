@@ -42,6 +42,8 @@ BINDING = 150.0
 class Tally:
     """Pods that were planned and those that run, purchases after the first machine of a workload opened, and what became of promises.
 
+    ``again`` are further purchases for pods alone that are left to their scheduler, since they wait for a disk: they are nominated, which
+    kube-scheduler forgets where it tries such a pod in vain right before its machine opens, so that another may take its room.
     ``ours`` were bound by the controller, ``refused`` are bindings of its that were refused, since somebody else had bound the pod.
     ``waits`` are how many seconds each of these waited, once the machines were ready that it had to wait for. ``meant`` and ``came`` are
     planned pods that were nominated, and those of them that run where they were nominated to last; ``first`` run where they were nominated
@@ -53,6 +55,7 @@ class Tally:
     planned: int = 0
     bound: int = 0
     further: int = 0
+    again: int = 0
     ours: int = 0
     refused: int = 0
     meant: int = 0
@@ -80,7 +83,8 @@ class Tally:
         waited = f"{self.waited(0.5):.2f} s after their machines were ready (p50), {self.waited(0.99):.2f} s (p99)"
         nominated = f"{self.came} of {self.meant} nominated ones on the machine that was promised ({shares[0]})"
         return (
-            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases; {self.ours} bound by gpuscaler, "
+            f"{self.bound} of {self.planned} planned pods bound, {self.further} further purchases, {self.again} for pods that "
+            f"are left to their scheduler; {self.ours} bound by gpuscaler, "
             f"{waited}, {self.refused} bindings refused; {nominated}, {self.first} on the first that was; {self.unnamed} bound by the "
             f"scheduler to other room; {self.overfull} nodes overfull, {self.failed} pods turned away; as the controller counts, "
             f"{self.kept} of {counted} promises kept ({shares[1]}), {self.broken} that filters kept away; {self.cleared} nominations "
@@ -295,7 +299,10 @@ async def _play(made: Stage, found: Tally, pool: str, dice: Random, *, within: f
     found.bound += sum(bool(one["spec"].get("nodeName")) for one in there)
     opened = [line["at"] for one in made.controllers for line in one.told("opened", pool=pool)]
     ordered = [line for one in made.controllers for line in one.told("ordered", pool=pool)]
-    found.further += sum(line["at"] > min(opened, default=float("inf")) for line in ordered)
+    late = [line for line in ordered if line["at"] > min(opened, default=float("inf"))]
+    left = {f"{pool}/{one['metadata']['name']}" for one in pods if one["spec"].get("volumes")}
+    again = sum(set(line["pods"]) <= left for line in late)
+    found.again, found.further = found.again + again, found.further + len(late) - again
 
 
 async def _count(made: Stage, controller: Controller, found: Tally) -> None:
