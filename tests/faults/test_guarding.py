@@ -15,7 +15,7 @@ from tests.faults.test_adoption import REPLACING
 from gpuscaler.control.loop import awaiting
 from gpuscaler.kube.resources import NODES
 from gpuscaler.kube.transport import Request
-from gpuscaler.lifecycle import reconcile
+from gpuscaler.lifecycle.reconcile import stages
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.machines import LOST, RECLAIMED
 
@@ -81,7 +81,7 @@ async def test_whatever_is_done_to_what_is_not_ours_is_noticed(touch: Callable[[
 
 
 async def test_a_machine_that_is_bought_beside_what_its_group_launched_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reconcile, "owed", lambda *_what, **_more: ())
+    monkeypatch.setattr(stages, "owed", lambda *_what, **_more: ())
     monkeypatch.setattr(awaiting, "LONGEST_WAIT", 0.0)
     with pytest.raises(AssertionError, match="I12: sim-00002 was launched replacing sim-00001"):
         async with faulty(IDLE, faults=REPLACING) as here:

@@ -33,7 +33,7 @@ from tests.planning.scale_down.kit import big, down, movable, removed
 from tests.planning.scale_down.test_consolidation import ANCHOR, crowd
 
 from gpuscaler.kube.resources import PODS
-from gpuscaler.lifecycle import reconcile
+from gpuscaler.lifecycle.reconcile import stages
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import bounded
 from gpuscaler.model.selector_index import SelectorIndex
@@ -91,7 +91,7 @@ def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
 
 def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     """From now on every plan, or every look, fails while a pod is there that is called poison."""
-    module, name = (planner, "demand") if place == "planning" else (reconcile, "adopted")
+    module, name = (planner, "demand") if place == "planning" else (stages, "adopted")
     honest = getattr(module, name)
 
     def cursed(*given: Any, **more: Any) -> Any:
@@ -164,7 +164,7 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
         assert not here.controller.trouble
 
 
-@pytest.mark.parametrize(("module", "name"), [(planner, "demand"), (reconcile, "adopted")])
+@pytest.mark.parametrize(("module", "name"), [(planner, "demand"), (stages, "adopted")])
 async def test_f93_a_process_whose_turns_all_fail_says_so_and_is_not_started_anew(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
