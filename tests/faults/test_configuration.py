@@ -10,9 +10,9 @@ from gpuscaler.clouds.aws.api import causes
 from gpuscaler.embedded.aws.hardware.hardware import Trouble
 from gpuscaler.kube.resources import EVENTS
 from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.planning.state.askable_offerings import openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused
-from gpuscaler.planning.state.openness import openness
 
 HOUR, DAY = 3600.0, 86_400.0
 #: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, that it knows by how they begin.

@@ -21,6 +21,7 @@ from gpuscaler.lifecycle.steering.windows import Window
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State, breakers, failed_removals, futile_purchases, idle_clocks, node_refusals, promises
+from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.boot_times import Boots
 from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.failed_removals import Sparing
@@ -30,7 +31,6 @@ from gpuscaler.planning.state.learned_templates import Learned
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Coming, Leaving, Ledger, Order, Promise, Withdrawal
 from gpuscaler.planning.state.node_refusals import Refusals
-from gpuscaler.planning.state.openness import with_breakers
 from gpuscaler.planning.state.promises import Promises
 
 Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)

@@ -12,7 +12,7 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.node_health import device_plugins, refusing_nodes
 from gpuscaler.lifecycle.registration.readiness import asked_for
 from gpuscaler.lifecycle.registration.unshown_resources import probes
-from gpuscaler.lifecycle.steering import steering
+from gpuscaler.lifecycle.steering import opening
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
@@ -35,7 +35,7 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
         if placement.node in known:
             meant[placement.node].append(placement.pod)
     book = ledger.step(book, ledger.Planned({machine: tuple(pods) for machine, pods in meant.items()}))
-    book = ledger.folded(book, steering.promised_on(book, cluster, policy, plan.placements, now))
+    book = ledger.folded(book, opening.promised_on(book, cluster, policy, plan.placements, now))
     intents, names = _intents(book, plan, cluster, now)
     book = ledger.folded(book, intents)
     book = ledger.folded(book, termination.begin(book, cluster, policy, plan.removals, names=names, now=now))

@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.scale_up import markets
-from gpuscaler.planning.state import openness
+from gpuscaler.planning.state import askable_offerings
 from gpuscaler.planning.state.breakers import Breakers
 
 
@@ -94,5 +94,5 @@ def next_change(cluster: Cluster, breakers: Breakers, now: float) -> float | Non
     """The next moment at which time alone changes what may be bought: for waiting pods, or at all; None when it does not."""
     timed = any(key.options.spot_wait is not None or key.options.deadline is not None for key in cluster.unbound)
     waiting = (pod for bucket in cluster.unbound.values() for pod in bucket.pods.values()) if timed else ()
-    changes = (openness.next_change(breakers, now), markets.next_change(waiting, now))
+    changes = (askable_offerings.next_change(breakers, now), markets.next_change(waiting, now))
     return min((at for at in changes if at is not None), default=None)

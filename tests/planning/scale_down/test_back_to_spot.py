@@ -17,9 +17,9 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.model.well_known import POOL_LABEL
 from gpuscaler.planning.scale_down import Down, scale_down
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS, Breakers, step
 from gpuscaler.planning.state.offering_events import Granted, Reclaimed, Refused
-from gpuscaler.planning.state.openness import with_breakers
 
 ROOM: dict[str, Any] = {"gpus": 1, "cpu": 8, "memory": 60, "pods": 50}
 DEAR = offering("g.1", 4.0, **ROOM)

@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.planning.state.askable_offerings import Openness, next_change, openness
 from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, recalled, step
 from gpuscaler.planning.state.offering_events import (
@@ -28,7 +29,6 @@ from gpuscaler.planning.state.offering_events import (
     Refused,
     Registered,
 )
-from gpuscaler.planning.state.openness import Openness, next_change, openness
 
 A, B = OfferingKey("gpus", "spot", "g5.xlarge", "us-east-1a"), OfferingKey("gpus", "spot", "g5.xlarge", "us-east-1b")
 OTHER_TYPE, OTHER_POOL = OfferingKey("gpus", "spot", "g6.xlarge", "us-east-1a"), OfferingKey("more", "spot", "g5.xlarge", "us-east-1a")

@@ -9,9 +9,9 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.askable_offerings import next_change, with_breakers
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused
-from gpuscaler.planning.state.openness import next_change, with_breakers
 
 #: How long the controller collects changes before it plans, and how long a cloud takes to answer.
 DEBOUNCE, ANSWER = 0.6, 2.0

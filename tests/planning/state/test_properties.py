@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from tests.soaking import examples
 
 from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.planning.state.askable_offerings import next_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import (
     CAPACITY,
@@ -29,7 +30,6 @@ from gpuscaler.planning.state.offering_events import (
     Refused,
     Registered,
 )
-from gpuscaler.planning.state.openness import next_change, openness
 
 KEYS = [
     OfferingKey(pool, market, kind, zone)

@@ -11,7 +11,7 @@ from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls, Unpooled
 from gpuscaler.lifecycle.registration.steps import Arrivals, Waits
 from gpuscaler.lifecycle.released_pools import LetGo
-from gpuscaler.lifecycle.steering import steering
+from gpuscaler.lifecycle.steering import opening
 from gpuscaler.lifecycle.steering.binding import BindingRefused
 from gpuscaler.lifecycle.steering.rejected_pods import TurnedAway
 from gpuscaler.model.cluster import Cluster
@@ -89,7 +89,7 @@ class Look(Struct, frozen=True, gc=False):
     arrivals: Arrivals = Arrivals()
     outcomes: tuple[promises.Kept | promises.Broken, ...] = ()
     stray: tuple[str, ...] = ()
-    unfit: tuple[steering.UnfitNode, ...] = ()
+    unfit: tuple[opening.UnfitNode, ...] = ()
     turned_away: tuple[TurnedAway, ...] = ()
     kept: tuple[tuple[str, str], ...] = ()
     refused: tuple[node_refusals.NodeRefused, ...] = ()

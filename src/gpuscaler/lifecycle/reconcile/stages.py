@@ -28,7 +28,7 @@ from gpuscaler.lifecycle.registration.steps import Arrivals, arrivals
 from gpuscaler.lifecycle.registration.undescribed import unfamiliar
 from gpuscaler.lifecycle.registration.unregistered import adopted
 from gpuscaler.lifecycle.released_pools import encourage, let_go
-from gpuscaler.lifecycle.steering import rejected_pods, steering, windows
+from gpuscaler.lifecycle.steering import opening, rejected_pods, windows
 from gpuscaler.lifecycle.steering.binding import unbinding
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import REMOVING
@@ -221,7 +221,7 @@ def open_windows(seen: Look, view: View) -> Look:
 def steer(seen: Look, view: View) -> Look:
     """Promised pods are bound, or left to their scheduler, and machines open; nodes that do not take pods are avoided."""
     facts, memory, now = view.facts, seen.memory, view.now
-    wheel = steering.steer(
+    wheel = opening.steer(
         memory.ledger,
         view.cluster,
         view.policy,

@@ -1,7 +1,7 @@
 """What is remembered between plans, as plain data folded from events; a caller without memory passes ``State()``.
 
-What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`; :mod:`~gpuscaler.planning.state.openness` says what that means
-for :class:`State` at a moment.
+What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`; what that means for :class:`State` at a moment is said by
+:mod:`~gpuscaler.planning.state.askable_offerings`.
 """
 
 from collections.abc import Mapping

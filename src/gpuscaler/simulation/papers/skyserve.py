@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuscaler.model.offerings import OfferingKey
+from gpuscaler.planning.state.askable_offerings import next_change, openness
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Granted, Reclaimed, Refused
-from gpuscaler.planning.state.openness import next_change, openness
 from gpuscaler.simulation.cloud.markets import Steps
 from gpuscaler.simulation.papers import Published, Row
 from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile

@@ -19,9 +19,9 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Machine, Plan, Removal
-from gpuscaler.planning.state import State, offering_events, openness
+from gpuscaler.planning.state import State, askable_offerings, offering_events
+from gpuscaler.planning.state.askable_offerings import Openness, with_openness
 from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
-from gpuscaler.planning.state.openness import Openness, with_openness
 from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Purchase, View
 
@@ -177,8 +177,8 @@ class Gpuscaler:
     def _with_breakers(self, state: State, now: float) -> State:
         """``state`` with what may be asked, looked at anew only where news or time may have changed it."""
         if now >= self._openness_until:
-            self._openness = openness.openness(self._breakers, self._offerings, now)
-            change, hunt = openness.next_change(self._breakers, now), self._breakers.hunt
+            self._openness = askable_offerings.openness(self._breakers, self._offerings, now)
+            change, hunt = askable_offerings.next_change(self._breakers, now), self._breakers.hunt
             # A hunt still counts at the moment of its end, and not after it: what is said then holds no longer.
             on = hunt is not None and now <= hunt.last + HUNT_QUIET
             self._openness_until = now if on else math.inf if change is None else change

@@ -21,7 +21,7 @@ from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.node_health.unready import described
 from gpuscaler.lifecycle.registration.readiness import asked_for, lack
 from gpuscaler.lifecycle.scale_in_protection import described as uneven
-from gpuscaler.lifecycle.steering import steering, windows
+from gpuscaler.lifecycle.steering import opening, windows
 from gpuscaler.model.accelerators import ACCELERATORS, GPU_MILLI, gpus_in, gpus_of
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.holds import ACTIVITIES, Holds
@@ -357,7 +357,7 @@ def coming(one: Coming, latest: Latest, now: float, closed: Mapping[str, str] | 
     """Where a machine that is on its way stands, and when it should be ready; ``closed`` is :func:`still_closed`, where it is known."""
     if one.ready:
         closed = still_closed(latest, now) if closed is None else closed
-        return f"{offering(one.key)} is ready as node {one.node} and {opening(one.node, closed)}"
+        return f"{offering(one.key)} is ready as node {one.node} and {kept_closed(one.node, closed)}"
     expected = latest.outlook(one.key)
     if not one.granted:
         return f"{offering(one.key)} was asked for {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} from its grant"
@@ -372,10 +372,10 @@ def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
     book, policy = latest.memory.ledger, latest.policy
     if policy is None or not (book.promises or any(one.ready for one in book.coming)):
         return {}
-    return steering.still_closed(book, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
+    return opening.still_closed(book, latest.cluster, policy, nominating=latest.memory.unbinding.keys(), now=now)
 
 
-def opening(node: str, closed: Mapping[str, str]) -> str:
+def kept_closed(node: str, closed: Mapping[str, str]) -> str:
     """What keeps a machine that is ready closed, as the end of a sentence."""
     return f"is still closed: {closed[node]}" if node in closed else "is being opened"
 

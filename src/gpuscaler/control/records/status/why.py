@@ -9,7 +9,7 @@ from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.status.held import staying
 from gpuscaler.control.records.status.removals import of_leaving, of_resident
-from gpuscaler.control.records.status.status import Said, coming, opening, still_closed
+from gpuscaler.control.records.status.status import Said, coming, kept_closed, still_closed
 from gpuscaler.control.records.words import counted, money, offering, some, spoken
 from gpuscaler.lifecycle.node_health.unready import described
 from gpuscaler.lifecycle.steering.windows import explained
@@ -99,7 +99,7 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
     for promise in book.promises:
         if key in promise.pods:
             closed = promise.step == NOMINATING
-            step = f"it {opening(promise.node, still_closed(latest, now))}" if closed else "it is open, and the scheduler is awaited"
+            step = f"it {kept_closed(promise.node, still_closed(latest, now))}" if closed else "it is open, and the scheduler is awaited"
             yield f"node {promise.node} is promised to it: {step}"
             return
     if key in meant:
@@ -124,7 +124,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
     if promise is not None:
         yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
         if machine is None and promise.step == NOMINATING:
-            yield f"it {opening(name, still_closed(latest, now))}"
+            yield f"it {kept_closed(name, still_closed(latest, now))}"
     if name in latest.unlisted:
         yield f"it is not a machine of any pool here: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
         return

@@ -11,7 +11,7 @@ from tests.planning.building import NOW, near, node, offering, pod, pool, spec
 from gpuscaler.lifecycle.actions import Bind, Close, Lift, Nominate
 from gpuscaler.lifecycle.observed.promised_pods import overtaken, pending_by_kind
 from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS, NOMINATED_SECONDS, PATIENCE_SECONDS, UNWANTED_SECONDS
-from gpuscaler.lifecycle.steering.steering import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
+from gpuscaler.lifecycle.steering.opening import REPEAT_SECONDS, Steering, promised_on, steer, still_closed
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node

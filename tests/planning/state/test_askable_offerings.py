@@ -6,9 +6,9 @@ from tests.planning.building import NOW, ZONE, node, offering, planned, pod, pod
 
 from gpuscaler.model.pools import Policy
 from gpuscaler.planning.state import State
+from gpuscaler.planning.state.askable_offerings import with_breakers
 from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import QUOTA, Failed, Refused
-from gpuscaler.planning.state.openness import with_breakers
 
 SPOT = zones(price=0.3, market="spot", names=("z1", "z2"))
 ON_DEMAND = offering(price=1.0)
