@@ -28,8 +28,8 @@ def with_fallbacks(
     machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, have: Mapping[str, Fleet], *, templates: Templates
 ) -> tuple[Machine, ...]:
     """``machines`` of a plan with their fallbacks. Whatever the cloud grants, the limits hold (I5): the pools ``have`` what exists."""
-    if not machines:
-        return ()
+    if not any(map(may_fall_back, machines)):
+        return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
     offerings, known = {key: one for key, one in policy.offerings.items() if not one.retired}, templates.fallbacks
     found: list[Machine] = []
@@ -47,6 +47,11 @@ def with_fallbacks(
         choices = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in admitted)
         found.append(replace(machine, fallbacks=choices) if choices else machine)
     return tuple(found)
+
+
+def may_fall_back(machine: Machine) -> bool:
+    """Whether anything may stand behind a machine: it is spot's, or its cloud chooses, and no pods that run are to move to it."""
+    return machine.purpose != "replacement" and bool(machine.choices or machine.market == SPOT)
 
 
 def within_limits(
@@ -82,15 +87,13 @@ def alternatives(
 
     Where a purchase names a zone and the cloud chooses among the offerings there, the other zones of the pool would do, each as a whole.
     """
-    chosen = offerings.get(machine.key)
-    pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods]
-    if chosen is None or machine.purpose == "replacement" or not pods or len(pods) != len(machine.pods):
+    chosen = offerings.get(machine.key) if may_fall_back(machine) else None
+    pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods] if chosen is not None else []
+    if chosen is None or not pods or len(pods) != len(machine.pods):
         return ()
     bound = any(map(is_bound, pods))
     if machine.choices:
         return () if bound else other_zones(machine, [pod.spec for pod in pods], offerings, overhead=overhead, blocked=blocked)
-    if machine.market != SPOT:
-        return ()
     known = {} if known is None else known
     key = (chosen.key, bound, frozenset(Counter(pod.spec.digest for pod in pods).items()))
     if key not in known:
