@@ -44,12 +44,12 @@ EQUIVALENT: Mapping[Key, str] = {
         "if query.namespace_selector is not None:",
     ): "more candidates, which are then matched one by one",
     (
-        "resources.Ledger.add",
+        "resources.FreeResources.add",
         "always",
         "if amount and resource != PODS:",
     ): "no specification requests pods, and taking nothing changes nothing",
     (
-        "resources.Ledger.add",
+        "resources.FreeResources.add",
         "swap",
         "amount and resource != PODS",
     ): "decoding leaves out requests of zero, and no specification requests pods",
@@ -60,10 +60,10 @@ EQUIVALENT: Mapping[Key, str] = {
         "drop the condition",
         " for resource, amount in spec.requests.items() if amount > 0 and counted(resource)",
     ): "decoding leaves out requests of zero and what is not counted",
-    ("resources.Ledger.add", "drop the first condition", "amount and resource != PODS"): "taking nothing changes nothing",
-    ("resources.Ledger.add", "drop the last condition", "amount and resource != PODS"): "no specification requests pods",
+    ("resources.FreeResources.add", "drop the first condition", "amount and resource != PODS"): "taking nothing changes nothing",
+    ("resources.FreeResources.add", "drop the last condition", "amount and resource != PODS"): "no specification requests pods",
     (
-        "resources.Ledger.add",
+        "resources.FreeResources.add",
         "flip",
         "resource != PODS",
     ): "no specification requests pods, so that the whole condition decides by the amount",
@@ -91,7 +91,7 @@ EQUIVALENT: Mapping[Key, str] = {
     ),
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
     ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "there is nothing between the two when they are equal",
-    ("resources.Ledger._own", "always", "if resource not in self._owned:"): "one copy more",
+    ("resources.FreeResources._own", "always", "if resource not in self._owned:"): "one copy more",
     ("snapshot.Room._spread", "not", "False"): "whether the pod itself is being deleted is not asked",
     ("reach.Reach._capacity", "drop the first condition", "not claim.request or driver is None or (not driver.storage_capacity)"): (
         "the API server refuses claims that request nothing"
@@ -103,13 +103,13 @@ EQUIVALENT: Mapping[Key, str] = {
     ("attaching.Attached.add", "always", "if self._limits.counts(item, row):"): (
         "on rows where they are not counted, the pod that waits adds none that could exceed the limit"
     ),
-    ("binding.Binding.passes", ANY, "not claims.delayed or not mask.any()"): "only saves work",
-    ("binding.Binding.passes", "never", "if not claims.delayed or not mask.any():"): "only saves work",
-    ("binding.Binding._found", "never", "if len(group) == 1:"): "the general way finds the same",
-    ("binding.Binding.settle", "never", "if not claims.delayed:"): "only saves work",
-    ("binding.Binding.settle", "flip", "count < 0"): "nobody places or removes none",
+    ("binding.VolumeBinding.passes", ANY, "not claims.delayed or not mask.any()"): "only saves work",
+    ("binding.VolumeBinding.passes", "never", "if not claims.delayed or not mask.any():"): "only saves work",
+    ("binding.VolumeBinding._found", "never", "if len(group) == 1:"): "the general way finds the same",
+    ("binding.VolumeBinding.settle", "never", "if not claims.delayed:"): "only saves work",
+    ("binding.VolumeBinding.settle", "flip", "count < 0"): "nobody places or removes none",
     **{
-        ("binding.Binding._choice", kind, f"{before}c.storage_class == claim.storage_class and (not self._selected_node(c))"): (
+        ("binding.VolumeBinding._choice", kind, f"{before}c.storage_class == claim.storage_class and (not self._selected_node(c))"): (
             "volumes of other classes are no candidates, and no pod has two claims of one class of which one has a node selected"
         )
         for kind, before in (
@@ -119,7 +119,7 @@ EQUIVALENT: Mapping[Key, str] = {
             ("drop the condition", " for c in claims.delayed if "),
         )
     },
-    ("binding.Binding._choice", "never", "if self._selected_node(claim):"): "a claim with a selected node is in no group",
+    ("binding.VolumeBinding._choice", "never", "if self._selected_node(claim):"): "a claim with a selected node is in no group",
     ("claims.Claims", "not", "False"): "the reader always says it",
     ("claims.ClaimReader._owned", "never", "if not claim.owner_uid:"): "the pod is in the cluster and has a uid in every case",
     ("claims.ClaimReader._owned", "drop the last condition", "spec.digest.startswith(pod.spec.digest) and pod.uid"): "every pod has a uid",
@@ -142,7 +142,7 @@ EQUIVALENT: Mapping[Key, str] = {
     ("tallies.Tallies.new", "swap", "len(self._items) - 1"): "one copy more; and in what is returned, no tally at all",
     ("tallies.Tallies._own", "always", "if number not in self._owned:"): "one copy more",
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
-    ("effects.Bound._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
+    ("effects.BoundParts._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
     ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
     ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "there is nothing between the two when they are equal",
     ("reach.Reach.zones", "always", "if claims.zones:"): "only saves work",
@@ -154,9 +154,9 @@ EQUIVALENT: Mapping[Key, str] = {
     ),
     **{("migration.", "another text", f"'{name}'"): "no node has a limit for a driver of that name" for name in NOT_CSI},
     ("nodes.NodeMasks.requirement", "drop the first condition", "mask is None and (not requirement.valid)"): "the mask is only made again",
-    ("binding.Binding.settle", "one more", "0"): "nobody places or removes none",
-    ("binding.Binding.settle", "always", "if self.passes(claims)[row]:"): "cases place pods where they pass only",
-    ("binding.Binding._hold", "always", "if volume:"): "no volume has an empty name",
+    ("binding.VolumeBinding.settle", "one more", "0"): "nobody places or removes none",
+    ("binding.VolumeBinding.settle", "always", "if self.passes(claims)[row]:"): "cases place pods where they pass only",
+    ("binding.VolumeBinding._hold", "always", "if volume:"): "no volume has an empty name",
     **{
         ("effects.Effects.add", "always", f"if _{what}(spec):"): "a part does nothing for pods that have nothing to do with it"
         for what in ("has_volumes", "has_ports", "repels")
