@@ -186,6 +186,11 @@ class Policy(Struct, frozen=True, dict=True):
         """The offerings of all pools, by key."""
         return {offering.key: offering for pool in self.pools for offering in pool.offerings}
 
+    @cached_property
+    def sold(self) -> Mapping[OfferingKey, Offering]:
+        """The offerings of all pools that are still sold, by key."""
+        return {key: offering for key, offering in self.offerings.items() if not offering.retired}
+
 
 def unpriced(policy: Policy) -> frozenset[OfferingKey]:
     """The offerings whose price is guessed from their size, since no region has one: nothing that runs is moved for it."""

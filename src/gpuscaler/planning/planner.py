@@ -119,9 +119,8 @@ class Planner:
             )
         )
         made = in_even_zones(made, cluster, policy, state, seen.by_node)
-        made = msgspec.structs.replace(
-            made, machines=with_fallbacks(made.machines, cluster, policy, state, seen.have, templates=self._templates)
-        )
+        machines = with_fallbacks(made.machines, cluster, policy, state, seen.have, templates=self._templates)
+        made = made if machines is made.machines else msgspec.structs.replace(made, machines=machines)
         if state.removing_held:
             made = without_removals(made, state.removing_held)
         return (of_waiting(made, leaving, cluster) if leaving else made), proof

@@ -31,7 +31,7 @@ def with_fallbacks(
     if not any(map(may_fall_back, machines)):
         return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
-    offerings, known = {key: one for key, one in policy.offerings.items() if not one.retired}, templates.fallbacks
+    offerings, known = policy.sold, templates.fallbacks
     found: list[Machine] = []
     for machine in machines:
         others = alternatives(

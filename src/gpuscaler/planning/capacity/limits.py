@@ -165,6 +165,8 @@ class Slack:
 
     def admit(self, planned: Offering, others: Iterable[Offering]) -> list[Offering]:
         """Those of ``others``, in their order, of which any may be granted in place of ``planned``; the most they take is taken off."""
+        if self.gpus == self.dollars_per_hour == math.inf:
+            return list(others)
         more, dearer, admitted = 0, 0.0, []
         for one in others:
             gpus, dollars = one.gpus - planned.gpus, one.price - planned.price
