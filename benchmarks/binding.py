@@ -31,7 +31,7 @@ def figures() -> Iterator[Figure]:
 def random_workloads(many: int) -> Figure:
     found = asyncio.run(steering.measure_all(many, seed=1, apart=APART, restart=True))
     p50, p99 = found.waited(0.5), found.waited(0.99)
-    whole = found.bound == found.planned and not (found.further or found.broken or found.overfull or found.failed)
+    whole = found.bound == found.planned and not (found.further or found.again or found.broken or found.overfull or found.failed)
     return Figure(
         f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed meanwhile: from ready to bound",
         "",

@@ -72,6 +72,15 @@ class Timetable:
         passed = max(0, math.ceil((now - self._planned) / self.pace.resync))
         self.plan_by(self._planned + passed * self.pace.resync)
 
+    def take(self, now: float, *, urgent: bool) -> bool:
+        """Whether a plan is made now, ``urgent`` or because it is due; then the next one is due after the resync."""
+        if urgent:
+            self.plan_now(now)
+        if now < self.due:
+            return False
+        self.planned(now)
+        return True
+
     def planned(self, now: float, *, resync: bool = True) -> None:
         """A plan is made now; the next one is due after the resync, or when something happens."""
         self.due, self._planned = now + self.pace.resync if resync else math.inf, now

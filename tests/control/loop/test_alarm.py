@@ -18,13 +18,7 @@ def came(name: str) -> Batch:
 
 def is_planned(alarm: Alarm, *, anyway: bool = False) -> bool:
     """Whether the look that begins now is followed by a plan."""
-    started = alarm.looking()
-    if anyway:
-        alarm.plans.plan_now(started)
-    due = started >= alarm.plans.due
-    if due:
-        alarm.plans.planned(started)
-    return due
+    return alarm.plans.take(alarm.looking(), urgent=anyway)
 
 
 async def test_what_is_to_be_planned_anyway_waits_for_pods_that_come() -> None:

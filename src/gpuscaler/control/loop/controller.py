@@ -297,11 +297,7 @@ class Controller:
         if gone or self._awaiting.is_due(facts.inventory, now):
             self._cloud.hasten()
         self._cloud.read_often(seen.guarded.soon)
-        plans = self._alarm.plans
-        if urgent:
-            plans.plan_now(started)
-        if started >= plans.due:
-            plans.planned(started)
+        if self._alarm.plans.take(started, urgent=urgent):
             if self._time() < self._no_plan_before:
                 self._alarm.plan_by(self._no_plan_before)
             elif self._awaiting.waits(facts.inventory, self._now()):

@@ -5,7 +5,7 @@ found and the view that all of them share, and returns what has been found with 
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from functools import reduce
 
 from msgspec.structs import replace
@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from gpuscaler.lifecycle import interruptions, scale_in_protection, termination
 from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
-from gpuscaler.lifecycle.memory import Memory, vanishing
+from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.node_health import refusing_nodes, unready
 from gpuscaler.lifecycle.node_marks.kept_taint import keep
 from gpuscaler.lifecycle.node_marks.pool_label import labels_due
@@ -22,6 +22,7 @@ from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls
 from gpuscaler.lifecycle.observed.promised_pods import crowded
 from gpuscaler.lifecycle.reconcile.looks import Facts, Look, View
 from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
+from gpuscaler.lifecycle.reconcile.stopped_buying import stopped_buying
 from gpuscaler.lifecycle.registration.group_launches import owed, owing
 from gpuscaler.lifecycle.registration.learning import observed
 from gpuscaler.lifecycle.registration.steps import Arrivals, arrivals
@@ -44,7 +45,6 @@ from gpuscaler.planning.state import (
     offering_events,
     promises,
 )
-from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.failed_removals import Sparing
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
@@ -52,14 +52,6 @@ from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 #: A part of a look.
 Stage = Callable[[Look, View], Look]
-#: Where people look for what keeps machines from coming up.
-LOOK: Mapping[str, str] = {
-    offering_events.FRUITLESS: "see why its pods do not come to its nodes: gpuscaler why pod, and the scheduler's Events on them",
-    offering_events.ABSENT: "look at how its machines join the cluster: their image, network and permissions",
-    offering_events.LACKING: (
-        "look at the device plugin and its pods on a node of the pool: whether they run there, and which resources they name"
-    ),
-}
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
@@ -302,7 +294,7 @@ def judge_purchases(seen: Look, view: View) -> Look:
     left = futile_purchases.left(named_in(view.before.ledger, seen.arrivals), book, there, now, ended=ended)
     tried, verdicts = futile_purchases.judged(seen.memory.efforts, left, view.cluster.pods, now)
     seen = found(seen, fates=verdicts, efforts=tried)
-    return found(seen, remarks=paused(view.before.breakers, seen.memory.breakers, now))
+    return found(seen, remarks=stopped_buying(view.before.breakers, seen.memory.breakers, now))
 
 
 def conclude(seen: Look, view: View) -> Look:
@@ -339,35 +331,9 @@ STAGES: tuple[Stage, ...] = (
 )
 
 
-def is_urgent(seen: Look, before: Memory, crowded: Set[str]) -> bool:
-    """Whether a look found something that a plan is to answer at once.
-
-    ``before`` is what was remembered, ``crowded`` were the machines that the last look found crowded.
-    """
-    failed = offering_events.Failed | offering_events.Lacking | offering_events.Reclaimed
-    return (
-        any(isinstance(fate, failed) for fate in seen.arrivals.fates)
-        or bool(seen.kept or seen.refused or seen.stray or seen.unfit or seen.turned_away)
-        # Whose machine others came to first is planned for anew, before it opens.
-        or bool(seen.crowded - crowded)
-        # What a removal that has ended makes room for need not wait for the next resync.
-        or len(seen.memory.ledger.leaving) < len(before.ledger.leaving)
-        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
-        or bool(vanishing(seen.memory) - vanishing(before))
-    )
-
-
 def named_in(book: Ledger, found: Arrivals) -> tuple[Coming, ...]:
     """The machines of ``book`` with all that a look learned of them; one may get its name, be a node and be lost in it."""
     return ledger.folded(book, (step for step in found.steps if not isinstance(step, ledger.Lost))).coming
-
-
-def paused(before: breakers.Breakers, now_open: breakers.Breakers, now: float) -> Iterator[Remark]:
-    """What nothing is bought of any more since machine after machine never became a node, or never showed what it is sold with."""
-    known = {(one.target, one.lacks) for one in before.open if breakers.counts(one)}
-    for one in now_open.open:
-        if one.cause in LOOK and breakers.counts(one) and (one.target, one.lacks) not in known:
-            yield Remark("", "", f"{told(one, now)}; {LOOK[one.cause]}")
 
 
 def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
