@@ -9,11 +9,11 @@ import time
 from typing import Any
 
 import boto3
+from tests.embedded.aws.memory import attach
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.faults import Fault
-from gpuscaler.embedded.aws.serving.memory import attach
 from gpuscaler.embedded.aws.serving.server import serve
 
 TYPES = ("g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g5.8xlarge", "g4dn.xlarge", "g4dn.2xlarge")

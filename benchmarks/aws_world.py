@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl
 import msgspec
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, Notes
+from tests.embedded.aws.memory import LoopExecutor, Session
 from tests.objects import pod
 
 from gpuscaler.clouds.aws.api.calls import Calls
@@ -27,7 +28,6 @@ from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
 from gpuscaler.embedded.aws.serving.control import Limit, set_capacity
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
-from gpuscaler.embedded.aws.serving.memory import LoopExecutor, Session
 from gpuscaler.embedded.aws.wire.models import Models
 from gpuscaler.embedded.aws.wire.reading import Request
 from gpuscaler.embedded.aws.wire.writing import Answer

@@ -11,6 +11,7 @@ from typing import Any
 from tests.clouds.aws.accounts import CLUSTER, DISCOVERED, MODELS, Session
 from tests.clouds.aws.user_data import encoded, node_config
 from tests.control.world import BEGAN, QUICK
+from tests.embedded.aws.memory import LoopExecutor
 from tests.objects import pod, workload
 from tests.running_cluster import RunningCluster
 
@@ -30,7 +31,6 @@ from gpuscaler.embedded.aws.nodes.nodes import NAMING, follow
 from gpuscaler.embedded.aws.serving.control import Interruption, Limit, set_capacity
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
 from gpuscaler.embedded.aws.serving.faults import Fault
-from gpuscaler.embedded.aws.serving.memory import LoopExecutor
 from gpuscaler.embedded.nodes.machines import Machines
 from gpuscaler.embedded.serving.cluster import Conditions as ClusterConditions
 from gpuscaler.embedded.serving.cluster import EmbeddedCluster

@@ -6,6 +6,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from tests.embedded.aws.memory import attach
 
 from gpuscaler.clouds.aws.api.calls import Calls
 from gpuscaler.clouds.aws.discovery.discovery import Discovery, Found
@@ -14,7 +15,6 @@ from gpuscaler.clouds.aws.discovery.regions import Scope
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
-from gpuscaler.embedded.aws.serving.memory import attach
 from gpuscaler.embedded.aws.wire.models import Models
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")

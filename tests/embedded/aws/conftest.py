@@ -9,11 +9,11 @@ from contextlib import closing
 from typing import Any
 
 import pytest
+from tests.embedded.aws.memory import attach
 
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
-from gpuscaler.embedded.aws.serving.memory import attach
 from gpuscaler.embedded.aws.wire.models import Models
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")

@@ -11,10 +11,10 @@ from tests.embedded.aws.contract import __main__ as program
 from tests.embedded.aws.contract.comparing import Alike, differences
 from tests.embedded.aws.contract.playing import Report, account_side, compare, cost, our_side
 from tests.embedded.aws.contract.steps import FREE, PAID
+from tests.embedded.aws.memory import Session
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import denied
-from gpuscaler.embedded.aws.serving.memory import Session
 
 REGION, RUN, KIND = "us-east-1", "gpuscaler-contract-test", "t3.large"
 #: One that moto knows.

@@ -4,11 +4,11 @@ from random import Random
 
 import pytest
 from tests.clouds.aws.accounts import Aws, Session
+from tests.embedded.aws.memory import attach
 
 from gpuscaler.clouds.aws.api.calls import LONGEST_WAIT, TRIES, Calls, DeniedError, MissingError
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
 from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage, throttled
-from gpuscaler.embedded.aws.serving.memory import attach
 
 READ = ("ec2", "us-east-1", "DescribeInstanceTypes")
 

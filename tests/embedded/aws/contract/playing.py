@@ -11,13 +11,13 @@ from botocore.parsers import ResponseParserError
 from tests.embedded.aws.contract.comparing import Alike, differences
 from tests.embedded.aws.contract.sides import Side
 from tests.embedded.aws.contract.steps import FREE, MOST_HOURS, MOST_MACHINES, PAID, Step
+from tests.embedded.aws.memory import Session
 
 from gpuscaler.catalogue import lookup
 from gpuscaler.embedded.aws.account import Account
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.hardware.zones import subnet_id
 from gpuscaler.embedded.aws.serving.endpoint import Endpoint
-from gpuscaler.embedded.aws.serving.memory import Session
 
 #: The moment at which our own account begins; which it is says nothing.
 BEGAN: Final = 1_790_000_000.0

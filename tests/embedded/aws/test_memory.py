@@ -5,10 +5,10 @@ from email.utils import parsedate_to_datetime
 
 import pytest
 from tests.embedded.aws.conftest import BEGAN, Aws
+from tests.embedded.aws.memory import LoopExecutor, Session
 
 from gpuscaler.embedded.aws.conditions import Conditions
 from gpuscaler.embedded.aws.serving.faults import Fault
-from gpuscaler.embedded.aws.serving.memory import LoopExecutor, Session
 
 
 async def test_a_call_takes_as_long_as_its_answers_say_by_the_clock_of_the_loop(aws: Aws) -> None:

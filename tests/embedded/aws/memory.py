@@ -29,8 +29,8 @@ class Session:
     """A boto3 session all of whose clients ask ``endpoint``; ``took`` is as for :func:`attach`. Raises ImportError without boto3."""
 
     def __init__(self, endpoint: Endpoint, took: Callable[[float], None] | None = None) -> None:
-        from boto3.session import Session as Boto  # noqa: PLC0415 - an extra
-        from botocore.session import Session as Core  # noqa: PLC0415
+        from boto3.session import Session as Boto
+        from botocore.session import Session as Core
 
         core = Core()
         core.register_component("data_loader", service_files())
@@ -74,8 +74,8 @@ class LoopExecutor(Executor):
 
 
 def _ask(request: Any, endpoint: Endpoint, took: Callable[[float], None] | None) -> Any:
-    from botocore.awsrequest import AWSResponse  # noqa: PLC0415 - an extra
-    from botocore.exceptions import ConnectionClosedError  # noqa: PLC0415
+    from botocore.awsrequest import AWSResponse
+    from botocore.exceptions import ConnectionClosedError
 
     parts = urlsplit(request.url)
     headers = {name.lower(): value.decode() if isinstance(value, bytes) else str(value) for name, value in request.headers.items()}
