@@ -5,8 +5,8 @@ import re
 import pytest
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
-from gpuscaler.metrics.rules.gotemplate.nodes import Value
 from gpuscaler.metrics.rules.gotemplate.running import Template
+from gpuscaler.metrics.rules.gotemplate.syntax import Value
 
 VALUES: dict[str, Value] = {
     "Nobody": [],

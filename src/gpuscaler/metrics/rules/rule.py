@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import quote
-from gpuscaler.metrics.rules.gotemplate.nodes import Value
 from gpuscaler.metrics.rules.gotemplate.running import Template
+from gpuscaler.metrics.rules.gotemplate.syntax import Value
 from gpuscaler.metrics.rules.labelling import Labelling
 from gpuscaler.metrics.rules.matchers import QueryError, named, required
 from gpuscaler.metrics.rules.patterns import Pattern

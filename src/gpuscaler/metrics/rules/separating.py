@@ -15,7 +15,7 @@ from typing import Literal as Choice
 
 from msgspec import Struct
 
-from gpuscaler.metrics.rules.gotemplate.nodes import Action, Branch, Chain, Node, Operand, Pipeline
+from gpuscaler.metrics.rules.gotemplate.syntax import Action, Branch, Chain, Node, Operand, Pipeline
 from gpuscaler.metrics.rules.matchers import QueryError
 from gpuscaler.metrics.rules.promql import Aggregation, Call, Expression, Literal, Matcher, Operation, PromqlError, Selector, parse
 from gpuscaler.metrics.rules.resources import Resource

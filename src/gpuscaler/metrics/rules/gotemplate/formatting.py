@@ -6,7 +6,7 @@ Source: the documentation of Go's package ``fmt``.
 import re
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
-from gpuscaler.metrics.rules.gotemplate.nodes import Value
+from gpuscaler.metrics.rules.gotemplate.syntax import Value
 
 _VERB = re.compile(r"%[-+# 0-9.]*(.?)", re.DOTALL)
 _VERBS = frozenset({"%s", "%q", "%d", "%v", "%%"})

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeGuard
 
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import plain, sprintf
-from gpuscaler.metrics.rules.gotemplate.nodes import Value
+from gpuscaler.metrics.rules.gotemplate.syntax import Value
 
 
 class _Signature(NamedTuple):

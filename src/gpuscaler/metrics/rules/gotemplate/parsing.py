@@ -7,7 +7,7 @@ from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import check_verbs
 from gpuscaler.metrics.rules.gotemplate.functions import NAMES
 from gpuscaler.metrics.rules.gotemplate.lexing import Token, tokens
-from gpuscaler.metrics.rules.gotemplate.nodes import (
+from gpuscaler.metrics.rules.gotemplate.syntax import (
     Action,
     Branch,
     Chain,

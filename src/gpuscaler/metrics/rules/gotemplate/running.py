@@ -2,32 +2,17 @@
 
 from collections.abc import Iterator, Mapping
 
+from gpuscaler.metrics.rules.gotemplate import syntax
 from gpuscaler.metrics.rules.gotemplate.errors import TemplateError
 from gpuscaler.metrics.rules.gotemplate.formatting import plain
 from gpuscaler.metrics.rules.gotemplate.functions import call
-from gpuscaler.metrics.rules.gotemplate.nodes import (
-    Action,
-    Branch,
-    Chain,
-    Command,
-    Constant,
-    Dot,
-    Function,
-    Jump,
-    Node,
-    Operand,
-    Pipeline,
-    Text,
-    Value,
-    Variable,
-)
 from gpuscaler.metrics.rules.gotemplate.parsing import parse
 
 
 class Fields:
     """What a template is applied to: named values. A name that is not there is an error, unlike that of a map."""
 
-    def __init__(self, values: Mapping[str, Value]) -> None:
+    def __init__(self, values: Mapping[str, syntax.Value]) -> None:
         self.values = values
 
     def __str__(self) -> str:
@@ -49,7 +34,7 @@ class Template:
         self.source = source
         self.nodes = parse(source)
 
-    def render(self, values: Mapping[str, Value]) -> str:
+    def render(self, values: Mapping[str, syntax.Value]) -> str:
         """The text for ``values``. Raises :class:`~.errors.TemplateError`, as Go does when it comes to what does not work."""
         fields = Fields(values)
         run = _Run(fields)
@@ -60,23 +45,23 @@ class Template:
 class _Run:
     def __init__(self, fields: Fields) -> None:
         self.written: list[str] = []
-        self._variables: list[tuple[str, Value]] = [("$", fields)]
+        self._variables: list[tuple[str, syntax.Value]] = [("$", fields)]
 
-    def walk(self, nodes: tuple[Node, ...], dot: Value) -> None:
+    def walk(self, nodes: tuple[syntax.Node, ...], dot: syntax.Value) -> None:
         for node in nodes:
             match node:
-                case Text():
+                case syntax.Text():
                     self.written.append(node.text)
-                case Action():
+                case syntax.Action():
                     value = self._pipeline(node.pipeline, dot)
                     if not node.pipeline.variables:
                         self.written.append("<no value>" if value is None else plain(value))
-                case Branch():
+                case syntax.Branch():
                     self._branch(node, dot)
-                case Jump():
+                case syntax.Jump():
                     raise _Left(node.keyword)
 
-    def _branch(self, node: Branch, dot: Value) -> None:
+    def _branch(self, node: syntax.Branch, dot: syntax.Value) -> None:
         known = len(self._variables)
         if node.keyword == "range":
             self._range(node, dot)
@@ -88,7 +73,7 @@ class _Run:
                 self.walk(node.otherwise, dot)
         del self._variables[known:]
 
-    def _range(self, node: Branch, dot: Value) -> None:
+    def _range(self, node: syntax.Branch, dot: syntax.Value) -> None:
         # The variables are the whole until they take on the members, and stay so where there are none.
         value = self._pipeline(node.pipeline, dot)
         members = list(_members(value))
@@ -107,7 +92,7 @@ class _Run:
             finally:
                 del self._variables[known:]
 
-    def _set(self, name: str, value: Value, *, declares: bool) -> None:
+    def _set(self, name: str, value: syntax.Value, *, declares: bool) -> None:
         if declares:
             self._variables.append((name, value))
             return
@@ -120,55 +105,55 @@ class _Run:
                 return place
         raise TemplateError(f"saw {name}, expected a variable that was declared with := before")
 
-    def _pipeline(self, pipeline: Pipeline, dot: Value) -> Value:
-        given: list[Value] = []
+    def _pipeline(self, pipeline: syntax.Pipeline, dot: syntax.Value) -> syntax.Value:
+        given: list[syntax.Value] = []
         for command in pipeline.commands:
             given = [self._command(command, dot, given)]
         for name in pipeline.variables:
             self._set(name, given[0], declares=pipeline.declares)
         return given[0]
 
-    def _command(self, command: Command, dot: Value, given: list[Value]) -> Value:
+    def _command(self, command: syntax.Command, dot: syntax.Value, given: list[syntax.Value]) -> syntax.Value:
         """``given`` is what the command before handed on, if there was one: the last argument."""
         first, *rest = command
-        if isinstance(first, Function):
+        if isinstance(first, syntax.Function):
             return self._call(first.name, rest, dot, given)
         if rest or given:
             raise TemplateError("saw a value with arguments, expected a function before them")
         return self._operand(first, dot)
 
-    def _call(self, name: str, arguments: list[Operand], dot: Value, given: list[Value]) -> Value:
+    def _call(self, name: str, arguments: list[syntax.Operand], dot: syntax.Value, given: list[syntax.Value]) -> syntax.Value:
         if name not in ("and", "or"):
             return call(name, [*(self._operand(one, dot) for one in arguments), *given])
         if not arguments and not given:
             raise TemplateError(f"saw {name} without values, expected at least one")
-        value: Value = None
+        value: syntax.Value = None
         for one in arguments:
             value = self._operand(one, dot)
             if bool(value) == (name == "or"):
                 return value
         return given[0] if given else value
 
-    def _operand(self, operand: Operand, dot: Value) -> Value:
+    def _operand(self, operand: syntax.Operand, dot: syntax.Value) -> syntax.Value:
         match operand:
-            case Dot():
+            case syntax.Dot():
                 return dot
-            case Constant():
+            case syntax.Constant():
                 return operand.value
-            case Variable():
+            case syntax.Variable():
                 return self._variables[self._place(operand.name)][1]
-            case Pipeline():
+            case syntax.Pipeline():
                 return self._pipeline(operand, dot)
-            case Function():
+            case syntax.Function():
                 return self._call(operand.name, [], dot, [])
-            case Chain():
+            case syntax.Chain():
                 value = self._operand(operand.base, dot)
                 for name in operand.fields:
                     value = _field(value, name)
                 return value
 
 
-def _field(value: Value, name: str) -> Value:
+def _field(value: syntax.Value, name: str) -> syntax.Value:
     if isinstance(value, Fields):
         if name not in value.values:
             raise TemplateError(f"saw .{name}, expected one of {', '.join(f'.{one}' for one in value.values)}")
@@ -178,7 +163,7 @@ def _field(value: Value, name: str) -> Value:
     raise TemplateError(f"saw .{name} of {plain(value)}, expected it of something that has fields")
 
 
-def _members(value: Value) -> Iterator[tuple[Value, Value]]:
+def _members(value: syntax.Value) -> Iterator[tuple[syntax.Value, syntax.Value]]:
     if isinstance(value, dict):
         yield from ((key, value[key]) for key in sorted(value, key=str.encode))
     elif isinstance(value, list):
