@@ -6,6 +6,7 @@ import msgspec
 import pytest
 from tests.planning.building import GI, GPU, NOW, node, offering, pool
 
+from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, is_startup, missing
 from gpuscaler.lifecycle.registration.steps import Arrivals, Waits, arrivals
 from gpuscaler.model.cluster import Cluster
@@ -47,7 +48,8 @@ def machine(name: str = "n", instance: str = "i-1", *taints: Taint, **more: Any)
 
 def look(book: Ledger, *items: Node, listed: list[Instance] | None = None, age: float = 0.0, **waits: Any) -> Arrivals:
     inventory = None if listed is None else Inventory(NOW - age, tuple(listed))
-    return arrivals(book, Cluster.of(items), inventory, POLICY, waits=Waits(**waits), now=NOW)
+    cluster = Cluster.of(items)
+    return arrivals(book, cluster, inventory, POLICY, waits=Waits(**waits), now=NOW, roll=Roll.of(cluster, inventory))
 
 
 def kinds(found: Arrivals) -> list[str]:

@@ -73,19 +73,16 @@ def arrivals(
     *,
     waits: Waits,
     now: float,
-    roll: Roll | None = None,
+    roll: Roll,
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
 ) -> Arrivals:
     """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
 
-    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. ``exposed`` are machines that must not open before they are
-    protected from being ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
+    ``roll`` is that of ``cluster`` and ``inventory``. ``exposed`` are machines that must not open before they are protected from being
+    ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
     """
-    look = _Registration(book, cluster, policy, waits, now)
-    look.roll = roll or Roll.of(cluster, inventory)
-    look.exposed = exposed
-    look.breakers = breakers
+    look = _Registration(book, cluster, policy, waits=waits, now=now, roll=roll, exposed=exposed, breakers=breakers)
     look.name(inventory)
     look.recognise()
     if inventory is not None:
@@ -99,11 +96,18 @@ def arrivals(
 class _Registration(Draft):
     """One look at machines on their way."""
 
-    roll: Roll
-    exposed: Set[str] = frozenset()
-    breakers: Breakers = NO_BREAKERS
-
-    def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, waits: Waits, now: float) -> None:
+    def __init__(
+        self,
+        book: Ledger,
+        cluster: Cluster,
+        policy: Policy,
+        *,
+        waits: Waits,
+        now: float,
+        roll: Roll,
+        exposed: Set[str],
+        breakers: Breakers,
+    ) -> None:
         super().__init__(book)
         self.cluster = cluster
         self.policy = policy
@@ -111,6 +115,9 @@ class _Registration(Draft):
         self.offerings = policy.offerings
         self.waits = waits
         self.now = now
+        self.roll = roll
+        self.exposed = exposed
+        self.breakers = breakers
         self.fates: list[offering_events.Event] = []
         self.arrived: list[Arrived] = []
         self.overdue: list[Overdue] = []

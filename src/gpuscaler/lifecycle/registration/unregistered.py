@@ -37,19 +37,18 @@ def adopted(
     *,
     waits: Waits,
     now: float,
-    roll: Roll | None = None,
+    roll: Roll,
     breakers: Breakers = NO_BREAKERS,
 ) -> tuple[ledger.Event, ...]:
     """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
 
-    ``roll`` is that of ``cluster`` and ``inventory``, where it is known. What a group launches in place of others that came to nothing, as
+    ``roll`` is that of ``cluster`` and ``inventory``. What a group launches in place of others that came to nothing, as
     ``breakers`` have it, is taken at once: it may be gone a minute later, and the next one be launched.
 
     They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
     """
     if inventory is None:
         return ()
-    roll = roll or Roll.of(cluster, inventory)
     seen = {one.id: one for one in _strangers(book, cluster, roll, policy)}
     known = {name: since for name, since in book.strangers.items() if name in seen}
     then = min(now, waits.seen, inventory.at)
