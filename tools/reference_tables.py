@@ -1,4 +1,4 @@
-"""Makes the tables of the run file's reference from the classes that it is read into.
+"""Makes the tables in the reference of pools files and run files from the classes that these are read into.
 
 A table stands below a comment that names its class; what is around it is written by hand.
 
@@ -11,17 +11,18 @@ from pathlib import Path
 from typing import Any
 
 from gpuscaler.settings.fields.table import Group, Key, keys_of
+from gpuscaler.settings.pools_file import PolicySettings
 from gpuscaler.settings.run_settings import RunSettings
 
 REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
-PAGES = (REFERENCE / "run-file.md", REFERENCE / "aws.md")
+PAGES = tuple(REFERENCE / name for name in ("pools-file.md", "run-file.md", "aws.md"))
 _TABLE = re.compile(r"^(<!-- table of (\w+): [^>]* -->\n\n)(?:\|.*\n)*", re.MULTILINE)
 
 
 def groups() -> dict[str, type[Group]]:
     """The classes by their names; each has a table in one of the pages."""
-    found: list[type[Group]] = [RunSettings, *Group.__subclasses__()]
-    return {one.__name__: one for one in found}
+    assert {PolicySettings, RunSettings} <= set(Group.__subclasses__()), "the modules that have groups are loaded"
+    return {one.__name__: one for one in Group.__subclasses__()}
 
 
 def tables(page: str) -> list[str]:

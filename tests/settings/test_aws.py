@@ -7,7 +7,7 @@ from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
 from gpuscaler.model.pools import Offering, Pool, Spare
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings import SettingsError, load_policy, parse_settings
-from gpuscaler.settings.aws_file import OVERRIDE_KEYS
+from gpuscaler.settings.pools import OVERRIDE_KEYS
 
 
 def test_the_mapping_aws_is_read_as_it_stands() -> None:

@@ -1,4 +1,4 @@
-"""The keys of a run file that only AWS has, and pools of a file that only change what an account brings."""
+"""The keys of a run file that only AWS has."""
 
 import re
 from collections.abc import Mapping
@@ -6,36 +6,15 @@ from typing import Annotated
 
 from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
-from gpuscaler.model.pools import STEERINGS
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import choice, each, text
 from gpuscaler.settings.fields.table import Field, Given, Group, Kind
-from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
 
 #: How machines are bought in an Auto Scaling group; ``auto`` takes the best way that the group allows.
 LAUNCHES = ("auto", "launch-instances", "desired-capacity", "fleet")
-#: What an entry of ``pools`` may say about a pool that was found.
-OVERRIDE_KEYS = (
-    "name",
-    "min",
-    "max",
-    "spare",
-    "idle_after",
-    "unready_after",
-    "steering",
-    "min_gpus_per_pod",
-    "labels",
-    "taints",
-    "startup_taints",
-    "priority",
-    "offerings",
-    "budgets",
-)
-PRICE_KEYS = ("type", "market", "zone", "price")
 
 _REGION = "[a-z]{2,4}(-[a-z]+)+-[0-9]"
 _URL = r"https?://[^\s@/]+(/\S*)?"
-_WHOLE = "a number of GPUs, 0 or more"
 
 
 def _regions(at: Cursor, _: Given) -> tuple[str, ...]:
@@ -156,54 +135,3 @@ class AwsSettings(Group, frozen=True, gc=False):
         Field("US dollars per hour, by `TYPE` or `TYPE/MARKET`", default="those of AWS"),
     ] = ()
     overrides: tuple[PoolOverride, ...] = ()
-
-
-def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
-    """The entries of ``pools`` where pools come from the account."""
-    found: dict[str, PoolOverride] = {}
-    for item in at.items():
-        one = _override(item)
-        if one is None:
-            continue
-        if one.name in found:
-            item.say(f'saw the name "{one.name}" a second time; merge the two entries')
-        found[one.name] = one
-    return tuple(found.values())
-
-
-def _override(at: Cursor) -> PoolOverride | None:
-    fields = at.mapping(OVERRIDE_KEYS, required=("name",))
-    name = fields["name"].label_value("a pool's name") if "name" in fields else None
-    if name is None:
-        return None
-    least, most = read_sizes(fields)
-    priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
-    return PoolOverride(
-        name=name,
-        min=least,
-        max=most,
-        spare=read_spare(fields["spare"], ()) if "spare" in fields else None,
-        idle_after=fields["idle_after"].duration() if "idle_after" in fields else None,
-        unready_after=fields["unready_after"].duration() if "unready_after" in fields else None,
-        steering=fields["steering"].choice(STEERINGS) if "steering" in fields else None,
-        priority=priority,
-        min_gpus_per_pod=fields["min_gpus_per_pod"].integer(minimum=0, expected=_WHOLE) if "min_gpus_per_pod" in fields else None,
-        budgets=read_budgets(fields["budgets"]) if "budgets" in fields else None,
-        labels=read_labels(fields["labels"], name) if "labels" in fields else {},
-        taints=read_taints(fields["taints"]) if "taints" in fields else (),
-        startup_taints=read_taints(fields["startup_taints"]) if "startup_taints" in fields else None,
-        prices=tuple(price for item in fields["offerings"].items() if (price := _price(item))) if "offerings" in fields else (),
-    )
-
-
-def _price(at: Cursor) -> OfferingPrice | None:
-    """An offering that only says what one costs."""
-    fields = at.mapping(PRICE_KEYS, required=("type", "price"))
-    market = (fields["market"].choice(MARKETS) or "") if "market" in fields else ""
-    free = market == "reserved"
-    price = (
-        fields["price"].number(expected="dollars per hour above 0 (0 only if reserved)", positive=not free) if "price" in fields else None
-    )
-    name = fields["type"].label_value("an instance type") if "type" in fields else None
-    zone = (fields["zone"].label_value("a zone") or "") if "zone" in fields else ""
-    return OfferingPrice(name, price, market, zone) if name and price is not None else None

@@ -82,6 +82,13 @@ class Cursor:
         value = self.entry.value
         return isinstance(value, dict) and key in value and value[key].value is not None
 
+    def below(self, *keys: str) -> "Cursor":
+        """What is at these keys, one below the other, of mappings that are known to have them."""
+        at = self
+        for key in keys:
+            at = (at.members() or {})[key]
+        return at
+
     def members(self) -> dict[str, "Cursor"] | None:
         """All members of a mapping whose keys are free."""
         value = self.entry.value

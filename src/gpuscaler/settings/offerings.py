@@ -8,32 +8,19 @@ from typing import NamedTuple
 from gpuscaler import catalogue
 from gpuscaler.catalogue.node_labels import node_labels
 from gpuscaler.catalogue.zones import cloud_of, region_of
-from gpuscaler.model.offerings import MARKETS, OfferingKey
+from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
-from gpuscaler.model.taints import Taint
 from gpuscaler.settings.cursor import Cursor
-from gpuscaler.settings.pieces import read_resources
+from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
+from gpuscaler.settings.fields.table import NOTHING, stated
 
-OFFERING_KEYS = ("type", "market", "zone", "price", "resources")
 #: The kubelet's own limit, for a type of which nothing else is known.
 DEFAULT_PODS = 110
 #: An offering with its labels weighs as much as so many values (see :meth:`Report.count`).
 OFFERING_VALUES = 10
 #: With this many mistakes in a file, looking for similar names helps nobody and takes seconds.
 MAX_HINTS = 50
-
-
-class PoolFacts(NamedTuple):
-    """What a pool gives to each of its offerings. ``region`` is the file's, "" where it has none."""
-
-    name: str
-    region: str
-    arch: str | None
-    zones: tuple[str, ...]
-    markets: tuple[str, ...]
-    labels: dict[str, str]
-    taints: tuple[Taint, ...]
 
 
 class _Line(NamedTuple):
@@ -47,28 +34,29 @@ class _Line(NamedTuple):
     resources: Resources | None = None
 
 
-def read_offerings(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> tuple[Offering, ...]:
+def read_offerings(pool: PoolSettings, region: str) -> tuple[Offering, ...]:
     offerings: dict[OfferingKey, Offering] = {}
     lines: dict[tuple[str, str, str], Cursor] = {}
-    for line in _lines(types, exact, pool):
+    for line in _lines(pool):
         key = (line.instance_type, line.market, line.zone)
         if key in lines:
             place = f", zone {line.zone}" if line.zone else ""
             line.at.say(f"saw {line.instance_type}, {line.market}{place} a second time (first at {lines[key].path}); remove one")
             continue
         lines[key] = line.at
-        offering = _offering(line, pool)
+        offering = _offering(line, pool, region_of(line.zone, region))
         if offering is not None:
             offerings[offering.key] = offering
     return tuple(offerings.values())
 
 
-def _lines(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> Iterator[_Line]:
-    for at in types.names("instance type") if types else []:
+def _lines(pool: PoolSettings) -> Iterator[_Line]:
+    for at in pool.types.names("instance type") if pool.types else []:
         at.report.count(OFFERING_VALUES * len(pool.markets) * len(pool.zones))
         for market in pool.markets:
             for zone in pool.zones:
                 yield _Line(at, at.entry.raw, market, zone)
+    exact = pool.offerings
     entries = exact.items() if exact else []
     if exact and exact.entry.value == []:
         exact.wrong("at least one offering; remove the key if types is enough", seen="an empty list")
@@ -76,38 +64,21 @@ def _lines(types: Cursor | None, exact: Cursor | None, pool: PoolFacts) -> Itera
         yield from _exact(at, pool)
 
 
-def _exact(at: Cursor, pool: PoolFacts) -> Iterator[_Line]:
-    fields = at.mapping(OFFERING_KEYS, required=("type",))
-    name = fields["type"].label_value("an instance type") if "type" in fields else None
-    markets, zones = pool.markets, pool.zones
-    if "market" in fields:
-        market = fields["market"].choice(MARKETS)
-        markets = (market,) if market else ()
-    if "zone" in fields:
-        zone = fields["zone"].label_value("a zone")
-        zones = (zone,) if zone else ()
-    readable = True
-    price = None
-    if "price" in fields:
-        price = _price(fields["price"], free=set(markets) == {"reserved"})
-        readable = price is not None
-    resources = read_resources(fields["resources"]) if "resources" in fields else None
-    if name is None or not readable:
+def _exact(at: Cursor, pool: PoolSettings) -> Iterator[_Line]:
+    given = stated(OfferingSettings, at, NOTHING)
+    entry = OfferingSettings(**given)
+    markets, zones = (entry.market,) if entry.market else pool.markets, (entry.zone,) if entry.zone else pool.zones
+    entry.check_price(at, free=set(markets) == {"reserved"})
+    if not entry.type or any(at.has(key) and key not in given for key in ("market", "zone", "price")):
         return
     at.report.count(OFFERING_VALUES * len(markets) * len(zones))
     for market in markets:
         for zone in zones:
-            yield _Line(at, name, market, zone, price, resources)
+            yield _Line(at, entry.type, market, zone, entry.price, entry.resources)
 
 
-def _price(at: Cursor, *, free: bool) -> float | None:
-    expected = "dollars per hour" + (", 0 or more" if free else " above 0 (0 only if all is reserved)")
-    return at.number(expected=expected, positive=not free)
-
-
-def _offering(line: _Line, pool: PoolFacts) -> Offering | None:
+def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
     known = catalogue.lookup(line.instance_type)
-    region = region_of(line.zone, pool.region)
     allocatable = _allocatable(line, known)
     price = line.price if line.price is not None else _list_price(line, known, region)
     arch = known.arch if known else pool.arch or "amd64"

@@ -3,41 +3,118 @@
 A run file is a pools file with a few keys more, so whoever reads the one reads the other.
 """
 
-from collections.abc import Collection
 from pathlib import Path
+from typing import Annotated
 
-from msgspec.structs import replace
-
-from gpuscaler.model.accelerators import gpus_in
-from gpuscaler.model.offerings import MARKETS
 from gpuscaler.model.options import LONGEST, MAX_GRACE
-from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Limits, Offering, Policy, Pool, Spare, for_gpus
-from gpuscaler.settings.aws_file import OVERRIDE_KEYS
+from gpuscaler.model.pools import BIND, STEERINGS, Limits, Policy
 from gpuscaler.settings.cursor import MAX_VALUES, Cursor, Report, TooMuchError
 from gpuscaler.settings.document import Entry, describe, read_document
 from gpuscaler.settings.errors import Problem, SettingsError
-from gpuscaler.settings.fields.table import keys_of
-from gpuscaler.settings.offerings import PoolFacts, read_offerings
-from gpuscaler.settings.pieces import read_budgets, read_labels, read_sizes, read_spare, read_taints
+from gpuscaler.settings.fields.kinds import Duration, amount, choice, count, integer, label_value, names
+from gpuscaler.settings.fields.table import NOTHING, Field, Given, Group, Kind, keys_of, schema, stated, values
+from gpuscaler.settings.pools import read_pools
 from gpuscaler.settings.run_settings import RunSettings, from_account, read_run
 
-TOP_KEYS = (
-    "pools",
-    "limits",
-    "region",
-    "preferences",
-    "schedulers",
-    "priority_cutoff",
-    "min_saving",
-    "max_grace",
-    "steering",
-    "bind_schedulers",
-)
-LIMIT_KEYS = ("gpus", "machines", "dollars_per_hour", "machines_per_minute", "fruitless_per_hour")
-POOL_KEYS = (*OVERRIDE_KEYS, "chooser", "arch", "zones", "markets", "types")
-CHOOSERS = ("buyer", "cloud")
 PREFERENCES = ("ignore", "respect")
-ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
+_MACHINES = count(0, "a whole number, 0 or more")
+
+
+class LimitSettings(Group, frozen=True, gc=False):
+    """The mapping ``limits``."""
+
+    gpus: Annotated[
+        int | None,
+        _MACHINES,
+        Field(
+            "GPUs in all pools; devices, also where they are shared or sliced (the label `nvidia.com/gpu.count` counts them then)",
+            default="no limit",
+        ),
+    ] = None
+    machines: Annotated[int | None, _MACHINES, Field("machines in all pools", default="no limit")] = None
+    dollars_per_hour: Annotated[
+        float | None, amount("number ≥ 0", "dollars per hour, 0 or more"), Field("the sum of the prices", default="no limit")
+    ] = None
+    machines_per_minute: Annotated[int | None, _MACHINES, Field("machines bought in any minute", default="no limit")] = None
+    fruitless_per_hour: Annotated[
+        int,
+        count(1, "a whole number, 1 or more"),
+        Field(
+            "machines of one pool that may come to nothing within an hour, since they ended before they opened or none of the pods that "
+            "they were bought for came to them, before nothing more is bought in the pool until that hour is over"
+        ),
+    ] = 10
+
+
+def _limits(at: Cursor, given: Given) -> Limits:
+    return Limits() if at.entry.value == "none" else Limits(**stated(LimitSettings, at, given))
+
+
+class PolicySettings(Group, frozen=True, gc=False):
+    """The keys of a pools file. ``pools`` is their place in the file: what an entry is depends on the other keys."""
+
+    pools: Annotated[
+        Cursor | None,
+        Kind("list", {"type": "array"}, lambda at, _: at),
+        Field("the [pools](#a-pool)", default="required, at least one"),
+    ] = None
+    limits: Annotated[
+        Limits,
+        Kind("mapping or `none`", {"anyOf": [schema(LimitSettings), {"const": "none"}]}, _limits),
+        Field(
+            "[limits](#limits) over all pools",
+            default="none; for `gpuscaler run` $100 an hour where some pool has no `max` either",
+        ),
+    ] = Limits()
+    region: Annotated[
+        str,
+        label_value("a region such as us-east-1"),
+        Field(
+            "region of prices and of the region labels, for zones whose name does not tell it",
+            default="from each zone's name",
+        ),
+    ] = ""
+    preferences: Annotated[
+        str,
+        choice(PREFERENCES),
+        Field("whether preferred affinity and `ScheduleAnyway` only break ties, or may cost extra machines"),
+    ] = "ignore"
+    schedulers: Annotated[tuple[str, ...], names("scheduler name", "list of text"), Field("pods of these schedulers are ours")] = (
+        "default-scheduler",
+    )
+    priority_cutoff: Annotated[
+        int,
+        integer("a pod priority: a whole number of 32 bits"),
+        Field("pods with a lower priority are expendable and never cause a purchase"),
+    ] = -10
+    min_saving: Annotated[
+        float,
+        amount("US dollars per hour, ≥ 0", "dollars per hour, 0 or more"),
+        Field("consolidation that saves less is not worth it"),
+    ] = 0.0
+    steering: Annotated[
+        str,
+        choice(STEERINGS),
+        Field(
+            "how pods come to [the machines that they are promised](../explanation/how-the-controller-acts.md#binding). Set `nominate` "
+            "where the default scheduler has filters of its own (plug-ins, extenders)"
+        ),
+    ] = BIND
+    bind_schedulers: Annotated[
+        tuple[str, ...],
+        names("scheduler name", "list of text"),
+        Field("only pods of these schedulers are bound; pods of others are nominated"),
+    ] = ("default-scheduler",)
+    max_grace: Annotated[
+        Duration,
+        Field(
+            "the longest time that any pod is given to save its work (`gpuscaler.io/grace`); a longer one is cut, with a warning on the "
+            "pod. Pods that are read after a change are held to it"
+        ),
+    ] = MAX_GRACE
+
+
+TOP_KEYS = (*keys_of(PolicySettings), *keys_of(RunSettings))
 
 
 def load_policy(path: str | Path) -> Policy:
@@ -111,141 +188,16 @@ def _kubernetes_kind(root: Entry) -> str:
 def _run_file(top: Cursor) -> Cursor:
     """The run file in ``top``: of a Helm chart's values, which have none of its keys, what is below ``config``."""
     members = top.entry.value
-    if isinstance(members, dict) and "config" in members and members.keys().isdisjoint((*TOP_KEYS, *keys_of(RunSettings))):
+    if isinstance(members, dict) and "config" in members and members.keys().isdisjoint(TOP_KEYS):
         return Cursor("config", members["config"], top.report)
     return top
 
 
 def _settings(top: Cursor, folder: Path) -> RunSettings:
-    fields = top.mapping((*TOP_KEYS, *keys_of(RunSettings)))
+    fields = top.mapping(TOP_KEYS)
     if isinstance(top.entry.value, dict) and "pools" not in fields and not from_account(fields):
         top.say("saw no pools, expected one; add pools: …")
-    return read_run(fields, _policy(fields), folder)
-
-
-def _policy(fields: dict[str, Cursor]) -> Policy:
-    region = ""
-    if "region" in fields:
-        region = fields["region"].label_value("a region such as us-east-1") or ""
-    cutoff = -10
-    if "priority_cutoff" in fields:
-        cutoff = fields["priority_cutoff"].integer(minimum=-(2**31), expected="a pod priority: a whole number of 32 bits") or 0
-    saving = 0.0
-    if "min_saving" in fields:
-        saving = fields["min_saving"].number(expected="dollars per hour, 0 or more") or 0.0
-    grace = fields["max_grace"].duration() if "max_grace" in fields else None
-    return Policy(
-        pools=_pools(fields["pools"], region) if "pools" in fields and not from_account(fields) else (),
-        limits=_limits(fields["limits"]) if "limits" in fields else Limits(),
-        region=region,
-        preferences=_choice(fields, "preferences", PREFERENCES),
-        schedulers=_schedulers(fields["schedulers"]) if "schedulers" in fields else ("default-scheduler",),
-        steering=_choice(fields, "steering", STEERINGS),
-        bind_schedulers=_schedulers(fields["bind_schedulers"]) if "bind_schedulers" in fields else ("default-scheduler",),
-        priority_cutoff=cutoff,
-        min_saving=saving,
-        max_grace=MAX_GRACE if grace is None else min(grace, LONGEST),
-    )
-
-
-def _choice(fields: dict[str, Cursor], key: str, options: Collection[str]) -> str:
-    """The chosen option; the first one where the key is left out (or wrong, which was reported)."""
-    chosen = fields[key].choice(options) if key in fields else None
-    return chosen or next(iter(options))
-
-
-def _schedulers(at: Cursor) -> tuple[str, ...]:
-    return tuple(item.entry.raw for item in at.names("scheduler name"))
-
-
-def _limits(at: Cursor) -> Limits:
-    if at.entry.value == "none":
-        return Limits()
-    fields = at.mapping(LIMIT_KEYS)
-    counts = {
-        key: number
-        for key in LIMIT_KEYS
-        if key in fields and key != "dollars_per_hour" and (number := _count(fields[key], key)) is not None
-    }
-    dollars = fields["dollars_per_hour"].number(expected="dollars per hour, 0 or more") if "dollars_per_hour" in fields else None
-    return replace(Limits(dollars_per_hour=dollars), **counts)
-
-
-def _count(at: Cursor, key: str) -> int | None:
-    least = 1 if key == "fruitless_per_hour" else 0
-    return at.integer(minimum=least, expected=f"a whole number, {least} or more")
-
-
-def _pools(at: Cursor, region: str) -> tuple[Pool, ...]:
-    pools: dict[str, tuple[Cursor, Pool]] = {}
-    items = at.items()
-    if not items and isinstance(at.entry.value, list):
-        at.wrong("at least one pool; add - name: …", seen="an empty list")
-    for item in items:
-        pool = _pool(item, region)
-        if pool is None:
-            continue
-        if pool.name in pools:
-            item.say(f'saw the name "{pool.name}" a second time (first at {pools[pool.name][0].path}); rename one')
-        pools[pool.name] = (item, pool)
-    return tuple(pool for _, pool in pools.values())
-
-
-def _pool(at: Cursor, region: str) -> Pool | None:
-    fields = at.mapping(POOL_KEYS, required=("name",))
-    if not isinstance(at.entry.value, dict):
-        return None
-    name = (fields["name"].label_value("a pool's name") if "name" in fields else None) or ""
-    labels = read_labels(fields["labels"], name) if "labels" in fields else {}
-    arch = fields["arch"].choice(ARCHITECTURES) if "arch" in fields else None
-    facts = PoolFacts(
-        name=name,
-        region=region,
-        arch=arch,
-        zones=tuple(item.entry.raw for item in fields["zones"].names("zone")) if "zones" in fields else ("",),
-        markets=_markets(fields["markets"]) if "markets" in fields else ("on-demand",),
-        labels=labels,
-        taints=read_taints(fields["taints"]) if "taints" in fields else (),
-    )
-    if "types" not in fields and "offerings" not in fields:
-        at.say("saw neither types nor offerings, expected at least one way to buy; add types: […]")
-    offerings = read_offerings(fields.get("types"), fields.get("offerings"), facts)
-    least, most = read_sizes(fields)
-    idle = fields["idle_after"].duration() if "idle_after" in fields else None
-    unready = fields["unready_after"].duration() if "unready_after" in fields else None
-    priority = fields["priority"].integer(minimum=-(2**31), expected="a whole number; higher is first") if "priority" in fields else None
-    pool = Pool(
-        name=name,
-        offerings=offerings,
-        chooser=_choice(fields, "chooser", CHOOSERS),
-        min=least or 0,
-        max=most,
-        spare=read_spare(fields["spare"], offerings) if "spare" in fields else Spare(),
-        idle_after=600.0 if idle is None else idle,
-        unready_after=UNREADY_AFTER if unready is None else unready,
-        min_gpus_per_pod=_large(fields["min_gpus_per_pod"], offerings) if "min_gpus_per_pod" in fields else 0,
-        buys_without_gpus="min_gpus_per_pod" in fields or not for_gpus(offerings),
-        steering=(fields["steering"].choice(STEERINGS) or "") if "steering" in fields else "",
-        priority=priority or 0,
-        arch=arch,
-        match_labels=labels,
-        startup_taints=read_taints(fields["startup_taints"]) if "startup_taints" in fields else (),
-        budgets=read_budgets(fields["budgets"]) if "budgets" in fields else (),
-    )
-    return pool if name else None
-
-
-def _markets(at: Cursor) -> tuple[str, ...]:
-    return tuple(market for item in at.names("market") if (market := item.choice(MARKETS)) is not None)
-
-
-def _large(at: Cursor, offerings: tuple[Offering, ...]) -> int:
-    least = at.integer(minimum=0, expected="a number of GPUs, 0 or more") or 0
-    for offering in offerings:
-        gpus = gpus_in(offering.allocatable)
-        if gpus < least:
-            at.wrong(
-                f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type a pool of its own", seen=str(least)
-            )
-            break
-    return least
+    found = values(PolicySettings, fields, NOTHING)
+    pools = read_pools(fields["pools"], found.get("region", "")) if "pools" in fields and not from_account(fields) else ()
+    grace = min(found.get("max_grace", MAX_GRACE), LONGEST)
+    return read_run(fields, Policy(**{**found, "pools": pools, "max_grace": grace}), folder)

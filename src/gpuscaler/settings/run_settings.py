@@ -10,10 +10,11 @@ from typing import Annotated
 from msgspec.structs import replace
 
 from gpuscaler.model.pools import Policy
-from gpuscaler.settings.aws_file import AwsSettings, read_overrides
+from gpuscaler.settings.aws_file import AwsSettings
 from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import ADDRESS, FLAG, MEMORY, Flag, Wait, any_of, choice, count, dns_label, path, positive
 from gpuscaler.settings.fields.table import Field, Fields, Given, Group, Kind, values
+from gpuscaler.settings.pools import read_overrides
 from gpuscaler.settings.simulated import Simulated
 
 #: Clouds that a file can name, and those of them that this version can drive.
@@ -66,7 +67,7 @@ class ElectionSettings(Group, frozen=True, gc=False):
             saw = f"saw lease {self.lease:g} s, renew {self.renew:g} s, retry {self.retry:g} s"
             at.say(f"{saw}, expected lease above renew above retry; raise lease or lower the others")
         elif self.lease != int(self.lease):
-            (at.members() or {})["lease"].wrong("whole seconds, which is how a Lease is written")
+            at.below("lease").wrong("whole seconds, which is how a Lease is written")
         elif self.lease - self.retry < LONGEST_CALL + 1:
             at.say(
                 f"saw lease {self.lease:g} s and retry {self.retry:g} s, expected at least {LONGEST_CALL + 1:g} s between them: "
@@ -147,7 +148,7 @@ class PagesSettings(Group, frozen=True, gc=False):
 
     def check(self, at: Cursor) -> None:
         if not is_loopback(self.host):
-            (at.members() or {})["address"].wrong(
+            at.below("address").wrong(
                 "a loopback address such as 127.0.0.1:8081, since whoever reaches it reads names and annotations of all pods; "
                 "for another one set pages.authenticated"
             )

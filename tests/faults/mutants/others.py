@@ -33,9 +33,9 @@ MUTANTS = (
     ),
     Mutant(
         case=37,
-        at="offerings._price",
-        old="positive=not free",
-        new="positive=False",
+        at="OfferingSettings.check_price",
+        old="self.price == 0 and not free",
+        new="False",
         removes="a price of nothing is taken as it stands",
     ),
     Mutant(

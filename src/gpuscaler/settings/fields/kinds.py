@@ -60,6 +60,28 @@ Wait = Annotated[float, Kind(f"duration ≥ {duration_text(_SHORTEST)}", GO_DURA
 Share = Annotated[float, Kind("share from 0 to 1", {"type": "number", "minimum": 0, "maximum": 1}, _share, number_text)]
 
 
+def label_value(expected: str) -> Kind:
+    """Text that can be the value of a Kubernetes label."""
+    return Kind("text", LABEL_VALUE, lambda at, _: at.label_value(expected), same)
+
+
+def names(expected: str, words: str) -> Kind:
+    """A list of at least one name, each once."""
+    schema = {"type": "array", "minItems": 1, "uniqueItems": True, "items": LABEL_VALUE}
+    return Kind(words, schema, lambda at, _: tuple(item.entry.raw for item in at.names(expected)), list)
+
+
+def integer(expected: str) -> Kind:
+    """A whole number of 32 bits, negative ones too."""
+    schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
+    return Kind("whole number (32 bits)", schema, lambda at, _: at.integer(minimum=-(2**31), expected=expected), same)
+
+
+def amount(words: str, expected: str) -> Kind:
+    """A number from 0."""
+    return Kind(words, {"type": "number", "minimum": 0}, lambda at, _: at.number(expected=expected), number_text)
+
+
 def positive(expected: str) -> Kind:
     """A number above 0."""
     schema = {"type": "number", "exclusiveMinimum": 0}
@@ -79,7 +101,9 @@ def any_of(words: Collection[str]) -> str:
 
 
 def choice(options: Collection[str]) -> Kind:
-    return Kind(any_of(options), {"enum": list(options)}, lambda at, _: at.choice(options), same)
+    # YAML reads a bare off as a boolean.
+    schema = {"enum": [*options, *([False] if "off" in options else [])]}
+    return Kind(any_of(options), schema, lambda at, _: at.choice(options), same)
 
 
 def text(expected: str, *, words: str = "text", pattern: str = "", otherwise: str = "") -> Kind:

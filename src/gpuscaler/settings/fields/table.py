@@ -10,7 +10,7 @@ without a :class:`Field` is no key of the file.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -31,6 +31,10 @@ class Given(NamedTuple):
 
     policy: Policy
     folder: Path
+
+
+#: For values that say all themselves.
+NOTHING = Given(Policy(pools=()), Path())
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +123,24 @@ def _kind_of(annotated: Any) -> Kind:
 
 def read(group: type[G], at: Cursor, given: Given) -> G:
     """The settings of the mapping ``at``."""
-    fields = at.mapping(keys_of(group))
+    return group(**stated(group, at, given))
+
+
+def stated(group: type[Group], at: Cursor, given: Given, *, only: Collection[str] | None = None) -> dict[str, Any]:
+    """Attributes by what the mapping ``at`` says, of the keys in ``only`` where that is given; what is left out, or wrong, is not in it."""
+    keys = _some_of(group, only)
+    fields = at.mapping(keys)
     if isinstance(at.entry.value, dict):
-        for name, key in keys_of(group).items():
+        for name, key in keys.items():
             if key.field.required and name not in fields:
                 at.say(f"saw no {name}, expected {key.field.required}")
-    found = group(**values(group, fields, given))
-    found.check(at)
+    found = values(group, fields, given)
+    group(**found).check(at)
     return found
 
 
 def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
-    """Attributes by what is right in ``fields``; what is left out, or wrong, has the default."""
+    """Attributes by what is right in ``fields``; what is left out, or wrong, is not in it."""
     found: dict[str, Any] = {}
     for name, key in keys_of(group).items():
         value = key.kind.read(fields[name], given) if name in fields else None
@@ -139,10 +149,14 @@ def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
     return found
 
 
-def schema(group: type[Group]) -> Schema:
-    """The JSON Schema of the mapping."""
-    keys = keys_of(group)
+def schema(group: type[Group], *, only: Collection[str] | None = None) -> Schema:
+    """The JSON Schema of the mapping, with the keys in ``only`` where that is given."""
+    keys = _some_of(group, only)
     return mapping({name: key.schema() for name, key in keys.items()}, required=[name for name, key in keys.items() if key.field.required])
+
+
+def _some_of(group: type[Group], only: Collection[str] | None) -> Mapping[str, Key]:
+    return {name: key for name, key in keys_of(group).items() if only is None or name in only}
 
 
 def mapping(properties: Schema, *, required: list[str] | None = None) -> Schema:
@@ -153,3 +167,8 @@ def mapping(properties: Schema, *, required: list[str] | None = None) -> Schema:
 def optional(schema: Schema) -> Schema:
     """A key without a value counts as left out."""
     return {"anyOf": [schema, {"type": "null"}]}
+
+
+def filled_in(*keys: str) -> Schema:
+    """All of ``keys`` are there, with a value."""
+    return {"required": list(keys), "properties": {key: {"not": {"type": "null"}} for key in keys}}

@@ -1,30 +1,34 @@
-"""The parts of a pool that are read alike wherever they stand: labels, taints, resources, budgets, sizes, headroom."""
+"""Kinds of values that only pools have: labels, taints, resources, disruption budgets, headroom."""
 
 import re
 from fractions import Fraction
+from typing import Annotated
 
-from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.labels import is_label_value, is_qualified_name
 from gpuscaler.model.pods import Resources
-from gpuscaler.model.pools import Budget, Offering, Spare
+from gpuscaler.model.pools import Budget, Spare
 from gpuscaler.model.quantities import QuantityError, milli, parse, whole
 from gpuscaler.model.schedules import parse_schedule
 from gpuscaler.model.taints import Taint
 from gpuscaler.settings.cursor import Cursor, did_you_mean
+from gpuscaler.settings.fields.kinds import GO_DURATION, LABEL_VALUE, each
+from gpuscaler.settings.fields.table import Field, Given, Group, Kind, filled_in, mapping, optional, schema, stated
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 TAINT_KEYS = ("key", "value", "effect")
-BUDGET_KEYS = ("nodes", "reasons", "schedule", "duration")
 #: Our reasons, and Karpenter's words for the same.
 REASONS = {"idle": "idle", "consolidation": "consolidation", "Empty": "idle", "Underutilized": "consolidation"}
 #: Resources without a domain; every other one has one (nvidia.com/gpu).
 NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
+_QUALIFIED = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
+_EMPTY_OR_VALUE = {"type": "string", "pattern": f"^$|{LABEL_VALUE['pattern']}"}
+_COUNT = {"type": "integer", "minimum": 0, "maximum": 2**31 - 1}
 _NODES = re.compile(r"(100|[0-9]{1,2})%|[0-9]{1,9}")
 _TAINT = re.compile(r"([^=:]+)(?:=([^=:]*))?:([A-Za-z]+)")
 
 
-def read_labels(at: Cursor, pool: str) -> dict[str, str]:
-    """Labels of a pool's nodes. Those that tell machines or pools apart are not the user's to set."""
+def _labels(at: Cursor, _: Given) -> dict[str, str]:
+    """Labels of a pool's nodes. One that tells machines apart is not the user's to set."""
     labels: dict[str, str] = {}
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a label's value")
@@ -36,14 +40,12 @@ def read_labels(at: Cursor, pool: str) -> dict[str, str]:
             value.label_value("a label's value")
         elif key == "kubernetes.io/hostname":
             value.say("a hostname is one machine's own and cannot be a pool's; remove it")
-        elif key == "gpuscaler.io/pool" and text != pool:
-            value.say(f'saw "{text}", expected "{pool}": this label is the pool\'s name and comes by itself; remove it')
         else:
             labels[key] = text
     return labels
 
 
-def read_taints(at: Cursor) -> tuple[Taint, ...]:
+def _taints(at: Cursor, _: Given) -> tuple[Taint, ...]:
     taints: dict[tuple[str, str], Taint] = {}
     for item in at.items():
         taint = _taint(item)
@@ -84,7 +86,7 @@ def _taint_mapping(at: Cursor) -> Taint | None:
     return None if key is None or effect is None or value is None else Taint(key, value, effect)
 
 
-def read_resources(at: Cursor) -> Resources:
+def _resources(at: Cursor, _: Given) -> Resources:
     """Kubernetes quantities in planning's units: cpu in millicores, the rest in bytes or counts."""
     resources: dict[str, int] = {}
     for name, item in (at.members() or {}).items():
@@ -118,28 +120,7 @@ def _quantity(at: Cursor, name: str) -> int | None:
     return units
 
 
-def read_budgets(at: Cursor) -> tuple[Budget, ...]:
-    return tuple(budget for item in at.items() if (budget := _budget(item)) is not None)
-
-
-def _budget(at: Cursor) -> Budget | None:
-    fields = at.mapping(BUDGET_KEYS, required=("nodes",))
-    nodes = _budget_nodes(fields["nodes"]) if "nodes" in fields else None
-    reasons: list[str] = []
-    if "reasons" in fields:
-        for item in fields["reasons"].items():
-            reason = item.choice(tuple(REASONS))
-            if reason is not None and REASONS[reason] not in reasons:
-                reasons.append(REASONS[reason])
-    schedule = _schedule(fields["schedule"]) if "schedule" in fields else None
-    duration = fields["duration"].duration(positive=True) if "duration" in fields else None
-    if ("schedule" in fields) != ("duration" in fields):
-        there, missing = ("schedule", "duration") if "schedule" in fields else ("duration", "schedule")
-        at.say(f"saw {there} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}")
-    return None if nodes is None else Budget(nodes, tuple(reasons), schedule, duration)
-
-
-def _budget_nodes(at: Cursor) -> str | None:
+def _budget_nodes(at: Cursor, _: Given) -> str | None:
     value = at.entry.value
     if isinstance(value, str | int) and not isinstance(value, bool) and _NODES.fullmatch(at.entry.raw):
         return at.entry.raw
@@ -147,7 +128,7 @@ def _budget_nodes(at: Cursor) -> str | None:
     return None
 
 
-def _schedule(at: Cursor) -> str | None:
+def _schedule(at: Cursor, _: Given) -> str | None:
     text = at.text('a cron schedule such as "0 9 * * mon-fri"')
     if text is None:
         return None
@@ -159,22 +140,123 @@ def _schedule(at: Cursor) -> str | None:
     return text
 
 
-def read_sizes(fields: dict[str, Cursor]) -> tuple[int | None, int | None]:
-    """(min, max) of a pool; None what is left out, or wrong, which was reported."""
-    expected = "a number of machines, 0 or more"
-    least = fields["min"].integer(minimum=0, expected=expected) if "min" in fields else None
-    most = fields["max"].integer(minimum=0, expected=expected) if "max" in fields else None
-    if least is not None and most is not None and least > most:
-        fields["min"].wrong(f"at most max, which is {most}; lower min or raise max", seen=str(least))
-    return least, most
+def _reason(at: Cursor, _: Given) -> str | None:
+    reason = at.choice(tuple(REASONS))
+    return None if reason is None else REASONS[reason]
 
 
-def read_spare(at: Cursor, offerings: tuple[Offering, ...]) -> Spare:
+class BudgetSettings(Group, frozen=True, gc=False):
+    """A disruption budget: an entry of a pool's ``budgets``."""
+
+    nodes: Annotated[
+        str,
+        Kind(
+            "count, or a share such as `10%`",
+            {
+                "anyOf": [
+                    {"type": "integer", "minimum": 0, "maximum": 999_999_999},
+                    {"type": "string", "pattern": "^((100|[0-9]{1,2})%|[0-9]{1,9})$"},
+                ]
+            },
+            _budget_nodes,
+        ),
+        Field("at most so many", required="one; add nodes: …"),
+    ] = ""
+    reasons: Annotated[
+        tuple[str, ...],
+        each(Kind("", {"enum": list(REASONS)}, _reason), "list of `idle`, `consolidation`", distinct=True),
+        Field("what it bounds. Karpenter's `Empty` and `Underutilized` are read as these", default="every reason"),
+    ] = ()
+    schedule: Annotated[
+        str | None,
+        Kind(
+            "cron in UTC: minute, hour, day of month, month, day of week; or `@hourly`, `@daily`, `@midnight`, `@weekly`, `@monthly`, "
+            "`@yearly`, `@annually`",
+            {"type": "string", "minLength": 1},
+            _schedule,
+        ),
+        Field("when the budget opens; needs `duration`", default="always open"),
+    ] = None
+    duration: Annotated[
+        float | None,
+        Kind("duration above 0", GO_DURATION, lambda at, _: at.duration(positive=True)),
+        Field("how long it stays open; needs `schedule`", default="always open"),
+    ] = None
+
+    def check(self, at: Cursor) -> None:
+        if at.has("schedule") != at.has("duration"):
+            there, missing = ("schedule", "duration") if at.has("schedule") else ("duration", "schedule")
+            at.say(f"saw {there} without {missing}, expected both or neither; a schedule opens the budget for its duration: add {missing}")
+
+
+def _budget(at: Cursor, given: Given) -> Budget | None:
+    found = stated(BudgetSettings, at, given)
+    return Budget(**found) if "nodes" in found else None
+
+
+def _spare(at: Cursor, _: Given) -> Spare:
     if isinstance(at.entry.value, dict):
         fields = at.mapping(("gpus",), required=("gpus",))
         gpus = fields["gpus"].integer(minimum=0, expected="a number of GPUs, 0 or more") if "gpus" in fields else None
-        if gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
-            fields["gpus"].wrong("whole GPUs among what the pool's machines offer; write spare: N for machines", seen=str(gpus))
         return Spare(gpus=gpus or 0)
     machines = at.integer(minimum=0, expected="a number of machines, or {gpus: N}")
     return Spare(machines=machines or 0)
+
+
+LABELS = Kind(
+    "mapping of text to text",
+    {
+        "type": "object",
+        "propertyNames": {"pattern": _QUALIFIED, "not": {"const": "kubernetes.io/hostname"}},
+        "additionalProperties": _EMPTY_OR_VALUE,
+    },
+    _labels,
+    default="none",
+)
+TAINTS = Kind(
+    "list of [taints](#taints)",
+    {
+        "type": "array",
+        "items": {
+            "anyOf": [
+                {"type": "string", "pattern": f"^[^=:]+(=[^=:]*)?:({'|'.join(EFFECTS)})$"},
+                mapping(
+                    {
+                        "key": {"type": "string", "pattern": _QUALIFIED},
+                        "value": optional(_EMPTY_OR_VALUE),
+                        "effect": {"enum": list(EFFECTS)},
+                    },
+                    required=["key", "effect"],
+                ),
+            ]
+        },
+    },
+    _taints,
+    default="none",
+)
+RESOURCES = Kind(
+    "mapping of resources to quantities",
+    {
+        "type": "object",
+        "propertyNames": {"pattern": "^(cpu|memory|ephemeral-storage|pods|hugepages-.+|[^/]+/[^/]+)$"},
+        "additionalProperties": {"type": ["string", "number"]},
+    },
+    _resources,
+)
+BUDGETS = each(
+    Kind(
+        "",
+        {
+            **schema(BudgetSettings),
+            "anyOf": [filled_in("schedule", "duration"), {"properties": {"schedule": {"type": "null"}, "duration": {"type": "null"}}}],
+        },
+        _budget,
+    ),
+    "list",
+)
+SPARE = Kind(
+    "machines ≥ 0, or `{gpus: N}`",
+    {"anyOf": [_COUNT, mapping({"gpus": _COUNT}, required=["gpus"])]},
+    _spare,
+    lambda spare: spare.machines,
+)

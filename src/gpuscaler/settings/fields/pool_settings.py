@@ -1,0 +1,161 @@
+"""The keys of pools and of what they may buy."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+from gpuscaler.model.offerings import MARKETS
+from gpuscaler.model.pods import Resources
+from gpuscaler.model.pools import STEERINGS, UNREADY_AFTER, Budget, Spare
+from gpuscaler.model.taints import Taint
+from gpuscaler.model.well_known import POOL_LABEL
+from gpuscaler.settings.cursor import Cursor
+from gpuscaler.settings.fields.kinds import Duration, amount, any_of, choice, count, integer, label_value, names
+from gpuscaler.settings.fields.pool_kinds import BUDGETS, LABELS, RESOURCES, SPARE, TAINTS
+from gpuscaler.settings.fields.table import Field, Given, Group, Kind, schema
+
+CHOOSERS = ("buyer", "cloud")
+ARCHITECTURES = ("amd64", "arm64", "ppc64le", "s390x")
+_DOLLARS = "dollars per hour above 0 (0 only if all is reserved)"
+
+
+class OfferingSettings(Group, frozen=True, gc=False):
+    """An entry of ``offerings``."""
+
+    type: Annotated[
+        str,
+        label_value("an instance type"),
+        Field("instance type; under another name than the catalogue's it needs `price` and `resources`", required="one; add type: …"),
+    ] = ""
+    market: Annotated[str, choice(MARKETS), Field("the market", default="each of the pool's `markets`")] = ""
+    zone: Annotated[str, label_value("a zone"), Field("the zone", default="each of the pool's `zones`")] = ""
+    price: Annotated[
+        float | None,
+        amount("US dollars per hour, above 0; `0` where the market is `reserved`", _DOLLARS),
+        Field(
+            "holds for every market and zone of the entry",
+            default="the [catalogue's](catalogue.md) list price in the zone's region",
+        ),
+    ] = None
+    resources: Annotated[
+        Resources | None,
+        RESOURCES,
+        Field(
+            "what a node offers to pods, kubelet reservations taken off, DaemonSets not. Overrides the catalogue resource by resource; an "
+            "unknown type needs `cpu` and `memory`, and gets 110 `pods` unless it says otherwise",
+            default="the catalogue's allocatable",
+        ),
+    ] = None
+
+    def check_price(self, at: Cursor, *, free: bool) -> None:
+        """Report a price of 0 where the machines are not paid already."""
+        if self.price == 0 and not free:
+            at.below("price").wrong(_DOLLARS)
+
+
+def _as_it_is(at: Cursor, _: Given) -> Cursor:
+    return at
+
+
+class PoolSettings(Group, frozen=True, gc=False):
+    """An entry of ``pools``. ``types`` and ``offerings`` are places in the file, since what is wrong there shows only all together."""
+
+    name: Annotated[
+        str,
+        label_value("a pool's name"),
+        Field("also the node label `gpuscaler.io/pool`; unique", type="text, a label value", required="one; add name: …"),
+    ] = ""
+    types: Annotated[
+        Cursor | None,
+        Kind("list of instance types", names("instance type", "").schema, _as_it_is, default="none"),
+        Field("the short form: each type in each of `markets` and `zones`, at the catalogue's price. Exact names, no patterns"),
+    ] = None
+    markets: Annotated[
+        tuple[str, ...],
+        Kind(
+            f"list of {any_of(MARKETS)}",
+            {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"enum": list(MARKETS)}},
+            lambda at, _: tuple(market for item in at.names("market") if (market := item.choice(MARKETS)) is not None),
+            list,
+        ),
+        Field("for `types`, and for offerings without `market`"),
+    ] = ("on-demand",)
+    zones: Annotated[
+        tuple[str, ...],
+        names("zone", "list of zones"),
+        Field(
+            "for `types`, and for offerings without `zone`",
+            default="none: the cloud puts the machine anywhere in the region, and its node template has no zone label",
+        ),
+    ] = ("",)
+    offerings: Annotated[
+        Cursor | None,
+        Kind("list", {"type": "array", "minItems": 1, "items": schema(OfferingSettings)}, _as_it_is, default="none"),
+        Field("the exact form, [below](#an-offering)"),
+    ] = None
+    chooser: Annotated[
+        str,
+        choice(CHOOSERS),
+        Field("who picks among the offerings: gpuscaler, or the cloud (a mixed group over several types or zones)"),
+    ] = "buyer"
+    min: Annotated[int, count(0, "a number of machines, 0 or more"), Field("never fewer machines")] = 0
+    max: Annotated[
+        int | None,
+        count(0, "a number of machines, 0 or more"),
+        Field("never more machines; at least `min`", default="no maximum"),
+    ] = None
+    spare: Annotated[Spare, SPARE, Field("headroom that is kept: whole empty machines, or unused GPUs")] = Spare()
+    idle_after: Annotated[Duration, Field("how long a machine is idle before it goes; `0` at once")] = 600.0
+    unready_after: Annotated[
+        Duration,
+        Field(
+            "how long the node of a machine may be not Ready before the machine is "
+            "[ended](../how-to/why-does-a-node-stay.md#a-node-that-is-not-ready); `0` is never"
+        ),
+    ] = UNREADY_AFTER
+    steering: Annotated[str, choice(STEERINGS), Field("how pods come to its machines", default="that of the file")] = ""
+    min_gpus_per_pod: Annotated[
+        int,
+        count(0, "a number of GPUs, 0 or more"),
+        Field(
+            "[keeps the machines](#machines-kept-for-large-pods) for pods that ask for so many GPUs at least; every type of the pool must "
+            "have as many",
+            default="left out: no machine is bought for pods without GPUs where all types of the pool have some; `0`: any pod",
+        ),
+    ] = 0
+    priority: Annotated[
+        int,
+        integer("a whole number; higher is first"),
+        Field(
+            "pools with a higher one are filled first; cost decides among equals. "
+            "[A ConfigMap of Cluster Autoscaler](#priorities-of-cluster-autoscaler) goes before"
+        ),
+    ] = 0
+    arch: Annotated[
+        str | None,
+        choice(ARCHITECTURES),
+        Field(
+            "with `arm64` its machines serve any pod; without it they serve pods whose selector or affinity admits arm64. For an unknown "
+            "type it also says what the type is",
+            default="that of its types",
+        ),
+    ] = None
+    labels: Annotated[
+        Mapping[str, str],
+        LABELS,
+        Field(
+            "node labels beside the [well-known ones](#labels-that-come-by-themselves), which they override. Nodes without "
+            "`gpuscaler.io/pool` belong to the pool whose labels and types they match"
+        ),
+    ] = {}
+    taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that stay on the nodes")] = ()
+    startup_taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that somebody else lifts once the node is set up")] = ()
+    budgets: Annotated[tuple[Budget, ...], BUDGETS, Field("[disruption budgets](#disruption-budgets)", default="no budget")] = ()
+
+    def check(self, at: Cursor) -> None:
+        if self.max is not None and self.min > self.max:
+            at.below("min").wrong(f"at most max, which is {self.max}; lower min or raise max", seen=str(self.min))
+        own = self.labels.get(POOL_LABEL, self.name)
+        if self.name and own != self.name:
+            at.below("labels", POOL_LABEL).say(
+                f'saw "{own}", expected "{self.name}": this label is the pool\'s name and comes by itself; remove it'
+            )

@@ -1,0 +1,103 @@
+"""The entries of ``pools``: pools with what they may buy, and what is said about pools that an account brings."""
+
+from gpuscaler.model.accelerators import gpus_in
+from gpuscaler.model.overrides import OfferingPrice, PoolOverride
+from gpuscaler.model.pools import Offering, Pool, for_gpus
+from gpuscaler.settings.cursor import Cursor
+from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
+from gpuscaler.settings.fields.table import NOTHING, Schema, filled_in, read, schema, stated
+from gpuscaler.settings.offerings import read_offerings
+
+#: What an entry of ``pools`` may say about a pool that was found, and what its offerings may say: what they cost.
+OVERRIDE_KEYS = (
+    *("name", "min", "max", "spare", "idle_after", "unready_after", "steering", "min_gpus_per_pod", "priority"),
+    *("offerings", "labels", "taints", "startup_taints", "budgets"),
+)
+PRICE_KEYS = ("type", "market", "zone", "price")
+#: What a pool takes over as it is.
+_SHARED = {*PoolSettings.__struct_fields__} & {*Pool.__struct_fields__} - {"offerings"}
+
+
+def pool_schema() -> Schema:
+    """The JSON Schema of a pool."""
+    return {**schema(PoolSettings), "anyOf": [filled_in("types"), filled_in("offerings")]}
+
+
+def override_schema() -> Schema:
+    """The JSON Schema of an entry that changes a pool that was found."""
+    found = schema(PoolSettings, only=OVERRIDE_KEYS)
+    price = schema(OfferingSettings, only=PRICE_KEYS)
+    price["required"] += ["price"]
+    found["properties"]["offerings"] = {"anyOf": [{"type": "array", "items": price}, {"type": "null"}]}
+    return found
+
+
+def read_pools(at: Cursor, region: str) -> tuple[Pool, ...]:
+    """The entries as pools with what they may buy; ``region`` is the file's, "" where it has none."""
+    pools: dict[str, tuple[Cursor, Pool]] = {}
+    items = at.items()
+    if not items and isinstance(at.entry.value, list):
+        at.wrong("at least one pool; add - name: …", seen="an empty list")
+    for item in items:
+        pool = _entry(item, region)
+        if pool is None:
+            continue
+        if pool.name in pools:
+            item.say(f'saw the name "{pool.name}" a second time (first at {pools[pool.name][0].path}); rename one')
+        pools[pool.name] = (item, pool)
+    return tuple(pool for _, pool in pools.values())
+
+
+def _entry(at: Cursor, region: str) -> Pool | None:
+    entry = read(PoolSettings, at, NOTHING)
+    if not isinstance(at.entry.value, dict):
+        return None
+    if not at.has("types") and not at.has("offerings"):
+        at.say("saw neither types nor offerings, expected at least one way to buy; add types: […]")
+    offerings = read_offerings(entry, region)
+    _check_gpus(entry, offerings, at)
+    pool = Pool(
+        **{name: getattr(entry, name) for name in _SHARED},
+        offerings=offerings,
+        match_labels=entry.labels,
+        buys_without_gpus=at.has("min_gpus_per_pod") or not for_gpus(offerings),
+    )
+    return pool if entry.name else None
+
+
+def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor) -> None:
+    """Report GPUs that are asked of machines which have fewer."""
+    if entry.spare.gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
+        expected = "whole GPUs among what the pool's machines offer; write spare: N for machines"
+        at.below("spare", "gpus").wrong(expected, seen=str(entry.spare.gpus))
+    for offering in offerings:
+        gpus = gpus_in(offering.allocatable)
+        if gpus < entry.min_gpus_per_pod:
+            expected = f"at most {gpus}, the GPUs of {offering.instance_type}; lower it, or give that type a pool of its own"
+            at.below("min_gpus_per_pod").wrong(expected, seen=str(entry.min_gpus_per_pod))
+            break
+
+
+def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
+    """The entries where pools come from the account."""
+    found: dict[str, PoolOverride] = {}
+    for item in at.items():
+        given = stated(PoolSettings, item, NOTHING, only=OVERRIDE_KEYS)
+        if "name" not in given:
+            continue
+        if given["name"] in found:
+            item.say(f'saw the name "{given["name"]}" a second time; merge the two entries')
+        prices = given.pop("offerings", None)
+        told = tuple(price for line in prices.items() if (price := _price(line))) if prices else ()
+        found[given["name"]] = PoolOverride(**given, prices=told)
+    return tuple(found.values())
+
+
+def _price(at: Cursor) -> OfferingPrice | None:
+    """An offering that only says what one costs."""
+    given = stated(OfferingSettings, at, NOTHING, only=PRICE_KEYS)
+    if isinstance(at.entry.value, dict) and not at.has("price"):
+        at.say("saw no price, expected one; add price: …")
+    found = OfferingSettings(**given)
+    found.check_price(at, free=found.market == "reserved")
+    return OfferingPrice(found.type, found.price, found.market, found.zone) if found.type and found.price is not None else None
