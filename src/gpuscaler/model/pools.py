@@ -20,7 +20,7 @@ STEERINGS = (BIND, NOMINATE, OFF)
 UNREADY_AFTER = 2700.0
 
 
-class Offering(Struct, frozen=True, gc=False):
+class Offering(Struct, frozen=True, dict=True):
     """One way to buy in a pool: (market, instance type, zone) at a price.
 
     ``allocatable`` is what a new node offers to pods, kubelet reservations taken off and DaemonSets not. ``labels`` and ``taints`` are
@@ -46,7 +46,7 @@ class Offering(Struct, frozen=True, gc=False):
     price_from: str = ""
     accelerators: int = 0
 
-    @property
+    @cached_property
     def key(self) -> OfferingKey:
         return OfferingKey(self.pool, self.market, self.instance_type, self.zone)
 
