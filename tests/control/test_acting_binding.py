@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from tests.objects import node, pod
 
-from gpuscaler.control.loop.acting import Actor, Outcome
+from gpuscaler.control.loop.cluster_writes import Actor, Outcome
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure

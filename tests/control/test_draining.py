@@ -15,7 +15,7 @@ from gpuscaler.clouds.protocol import THROTTLED, Refusal
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import CONFIG_MAPS, DAEMON_SETS, NODES, PODS, VOLUME_ATTACHMENTS
-from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
+from gpuscaler.lifecycle.termination.removing import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import EXCLUDE_LABEL

@@ -2,7 +2,7 @@
 
 from tests.control.world import BEGAN, World, world
 
-from gpuscaler.lifecycle.registration.steps import GANG_SECONDS
+from gpuscaler.lifecycle.registration.registering import GANG_SECONDS
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 

@@ -13,9 +13,9 @@ from tests.objects import pod
 from tests.running_cluster import RunningCluster
 
 from gpuscaler.clouds.protocol import Bought, Notice, Order, Provider, Refusal, Unfilled
-from gpuscaler.control.loop.acting import Outcome
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.loop.controller import Controller
 from gpuscaler.control.loop.holding import Brake, change
 from gpuscaler.control.loop.store import MemoryStore

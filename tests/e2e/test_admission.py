@@ -12,7 +12,7 @@ import yaml
 from tests.e2e.objects import deployment, pod, pod_spec
 from tests.e2e.stage import CLOUD, NAMESPACE, ROLES, Json, Stage, client, stage, until
 
-from gpuscaler.control.loop.acting import Actor
+from gpuscaler.control.loop.cluster_writes import Actor
 from gpuscaler.embedded.nodes.providers import naming_in
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client

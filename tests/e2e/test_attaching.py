@@ -16,7 +16,7 @@ from gpuscaler.clouds.protocol import Refusal
 from gpuscaler.control.process.running import Made, Place
 from gpuscaler.embedded.nodes import providers
 from gpuscaler.kube.resources import EVENTS, NODES, PERSISTENT_VOLUME_CLAIMS, PODS
-from gpuscaler.lifecycle.termination.steps import DETACH_SECONDS
+from gpuscaler.lifecycle.termination.removing import DETACH_SECONDS
 from gpuscaler.planning.state.ledger.entries import DETACHING
 from gpuscaler.settings.run_settings import RunSettings
 

@@ -14,7 +14,7 @@ from tests import objects
 from tests.e2e.removals import GRACE, REPLICAS, Diary, Noting, Pair, Pulls, Sleeping, controller, removals, written
 from tests.e2e.stage import NAMESPACE, Json, Stage, stage, until, version
 
-from gpuscaler.control.loop.acting import Actor, Outcome
+from gpuscaler.control.loop.cluster_writes import Actor, Outcome
 from gpuscaler.control.records.status.removals import GIVEN_UP
 from gpuscaler.kube.access import from_kubeconfig
 from gpuscaler.kube.client import Client
@@ -22,7 +22,7 @@ from gpuscaler.kube.http import HttpTransport
 from gpuscaler.kube.resources import EVENTS, NODES, POD_DISRUPTION_BUDGETS, PODS
 from gpuscaler.lifecycle.actions import Act, Checkpoint, Clear, Delete, Evict, Exclude, Mark, Unmark
 from gpuscaler.lifecycle.termination.eviction import FIRST_PAUSE
-from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
+from gpuscaler.lifecycle.termination.removing import DRAIN_SECONDS
 from gpuscaler.model.decoding import Interner, decode_object
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.well_known import EXCLUDE_LABEL, EXCLUDE_VALUE, LEAVING_TAINT

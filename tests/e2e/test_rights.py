@@ -19,7 +19,7 @@ from tests.e2e.reading import reads
 from tests.e2e.rights import ELSEWHERE, NODE_LEASES, QUICK, Installed, Outcomes, Right, granted, installed, keep, somebody
 from tests.e2e.stage import CLOUD, Controller, Stage, stage, until
 
-from gpuscaler.control.loop.acting import Actor
+from gpuscaler.control.loop.cluster_writes import Actor
 from gpuscaler.embedded.nodes.providers import naming_in
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.picture import Picture

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from tests.clouds.aws.prices.test_tariffs import SEVERED, account, guesses, prices
+from tests.clouds.aws.prices.test_asking import SEVERED, account, guesses, prices
 from tests.control.aws_stage import aws_stage
 from tests.faults.test_zones import group
 from tests.planning.building import node, offering, planned, pod, pool, spec

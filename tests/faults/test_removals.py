@@ -16,7 +16,7 @@ from gpuscaler.control.records.status.why import why_node
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure
 from gpuscaler.kube.resources import CONFIG_MAPS, PODS
-from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
+from gpuscaler.lifecycle.termination.removing import DRAIN_SECONDS
 from gpuscaler.model.well_known import LEAVING_TAINT
 
 BUDGET = Failure(

@@ -8,7 +8,7 @@ from tests.planning.building import NOW, bought, node, offering, planned, pod, p
 
 from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.plans import Machine, Plan

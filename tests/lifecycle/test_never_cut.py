@@ -12,7 +12,7 @@ from tests.soaking import examples
 
 from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.lifecycle.memory import Memory
-from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import Answered, Coming, Ledger, Lost

@@ -6,7 +6,7 @@ import pytest
 from tests.planning.building import NOW, node, offering, pods, pool, spec
 
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Limits, Offering, Policy

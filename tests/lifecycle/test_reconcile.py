@@ -7,7 +7,7 @@ from tests.planning.building import GI, NOW, bought, node, offering, planned, po
 
 from gpuscaler.lifecycle.actions import Bind, End, Lift
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory

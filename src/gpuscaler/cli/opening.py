@@ -67,7 +67,7 @@ async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], li
     import msgspec
 
     from gpuscaler.cli.printing import shown
-    from gpuscaler.control.loop.acting import Actor, WireNode
+    from gpuscaler.control.loop.cluster_writes import Actor, WireNode
     from gpuscaler.kube.resources import NODES
     from gpuscaler.lifecycle.actions import Lift
     from gpuscaler.model.well_known import CLOSING_TAINTS

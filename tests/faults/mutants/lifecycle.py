@@ -124,7 +124,7 @@ MUTANTS = (
     ),
     Mutant(
         case=63,
-        at="orders.ordered",
+        at="purchase_intents.ordered",
         old="closed |= device_plugins.coming_back(memory.away, now)",
         new="",
         removes="that the scheduler takes no node whose device plugin restarts is a refusal of the node",

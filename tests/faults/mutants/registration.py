@@ -145,7 +145,7 @@ MUTANTS = (
     ),
     Mutant(
         case=99,
-        at="steps.arrivals",
+        at="registering.arrivals",
         old="look.give_up()",
         new="",
         removes="a group may launch and give up machine after machine",

@@ -8,7 +8,7 @@ from tests.planning.building import NOW, offering, pod, pool
 from gpuscaler.lifecycle.memory import Memory, state_of
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.lifecycle.registration.group_launches import OWED_SECONDS, REPLACED_SECONDS
-from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Delivery, Instance, Inventory
 from gpuscaler.model.pools import Policy

@@ -10,9 +10,9 @@ from tests.planning.building import NOW, node, offering, pod, pool
 from gpuscaler.lifecycle.actions import End
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
-from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unregistered import LISTED_SECONDS
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Delta, Item

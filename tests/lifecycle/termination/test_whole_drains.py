@@ -13,7 +13,7 @@ from gpuscaler.lifecycle.actions import Act, Checkpoint, Clear, Delete, End, Evi
 from gpuscaler.lifecycle.termination import EvictionRefused, hear, take_leave
 from gpuscaler.lifecycle.termination.eviction import LAST_SECONDS, MARGIN_SECONDS
 from gpuscaler.lifecycle.termination.node_pods import LEAVING, is_daemon
-from gpuscaler.lifecycle.termination.steps import DRAIN_SECONDS
+from gpuscaler.lifecycle.termination.removing import DRAIN_SECONDS
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.nodes import Node

@@ -11,11 +11,11 @@ from functools import partial
 from msgspec.structs import replace
 
 from gpuscaler.clouds.protocol import Provider
-from gpuscaler.control.loop.acting import Actor, Outcome
 from gpuscaler.control.loop.alarm import SOON_SECONDS, Alarm
 from gpuscaler.control.loop.attempts import Attempts
 from gpuscaler.control.loop.awaiting import Awaiting
 from gpuscaler.control.loop.cloud import Cloud
+from gpuscaler.control.loop.cluster_writes import Actor, Outcome
 from gpuscaler.control.loop.failing import STOPPING, Failures
 from gpuscaler.control.loop.holding import Brake
 from gpuscaler.control.loop.looking import newcomer
@@ -31,10 +31,10 @@ from gpuscaler.lifecycle.hard_stop import bounded
 from gpuscaler.lifecycle.memory import Memory, breakers_of, recalled, state_of
 from gpuscaler.lifecycle.node_health import device_plugins
 from gpuscaler.lifecycle.observed.machine_index import Rolls
-from gpuscaler.lifecycle.orders import ordered
 from gpuscaler.lifecycle.pacing import NORMAL, Consolidation, Pace, next_change
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.lifecycle.reconcile import Facts, Look, is_urgent, look
-from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unshown_resources import withheld
 from gpuscaler.lifecycle.steering import windows
 from gpuscaler.lifecycle.steering.binding import BindingRefused

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Protocol
 
-from gpuscaler.control.loop.acting import Outcome
 from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.reconcile import Look
 from gpuscaler.model.cluster import Cluster

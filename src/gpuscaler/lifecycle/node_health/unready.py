@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from gpuscaler.lifecycle.interruptions import Announced, Remark
 from gpuscaler.lifecycle.observed.machine_index import Roll
-from gpuscaler.lifecycle.termination.steps import is_halted
+from gpuscaler.lifecycle.termination.removing import is_halted
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import STOPPING, TERMINATED
 from gpuscaler.model.nodes import Node, first_label

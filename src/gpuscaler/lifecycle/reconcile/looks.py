@@ -9,7 +9,7 @@ from gpuscaler.lifecycle.actions import Act
 from gpuscaler.lifecycle.interruptions import Remark
 from gpuscaler.lifecycle.memory import Memory
 from gpuscaler.lifecycle.observed.machine_index import Roll, Rolls, Unpooled
-from gpuscaler.lifecycle.registration.steps import Arrivals, Waits
+from gpuscaler.lifecycle.registration.registering import Arrivals, Waits
 from gpuscaler.lifecycle.released_pools import LetGo
 from gpuscaler.lifecycle.steering import opening
 from gpuscaler.lifecycle.steering.binding import BindingRefused

@@ -25,7 +25,7 @@ from gpuscaler.lifecycle.reconcile.resending import orders_due, withdrawals_due
 from gpuscaler.lifecycle.reconcile.stopped_buying import stopped_buying
 from gpuscaler.lifecycle.registration.group_launches import owed, owing
 from gpuscaler.lifecycle.registration.learning import observed
-from gpuscaler.lifecycle.registration.steps import Arrivals, arrivals
+from gpuscaler.lifecycle.registration.registering import Arrivals, arrivals
 from gpuscaler.lifecycle.registration.undescribed import unfamiliar
 from gpuscaler.lifecycle.registration.unregistered import adopted
 from gpuscaler.lifecycle.released_pools import encourage, let_go

@@ -16,7 +16,7 @@ import math
 from collections.abc import Iterator, Mapping
 
 from gpuscaler.lifecycle.observed.machine_index import Roll
-from gpuscaler.lifecycle.registration.steps import Waits
+from gpuscaler.lifecycle.registration.registering import Waits
 from gpuscaler.lifecycle.registration.unregistered import adopted_name, in_ledger, is_young
 from gpuscaler.model.instances import Delivery, Inventory
 from gpuscaler.model.offerings import OfferingKey

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Set
 
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.futile_launches import Relaunching
-from gpuscaler.lifecycle.registration.steps import NO_BREAKERS, Waits
+from gpuscaler.lifecycle.registration.registering import NO_BREAKERS, Waits
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey

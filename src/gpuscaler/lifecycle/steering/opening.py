@@ -15,7 +15,7 @@ from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.observed.promised_pods import Alike, falls_short, has_room, overtaken, pending_by_kind, waiting
 from gpuscaler.lifecycle.registration.learning import LABELS_SECONDS
 from gpuscaler.lifecycle.registration.readiness import missing
-from gpuscaler.lifecycle.registration.steps import foreign, is_half
+from gpuscaler.lifecycle.registration.registering import foreign, is_half
 from gpuscaler.lifecycle.steering.binding import PATIENCE_SECONDS, Binder, Binding, opens_for
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node

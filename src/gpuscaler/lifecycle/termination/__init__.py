@@ -4,7 +4,7 @@ Until the machine is being ended every step can be undone: the node is opened ag
 """
 
 from gpuscaler.lifecycle.termination.eviction_answers import EvictionRefused, hear
+from gpuscaler.lifecycle.termination.removing import Departure, is_marked, take_leave
 from gpuscaler.lifecycle.termination.starting import begin, give_up
-from gpuscaler.lifecycle.termination.steps import Departure, is_marked, take_leave
 
 __all__ = ["Departure", "EvictionRefused", "begin", "give_up", "hear", "is_marked", "take_leave"]

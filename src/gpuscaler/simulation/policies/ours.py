@@ -10,7 +10,7 @@ from functools import reduce
 
 from msgspec.structs import replace
 
-from gpuscaler.lifecycle import interruptions, orders
+from gpuscaler.lifecycle import interruptions, purchase_intents
 from gpuscaler.lifecycle.answers import of_absence, of_answer
 from gpuscaler.lifecycle.node_marks.soft_taints import LIMITS
 from gpuscaler.lifecycle.pacing import Consolidation, Pace, Timetable, next_change
@@ -144,7 +144,7 @@ class Gpuscaler:
         state = replace(state, consolidating=self._consolidates(state, now), vanishing=vanishing, disrupting=state.disrupting | vanishing)
         plan = self._decide(cluster, state, now)
         purchases, names = purchases_of(plan, self._plans)
-        self._fold(*orders.probing(plan, state, now))
+        self._fold(*purchase_intents.probing(plan, state, now))
         self._acting = Decisions(
             purchases=purchases,
             placements=plan.placements,
@@ -244,7 +244,7 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
             why=purpose(machines),
             meant=len(machines[0].keys),
         )
-        for place, (offerings, machines) in enumerate(orders.requests(plan).items())
+        for place, (offerings, machines) in enumerate(purchase_intents.requests(plan).items())
     )
     return purchases, names
 

@@ -4,8 +4,8 @@ import pytest
 import structlog
 from tests.planning.building import NOW, node, offering, pod, pool
 
-from gpuscaler.control.loop.acting import Outcome
 from gpuscaler.control.loop.cloud import Answered
+from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.control.records.events.latest import Latest
@@ -14,7 +14,7 @@ from gpuscaler.control.records.events.records import Records, Sink
 from gpuscaler.control.records.events.telling import of_look
 from gpuscaler.lifecycle.actions import Nominate
 from gpuscaler.lifecycle.memory import Memory, state_of
-from gpuscaler.lifecycle.orders import ordered
+from gpuscaler.lifecycle.purchase_intents import ordered
 from gpuscaler.lifecycle.reconcile import Facts, Look, look
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import Instance, Inventory

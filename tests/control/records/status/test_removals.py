@@ -6,7 +6,7 @@ import pytest
 from tests.planning.building import NOW, node, offering, pool
 
 from gpuscaler.cli.status import print_status
-from gpuscaler.control.loop.acting import Outcome
+from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.latest import Latest
 from gpuscaler.control.records.events.telling import of_look, of_outcome

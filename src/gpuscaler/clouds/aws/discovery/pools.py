@@ -11,7 +11,7 @@ from msgspec import Struct
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.clouds.aws.api.groups import Choice, Group, GroupError, TemplateRef, UnreadError
 from gpuscaler.clouds.aws.discovery.findings import findings_of
-from gpuscaler.clouds.aws.prices.prices import YUAN_PER_DOLLAR, Tariff, in_yuan
+from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Tariff, in_yuan
 from gpuscaler.clouds.aws.prices.reservations import ACTIVE, EXPIRED, Reservation
 from gpuscaler.clouds.aws.templates.hints import Hints, hints_of
 from gpuscaler.clouds.aws.templates.launches import Launch

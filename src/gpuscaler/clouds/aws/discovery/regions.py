@@ -14,8 +14,8 @@ from gpuscaler.clouds.aws.api.groups import Group, Reply
 from gpuscaler.clouds.aws.api.remembering import NODEGROUPS, TYPES, Dated, Kept
 from gpuscaler.clouds.aws.discovery import ownership
 from gpuscaler.clouds.aws.discovery.pools import Surroundings, requirements_key
+from gpuscaler.clouds.aws.prices.asking import Tariffs
 from gpuscaler.clouds.aws.prices.reservations import Reservation, reservations_of
-from gpuscaler.clouds.aws.prices.tariffs import Tariffs
 from gpuscaler.clouds.aws.templates import instance_types
 from gpuscaler.clouds.aws.templates.launches import Launch, configuration_of
 from gpuscaler.clouds.aws.templates.nodegroups import Nodegroup, bare, nodegroup_of

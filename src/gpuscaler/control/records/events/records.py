@@ -11,8 +11,8 @@ from functools import partial
 import structlog
 from msgspec.structs import replace
 
-from gpuscaler.control.loop.acting import Outcome
 from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.process.pools import FoundPools
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events import telling

@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
-from gpuscaler.control.loop.acting import Outcome
 from gpuscaler.control.loop.cloud import Answered, Ended
+from gpuscaler.control.loop.cluster_writes import Outcome
 from gpuscaler.control.records import costing
 from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import Happening

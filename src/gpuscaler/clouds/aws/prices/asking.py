@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 from gpuscaler.clouds.aws.api.calls import Calls, DeniedError
 from gpuscaler.clouds.aws.api.remembering import LIST_PRICES, SPOT_PRICES, Dated, Kept
-from gpuscaler.clouds.aws.prices.prices import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_of, spot_of
+from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Place, SpotPrice, Tariff, in_yuan, on_demand_of, spot_of
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.overrides import OfferingPrice
 

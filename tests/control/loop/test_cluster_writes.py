@@ -6,7 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from gpuscaler.control.loop.acting import ABREAST, Actor
+from gpuscaler.control.loop.cluster_writes import ABREAST, Actor
 from gpuscaler.embedded.apiserver.api import ApiServer
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.embedded.apiserver.wire.failures import Failure

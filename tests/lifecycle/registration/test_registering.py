@@ -8,7 +8,7 @@ from tests.planning.building import GI, GPU, NOW, node, offering, pool
 
 from gpuscaler.lifecycle.observed.machine_index import Roll
 from gpuscaler.lifecycle.registration.readiness import STARTUP_TAINTS, is_startup, missing
-from gpuscaler.lifecycle.registration.steps import Arrivals, Waits, arrivals
+from gpuscaler.lifecycle.registration.registering import Arrivals, Waits, arrivals
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.instances import PENDING, TERMINATED, Instance, Inventory
 from gpuscaler.model.nodes import Node

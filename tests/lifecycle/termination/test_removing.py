@@ -10,8 +10,8 @@ from tests.planning.building import DAEMON, NOW, node, offering, pod, pool, spec
 
 from gpuscaler.lifecycle.actions import Clear, End, Evict, Exclude, Mark, Unmark
 from gpuscaler.lifecycle.termination import Departure, begin, give_up, take_leave
+from gpuscaler.lifecycle.termination.removing import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
 from gpuscaler.lifecycle.termination.starting import Overdue
-from gpuscaler.lifecycle.termination.steps import CLEAR_SECONDS, DETACH_SECONDS, DRAIN_SECONDS, END_SECONDS, REPEAT_SECONDS, WAIT_SECONDS
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.instances import TERMINATED, Instance, Inventory

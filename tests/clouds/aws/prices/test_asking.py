@@ -6,7 +6,7 @@ import pytest
 from tests.clouds.aws.accounts import Aws, pool
 
 from gpuscaler.clouds.aws.discovery.discovery import Found
-from gpuscaler.clouds.aws.prices.tariffs import pricing_region
+from gpuscaler.clouds.aws.prices.asking import pricing_region
 from gpuscaler.embedded.aws.hardware import instance_types
 from gpuscaler.embedded.aws.serving.faults import Fault, denied, outage
 from gpuscaler.model.overrides import OfferingPrice

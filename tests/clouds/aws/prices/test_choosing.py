@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from gpuscaler.catalogue import InstanceType, lookup
-from gpuscaler.clouds.aws.prices.prices import UNKNOWN, SpotPrice, Tariff, on_demand_of, spot_of
+from gpuscaler.clouds.aws.prices.choosing import UNKNOWN, SpotPrice, Tariff, on_demand_of, spot_of
 from gpuscaler.model.pools import BY_SIZE
 
 NOW = 1_790_000_000.0
