@@ -19,8 +19,15 @@ pools:
   - name: gpu
     types: [g4dn.xlarge, g4dn.12xlarge, g5.12xlarge, g5.48xlarge]
     markets: [on-demand]
-    zones: [us-east-1a]
+    zones: [us-east-1a, us-east-1b]
 """
+#: No more than one pod of a workload more in one zone than in the other.
+EVEN = {
+    "maxSkew": 1,
+    "topologyKey": "topology.kubernetes.io/zone",
+    "whenUnsatisfiable": "DoNotSchedule",
+    "labelSelector": {"matchLabels": {"app": "even"}},
+}
 #: Machines arrive in any order, up to 120 s apart, and their GPUs a little later.
 SCATTERED = Delays(
     boot=Delay(30.0, 30.0, 150.0), device_plugin=Delay(1.0, 3.0, 20.0), answer=Delay(0.5, 1.0, 2.0), image_pull=Delay(0, 0, 0)
@@ -74,10 +81,11 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
 
 
 async def submit(here: World, dice: Random) -> list[str]:
-    """Pods of mixed sizes, all within one debounce."""
+    """Pods of mixed sizes, all within one debounce; in every third workload they spread over zones."""
     sizes = [dice.choice((1, 1, 1, 2, 3, 4, 5, 8)) for _ in range(dice.randint(2, 14))]
+    rules = {"labels": {"app": "even"}, "topologySpreadConstraints": [EVEN]} if dice.random() < 1 / 3 else {}
     for number, gpus in enumerate(sizes):
-        await here.submit(f"p{number}", gpus)
+        await here.user.create(PODS, pod(f"p{number}", gpus, **rules), namespace="default")
     return [f"p{number}" for number in range(len(sizes))]
 
 

@@ -15,10 +15,11 @@ from gpuscaler.lifecycle.steering.opening import REPEAT_SECONDS, Steering, promi
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
-from gpuscaler.model.pods import Pod, PodSpec, VolumeUse
+from gpuscaler.model.pods import Pod, PodSpec, SpreadConstraint, VolumeUse
 from gpuscaler.model.pools import NOMINATE, OFF, Policy, Pool
+from gpuscaler.model.selectors import LabelSelector
 from gpuscaler.model.taints import Taint
-from gpuscaler.model.well_known import HOSTNAME
+from gpuscaler.model.well_known import HOSTNAME, ZONE_LABELS
 from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals, promises
 from gpuscaler.planning.state.ledger import ledger
@@ -103,6 +104,33 @@ def test_the_machine_opens_a_moment_after_its_bindings_show(stood: float, opens:
 
     assert found.acts == ((Lift("a", "it is ready, and its pods are bound"),) if opens else ())
     assert bool(why(book, closed(), waiting(on="a"))) != opens
+
+
+ZONE = ZONE_LABELS[0]
+SPREAD = SpreadConstraint(ZONE, selector=LabelSelector())
+
+
+@pytest.mark.parametrize(
+    ("other", "opens"),
+    [
+        (spec(gpus=1, spread=(SPREAD,)), False),
+        (spec(gpus=1, affinity=(near(ZONE),)), False),
+        (spec(gpus=1, spread=(replace(SPREAD, hard=False),)), True),
+        (spec(gpus=1), True),
+        (spec(gpus=4, spread=(SPREAD,)), True),
+    ],
+    ids=["spread", "near another", "spread as a wish", "plain", "too large for what is left"],
+)
+def test_room_that_is_left_does_not_open_to_a_pod_whose_place_others_depend_on(other: PodSpec, *, opens: bool) -> None:
+    """kube-scheduler would bind it there, in the zone that another is planned in, for which one more machine would be bought."""
+    opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS)
+    book = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
+    items = closed(), waiting(on="a"), waiting("q", other)
+
+    assert bool(turn(book, *items).acts) == opens
+    assert ("default/q is planned elsewhere" in why(book, *items)) != opens
+    bound = node("b", KIND), waiting("q", other, on="b")
+    assert turn(book, closed(), waiting(on="a"), *bound).acts == (Lift("a", "it is ready, and its pods are bound"),)
 
 
 def test_a_pod_that_is_seen_bound_is_a_promise_kept_before_the_machine_opens() -> None:

@@ -21,6 +21,7 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.pools import BIND, NOMINATE, Policy, Pool
 from gpuscaler.model.well_known import LEAVING_TAINT
+from gpuscaler.planning.feasibility import BETWEEN_PODS
 from gpuscaler.planning.feasibility.min_gpus import lifted
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
@@ -42,7 +43,6 @@ NOMINATED_SECONDS = 5.0
 AGAIN_SECONDS = 600.0
 #: Gangs from these sources are bound by their scheduler, as a whole.
 BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
-
 #: Pods that are bound together or not at all, each with its node.
 Unit = list[tuple[Pod, str]]
 
@@ -155,8 +155,33 @@ class Binder:
         late |= dict.fromkeys(unready, "a machine of it is not ready")
         for node, one in found.items():
             why = next((f"it opens with those of gang {pod.gang}: {late[pod.gang]}" for pod in one.left if pod.gang in late), "")
-            found[node] = replace(one, closed=one.closed or why)
+            found[node] = replace(one, closed=one.closed or why or self._tempts(node, one, promised))
         return found
+
+    def _tempts(self, node: str, found: Binding, promised: Set[str]) -> str:
+        """Which pod would upset a plan if it took room that is left on a node whose pods are bound, in words.
+
+        Where pods spread, or must be near or apart from others, the place of one depends on those of the others: on another node than the
+        planned one it may shut out the next, for which one more machine would be bought. What such rules admit changes with each binding,
+        so they do not count here. Pods that are left to a scheduler do not wait for this; pods that are bound run meanwhile.
+        """
+        if found.left or found.promise.closes or not self._ruled or node not in self._room.table.row:
+            return ""
+        row = self._room.table.row[node]
+        for bucket in self._ruled:
+            pod = next((pod for key, pod in bucket.items() if key in promised and key not in self._placed), None)
+            if pod is None:
+                continue
+            passes = self._room.verdict(lifted(pod.spec), pod.labels).passes
+            if all(passed[row] for name, passed in passes.items() if name not in BETWEEN_PODS):
+                return f"pod {pod.key} is planned elsewhere and could take the room that is left, so that others had none"
+        return ""
+
+    @cached_property
+    def _ruled(self) -> Sequence[Mapping[str, Pod]]:
+        """Pending pods that have rules about where others are, by class."""
+        samples = ((bucket.sample.spec, bucket.pods) for key, bucket in self._cluster.unbound.items() if not key.terminating)
+        return [pods for spec, pods in samples if spec.affinity or spec.anti_affinity or any(rule.hard for rule in spec.spread)]
 
     def _short(self, gangs: Set[str], here: Set[str]) -> set[str]:
         """Those of ``gangs`` of which too few have a place: what runs or has run, and pods ``here``, that are promised ready machines."""

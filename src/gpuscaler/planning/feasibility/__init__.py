@@ -21,6 +21,8 @@ ORDER = (
     "PodTopologySpread",
     "InterPodAffinity",
 )
+#: Those of which the result changes as other pods get their places.
+BETWEEN_PODS = ("PodTopologySpread", "InterPodAffinity")
 
 #: Rows that pass, by the name of the plug-in that was asked.
 Passes = dict[str, Mask]

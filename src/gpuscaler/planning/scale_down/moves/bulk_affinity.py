@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import structs
 
 from gpuscaler.model.table import Array, Mask
+from gpuscaler.planning.feasibility import BETWEEN_PODS
 from gpuscaler.planning.feasibility.pods.spread import hard
 from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.scale_down.candidates import Candidate
@@ -19,7 +20,6 @@ from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 #: Names the resource of which every machine has one for each group of siblings that keep apart.
 APART = "apart:"
-SOCIAL = ("PodTopologySpread", "InterPodAffinity")
 
 
 def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass], room: Room) -> set[RunningClass]:
@@ -84,7 +84,7 @@ class Company:
             self._worlds.remove(one.spec, one.labels, seat)
             passes = self._worlds.verdict(one.spec, one.labels).passes
             self._worlds.place(one.spec, one.labels, seat)
-            asked = [passes[name] for name in SOCIAL if name in passes]
+            asked = [passes[name] for name in BETWEEN_PODS if name in passes]
             mask = self._memo[one] = np.logical_and.reduce(asked) if asked else np.ones(len(self._worlds.planned), dtype=np.bool_)
         return mask
 
