@@ -1,4 +1,4 @@
-"""The keys of a run file that only AWS has."""
+"""The keys of a run file that apply to AWS only."""
 
 import re
 from collections.abc import Mapping
@@ -61,12 +61,12 @@ def _url(expected: str) -> Kind:
 
 
 class AwsSettings(Group, frozen=True, gc=False):
-    """Where the groups of a cluster are looked for in AWS: the mapping ``aws``. ``overrides`` are the entries of ``pools``."""
+    """How the groups of a cluster are found in AWS: the mapping ``aws``. ``overrides`` are the entries of ``pools``."""
 
     cluster: Annotated[
         str,
         text("the cluster's name"),
-        Field("the cluster's name, as it stands in the tags of its groups", default="nothing is adopted"),
+        Field("the cluster's name, as in the tags of its groups", default="nothing is adopted"),
     ] = ""
     regions: Annotated[
         tuple[str, ...],
@@ -75,12 +75,12 @@ class AwsSettings(Group, frozen=True, gc=False):
             {"type": "array", "minItems": 1, "uniqueItems": True, "items": {"type": "string", "pattern": f"^{_REGION}$"}},
             _regions,
         ),
-        Field("where groups are looked for", default="`region` of the file"),
+        Field("regions to search for groups", default="`region` of the file"),
     ] = ()
     groups: Annotated[
         tuple[str, ...],
         each(text("the name of an Auto Scaling group"), "list of names", distinct=True),
-        Field("groups that are taken although no tag marks them for discovery. Another cluster's are not", default="none"),
+        Field("groups that are adopted although no tag marks them for discovery, unless they belong to another cluster", default="none"),
     ] = ()
     tags: Annotated[
         Mapping[str, str],
@@ -89,7 +89,7 @@ class AwsSettings(Group, frozen=True, gc=False):
             {"type": "object", "propertyNames": {"minLength": 1, "maxLength": 128}, "additionalProperties": {"type": "string"}},
             _tags,
         ),
-        Field("a group with all of these tags is taken as well. Another cluster's is not", default="none"),
+        Field("a group with all of these tags is adopted as well, unless it belongs to another cluster", default="none"),
     ] = {}
     exclude: Annotated[
         tuple[str, ...],
@@ -99,17 +99,18 @@ class AwsSettings(Group, frozen=True, gc=False):
             distinct=True,
         ),
         Field(
-            "groups that are left alone, whatever else is said of them: a name, a pattern such as `system-*`, `tag:KEY` or `tag:KEY=VALUE`",
+            "groups that are left alone, whatever other settings and tags say: a name, a pattern such as `system-*`, `tag:KEY` or "
+            "`tag:KEY=VALUE`",
             default="none",
         ),
     ] = ()
-    queue_url: Annotated[str, _url("the URL of an SQS queue"), Field("the SQS queue of interruption notices", default="no queue")] = ""
+    queue_url: Annotated[str, _url("the URL of an SQS queue"), Field("the SQS queue with interruption notices", default="no queue")] = ""
     endpoint_url: Annotated[
         str,
         _url("the URL of an endpoint such as http://127.0.0.1:4566"),
         Field(
-            "another endpoint for all services, to try things out. A Service over http (`http://NAME.NAMESPACE.svc:4566`) is found through "
-            "the API server, not by DNS",
+            "another endpoint for all services, for trials. A Service over http (`http://NAME.NAMESPACE.svc:4566`) is found through the "
+            "API server, not by DNS",
             default="that of AWS",
         ),
     ] = ""
@@ -117,8 +118,8 @@ class AwsSettings(Group, frozen=True, gc=False):
         str,
         choice(LAUNCHES),
         Field(
-            "[how machines are bought](#while-the-controller-runs). Fleets are not made: `fleet` is understood, and taken for "
-            "`desired-capacity`, which is told"
+            "[how machines are bought](#while-the-controller-runs). gpuscaler creates no fleets: `fleet` is accepted, works like "
+            "`desired-capacity`, and is reported"
         ),
     ] = "auto"
     prices: Annotated[

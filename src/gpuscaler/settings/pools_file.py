@@ -1,6 +1,6 @@
 """The pools file: strict YAML to :class:`~gpuscaler.model.pools.Policy`. Every key is described in ``docs/reference/pools-file.md``.
 
-A run file is a pools file with a few keys more, so whoever reads the one reads the other.
+A run file is a pools file with a few more keys, so the same functions read both.
 """
 
 from pathlib import Path
@@ -27,7 +27,7 @@ class LimitSettings(Group, frozen=True, gc=False):
         int | None,
         _MACHINES,
         Field(
-            "GPUs in all pools; devices, also where they are shared or sliced (the label `nvidia.com/gpu.count` counts them then)",
+            "GPUs in all pools. Counts devices, even if they are shared or sliced (then by the label `nvidia.com/gpu.count`)",
             default="no limit",
         ),
     ] = None
@@ -40,8 +40,8 @@ class LimitSettings(Group, frozen=True, gc=False):
         int,
         count(1, "a whole number, 1 or more"),
         Field(
-            "machines of one pool that may come to nothing within an hour, since they ended before they opened or none of the pods that "
-            "they were bought for came to them, before nothing more is bought in the pool until that hour is over"
+            "how many machines of one pool may be fruitless within an hour: they ended before they opened, or none of the pods that they "
+            "were bought for got to them. After that many, nothing more is bought in the pool until the hour is over"
         ),
     ] = 10
 
@@ -51,7 +51,7 @@ def _limits(at: Cursor, given: Given) -> Limits:
 
 
 class PolicySettings(Group, frozen=True, gc=False):
-    """The keys of a pools file. ``pools`` is their place in the file: what an entry is depends on the other keys."""
+    """The keys of a pools file. ``pools`` is a cursor into the file: what its entries mean depends on the other keys."""
 
     pools: Annotated[
         Cursor | None,
@@ -63,25 +63,25 @@ class PolicySettings(Group, frozen=True, gc=False):
         Kind("mapping or `none`", {"anyOf": [schema(LimitSettings), {"const": "none"}]}, _limits),
         Field(
             "[limits](#limits) over all pools",
-            default="none; for `gpuscaler run` $100 an hour where some pool has no `max` either",
+            default="none; with `gpuscaler run`, $100 an hour if some pool has no `max` either",
         ),
     ] = Limits()
     region: Annotated[
         str,
         label_value("a region such as us-east-1"),
         Field(
-            "region of prices and of the region labels, for zones whose name does not tell it",
+            "region for prices and for the region labels, for zones whose name does not contain it",
             default="from each zone's name",
         ),
     ] = ""
     preferences: Annotated[
         str,
         choice(PREFERENCES),
-        Field("whether preferred affinity and `ScheduleAnyway` only break ties, or may cost extra machines"),
+        Field("whether preferred affinity and `ScheduleAnyway` only break ties (`ignore`), or may cost extra machines (`respect`)"),
     ] = "ignore"
-    schedulers: Annotated[tuple[str, ...], names("scheduler name", "list of text"), Field("pods of these schedulers are ours")] = (
-        "default-scheduler",
-    )
+    schedulers: Annotated[
+        tuple[str, ...], names("scheduler name", "list of text"), Field("only pods of these schedulers are considered")
+    ] = ("default-scheduler",)
     priority_cutoff: Annotated[
         int,
         integer("a pod priority: a whole number of 32 bits"),
@@ -90,14 +90,14 @@ class PolicySettings(Group, frozen=True, gc=False):
     min_saving: Annotated[
         float,
         amount("US dollars per hour, ≥ 0", "dollars per hour, 0 or more"),
-        Field("consolidation that saves less is not worth it"),
+        Field("consolidation that saves less is not carried out"),
     ] = 0.0
     steering: Annotated[
         str,
         choice(STEERINGS),
         Field(
-            "how pods come to [the machines that they are promised](../explanation/how-the-controller-acts.md#binding). Set `nominate` "
-            "where the default scheduler has filters of its own (plug-ins, extenders)"
+            "how pods get to [the machines promised to them](../explanation/how-the-controller-acts.md#binding). Set `nominate` if the "
+            "default scheduler has filters of its own (plug-ins, extenders)"
         ),
     ] = BIND
     bind_schedulers: Annotated[
@@ -108,8 +108,8 @@ class PolicySettings(Group, frozen=True, gc=False):
     max_grace: Annotated[
         Duration,
         Field(
-            "the longest time that any pod is given to save its work (`gpuscaler.io/grace`); a longer one is cut, with a warning on the "
-            "pod. Pods that are read after a change are held to it"
+            "the longest time that any pod gets to save its work (`gpuscaler.io/grace`); a longer one is cut, with a warning on the pod. A "
+            "change applies to pods that are read after it"
         ),
     ] = MAX_GRACE
 
@@ -118,7 +118,7 @@ TOP_KEYS = (*keys_of(PolicySettings), *keys_of(RunSettings))
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy in the file at ``path``. Raises :class:`SettingsError` with everything that is wrong, or where pools are in an account."""
+    """The policy in the file at ``path``. Raises :class:`SettingsError` with all mistakes, or if the pools are in a cloud account."""
     settings = load_settings(path)
     if settings.cloud == "aws":
         problem = (
@@ -129,17 +129,17 @@ def load_policy(path: str | Path) -> Policy:
 
 
 def parse_policy(text: str, source: str = "pools file") -> Policy:
-    """The policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with everything that is wrong with it."""
+    """The policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with all mistakes."""
     return parse_settings(text, source).policy
 
 
 def load_settings(path: str | Path) -> RunSettings:
-    """What the file at ``path`` says. Paths in it are relative to its folder. Raises :class:`SettingsError`, as :func:`load_policy`."""
+    """The settings in the file at ``path``, with paths relative to its folder. Raises :class:`SettingsError`, see :func:`load_policy`."""
     return decode_settings(read_settings(path), path)
 
 
 def read_settings(path: str | Path) -> bytes:
-    """The bytes of the file at ``path``. Raises :class:`SettingsError` where it cannot be read."""
+    """The bytes of the file at ``path``. Raises :class:`SettingsError` if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -148,7 +148,7 @@ def read_settings(path: str | Path) -> bytes:
 
 
 def decode_settings(data: bytes, path: str | Path) -> RunSettings:
-    """What ``data`` from the file at ``path`` says. Raises :class:`SettingsError`."""
+    """The settings in ``data``, the content of the file at ``path``. Raises :class:`SettingsError`."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -159,7 +159,7 @@ def decode_settings(data: bytes, path: str | Path) -> RunSettings:
 
 
 def parse_settings(text: str, source: str = "run file", *, folder: Path | None = None) -> RunSettings:
-    """What ``text`` says; ``source`` names it in messages, and paths in it are relative to ``folder``. Raises :class:`SettingsError`."""
+    """The settings in ``text``; ``source`` names it in messages; paths in it are relative to ``folder``. Raises :class:`SettingsError`."""
     root, problems = read_document(text)
     report = Report(problems)
     settings = None
@@ -180,13 +180,13 @@ def parse_settings(text: str, source: str = "run file", *, folder: Path | None =
 
 
 def _kubernetes_kind(root: Entry) -> str:
-    """The kind of a Kubernetes object that was given in place of a pools file; empty for anything else."""
+    """The kind of a Kubernetes object that was passed instead of a pools file; empty for anything else."""
     members = root.value
     return describe(members["kind"]) if isinstance(members, dict) and {"apiVersion", "kind"} <= members.keys() else ""
 
 
 def _run_file(top: Cursor) -> Cursor:
-    """The run file in ``top``: of a Helm chart's values, which have none of its keys, what is below ``config``."""
+    """The run file in ``top``. Values of the Helm chart have none of its keys; there it is the mapping below ``config``."""
     members = top.entry.value
     if isinstance(members, dict) and "config" in members and members.keys().isdisjoint(TOP_KEYS):
         return Cursor("config", members["config"], top.report)

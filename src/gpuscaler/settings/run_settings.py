@@ -1,6 +1,6 @@
-"""What `gpuscaler run` is told: the policy, and how to carry it out; the keys that a run file has beside those of a pools file.
+"""The settings of ``gpuscaler run``: the policy and how to carry it out; the keys of a run file that a pools file does not have.
 
-The tables of ``docs/reference/run-file.md`` are made from these classes.
+The tables of ``docs/reference/run-file.md`` are generated from these classes.
 """
 
 from ipaddress import ip_address
@@ -30,20 +30,20 @@ _CERTIFICATE, _KEY = path("the path of a certificate as PEM"), path("the path of
 
 
 class PaceSettings(Group, frozen=True, gc=False):
-    """How the loop waits, in seconds."""
+    """How long the control loop waits, in seconds."""
 
-    debounce: Annotated[Wait, Field("a plan is made when no pod became unschedulable for so long")] = 0.2
-    patience: Annotated[Wait, Field("but not later than this after the first", type="duration ≥ `debounce`")] = 0.6
-    resync: Annotated[Wait, Field("everything is looked at, and planned for, at least this often")] = 10.0
-    register_timeout: Annotated[Wait, Field("a machine that has not registered as a node by then is given back")] = 900.0
-    ready_timeout: Annotated[Wait, Field("a machine that has registered and whose resources are not all there by then is given back")] = (
+    debounce: Annotated[Wait, Field("a plan is made when no pod has become unschedulable for this long")] = 0.2
+    patience: Annotated[Wait, Field("but no later than this after the first one", type="duration ≥ `debounce`")] = 0.6
+    resync: Annotated[Wait, Field("the controller reconciles and plans at least this often")] = 10.0
+    register_timeout: Annotated[Wait, Field("a machine that has not registered as a node within this time is ended")] = 900.0
+    ready_timeout: Annotated[Wait, Field("a machine that has registered but does not show all its resources within this time is ended")] = (
         900.0
     )
     consolidate: Annotated[
         Wait,
         Field(
-            "whether running pods would fit better elsewhere, the dearest part of a plan, is looked at this often at most; "
-            "idle machines go all the same"
+            "how often, at most, a plan checks whether running pods would fit better elsewhere, which is its most expensive part; "
+            "idle machines are removed regardless"
         ),
     ] = 60.0
 
@@ -54,13 +54,15 @@ class PaceSettings(Group, frozen=True, gc=False):
 
 
 class ElectionSettings(Group, frozen=True, gc=False):
-    """Whether and how several copies agree which one acts; times in seconds."""
+    """Whether and how several copies elect the one that acts; times in seconds."""
 
-    enabled: Annotated[Flag, Field("`false` only where one copy alone can ever run")] = True
-    name: Annotated[str, dns_label("the name of a Lease such as gpuscaler"), Field("of the Lease")] = "gpuscaler"
-    lease: Annotated[Wait, Field("how long a copy that does not renew its lease still holds it", type="whole seconds as a duration")] = 15.0
-    renew: Annotated[Wait, Field("a leader that could not renew for so long stops to lead", type="duration below `lease`")] = 10.0
-    retry: Annotated[Wait, Field("how often the lease is renewed, or tried for", type="duration below `renew`")] = 2.0
+    enabled: Annotated[Flag, Field("`false` only if no second copy can ever run")] = True
+    name: Annotated[str, dns_label("the name of a Lease such as gpuscaler"), Field("name of the Lease")] = "gpuscaler"
+    lease: Annotated[Wait, Field("how long a copy keeps a lease that it does not renew", type="whole seconds as a duration")] = 15.0
+    renew: Annotated[Wait, Field("a leader that could not renew its lease for this long stops leading", type="duration below `lease`")] = (
+        10.0
+    )
+    retry: Annotated[Wait, Field("how often a copy renews the lease, or tries to get it", type="duration below `renew`")] = 2.0
 
     def check(self, at: Cursor) -> None:
         if not self.lease > self.renew > self.retry:
@@ -76,14 +78,14 @@ class ElectionSettings(Group, frozen=True, gc=False):
 
 
 class RateSettings(Group, frozen=True, gc=False):
-    """How many requests a second the API server is asked at most, and how many at once."""
+    """The maximum number of requests to the API server, per second and at once."""
 
-    qps: Annotated[float, positive("requests a second, above 0"), Field("requests a second in the long run")] = 200.0
+    qps: Annotated[float, positive("requests a second, above 0"), Field("requests a second, sustained")] = 200.0
     burst: Annotated[int, count(1, "a number of requests, 1 or more"), Field("requests at once")] = 300
 
 
 class HttpSettings(Group, frozen=True, gc=False):
-    """Where metrics and health are served, to whoever can connect; an empty ``host`` means all addresses.
+    """Where metrics and health are served, to all clients that can connect; an empty ``host`` means all addresses.
 
     ``certificate`` and ``key`` are paths of PEM files; without them there is no TLS.
     """
@@ -92,12 +94,12 @@ class HttpSettings(Group, frozen=True, gc=False):
     host: Annotated[
         str,
         ADDRESS,
-        Field("where; without a host at all addresses, with port 0 at one that is free", key="address", into=("host", "port")),
+        Field("address to listen on; without a host: all addresses, with port 0: a free port", key="address", into=("host", "port")),
     ] = ""
     port: int = 8080
     certificate: Annotated[str, _CERTIFICATE, Field("PEM; read again when it changes. Needs `key`", default="no TLS")] = ""
     key: Annotated[str, _KEY, Field("PEM. Needs `certificate`", default="no TLS")] = ""
-    alive_within: Annotated[Wait, Field("`/healthz` fails when the loop has not turned for so long")] = 120.0
+    alive_within: Annotated[Wait, Field("`/healthz` fails if the control loop has not run for this long")] = 120.0
 
     def check(self, at: Cursor) -> None:
         for key, other in (("certificate", "key"), ("key", "certificate")):
@@ -106,7 +108,7 @@ class HttpSettings(Group, frozen=True, gc=False):
 
 
 def is_loopback(host: str) -> bool:
-    """Whether ``host``, a name or an address, leads to this machine and to no other."""
+    """Whether ``host``, a name or an address, is a loopback address."""
     try:
         return host == "localhost" or ip_address(host).is_loopback
     except ValueError:
@@ -114,15 +116,15 @@ def is_loopback(host: str) -> bool:
 
 
 class AuthenticatedSettings(Group, frozen=True, gc=False):
-    """Where pages are served to whoever has a token of the cluster and the right to read them; nowhere without a ``port``.
+    """Where pages are served to clients with a token of the cluster and the right to read them; nowhere without a ``port``.
 
-    An empty ``host`` means all addresses; ``certificate`` and ``key`` are paths of PEM files, and required, since tokens come in.
+    An empty ``host`` means all addresses; ``certificate`` and ``key`` are paths of PEM files, and required, since clients send tokens.
     """
 
     host: Annotated[
         str,
         ADDRESS,
-        Field("where; without a host at all addresses", required="one; add address: …", key="address", into=("host", "port")),
+        Field("address to listen on; without a host: all addresses", required="one; add address: …", key="address", into=("host", "port")),
     ] = ""
     port: int | None = None
     certificate: Annotated[str, _CERTIFICATE, Field("PEM; read again when it changes", required="one; add certificate: …")] = ""
@@ -130,21 +132,21 @@ class AuthenticatedSettings(Group, frozen=True, gc=False):
 
 
 class PagesSettings(Group, frozen=True, gc=False):
-    """Where status, explanations and decisions are served, which tell names and annotations of all tenants' pods.
+    """Where status, explanations and decisions are served, which contain names and annotations of all tenants' pods.
 
-    ``host`` is a loopback address: whoever reaches it reads them. ``enabled`` None means where anything is served at all.
+    ``host`` is a loopback address, since all clients that reach it can read them. ``enabled`` None: as in :class:`HttpSettings`.
     """
 
-    enabled: Annotated[bool | None, FLAG, Field("whether they are served", default="as `http.enabled`")] = None
+    enabled: Annotated[bool | None, FLAG, Field("whether pages are served", default="as `http.enabled`")] = None
     host: Annotated[
         str,
         ADDRESS,
-        Field("where; only a loopback address, with port 0 at one that is free", key="address", into=("host", "port")),
+        Field("address to listen on; only a loopback address; with port 0: a free port", key="address", into=("host", "port")),
     ] = "127.0.0.1"
     port: int = 8081
-    authenticated: Annotated[
-        AuthenticatedSettings, Field("another address, at which whoever asks is asked who it is", default="nowhere else")
-    ] = AuthenticatedSettings()
+    authenticated: Annotated[AuthenticatedSettings, Field("another address, which requires authentication", default="none")] = (
+        AuthenticatedSettings()
+    )
 
     def check(self, at: Cursor) -> None:
         if not is_loopback(self.host):
@@ -155,21 +157,19 @@ class PagesSettings(Group, frozen=True, gc=False):
 
 
 class HistorySettings(Group, frozen=True, gc=False):
-    """How many decisions are kept for ``why`` and ``replay``; ``folder`` is empty where they are kept in memory only."""
+    """How many decisions are kept for ``why`` and ``replay``; ``folder`` is empty if they are kept in memory only."""
 
     folder: Annotated[
         str,
         path("the path of a folder that can be written"),
-        Field(
-            "a folder that can be written; a file in it keeps decisions over restarts. Never used on a dry run", default="in memory only"
-        ),
+        Field("a writable folder; a file in it keeps decisions across restarts. Never used on a dry run", default="in memory only"),
     ] = ""
-    decisions: Annotated[int, count(1, "a number of decisions, 1 or more"), Field("how many are kept at most")] = 1_000
+    decisions: Annotated[int, count(1, "a number of decisions, 1 or more"), Field("how many decisions are kept at most")] = 1_000
     bytes: Annotated[int, MEMORY, Field("how much they take at most")] = 64 * 1024**2
 
 
 class LogSettings(Group, frozen=True, gc=False):
-    level: Annotated[str, choice(LEVELS), Field("what is not logged is what is below it")] = "info"
+    level: Annotated[str, choice(LEVELS), Field("the lowest level that is logged")] = "info"
 
 
 def _cloud(at: Cursor, _: Given) -> str | None:
@@ -180,10 +180,10 @@ def _cloud(at: Cursor, _: Given) -> str | None:
 
 
 class RunSettings(Group, frozen=True, gc=False):
-    """A run file. ``cloud`` is empty in a pools file, which ``plan`` takes and ``run`` does not.
+    """A run file. ``cloud`` is empty in a pools file, which ``plan`` accepts and ``run`` does not.
 
-    ``namespace`` is where Lease, memory and status are; empty for the pod's own, else kube-system. ``limits_stated`` tells whether the file
-    speaks of limits at all, if only to say that there are none.
+    ``namespace`` is where Lease, ledger and status are; empty for the pod's own, else kube-system. ``limits_stated`` is whether the file
+    has the key ``limits`` at all, even if only to set none.
     """
 
     policy: Policy
@@ -191,7 +191,7 @@ class RunSettings(Group, frozen=True, gc=False):
         str,
         Kind(any_of(CLOUDS), {"enum": list(CLOUDS)}, _cloud),
         Field(
-            "the cloud that machines are bought in. Of AWS it takes the [Auto Scaling groups](aws.md) of a cluster",
+            "the cloud to buy machines in. Of AWS it takes the [Auto Scaling groups](aws.md) of a cluster",
             default="required by `run`",
         ),
     ] = ""
@@ -199,21 +199,21 @@ class RunSettings(Group, frozen=True, gc=False):
     aws: Annotated[
         AwsSettings,
         Field(
-            "[where the pools are in AWS](aws.md#settings); with `cloud: aws` the entries of `pools` only "
-            "[change what is found there](aws.md#changing-what-was-found), and may be left out"
+            "[where the pools are in AWS](aws.md#settings); with `cloud: aws`, entries of `pools` are optional and only "
+            "[change what is found there](aws.md#changing-what-was-found)"
         ),
     ] = AwsSettings()
     namespace: Annotated[
         str,
         dns_label("a namespace such as kube-system", words="name of a namespace"),
         Field(
-            "where the Lease, the memory (`gpuscaler-state`) and the status are kept",
-            default="the pod's own; outside of a cluster `kube-system`",
+            "where the Lease, the ledger (`gpuscaler-state`) and the status are kept",
+            default="the pod's own; outside a cluster `kube-system`",
         ),
     ] = ""
-    pace: Annotated[PaceSettings, Field("[how the loop waits](#pace)")] = PaceSettings()
+    pace: Annotated[PaceSettings, Field("[how long the control loop waits](#pace)")] = PaceSettings()
     leader_election: Annotated[ElectionSettings, Field("[which of several copies acts](#leader-election)")] = ElectionSettings()
-    rate_limit: Annotated[RateSettings, Field("[how fast the API server is asked](#rate-limit)")] = RateSettings()
+    rate_limit: Annotated[RateSettings, Field("[how many requests the API server gets](#rate-limit)")] = RateSettings()
     http: Annotated[HttpSettings, Field("[where metrics and health are served](#http)")] = HttpSettings()
     pages: Annotated[PagesSettings, Field("[where status, explanations and decisions are served](#pages)")] = PagesSettings()
     history: Annotated[HistorySettings, Field("[which decisions are kept](#history)")] = HistorySettings()
@@ -222,7 +222,7 @@ class RunSettings(Group, frozen=True, gc=False):
 
 
 def from_account(fields: Fields) -> bool:
-    """Whether pools come from an account, so that those of the file only change them."""
+    """Whether pools come from a cloud account, so that those of the file only change them."""
     return "cloud" in fields and fields["cloud"].entry.value == "aws"
 
 

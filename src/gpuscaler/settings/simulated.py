@@ -62,7 +62,7 @@ Time = Annotated[
 
 
 def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> Kind:
-    """A name that something of the pools has, of which ``key`` says what it is."""
+    """A name that occurs in the pools: of a pool, a type, a market or a zone, as ``key`` says."""
 
     def read(at: Cursor, given: Given) -> str | None:
         text, known = at.label_value(f"a {key} of the pools"), names(given.policy)
@@ -77,7 +77,7 @@ _TYPE = _known("type", "instance type of the pools", lambda policy: {one.instanc
 
 
 class Dry(Group, frozen=True, gc=False):
-    """Offerings of which there is nothing to buy; what is empty matches all."""
+    """Offerings without capacity; an empty attribute matches all."""
 
     pool: Annotated[
         str, _known("pool", "name of a pool", lambda policy: {one.name for one in policy.pools}), Field("the pool", default="all")
@@ -92,7 +92,7 @@ class Dry(Group, frozen=True, gc=False):
 
 
 def _dry(at: Cursor, given: Given) -> tuple[tuple[Dry, ...], str] | None:
-    """The list, or the path of a file of series."""
+    """The list, or the path of a file with series."""
     if isinstance(at.entry.value, list):
         return tuple(read(Dry, item, given) for item in at.items()), ""
     if isinstance(at.entry.value, str):
@@ -106,27 +106,27 @@ _DRY = Kind("list, or path", {"anyOf": [_SERIES.schema, {"type": "array", "items
 
 
 class MachineQuota(Group, frozen=True, gc=False):
-    """At most ``machines`` of ``types`` in ``market`` at a time; what is empty means all."""
+    """At most ``machines`` of ``types`` in ``market`` at a time; an empty attribute means all."""
 
     machines: Annotated[
         int,
         count(0, "a number of machines, 0 or more"),
-        Field("how many", required="how many there may be; add machines: 4"),
+        Field("the maximum number", required="how many there may be; add machines: 4"),
     ] = 0
     types: Annotated[
         tuple[str, ...],
         each(_TYPE, "list of instance types of the pools", minItems=1, uniqueItems=True),
-        Field("of which types together", default="all"),
+        Field("the types that count together", default="all"),
     ] = ()
-    market: Annotated[str, choice(MARKETS), Field("in which market", default="all")] = ""
+    market: Annotated[str, choice(MARKETS), Field("the market", default="all")] = ""
 
 
 class Reclaim(Group, frozen=True, gc=False):
-    """How machines of a market that ran dry are taken back: ``after`` so long, told ``notice`` seconds before, but for a share."""
+    """How machines are reclaimed when their market runs dry: ``after`` that time, with ``notice`` seconds of warning except for a share."""
 
-    after: Annotated[Time, Field("from the moment the market is dry until the machine is told")] = Span(0.0, 0.0, 180.0)
-    notice: Annotated[Duration, Field("how long before its end a machine is told")] = 120.0
-    without_notice: Annotated[Share, Field("machines that are not told")] = 0.05
+    after: Annotated[Time, Field("time from when the market runs dry until the machine gets its notice")] = Span(0.0, 0.0, 180.0)
+    notice: Annotated[Duration, Field("how long before its end a machine gets its notice")] = 120.0
+    without_notice: Annotated[Share, Field("share of machines that get no notice")] = 0.05
 
 
 def _resource(at: Cursor, _: Given) -> str | None:
@@ -137,57 +137,54 @@ def _resource(at: Cursor, _: Given) -> str | None:
 
 
 class AbsentResource(Group, frozen=True, gc=False):
-    """Of machines of ``type``, empty means all, the share ``share`` never shows ``resource``."""
+    """The share ``share`` of the machines of ``type`` (empty: all) never shows ``resource``."""
 
     resource: Annotated[
         str,
         Kind("name of an extended resource", {"type": "string", "pattern": "/"}, _resource),
         Field(
-            "what is promised and never there, such as `vpc.amazonaws.com/efa`",
+            "the resource that is promised and never shown, such as `vpc.amazonaws.com/efa`",
             required="the name of one such as nvidia.com/gpu; add resource: nvidia.com/gpu",
         ),
     ] = ""
     type: Annotated[str, _TYPE, Field("the instance type", default="all")] = ""
-    share: Annotated[Share, Field("of how many of these machines")] = 1.0
+    share: Annotated[Share, Field("share of these machines that never show it")] = 1.0
 
 
 class SimulatedFaults(Group, frozen=True, gc=False):
-    """What goes wrong with machines and with calls of the simulated cloud; times in seconds, 0 for never."""
+    """What goes wrong with machines and calls of the simulated cloud; times in seconds, 0 for never."""
 
-    never_registers: Annotated[Share, Field("machines that run and never become nodes")] = 0.0
-    impaired: Annotated[Share, Field("of those, machines that the cloud itself says are broken")] = 0.0
-    never_visible: Annotated[Share, Field("machines whose device plugins run and never make anything visible")] = 0.0
-    partial_grants: Annotated[Share, Field("orders of several spot machines that are granted in part")] = 0.0
-    throttled: Annotated[Share, Field("calls that are refused for being too many")] = 0.0
-    lost: Annotated[Share, Field("calls whose answer never comes, half of them after they took effect")] = 0.0
-    stale: Annotated[Duration, Field("how far the list of machines is behind")] = 0.0
-    plugin_restarts: Annotated[
-        Duration, Field("how long it takes on the average until the device plugins of a node restart; `0s`: they never do")
-    ] = 0.0
-    plugin_away: Annotated[Duration, Field("for how long the devices are away then")] = 45.0
+    never_registers: Annotated[Share, Field("machines that run but never become nodes")] = 0.0
+    impaired: Annotated[Share, Field("of those, machines that the cloud itself reports as broken")] = 0.0
+    never_visible: Annotated[Share, Field("machines whose device plugins run but never show any device")] = 0.0
+    partial_grants: Annotated[Share, Field("orders of several spot machines that are granted only in part")] = 0.0
+    throttled: Annotated[Share, Field("calls that are refused because there are too many")] = 0.0
+    lost: Annotated[Share, Field("calls whose answer never arrives; half of them take effect")] = 0.0
+    stale: Annotated[Duration, Field("how old the list of machines is")] = 0.0
+    plugin_restarts: Annotated[Duration, Field("average time until the device plugins of a node restart; `0s`: never")] = 0.0
+    plugin_away: Annotated[Duration, Field("how long the devices are missing then")] = 45.0
     kubelet_stops: Annotated[
         Duration,
         Field(
-            "how long it takes on the average until the kubelet of a node stops for good: its Lease goes stale, and the node becomes "
-            "unreachable; `0s`: it never does"
+            "average time until the kubelet of a node stops for good: its Lease goes stale, and the node becomes unreachable; `0s`: never"
         ),
     ] = 0.0
-    tokens: Annotated[Flag, Field("`false`: the cloud knows no idempotency tokens, and an order that is repeated buys again")] = True
+    tokens: Annotated[Flag, Field("`false`: the cloud has no idempotency tokens, so a repeated order buys again")] = True
     absent: Annotated[tuple[AbsentResource, ...], Field("[resources that machines are sold with and never show](#absent-resources)")] = ()
 
 
 class Simulated(Group, frozen=True, gc=False):
-    """The simulated cloud. ``series`` is the path of a file of spot markets over time, empty where ``dry`` says all."""
+    """The simulated cloud. ``series`` is the path of a file of spot markets over time; empty if ``dry`` is a list."""
 
-    boot: Annotated[Time, Field("from the cloud's answer to a Ready node")] = Span(150.0, 200.0, 240.0)
+    boot: Annotated[Time, Field("time from the cloud's answer to a Ready node")] = Span(150.0, 200.0, 240.0)
     device_plugin_delay: Annotated[
-        Time, Field("from the moment when the pod of the device plugin runs on a node to GPUs that pods can have")
+        Time, Field("time from when the pod of the device plugin runs on a node until pods can use the GPUs")
     ] = Span(30.0, 45.0, 60.0)
     capacity_error_delay: Annotated[Time, Field("how long the cloud takes to answer an order, with machines or with a capacity error")] = (
         Span(1.0, 1.5, 5.0)
     )
     image_pull: Annotated[
-        Time, Field("how long the first pod of a machine waits for its image; a device plugin's takes a tenth of that")
+        Time, Field("how long the first pod of a machine waits for its image; the image of a device plugin takes a tenth of that")
     ] = Span(10.0, 30.0, 90.0)
     dry: Annotated[
         tuple[Dry, ...],
@@ -199,14 +196,12 @@ class Simulated(Group, frozen=True, gc=False):
     ] = ()
     series: str = ""
     quotas: Annotated[tuple[MachineQuota, ...], Field("[how many machines the account may have](#quotas)")] = ()
-    reclaim: Annotated[Reclaim, Field("[how spot machines are taken back](#reclaim)")] = Reclaim()
+    reclaim: Annotated[Reclaim, Field("[how spot machines are reclaimed](#reclaim)")] = Reclaim()
     faults: Annotated[SimulatedFaults, Field("[what goes wrong with machines and calls](#faults)", default="nothing fails")] = (
         SimulatedFaults()
     )
-    seed: Annotated[int, count(0, "a whole number, 0 or more"), Field("seed of everything that is drawn")] = 0
+    seed: Annotated[int, count(0, "a whole number, 0 or more"), Field("seed of all random choices")] = 0
     kubelet: Annotated[
         Flag,
-        Field(
-            "whether the pods on its nodes are run too and their Leases are renewed; `false` where another program, such as kwok, does that"
-        ),
+        Field("whether it also runs the pods on its nodes and renews their Leases; `false` if another program, such as kwok, does that"),
     ] = True

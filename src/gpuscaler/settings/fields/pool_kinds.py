@@ -28,7 +28,7 @@ _TAINT = re.compile(r"([^=:]+)(?:=([^=:]*))?:([A-Za-z]+)")
 
 
 def _labels(at: Cursor, _: Given) -> dict[str, str]:
-    """Labels of a pool's nodes. One that tells machines apart is not the user's to set."""
+    """Labels of a pool's nodes. A label that differs from machine to machine is refused."""
     labels: dict[str, str] = {}
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a label's value")
@@ -87,7 +87,7 @@ def _taint_mapping(at: Cursor) -> Taint | None:
 
 
 def _resources(at: Cursor, _: Given) -> Resources:
-    """Kubernetes quantities in planning's units: cpu in millicores, the rest in bytes or counts."""
+    """Kubernetes quantities in the planner's units: cpu in millicores, the rest in bytes or counts."""
     resources: dict[str, int] = {}
     for name, item in (at.members() or {}).items():
         if not (name in NATIVE or name.startswith("hugepages-") or ("/" in name and is_qualified_name(name))):
@@ -160,12 +160,12 @@ class BudgetSettings(Group, frozen=True, gc=False):
             },
             _budget_nodes,
         ),
-        Field("at most so many", required="one; add nodes: …"),
+        Field("the maximum number, or share, of machines", required="one; add nodes: …"),
     ] = ""
     reasons: Annotated[
         tuple[str, ...],
         each(Kind("", {"enum": list(REASONS)}, _reason), "list of `idle`, `consolidation`", distinct=True),
-        Field("what it bounds. Karpenter's `Empty` and `Underutilized` are read as these", default="every reason"),
+        Field("which removals it limits. Karpenter's names `Empty` and `Underutilized` are accepted, too", default="every reason"),
     ] = ()
     schedule: Annotated[
         str | None,

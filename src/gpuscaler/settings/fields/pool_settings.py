@@ -24,7 +24,7 @@ class OfferingSettings(Group, frozen=True, gc=False):
     type: Annotated[
         str,
         label_value("an instance type"),
-        Field("instance type; under another name than the catalogue's it needs `price` and `resources`", required="one; add type: …"),
+        Field("instance type; a name that the catalogue does not have needs `price` and `resources`", required="one; add type: …"),
     ] = ""
     market: Annotated[str, choice(MARKETS), Field("the market", default="each of the pool's `markets`")] = ""
     zone: Annotated[str, label_value("a zone"), Field("the zone", default="each of the pool's `zones`")] = ""
@@ -32,7 +32,7 @@ class OfferingSettings(Group, frozen=True, gc=False):
         float | None,
         amount("US dollars per hour, above 0; `0` where the market is `reserved`", _DOLLARS),
         Field(
-            "holds for every market and zone of the entry",
+            "applies to every market and zone of the entry",
             default="the [catalogue's](catalogue.md) list price in the zone's region",
         ),
     ] = None
@@ -40,14 +40,14 @@ class OfferingSettings(Group, frozen=True, gc=False):
         Resources | None,
         RESOURCES,
         Field(
-            "what a node offers to pods, kubelet reservations taken off, DaemonSets not. Overrides the catalogue resource by resource; an "
-            "unknown type needs `cpu` and `memory`, and gets 110 `pods` unless it says otherwise",
-            default="the catalogue's allocatable",
+            "what a node offers to pods: kubelet reservations are subtracted, DaemonSets are not. Overrides the catalogue resource by "
+            "resource. An unknown type needs `cpu` and `memory`, and gets 110 `pods` if that is not set",
+            default="the catalogue's allocatable resources",
         ),
     ] = None
 
     def check_price(self, at: Cursor, *, free: bool) -> None:
-        """Report a price of 0 where the machines are not paid already."""
+        """Report a price of 0 unless the machines are already paid for (``free``)."""
         if self.price == 0 and not free:
             at.below("price").wrong(_DOLLARS)
 
@@ -57,7 +57,7 @@ def _as_it_is(at: Cursor, _: Given) -> Cursor:
 
 
 class PoolSettings(Group, frozen=True, gc=False):
-    """An entry of ``pools``. ``types`` and ``offerings`` are places in the file, since what is wrong there shows only all together."""
+    """An entry of ``pools``. ``types`` and ``offerings`` are cursors into the file, since they can only be read together."""
 
     name: Annotated[
         str,
@@ -84,7 +84,7 @@ class PoolSettings(Group, frozen=True, gc=False):
         names("zone", "list of zones"),
         Field(
             "for `types`, and for offerings without `zone`",
-            default="none: the cloud puts the machine anywhere in the region, and its node template has no zone label",
+            default="none: the cloud places the machine anywhere in the region, and its node template has no zone label",
         ),
     ] = ("",)
     offerings: Annotated[
@@ -95,47 +95,47 @@ class PoolSettings(Group, frozen=True, gc=False):
     chooser: Annotated[
         str,
         choice(CHOOSERS),
-        Field("who picks among the offerings: gpuscaler, or the cloud (a mixed group over several types or zones)"),
+        Field("what chooses among the offerings: gpuscaler, or the cloud (a mixed group over several types or zones)"),
     ] = "buyer"
-    min: Annotated[int, count(0, "a number of machines, 0 or more"), Field("never fewer machines")] = 0
+    min: Annotated[int, count(0, "a number of machines, 0 or more"), Field("minimum number of machines")] = 0
     max: Annotated[
         int | None,
         count(0, "a number of machines, 0 or more"),
-        Field("never more machines; at least `min`", default="no maximum"),
+        Field("maximum number of machines; not below `min`", default="no maximum"),
     ] = None
-    spare: Annotated[Spare, SPARE, Field("headroom that is kept: whole empty machines, or unused GPUs")] = Spare()
-    idle_after: Annotated[Duration, Field("how long a machine is idle before it goes; `0` at once")] = 600.0
+    spare: Annotated[Spare, SPARE, Field("headroom to keep: whole empty machines, or unused GPUs")] = Spare()
+    idle_after: Annotated[Duration, Field("how long a machine is idle before it is removed; `0`: removed immediately")] = 600.0
     unready_after: Annotated[
         Duration,
         Field(
             "how long the node of a machine may be not Ready before the machine is "
-            "[ended](../how-to/why-does-a-node-stay.md#a-node-that-is-not-ready); `0` is never"
+            "[ended](../how-to/why-does-a-node-stay.md#a-node-that-is-not-ready); `0`: never"
         ),
     ] = UNREADY_AFTER
-    steering: Annotated[str, choice(STEERINGS), Field("how pods come to its machines", default="that of the file")] = ""
+    steering: Annotated[str, choice(STEERINGS), Field("how pods get to its machines", default="that of the file")] = ""
     min_gpus_per_pod: Annotated[
         int,
         count(0, "a number of GPUs, 0 or more"),
         Field(
-            "[keeps the machines](#machines-kept-for-large-pods) for pods that ask for so many GPUs at least; every type of the pool must "
-            "have as many",
-            default="left out: no machine is bought for pods without GPUs where all types of the pool have some; `0`: any pod",
+            "[keeps the machines](#machines-kept-for-large-pods) for pods that request at least this many GPUs; every type of the pool "
+            "must have that many",
+            default="not set: no machine is bought for pods without GPUs if all types of the pool have GPUs; `0`: any pod",
         ),
     ] = 0
     priority: Annotated[
         int,
         integer("a whole number; higher is first"),
         Field(
-            "pools with a higher one are filled first; cost decides among equals. "
-            "[A ConfigMap of Cluster Autoscaler](#priorities-of-cluster-autoscaler) goes before"
+            "pools with a higher priority are filled first; among equal priorities, cost decides. "
+            "[A ConfigMap of Cluster Autoscaler](#priorities-of-cluster-autoscaler) takes precedence"
         ),
     ] = 0
     arch: Annotated[
         str | None,
         choice(ARCHITECTURES),
         Field(
-            "with `arm64` its machines serve any pod; without it they serve pods whose selector or affinity admits arm64. For an unknown "
-            "type it also says what the type is",
+            "with `arm64`, its machines serve any pod; without it, arm64 machines serve only pods whose selector or affinity admits arm64. "
+            "For a type that the catalogue does not have, it also sets the architecture of the type",
             default="that of its types",
         ),
     ] = None
@@ -143,12 +143,12 @@ class PoolSettings(Group, frozen=True, gc=False):
         Mapping[str, str],
         LABELS,
         Field(
-            "node labels beside the [well-known ones](#labels-that-come-by-themselves), which they override. Nodes without "
+            "node labels in addition to the [well-known ones](#well-known-labels), which they override. Nodes without "
             "`gpuscaler.io/pool` belong to the pool whose labels and types they match"
         ),
     ] = {}
     taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that stay on the nodes")] = ()
-    startup_taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that somebody else lifts once the node is set up")] = ()
+    startup_taints: Annotated[tuple[Taint, ...], TAINTS, Field("taints that something else removes once the node is set up")] = ()
     budgets: Annotated[tuple[Budget, ...], BUDGETS, Field("[disruption budgets](#disruption-budgets)", default="no budget")] = ()
 
     def check(self, at: Cursor) -> None:
