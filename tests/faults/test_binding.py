@@ -4,11 +4,13 @@ import re
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import pytest
 from msgspec.structs import replace
 from tests.control.records.test_service import events
 from tests.control.records.test_service import status as written
 from tests.control.schedules import STRANGER
 from tests.control.test_binding import SCATTERED
+from tests.control.test_promises import outcome
 from tests.control.test_windows import NODE, STEADY, is_closed
 from tests.control.world import ONE_GPU_MACHINES, QUICK, World
 from tests.faults.guarding import BUSY_STRANGER, Watch
@@ -277,3 +279,11 @@ async def test_f58_pods_that_a_kubelet_turns_away_are_told_and_after_two_in_a_ro
         (said,) = {note for about, reason, note in await events(here) if (about, reason) == ("Pod p1", "PodTurnedAway")}
         assert "OutOfnvidia.com/gpu" in said
         assert any("its pods are nominated" in one and "turned away pod default/p1" in one for one in (await written(here)).troubles)
+
+
+@pytest.mark.parametrize("seed", [10, 20])
+async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_in_the_zone_that_another_is_planned_in(seed: int) -> None:
+    """Its own machine comes later. kube-scheduler would put it there, and one machine more would be bought for the other pod."""
+    found = await outcome(seed)
+
+    assert (found.bound, found.further) == (found.planned, 0)

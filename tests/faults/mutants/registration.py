@@ -249,6 +249,20 @@ MUTANTS = (
         removes="a machine is ended under pods that run there, when the rest of a gang is not to be had",
     ),
     Mutant(
+        case=113,
+        at="Binder._tempts",
+        old="if found.left or",
+        new="if True or",
+        removes="a machine with room to spare opens before the other machines of pods that spread",
+    ),
+    Mutant(
+        case=113,
+        at="Binder._tempts",
+        old="if name not in BETWEEN_PODS",
+        new="if True",
+        removes="a machine with room to spare opens to a pod that is not admitted there only for now",
+    ),
+    Mutant(
         case=110,
         at="Relaunching.covers",
         old="self._ended[one.pool] >= MOST_ENDED and any(target.covers(one.key) for target in self._failing)",
