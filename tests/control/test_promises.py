@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from random import Random
+from typing import Any
 
 import pytest
 from tests.control.world import World, luck, world
@@ -83,7 +84,7 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
 async def submit(here: World, dice: Random) -> list[str]:
     """Pods of mixed sizes, all within one debounce; in every third workload they spread over zones."""
     sizes = [dice.choice((1, 1, 1, 2, 3, 4, 5, 8)) for _ in range(dice.randint(2, 14))]
-    rules = {"labels": {"app": "even"}, "topologySpreadConstraints": [EVEN]} if dice.random() < 1 / 3 else {}
+    rules: dict[str, Any] = {"labels": {"app": "even"}, "topologySpreadConstraints": [EVEN]} if dice.random() < 1 / 3 else {}
     for number, gpus in enumerate(sizes):
         await here.user.create(PODS, pod(f"p{number}", gpus, **rules), namespace="default")
     return [f"p{number}" for number in range(len(sizes))]
