@@ -222,7 +222,7 @@ async def test_a_managed_node_group_for_the_system_is_left_as_it_is(tmp_path: Pa
         assert await our_taints(here) == []
         assert status.pools == ()
         said = {one.about: one.text for one in status.set_aside}
-        assert said["AutoScalingGroup us-east-1/eks-system"] == "it has no accelerator; name it in aws.groups to take it"
+        assert said["AutoScalingGroup us-east-1/eks-system"] == "it has no accelerator; name it in aws.groups to adopt it"
         assert status.warnings == ()
 
 
@@ -250,7 +250,7 @@ async def test_what_is_under_way_in_a_group_that_is_taken_no_longer_is_finished(
             return bool(warned)
 
         await here.until(warns, 60)
-        assert warned[0].startswith("pool eks-system is ours no longer: its group is set aside.")
+        assert warned[0].startswith("pool eks-system is no longer managed: its group is skipped.")
         await here.sleep(1800)
 
         assert left > 0

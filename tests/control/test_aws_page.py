@@ -180,7 +180,7 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
         ),
     ),
     "AZRebalance ends": (lambda: Account().made(AvailabilityZones=["us-east-1a", "us-east-1b"]), lambda one, do: one.run(do)),
-    "EKS has its zones evened out": (managed, lambda one, _: one.one_zone()),
+    "EKS balances its zones": (managed, lambda one, _: one.one_zone()),
     "new machines are not protected": (lambda: Account().made(NewInstancesProtectedFromScaleIn=False), lambda one, do: one.run(do)),
     "its launch template": (
         lambda: Account().made(data={**GOOD, "BlockDeviceMappings": [DISK]}),

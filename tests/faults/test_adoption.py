@@ -90,7 +90,7 @@ async def test_f71_a_node_that_stays_closed_and_is_on_no_list_is_named() -> None
         assert await closed(here) == ["theirs"]
         assert watch_of(here).to("/nodes/theirs") == []
         (warning,) = (await status(here)).warnings
-        assert warning.startswith(f"node theirs is closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes it")
+        assert warning.startswith(f"node theirs is closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes it")
 
 
 async def test_f72_a_node_that_is_on_no_list_is_no_part_of_a_pools_minimum() -> None:
@@ -210,10 +210,10 @@ async def test_f74_a_group_that_is_let_go_is_named_at_the_start_and_in_the_statu
         here.group("gpus")
         here.start()
         await here.sleep(60.0)
-        said = "it has no accelerator; name it in aws.groups to take it"
+        said = "it has no accelerator; name it in aws.groups to adopt it"
 
         assert any(
-            "set aside in the account" in line and "eks-system" in line and said in line for line in capsys.readouterr().out.splitlines()
+            "skipped in the account" in line and "eks-system" in line and said in line for line in capsys.readouterr().out.splitlines()
         )
         assert {one.about: one.text for one in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == said
 

@@ -66,7 +66,7 @@ def test_f05_a_group_whose_launch_template_cannot_be_read_for_a_while_stays_a_po
     discovery.close()
 
     assert after.pool == before
-    assert any("could not be read; what was known of it counts" in warning for warning in after.warnings)
+    assert any("could not be read; its last known state is used" in warning for warning in after.warnings)
 
 
 async def test_f74_machines_that_arrive_in_a_group_whose_tag_somebody_takes_off_are_opened(tmp_path: Path) -> None:

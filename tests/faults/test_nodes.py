@@ -128,7 +128,7 @@ def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_named() -> No
 
     said = "\n".join(pool(aws.look(), "gpus").warnings)
 
-    assert "replace the taint nvidia.com/gpu=true:NoSchedule of its node group" in said
+    assert "replaces the taint nvidia.com/gpu=true:NoSchedule of its node group" in said
     assert "give gpuscaler.io/arriving to the node group" in said
 
 

@@ -20,7 +20,7 @@ async def test_f84_a_taint_that_tags_promise_and_the_only_flag_lacks_is_named(tm
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | GPU, user_data=f"kubelet {OURS}")
         said = await warnings(here)
-        assert "its tags promise the taint nvidia.com/gpu=true:NoSchedule, with which the user data" in said
+        assert "its tags promise the taint nvidia.com/gpu=true:NoSchedule, which the user data" in said
 
 
 async def test_f84_taints_that_stand_in_one_place_are_no_reason_for_a_word(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""What every cloud provider does for the controller: list machines, buy, remove by id, warn.
+"""The interface of cloud providers for the controller: list machines, buy, end by id, report announcements.
 
-A provider holds no state that a restart may lose, and decides nothing: it carries requests to its cloud and says what came of them in the
-few words below. Retries belong to the caller, who has breakers; a provider retries nothing that changes something.
+A provider holds no state that a restart may not lose, and makes no decisions: it passes requests to its cloud and reports the results in
+the few types below. Retries are up to the caller, which has breakers; a provider never retries a write.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Pool
 
-#: Why a cloud did not do what it was asked: the words that breakers know.
+#: Why a cloud did not fulfil a request: the causes that breakers know.
 CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN = (
     "capacity",
     "quota",
@@ -26,16 +26,16 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN = (
 )
 CAUSES = (CAPACITY, QUOTA, PRICE, CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN)
 
-#: What a cloud announces about a machine: it will take it away, it asks to move away soon, it will work on it, its group ends it, which the
-#: list of machines says in full.
+#: What a cloud announces about a machine: it will be taken away, pods should move away soon, maintenance is scheduled, its group ends it.
+#: For the last one, the list of machines has the details.
 INTERRUPTION, REBALANCE, MAINTENANCE, TERMINATION = "interruption", "rebalance", "maintenance", "termination"
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """Why machines of ``offering`` were not granted; ``detail`` is what the cloud said.
+    """Why machines of ``offering`` were not granted; ``detail`` is the cloud's message.
 
-    ``bucket`` are all instance types that the answer speaks of (a quota's), ``every_zone`` says that it speaks of all zones, and
-    ``retry_after`` are seconds that the cloud asks to wait at least.
+    ``bucket`` holds all instance types that the answer covers (those of a quota), ``every_zone`` means that it covers all zones, and
+    ``retry_after`` is the minimum wait in seconds that the cloud asks for.
     """
 
     cause: str
@@ -47,9 +47,9 @@ class Refusal(Struct, frozen=True, gc=False):
 
 
 class Order(Struct, frozen=True, gc=False):
-    """``count`` machines of any of ``offerings``, all of one pool, the most wanted first.
+    """``count`` machines of any of ``offerings``, all of one pool, the preferred offering first.
 
-    A provider that keeps tokens answers a second order with the same ``token`` as it answered the first and buys nothing.
+    A provider that keeps tokens answers a repeated order with the same ``token`` as it answered the first one, and buys nothing.
     """
 
     token: str
@@ -61,8 +61,8 @@ class Order(Struct, frozen=True, gc=False):
 class Unfilled(Struct, frozen=True, gc=False):
     """An order that was sent at ``at``, in seconds since the epoch, and of which ``missing`` machines have not come.
 
-    ``accepted`` says that the cloud is known to have taken it. It is told with every question, since whoever asks may be another process
-    than the one that sent it.
+    ``accepted`` means that the cloud is known to have taken it. All of this is passed with every question, since the caller may not be the
+    process that sent the order.
     """
 
     order: Order
@@ -72,9 +72,9 @@ class Unfilled(Struct, frozen=True, gc=False):
 
 
 class Bought(Struct, frozen=True, gc=False):
-    """The answer to an order: ``instances`` are granted, ``pending`` more were accepted and will show in the inventory without a name yet.
+    """The answer to an order: ``instances`` are granted; ``pending`` more were accepted, have no ids yet and will appear in the inventory.
 
-    What is in neither was refused, for the reasons in ``refusals``.
+    The rest was refused, for the reasons in ``refusals``.
     """
 
     instances: tuple[Instance, ...] = ()
@@ -83,10 +83,10 @@ class Bought(Struct, frozen=True, gc=False):
 
 
 class Looked(Struct, frozen=True):
-    """What a look at an account found: its pools, and what is to be told of them.
+    """The result of reading an account: its pools, and what is to be reported about them.
 
-    ``ways`` says how machines of a pool are bought, in words. ``failed`` are parts of the account that did not answer, and why; pools
-    there are those of an earlier look. ``complete`` says that every part has answered at least once.
+    ``ways`` describes how machines of a pool are bought. ``failed`` lists the parts of the account that did not answer, and why; their
+    pools are those of an earlier pass. ``complete`` means that every part has answered at least once.
     """
 
     pools: tuple[Pool, ...] = ()
@@ -98,7 +98,7 @@ class Looked(Struct, frozen=True):
 
 
 class Notice(Struct, frozen=True, gc=False):
-    """What the cloud will do to a machine at ``at``, in seconds since the epoch; 0 when it does not say. ``why`` says it in words."""
+    """What the cloud will do to a machine at ``at``, in seconds since the epoch (0 if unknown). ``why`` is the reason as text."""
 
     kind: str
     instance: str
@@ -107,9 +107,9 @@ class Notice(Struct, frozen=True, gc=False):
 
 
 class CloudError(Exception):
-    """A call as a whole came to nothing, for one of :data:`CAUSES`; nothing was changed.
+    """A whole call failed, for one of :data:`CAUSES`; nothing was changed.
 
-    ``retry_after`` are seconds to wait at least.
+    ``retry_after`` is the minimum wait in seconds.
     """
 
     def __init__(self, cause: str, detail: str, *, retry_after: float = 0.0) -> None:
@@ -120,15 +120,15 @@ class CloudError(Exception):
 
 
 class LostAnswerError(Exception):
-    """Nobody knows whether a call took effect: time ran out or the connection broke after it was sent."""
+    """It is unknown whether a call took effect: it timed out or the connection broke after it was sent."""
 
 
 class Provider(Protocol):
-    """One cloud. Every call may raise :class:`CloudError`; those that change something may raise :class:`LostAnswerError`.
+    """One cloud. Every call may raise :class:`CloudError`; writes may also raise :class:`LostAnswerError`.
 
-    ``keeps_tokens`` says that a repeated order with the same token is safe; ``read_lag`` is by how many seconds the inventory may be
-    behind. A machine that the cloud tags as another cluster's, or nobody's, is never listed, and never removed. One that ended is listed as
-    ``terminated`` for as long as the cloud tells of it: that it is not listed any more does not say that it is gone.
+    ``keeps_tokens`` means that repeating an order with the same token is safe; ``read_lag`` is by how many seconds the inventory may be
+    behind. A machine that the cloud tags as another cluster's, or that has no owner, is never listed and never ended. An ended machine is
+    listed as ``terminated`` for as long as the cloud reports it: its absence from the list does not prove that it is gone.
     """
 
     name: str
@@ -138,7 +138,7 @@ class Provider(Protocol):
     def keeps_tokens(self) -> bool: ...
 
     async def pools(self) -> Sequence[Pool]:
-        """The pools with their offerings and what these cost now; a provider that reads none from its cloud returns those it was given."""
+        """The pools with their offerings and current prices; a provider that reads none from its cloud returns those it was given."""
         ...
 
     async def inventory(self) -> Inventory: ...
@@ -146,30 +146,30 @@ class Provider(Protocol):
     async def buy(self, order: Order) -> Bought: ...
 
     async def follow(self, orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
-        """Final answers, by token, to ``orders`` that were accepted or whose answer was lost, where the cloud tells what became of them.
+        """Final answers, by token, to ``orders`` that were accepted or whose answer was lost, if the cloud reports what became of them.
 
-        What is refused here is not tried any longer.
+        What is refused here is no longer being tried.
         """
         ...
 
     async def withdraw(self, rest: Unfilled, /) -> None:
-        """Want no more of what an order still lacks; machines that exist are left alone. Raises CloudError where it cannot be yet."""
+        """Cancel what an order still lacks; existing machines are left alone. Raises CloudError if that is not possible yet."""
         ...
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        """End machines by their ids: for each None when it is ending, gone, or was never there, else why not."""
+        """End machines by id: for each, None if it is ending, gone or never existed, else the refusal."""
         ...
 
     async def extend(self, ids: Sequence[str]) -> None:
-        """Ask the cloud to hold machines that it ends for as long again, since they are still being emptied, where it offers that."""
+        """Ask the cloud to hold machines that it is ending for another period, since they are still being drained, if it supports that."""
         ...
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
-        """Have the groups of these machines end none of them by themselves, or let them again where ``on`` is False."""
+        """Keep the groups of these machines from ending them, or allow it again if ``on`` is False."""
         ...
 
     async def notices(self) -> Sequence[Notice]:
-        """What has been announced since the last call."""
+        """The announcements since the last call."""
         ...
 
     async def close(self) -> None: ...

@@ -9,7 +9,7 @@ from tests.clouds.aws.providers import Shop
 
 pytestmark = pytest.mark.looptime(False)
 
-LEAVES = "each machine given back leaves a disk that costs; set it to true"
+LEAVES = "each ended machine leaves a disk that is billed; set it to true"
 MAY_LEAVE = LEAVES.replace("leaves", "may leave")
 
 

@@ -368,7 +368,7 @@ async def test_there_is_no_list_before_every_region_has_answered_once() -> None:
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups", region="us-west-2"))
     looked = await one.provider.look()
     assert ([pool.name for pool in looked.pools], looked.complete, len(looked.failed)) == (["gpus-us-east-1"], False, 1)
-    with pytest.raises(CloudError, match="nothing is known yet of us-west-2"):
+    with pytest.raises(CloudError, match="nothing is known yet about us-west-2"):
         await one.provider.inventory()
     aws.endpoint.faults.all.clear()
     await one.provider.inventory()

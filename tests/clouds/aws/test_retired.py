@@ -48,7 +48,7 @@ def test_the_machines_of_a_reservation_that_is_over_stay_in_their_pool_at_the_pr
     kept = pool(found, "gpus")
     assert all(one.retired for one in kept.pool.offerings)
     assert {one.market: one.price for one in kept.pool.offerings}["on-demand"] == 1.006
-    assert any("is over; nothing of it is used" in warning for warning in kept.warnings)
+    assert any("is over; it is not used" in warning for warning in kept.warnings)
     assert "is over" in reasons(found)["empty"]
 
 

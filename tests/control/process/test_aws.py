@@ -94,7 +94,7 @@ async def test_where_iam_does_not_allow_launch_instances_the_group_is_told_a_num
         here.path.write_text(here.settings(more="pools: [{name: gpus, priority: 1}]\n"))
         await here.sleep(30)
         (pool,) = (await here.status()).pools
-        assert pool.way.startswith("desired-capacity: LaunchInstances is not to be had: IAM does not allow autoscaling:LaunchInstances")
+        assert pool.way.startswith("desired-capacity: LaunchInstances is not available: IAM does not allow autoscaling:LaunchInstances")
 
 
 async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_goes(tmp_path: Path) -> None:

@@ -1,5 +1,5 @@
 """Auto Scaling groups of AWS as pools.
 
-What replies mean is told by pure functions (``groups``, ``ownership``, ``hints``, ``launches``, ``instance_types``, ``prices``, ``pools``);
-``calls`` makes the calls and ``discovery`` puts the two together.
+Pure functions interpret the replies (``groups``, ``ownership``, ``hints``, ``launches``, ``instance_types``, ``prices``, ``pools``);
+``calls`` makes the calls, and ``discovery`` combines the two.
 """

@@ -1,4 +1,4 @@
-"""Auto Scaling groups as a :class:`~gpuscaler.clouds.protocol.Provider`: what was found, listed, bought, ended and announced."""
+"""Auto Scaling groups as a :class:`~gpuscaler.clouds.protocol.Provider`: discovery, inventory, buying, ending and announcements."""
 
 import asyncio
 import contextlib
@@ -45,31 +45,31 @@ from gpuscaler.clouds.protocol import (
 from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.model.pools import Pool
 
-#: Threads that calls are made in, and how many ids DescribeInstances is asked for at a time.
+#: Threads for calls, and ids per DescribeInstances call.
 THREADS, DESCRIBED = 16, 100
-#: How many machines SetInstanceProtection takes.
+#: Machines per SetInstanceProtection call.
 PROTECTED_AT_ONCE = 50
-#: Why a machine on demand goes that neither we nor its group ended.
-ENDED_OUTSIDE = "EC2 ends it, and neither gpuscaler nor its group asked for that"
+#: Why an on-demand machine goes that neither we nor its group ended.
+ENDED_OUTSIDE = "EC2 ends it, and neither gpuscaler nor its group requested that"
 
 
 @dataclass(slots=True)
 class _Known:
-    """What was listed last: machines by EC2's id, and the pool of each."""
+    """The last inventory: machines by EC2 id, and the pool of each."""
 
     machines: Mapping[str, tuple[Group, Machine]] = field(default_factory=dict)
     pools: Mapping[tuple[str, str], FoundPool] = field(default_factory=dict)
 
 
 class AwsProvider:
-    """Buys in the groups that ``discovery`` finds. ``fence`` is called right before each write, in the event loop, and raises to stop it.
+    """Buys in the groups that ``discovery`` finds. ``fence`` is called in the event loop right before each write, and raises to stop it.
 
-    ``now`` is the wall clock and ``sleep`` waits by it; ``queue_url`` is the SQS queue of announcements, empty where there is none.
-    ``executor`` runs the calls, one of our own unless it is given.
+    ``now`` is the wall clock and ``sleep`` waits by it; ``queue_url`` is the SQS queue of announcements, empty if there is none.
+    ``executor`` runs the calls; by default the provider creates its own.
     """
 
     name = "aws"
-    #: Auto Scaling says nothing of how far its answers are behind; Cluster Autoscaler looks away for a minute.
+    #: AWS does not document how far Auto Scaling's answers may be behind; Cluster Autoscaler waits for a minute.
     read_lag = 10.0
 
     def __init__(
@@ -89,10 +89,11 @@ class AwsProvider:
         self._discovery = discovery
         self._inbox = Inbox(self._ask, queue_url, region=queue_region) if queue_url else None
         self._known = _Known()
-        #: Groups that are pools, and those that are let go, where nothing new begins.
+        #: Groups that are pools, and those that were let go, where nothing new is started.
         self._found: dict[str, FoundPool] = {}
         self._forgone: tuple[str, ...] = ()
-        #: Regions of which nothing is known yet, None before the first look; what failed in the newest, and whether for lack of rights.
+        #: Regions that are still unknown (None before the first pass), the failures of the latest pass, and whether permissions were the
+        #: cause.
         self._unknown: tuple[str, ...] | None = None
         self._failed: tuple[str, ...] = ()
         self._forbidden = False
@@ -107,14 +108,14 @@ class AwsProvider:
         #: Regions in which LaunchInstances has answered.
         self._launching: set[str] = set()
         self._ended: set[str] = set()
-        #: Machines whose end was announced, or made likely.
+        #: Machines whose end was announced, or became likely.
         self._announced: set[str] = set()
 
     @property
     def keeps_tokens(self) -> bool:
-        """Whether every group is bought from by LaunchInstances, which answers a repeated token as it did before.
+        """Whether machines of all groups are bought with LaunchInstances, which answers a repeated token as it did before.
 
-        That it is to be had is only known once it was: an order that is sent again another way would be a second one.
+        Whether LaunchInstances is available is only known after it succeeded: sending an order again in another way would buy twice.
         """
         return all(self.way(name)[0] == LAUNCH and one.group.region in self._launching for name, one in self._found.items())
 
@@ -123,7 +124,7 @@ class AwsProvider:
         return self._inbox
 
     def way(self, pool: str) -> tuple[str, str]:
-        """How machines of ``pool`` are bought, and why not as its group would allow; empty where it is so."""
+        """How machines of ``pool`` are bought, and if not in the way its group allows, why; else the reason is empty."""
         if pool in self._other_ways:
             return DESIRED, self._other_ways[pool]
         found = self._found[pool]
@@ -132,14 +133,14 @@ class AwsProvider:
     # Reading
 
     async def pools(self) -> Sequence[Pool]:
-        """The pools of the account as it is now."""
+        """The current pools of the account."""
         return (await self.look()).pools
 
     async def look(self) -> Looked:
-        """Look at the account. Never raises for what AWS answers: what failed is told, and what was known of it stays."""
+        """Read the account. Never raises for an answer of AWS: failures are reported, and what was known before stays valid."""
         if self._looking is None or self._looking.done():
             self._looking = asyncio.get_running_loop().run_in_executor(self._executor, self._discovery.look)
-        # It goes on where whoever asks has no more time, and two at a time are one too many.
+        # The pass continues even if the caller is cancelled, and two must not run at once.
         seen = await asyncio.shield(self._looking)
         self._found = {one.pool.name: one for one in (*seen.pools, *seen.let_go)}
         self._forgone = tuple(one.pool.name for one in seen.let_go)
@@ -164,7 +165,7 @@ class AwsProvider:
         )
 
     def _as_bought(self, one: FoundPool) -> Pool:
-        """The pool, whose group chooses among its offerings where it has turned out that it is told a number."""
+        """The pool; if its desired capacity is raised instead of a launch, its group chooses among its offerings."""
         chooses = len(one.pool.offerings) > 1 and self.way(one.pool.name)[0] == DESIRED
         return replace(one.pool, chooser="cloud", names_zone=False) if chooses else one.pool
 
@@ -174,21 +175,21 @@ class AwsProvider:
         counts, found = self._inbox.counts, []
         if counts.malformed:
             found.append(
-                f"the queue: {counts.malformed} of {counts.messages} messages made no sense and were dropped, lastly: {self._inbox.odd}"
+                f"the queue: {counts.malformed} of {counts.messages} messages could not be read and were dropped, last: {self._inbox.odd}"
             )
         if self._inbox.undeleted:
-            found.append(f"the queue: messages that were heard could not be deleted, and come again: {self._inbox.undeleted}")
+            found.append(f"the queue: processed messages could not be deleted, and come again: {self._inbox.undeleted}")
         return tuple(found)
 
     async def inventory(self) -> Inventory:
-        """Every machine of the groups that are pools, and those that have ended, for as long as EC2 tells of them.
+        """All machines of the groups that are pools, and ended ones for as long as EC2 reports them.
 
-        Half a list is none: one region that does not answer fails the call.
+        A partial list would be wrong: one region that does not answer fails the call.
         """
         if self._unknown is None or self._unknown:
             await self.look()
         if self._unknown:
-            said = f"nothing is known yet of {', '.join(self._unknown)}: a list without their machines is none"
+            said = f"nothing is known yet about {', '.join(self._unknown)}, and a list without their machines would be incomplete"
             raise CloudError(UNAUTHORISED if self._forbidden else UNKNOWN, "; ".join((*self._failed, said)))
         at = self._ask.now()
         pools = {(one.group.region, one.group.name): one for one in self._found.values()}
@@ -223,7 +224,7 @@ class AwsProvider:
             raise CloudError(CONFIGURATION, f"autoscaling in {region}: {error}") from error
 
     async def _describe(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
-        """Learn of new machines what their groups do not tell. A machine that EC2 does not know yet is asked for again next time."""
+        """Read details of new machines that their groups do not list. A machine that EC2 does not know yet is read again next time."""
         unknown: dict[str, list[str]] = {}
         for name, (group, _) in machines.items():
             if name not in self._details:
@@ -233,7 +234,7 @@ class AwsProvider:
             self._details |= found
 
     async def _details_of(self, region: str, names: list[str]) -> dict[str, Detail]:
-        # By filter: asked for by id, one that EC2 does not know yet would spoil the whole call.
+        # By filter: in a call by id, one that EC2 does not know yet would fail the whole call.
         filters = [{"Name": "instance-id", "Values": names}]
         return details_of(await self._ask.pages("ec2", region, "DescribeInstances", "Reservations", Filters=filters))
 
@@ -245,7 +246,7 @@ class AwsProvider:
         return made if ended is None else replace(made, cause=ended.why, until=ended.until, held=ended.seconds)
 
     def _forget(self, machines: Mapping[str, object]) -> None:
-        """Let go of what is known of machines that are gone; those that were just bought may not be listed yet."""
+        """Drop what is known about machines that are gone; tokens stay, since machines that were just bought may not be listed yet."""
         self._details = {name: one for name, one in self._details.items() if name in machines}
         self._ended &= machines.keys()
         self._ask.protected &= machines.keys()
@@ -257,7 +258,7 @@ class AwsProvider:
     # Buying
 
     async def buy(self, order: Order) -> Bought:
-        """Buy, the way the pool's group is bought from. What is ``pending`` afterwards is told by :meth:`follow`."""
+        """Buy in the way that suits the pool's group. :meth:`follow` returns the results of what is ``pending`` afterwards."""
         found = self._found.get(order.pool)
         if found is None:
             raise CloudError(CONFIGURATION, f"saw no group for pool {order.pool}, expected one; was it deleted, or its tags changed?")
@@ -267,23 +268,23 @@ class AwsProvider:
             except CloudError as error:
                 if not impossible(error):
                     raise
-                self._other_ways[order.pool] = f"LaunchInstances is not to be had: {error.detail}"
+                self._other_ways[order.pool] = f"LaunchInstances is not available: {error.detail}"
             else:
                 self._launching.add(found.group.region)
                 return self._widened(self._increments.named(order, bought))
         return self._widened(await self._increments.buy(found, order))
 
     def _widened(self, bought: Bought) -> Bought:
-        """With quotas that speak of all types of their bucket."""
+        """The answer, with quota refusals widened to all types of their bucket."""
         if not bought.refusals:
             return bought
         offered = (one.key for found in self._found.values() for one in found.pool.offerings)
         return replace(bought, refusals=widened(bought.refusals, offered))
 
     async def follow(self, orders: Sequence[Unfilled] = (), /) -> Sequence[tuple[str, Bought]]:
-        """What has become of orders that were still ``pending``: the final answers of those that are settled, by their tokens.
+        """Final answers, by token, of orders that were ``pending`` and are settled now.
 
-        What a group could not launch is withdrawn before it is said to be refused. ``orders`` of another process are gone on with.
+        What a group could not launch is withdrawn before it is reported as refused. ``orders`` of another process are continued.
         """
         self._increments.forget([one.order.token for one in orders])
         for one in orders:
@@ -291,19 +292,19 @@ class AwsProvider:
         return [(token, self._widened(bought)) for token, bought in await self._increments.follow()]
 
     async def withdraw(self, rest: Unfilled, /) -> None:
-        """Want no more of what an order still lacks. An order that was bought by name has nothing to withdraw.
+        """Cancel what an order still lacks. An order that was bought with LaunchInstances has nothing to withdraw.
 
-        Of one of which nobody knows whether its group was raised, that is found out by the group's activities, which tell late.
+        If it is unknown whether its group was raised, the group's activities are consulted, which appear late.
         """
         if self._unknown and rest.order.pool not in self._found:
-            raise CloudError(UNKNOWN, f"nothing is known yet of {', '.join(self._unknown)}, where pool {rest.order.pool} may be")
+            raise CloudError(UNKNOWN, f"nothing is known yet about {', '.join(self._unknown)}, where pool {rest.order.pool} may be")
         if await self._resume(rest):
             await self._increments.withdraw(rest)
 
     async def _resume(self, rest: Unfilled) -> bool:
-        """Whether an order may have raised a group, which it then is gone on with."""
+        """Continue an order if it may have raised a group; returns whether it may."""
         found = self._found.get(rest.order.pool)
-        # LaunchInstances leaves nothing open: what was accepted and has not come was asked for by a number.
+        # LaunchInstances leaves nothing pending: what was accepted and has not come was ordered through the desired capacity.
         by_number = rest.accepted or (found is not None and self.way(rest.order.pool)[0] != LAUNCH)
         if found is None or not rest.missing or not by_number or self._increments.settled(rest.order.token):
             return False
@@ -317,7 +318,7 @@ class AwsProvider:
     # Ending
 
     async def remove(self, ids: Sequence[str]) -> Mapping[str, Refusal | None]:
-        """End machines by their ids. One that no group of ours lists is never touched."""
+        """End machines by id. A machine that none of our groups lists is never touched."""
         if any(instance_id(name) not in self._known.machines for name in ids):
             await self.inventory()
         return {name: await self._remove(instance_id(name)) for name in ids}
@@ -327,7 +328,7 @@ class AwsProvider:
             return None
         group, machine = self._known.machines[instance]
         if self._terminations.of(instance) is not None:
-            # Its group ends it already: to ask once more would lower the group as well. What holds it may let it go.
+            # Its group is ending it already: another request would also lower the group. A hook that holds it can be completed.
             return await self._released(group, instance)
         self._ended.add(instance)
         async with self._increments.lock(self._known.pools[group.region, group.name]):
@@ -340,7 +341,7 @@ class AwsProvider:
         return refusal
 
     async def _is_replaced(self, group: Group, instance: str) -> bool:
-        """Whether a group that replaces machines when their end is announced has launched another for this one already."""
+        """Whether a group that replaces machines whose end is announced has already launched a replacement for this one."""
         if not group.capacity_rebalance or instance not in self._announced:
             return False
         with contextlib.suppress(CloudError):
@@ -353,7 +354,7 @@ class AwsProvider:
         return None
 
     async def _let_go(self, group: Group, instance: str) -> None:
-        """A hook that holds a machine whose pods are gone has nothing to wait for; one that stays lets it go when its time is over."""
+        """Complete the hooks that hold a machine whose pods are gone; a hook that stays releases it when its time is over."""
         for name in await self._hooks_of(group, instance):
             with contextlib.suppress(CloudError, LostAnswerError):
                 await let_go(self._ask, group, name, instance)
@@ -361,7 +362,7 @@ class AwsProvider:
             self._inbox.hooks.pop(instance, None)
 
     async def extend(self, ids: Sequence[str]) -> None:
-        """Record a heartbeat of the hooks that hold these machines. That of EKS is EKS' own matter."""
+        """Send a heartbeat for the hooks that hold these machines. EKS manages its own hook."""
         for instance in map(instance_id, ids):
             if instance in self._known.machines:
                 group, _ = self._known.machines[instance]
@@ -369,7 +370,7 @@ class AwsProvider:
                     await heartbeat(self._ask, group, name, instance)
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
-        """Protect machines from scale-in, or take that off again. Raises CloudError for the first group that refuses."""
+        """Turn scale-in protection of machines on or off. Raises CloudError for the first group that refuses."""
         by_group: dict[tuple[str, str], list[str]] = {}
         for instance in map(instance_id, ids):
             if instance in self._known.machines:
@@ -383,8 +384,8 @@ class AwsProvider:
     async def _hooks_of(self, group: Group, instance: str) -> tuple[str, ...]:
         """The names of hooks that hold ``instance`` and that we may act on.
 
-        With a queue gpuscaler acts on hooks as the AWS Node Termination Handler does. A hook with a target of its own, other than that
-        queue, belongs to whatever listens there.
+        With a queue, gpuscaler acts on hooks as the AWS Node Termination Handler does. A hook with a notification target other than that
+        queue belongs to the listener there.
         """
         if self._inbox is None:
             return ()
@@ -396,7 +397,7 @@ class AwsProvider:
     # Announcements
 
     async def notices(self) -> Sequence[Notice]:
-        """What the queue has of our machines, each once."""
+        """New announcements in the queue about our machines, each once."""
         if self._inbox is None:
             return ()
         await self._inbox.receive()
@@ -412,7 +413,7 @@ class AwsProvider:
         return found
 
     def _notices(self, one: Said, instance: Instance) -> Sequence[Notice]:
-        """What ``one`` means: that a machine ends which nothing here ended is an interruption, unless its group has said so before."""
+        """Notices for ``one``: a machine that ends without our doing is interrupted, unless its group has been seen to end it."""
         if one.kind == HELD:
             return (Notice(TERMINATION, instance.id),)
         if one.kind != STATE:
@@ -422,7 +423,7 @@ class AwsProvider:
         return (Notice(INTERRUPTION, instance.id, why="" if instance.market == "spot" else ENDED_OUTSIDE),)
 
     async def close(self) -> None:
-        """Let go of the threads; a call that is out ends by itself."""
+        """Shut down the threads; a call that was already sent ends by itself."""
         await self._increments.close()
         self._discovery.close()
         self._executor.shutdown(wait=False, cancel_futures=True)

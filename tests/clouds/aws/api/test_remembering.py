@@ -68,7 +68,7 @@ def test_a_group_of_a_region_without_the_type_is_set_aside_and_the_other_regions
     found = aws.look()
 
     assert [one.pool.name for one in found.pools] == ["gpus-us-east-1"]
-    assert "region us-west-2 does not offer type g5.xlarge; it is set aside there" in reasons(found)["gpus-us-west-2"]
+    assert "region us-west-2 does not offer type g5.xlarge; it is not used there" in reasons(found)["gpus-us-west-2"]
 
 
 def test_what_a_simulated_account_said_is_not_believed_of_the_real_one(tmp_path: Path) -> None:

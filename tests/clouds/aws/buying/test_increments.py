@@ -103,7 +103,7 @@ async def test_an_order_that_was_never_sent_takes_nothing_from_others(shops: Cal
     await then.provider.pools()
     doubtful = rest(order, at, accepted=False)
     assert await then.provider.follow([doubtful]) == []
-    with pytest.raises(CloudError, match="do not tell yet whether it was raised"):
+    with pytest.raises(CloudError, match="do not show yet whether it was raised"):
         await then.provider.withdraw(doubtful)
     await then.pass_time(180)
     await then.provider.withdraw(doubtful)

@@ -75,7 +75,7 @@ def test_a_spot_group_as_eksctl_makes_it_has_an_offering_for_each_type_and_zone(
     said = "\n".join(one.warnings)
     assert "expected VALUE:EFFECT" in said
     assert "its types have 1, 4 GPUs" in said
-    assert "lowest-price takes the most interrupted machines" in said
+    assert "lowest-price gets the machines that are interrupted most" in said
     assert "AZRebalance" in said
     assert "gpuscaler.io/arriving" not in said
 
@@ -164,7 +164,7 @@ def test_a_launch_configuration_is_understood_and_reported_as_outdated() -> None
     assert (one.pool.offerings[0].market, one.launch) == ("spot", "desired-capacity")
     said = "\n".join(one.warnings)
     assert "launch configuration (old), which is outdated" in said
-    assert "a spot price of at most $0.9 is allowed" in said
+    assert "its maximum spot price is $0.9" in said
 
 
 def test_an_unknown_type_is_set_aside_and_the_others_of_its_group_count() -> None:
@@ -205,7 +205,7 @@ def test_a_group_divided_between_markets_has_both_and_aws_chooses() -> None:
 
     assert {offering.market for offering in one.pool.offerings} == {"spot", "on-demand"}
     assert (one.pool.chooser, one.pool.names_zone, one.launch) == ("cloud", False, "desired-capacity")
-    assert "AWS divides it between markets: 2 on demand, of the rest 25 %" in one.warnings
+    assert "AWS divides it between markets: the first 2 on demand, then 25 % of the rest" in one.warnings
 
 
 def test_weights_make_machines_of_units() -> None:
@@ -273,8 +273,8 @@ def test_a_reservation_that_is_over_or_gone_is_said_and_offers_nothing() -> None
     one = pool(aws.look(), "first")
 
     assert [offering.market for offering in one.pool.offerings] == ["on-demand"]
-    assert f"its capacity reservation {ident} is over; nothing of it is used" in one.warnings
-    assert "its capacity reservation cr-0123456789abcdef0 could not be read, so that nothing of it is used" in one.warnings
+    assert f"its capacity reservation {ident} is over; it is not used" in one.warnings
+    assert "its capacity reservation cr-0123456789abcdef0 could not be read, so it is not used" in one.warnings
 
 
 def test_a_capacity_block_ends_half_an_hour_before_it_is_over_and_an_ultraserver_an_hour() -> None:
@@ -561,7 +561,7 @@ def test_the_groups_of_a_terraform_module_one_for_each_type_and_market_are_a_poo
         for market in ("spot", "on-demand")
     }
     assert list(pool(found, "spot-g5-xlarge").warnings) == [
-        "a spot price of at most $0.2 is allowed, beyond which nothing is granted; remove the maximum"
+        "its maximum spot price is $0.2, above which nothing is granted; remove the maximum"
     ]
     assert pool(found, "on-demand-g5-xlarge").warnings == ()
 
@@ -638,7 +638,7 @@ def test_of_managed_node_groups_only_those_with_accelerators_are_pools() -> None
 
     sources = {one.pool.name: one.source for one in found.pools}
     assert sources == {"gpus": "eks", "taken": "named", "self-managed": "cluster-autoscaler"}
-    assert reasons(found)["system"] == "it has no accelerator; name it in aws.groups to take it"
+    assert reasons(found)["system"] == "it has no accelerator; name it in aws.groups to adopt it"
     assert [one.pool.name for one in found.let_go] == ["system"]
 
 
@@ -648,5 +648,5 @@ def test_a_file_that_changes_a_group_without_accelerators_is_told_how_to_take_it
 
     found = aws.look(overrides=[PoolOverride("system", max=3)])
 
-    reason = "saw it in the file, and of its group: it has no accelerator; name it in aws.groups to take it"
+    reason = "saw it in the file, and of its group: it has no accelerator; name it in aws.groups to adopt it"
     assert [one.reason for one in found.set_aside if one.object == "Pool system"] == [reason]

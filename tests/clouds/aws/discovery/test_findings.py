@@ -30,19 +30,19 @@ def test_a_group_that_is_set_up_for_an_autoscaler_has_nothing_odd() -> None:
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ({"suspended": ("AZRebalance", "Launch")}, "Launch is suspended, so that no machine ever comes"),
+        ({"suspended": ("AZRebalance", "Launch")}, "Launch is suspended, so no machine is ever launched"),
         ({"suspended": ("AZRebalance", "Terminate")}, "Terminate is suspended"),
         ({"suspended": ()}, "AZRebalance ends machines with running pods"),
-        ({"tags": {"eks:nodegroup-name": "gpus"}}, "also where AZRebalance is suspended; make one per zone"),
+        ({"tags": {"eks:nodegroup-name": "gpus"}}, "even if AZRebalance is suspended; make one per zone"),
         ({"operator": "eks.amazonaws.com"}, "only eks.amazonaws.com may change it"),
         ({"capacity_rebalance": True}, "CapacityRebalance replaces machines"),
         ({"protected": False}, "not protected from scale-in"),
         ({"lifetime": 604_800}, "replaced after 7 days (MaxInstanceLifetime)"),
         ({"warm_pool": True}, "has a warm pool"),
         ({"desired": 9}, "its desired capacity 9 is outside of 0 to 5"),
-        ({"shares": Shares(on_demand=0, spot_strategy="lowest-price")}, "lowest-price takes the most interrupted machines"),
-        ({"shares": Shares(base=1, on_demand=0)}, "1 on demand, of the rest 0 %"),
-        ({"shares": Shares(on_demand=0, spot_max_price=0.3)}, "at most $0.3 is allowed"),
+        ({"shares": Shares(on_demand=0, spot_strategy="lowest-price")}, "lowest-price gets the machines that are interrupted most"),
+        ({"shares": Shares(base=1, on_demand=0)}, "first 1 on demand, then 0 % of the rest"),
+        ({"shares": Shares(on_demand=0, spot_max_price=0.3)}, "maximum spot price is $0.3"),
     ],
 )
 def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str, object], says: str) -> None:
@@ -59,15 +59,15 @@ def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str
         ((Way("g5.xlarge", 1, Launch(arriving=True, outdated=True)),), "which is outdated"),
         ((WAY, Way("g5.12xlarge", 1, WAY.launch)), "its types have 1, 4 GPUs"),
         ((WAY, Way("g5.2xlarge", 2, WAY.launch)), "count as 1, 2 units"),
-        ((Way("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "at most $0.2 is allowed"),
+        ((Way("g5.xlarge", 1, Launch(arriving=True, spot_max_price=0.2)),), "maximum spot price is $0.2"),
         ((Way("g5.xlarge", 1, Launch(arriving=True, reservation_groups=("arn",))),), "targets a group of capacity reservations"),
         (
             (Way("g5.xlarge", 1, KEEPING), Way("g6.xlarge", 1, KEEPING)),
-            "its launch template gpus (version 3) has DeleteOnTermination false for /dev/xvdf, /dev/xvdg: each machine given back leaves",
+            "its launch template gpus (version 3) has DeleteOnTermination false for /dev/xvdf, /dev/xvdg: each ended machine leaves",
         ),
         (
             (Way("g5.xlarge", 1, msgspec.structs.replace(KEEPING, left=(), unsaid=("/dev/xvdh",))),),
-            "its launch template gpus (version 3) does not give DeleteOnTermination for /dev/xvdh: each machine given back may leave",
+            "its launch template gpus (version 3) does not give DeleteOnTermination for /dev/xvdh: each ended machine may leave",
         ),
     ],
 )

@@ -68,7 +68,7 @@ def test_a_group_that_is_only_enabled_is_reported_and_not_adopted() -> None:
     verdict = judge({f"{CA}/enabled": "true"})
 
     assert verdict.source == ""
-    assert verdict.reason.endswith(f"no tag says which cluster's it is; add {CA}/{CLUSTER}=owned, or name it in aws.groups")
+    assert verdict.reason.endswith(f"no tag names its cluster; add {CA}/{CLUSTER}=owned, or name it in aws.groups")
 
 
 def test_a_group_that_is_enabled_and_says_elsewhere_whose_it_is_is_told_the_tag_that_is_missing() -> None:

@@ -32,7 +32,7 @@ def test_openais_labels_are_read_too_and_the_others_win() -> None:
     hints = hints_of({"kube/gpu": "true", "kube/team": "a", f"{LABEL}team": "b"})
 
     assert hints.labels == {"gpu": "true", "team": "b"}
-    assert hints.warnings == (f"the tags {LABEL}team and kube/team differ; the first one counts",)
+    assert hints.warnings == (f"the tags {LABEL}team and kube/team differ; the first one is used",)
 
 
 def test_the_taint_of_a_published_write_up_that_cluster_autoscaler_ignores_silently_is_named() -> None:

@@ -1,4 +1,4 @@
-"""Calls from the event loop: reads as :mod:`~gpuscaler.clouds.aws.api.calls` makes them, and writes, which are made once or not at all."""
+"""AWS calls from the event loop: reads as :mod:`~gpuscaler.clouds.aws.api.calls` makes them, and writes, which are never repeated."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -14,7 +14,7 @@ from gpuscaler.clouds.aws.api.groups import Group, Reply, group_of
 from gpuscaler.clouds.protocol import CONFIGURATION, THROTTLED, UNAUTHORISED, UNKNOWN, CloudError, LostAnswerError
 
 _DENIED: Final = ("AccessDenied", "AccessDeniedException", "UnauthorizedOperation")
-#: Errors of botocore that come before anything was sent.
+#: Errors that botocore raises before it sends anything.
 _UNSENT: Final = ("EndpointConnectionError", "ConnectTimeoutError", "NoCredentialsError", "PartialCredentialsError", "ParamValidationError")
 _UNKNOWN_CALLER: Final = ("NoCredentialsError", "PartialCredentialsError")
 
@@ -23,7 +23,7 @@ T = TypeVar("T")
 
 
 class Sleep(Protocol):
-    """Waits so many seconds."""
+    """Sleeps for that many seconds."""
 
     async def __call__(self, seconds: float, /) -> None: ...
 
@@ -40,26 +40,26 @@ class RefusedError(CloudError):
 class Asking:
     """Makes ``calls`` in threads of ``executor``.
 
-    ``fence`` is called right before each write with the seconds that it may take, and raises to stop it. ``wrote`` are the desired
-    capacities that were set last, by region and group: when, and from what to what.
+    ``fence`` is called right before each write with the seconds that the write may take, and raises to stop it. ``wrote`` holds the last
+    desired capacity that was set, by region and group: the time, the old number and the new one.
     """
 
     def __init__(self, calls: Calls, executor: Executor, *, fence: Callable[[float], None], now: Callable[[], float], sleep: Sleep) -> None:
         self._calls, self._executor, self._fence = calls, executor, fence
         self.now, self.sleep = now, sleep
         self.wrote: dict[tuple[str, str], tuple[float, int, int]] = {}
-        #: EC2's ids of machines that were protected from scale-in while their group was lowered.
+        #: EC2 ids of machines that were protected from scale-in while their group was lowered.
         self.protected: set[str] = set()
         errors = import_module("botocore.exceptions")
         self._refused: type[Exception] = errors.ClientError
         self._broken: type[Exception] = errors.BotoCoreError
 
     async def read(self, service: str, region: str, operation: str, **parameters: Any) -> Reply:
-        """The reply to a call that changes nothing. Raises CloudError."""
+        """The reply to a read-only call. Raises CloudError."""
         return await self._run(partial(self._calls.read, service, region, operation, **parameters))
 
     async def pages(self, service: str, region: str, operation: str, key: str, **parameters: Any) -> list[Any]:
-        """The items of every page."""
+        """The items of all pages."""
 
         def every() -> list[Any]:
             found: Iterator[Any] = self._calls.pages(service, region, operation, key, **parameters)
@@ -68,16 +68,16 @@ class Asking:
         return await self._run(every)
 
     async def write(self, service: str, region: str, operation: str, **parameters: Any) -> Reply:
-        """The reply to a call that changes something, made once.
+        """The reply to a call that changes something; the call is made once.
 
-        Raises :class:`RefusedError`, :class:`DeniedError` or CloudError where nothing was changed,
-        :class:`~gpuscaler.clouds.protocol.LostAnswerError` where nobody knows.
+        Raises :class:`RefusedError`, :class:`DeniedError` or CloudError if nothing was changed,
+        :class:`~gpuscaler.clouds.protocol.LostAnswerError` if the effect is unknown.
         """
         self._fence(READ_SECONDS)
         return await self._run(partial(self._write, service, region, operation, parameters))
 
     async def group(self, region: str, name: str) -> Group:
-        """The group as it is now. Raises CloudError, also where there is none."""
+        """The group as it is now. Raises CloudError, also if there is no such group."""
         reply = await self.read("autoscaling", region, "DescribeAutoScalingGroups", AutoScalingGroupNames=[name])
         entries = reply.get("AutoScalingGroups") or ()
         if not entries:
@@ -105,7 +105,7 @@ class Asking:
 
 
 def refused(response: Mapping[str, Any], *, service: str, region: str, operation: str) -> CloudError | LostAnswerError:
-    """What the error in ``response`` to a write means: refused, or, where the service itself broke, nobody knows."""
+    """The exception for the error in ``response`` to a write: refused, or, if the service itself failed, unknown effect."""
     error, meta = response.get("Error") or {}, response.get("ResponseMetadata") or {}
     code, text = str(error.get("Code") or ""), str(error.get("Message") or "")
     if code in _DENIED:
@@ -122,7 +122,7 @@ def refused(response: Mapping[str, Any], *, service: str, region: str, operation
 
 
 def told_at(reply: Reply, now: float) -> float:
-    """When AWS answered, by its own clock and in whole seconds; ``now`` where it does not say."""
+    """The time of AWS's answer by its own clock, in whole seconds; ``now`` if the reply has no date."""
     date = ((reply.get("ResponseMetadata") or {}).get("HTTPHeaders") or {}).get("date", "")
     try:
         return parsedate_to_datetime(date).timestamp()

@@ -1,7 +1,6 @@
-"""Reading from AWS: one call at a time, from any thread. Slow, throttled and forbidden answers become few words.
+"""Reads from AWS: one call at a time, from any thread. Throttled, failed and denied answers become errors with a cause.
 
-boto3's own retries are off everywhere: reads are repeated here, with a wait that the caller's clock can see, and nothing that changes
-something is ever repeated.
+boto3's own retries are off everywhere. Reads are repeated here, with a wait that the caller's clock can see; writes are never repeated.
 """
 
 import re
@@ -17,20 +16,20 @@ from gpuscaler import __version__
 from gpuscaler.clouds.aws.api.causes import verdict
 from gpuscaler.clouds.protocol import THROTTLED, UNAUTHORISED, UNKNOWN, CloudError
 
-#: Seconds that connecting and answering may take.
+#: Time limits for connecting and for the answer, in seconds.
 CONNECT_SECONDS, READ_SECONDS = 5.0, 10.0
-#: A throttled or broken read is tried so many times, after waits of up to so many seconds, doubling each time.
+#: Number of tries of a throttled or failed read; the waits between them double, from the first up to the longest, in seconds.
 TRIES, FIRST_WAIT, LONGEST_WAIT = 5, 0.25, 4.0
 _CREDENTIALS = (
     "expected those of AWS's own chain: AWS_PROFILE, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or in a cluster IRSA or Pod Identity "
     "for the controller's ServiceAccount"
 )
 _MISSING = "saw no package boto3, expected it for cloud: aws; pip install '.[aws]' in a clone of gpuscaler, or an image with EXTRAS=aws"
-#: Codes of IAM's refusals; other codes of the cause ``unauthorised`` doubt who asks.
+#: IAM's denial codes. Other codes with the cause ``unauthorised`` mean that the caller's identity was not accepted.
 _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
-#: How IAM's refusals name the action.
+#: How IAM's denials name the action.
 _ACTION = re.compile(r"not authorized to perform: ([a-z0-9-]+:[A-Za-z0-9]+)")
-#: IAM's prefix of each service's actions is boto3's name of the service.
+#: IAM's prefix of each service's actions equals boto3's name of the service.
 Client = Any
 
 
@@ -47,10 +46,10 @@ class DeniedError(CloudError):
 
 
 class Calls:
-    """Clients of the services in every region, made when first used; safe to use from several threads.
+    """Clients of the services in every region, created on first use; safe to use from several threads.
 
-    ``sleep`` and ``random`` make the waits between tries. Credentials come from boto3's default chain, or from ``credentials``
-    (``aws_access_key_id`` and so on), or a whole ``session``. Raises :class:`MissingError` where boto3 is not installed.
+    ``sleep`` and ``random`` make the waits between tries. Credentials come from boto3's default chain, from ``credentials``
+    (``aws_access_key_id`` and so on), or from a ``session``. Raises :class:`MissingError` if boto3 is not installed.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class Calls:
         with self._lock:
             found = self._clients.get((service, region))
             if found is None:
-                # Making clients is not safe in several threads: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/clients.html
+                # Creating clients is not thread-safe: https://boto3.amazonaws.com/v1/documentation/api/latest/guide/clients.html
                 try:
                     found = self._session.client(service, region_name=region, endpoint_url=self._endpoint, config=self._config)
                 except (self._errors.BotoCoreError, ValueError) as error:
@@ -95,14 +94,14 @@ class Calls:
             return found
 
     def endpoint(self, service: str, region: str) -> str:
-        """The URL that is asked, be it told by settings, by boto3's own configuration or by nothing; empty where boto3 has none."""
+        """The URL that calls go to, from settings, boto3's own configuration or its default; empty if boto3 has none."""
         try:
             return str(self.client(service, region).meta.endpoint_url)
         except CloudError:
             return ""
 
     def read(self, service: str, region: str, operation: str, *, tries: int = TRIES, **parameters: Any) -> Mapping[str, Any]:
-        """The reply to an operation that changes nothing, such as ``DescribeAutoScalingGroups``.
+        """The reply to a read-only operation such as ``DescribeAutoScalingGroups``.
 
         Raises :class:`DeniedError`, else :class:`~gpuscaler.clouds.protocol.CloudError`.
         """
@@ -120,7 +119,7 @@ class Calls:
         raise AssertionError("the last try returns or raises")
 
     def pages(self, service: str, region: str, operation: str, key: str, **parameters: Any) -> Iterator[Any]:
-        """The items under ``key`` of every page."""
+        """The items under ``key`` of all pages."""
         token: dict[str, Any] = {}
         while True:
             reply = self.read(service, region, operation, **parameters, **token)
@@ -135,7 +134,7 @@ class Calls:
         return max(self._random.uniform(most / 2, most), min(least, LONGEST_WAIT))
 
     def _passing(self, error: Exception, failure: CloudError) -> bool:
-        """Whether another try may do better: throttling, connections and the service's own errors."""
+        """Whether a retry may succeed: after throttling, connection errors and errors of the service itself."""
         if failure.cause == THROTTLED:
             return True
         if isinstance(error, self._errors.ClientError):
@@ -157,16 +156,16 @@ class Calls:
 
 
 def action_of(service: str, operation: str, said: str) -> str:
-    """IAM's action that is missing: the one that AWS names, else that of the operation, which is one for messages and their batches.
+    """The missing IAM action: the one that AWS names, else the operation's own. Batch operations share the action of the single call.
 
-    LaunchInstances is also refused for what it does in the caller's name, such as ``ec2:CreateFleet``.
+    LaunchInstances is also denied for calls it makes on behalf of the caller, such as ``ec2:CreateFleet``.
     """
     named = _ACTION.search(said)
     return (named[1] if named is not None else f"{service}:{operation}").removesuffix("Batch")
 
 
 def _session(credentials: Mapping[str, str]) -> Any:
-    """boto3's session, whose replies' times are read by Python: dateutil, which botocore asks, takes a third of reading many groups."""
+    """A boto3 session that parses timestamps with ``fromisoformat``: with botocore's dateutil they take a third of reading many groups."""
     core = import_module("botocore.session").get_session()
     otherwise = import_module("botocore.utils").parse_timestamp
 

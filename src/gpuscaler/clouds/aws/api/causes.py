@@ -1,6 +1,6 @@
-"""What AWS means by an error: its codes and texts, in the few words that breakers know.
+"""Maps AWS's error codes and texts to the few causes that breakers know.
 
-Codes come from replies; the texts of scaling activities hold a code at best, and often only a sentence. Unknown ones are ``unknown``.
+Codes come from replies. The texts of scaling activities contain a code at best, often only a sentence. Unrecognised errors are ``unknown``.
 The sentences are those of AWS's documentation on troubleshooting Auto Scaling and of its API references, autumn 2026.
 """
 
@@ -14,12 +14,12 @@ from msgspec.structs import replace
 from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, PRICE, QUOTA, THROTTLED, UNAUTHORISED, UNKNOWN, Refusal
 from gpuscaler.model.offerings import OfferingKey
 
-#: How much of an answer one error speaks of: the offering that it names, all types of a zone, all types of a quota's bucket.
+#: The scope of an error: the offering that it names, all types of a zone, or all types of a quota's bucket.
 OFFERING, ZONE, BUCKET = "offering", "zone", "bucket"
 
 
 class Verdict(Struct, frozen=True, gc=False):
-    """What an error means: the ``cause``, how much it ``speaks_of``, and the instance type, zone and market that its text names."""
+    """What an error means: its ``cause``, its scope ``speaks_of``, and the instance type, zone and market that its text names."""
 
     cause: str
     detail: str
@@ -29,7 +29,7 @@ class Verdict(Struct, frozen=True, gc=False):
     market: str = ""
 
 
-#: Codes by what they mean. A type that a zone does not have is as good as one that is sold out there: the pool's other zones go on.
+#: Causes and scopes by code. A type that a zone does not offer is treated as sold out there: the pool's other zones remain usable.
 _CODES: Final[dict[str, tuple[str, str]]] = {
     "InsufficientInstanceCapacity": (CAPACITY, OFFERING),
     "InsufficientHostCapacity": (CAPACITY, OFFERING),
@@ -56,7 +56,7 @@ _CODES: Final[dict[str, tuple[str, str]]] = {
     "SlowDown": (THROTTLED, OFFERING),
     "ServiceUnavailable": (THROTTLED, OFFERING),
     "Unavailable": (THROTTLED, OFFERING),
-    # The group is busy with something else for a moment.
+    # The group is busy with another operation for a moment.
     "ResourceContention": (THROTTLED, OFFERING),
     "ScalingActivityInProgress": (THROTTLED, OFFERING),
     "IdempotentCallInProgress": (THROTTLED, OFFERING),
@@ -80,13 +80,13 @@ _CODES: Final[dict[str, tuple[str, str]]] = {
     "UnsupportedOperation": (CONFIGURATION, OFFERING),
     "MissingParameter": (CONFIGURATION, OFFERING),
     "VolumeTypeNotAvailableInZone": (CONFIGURATION, OFFERING),
-    # As many disks as the account may have, or as large, whatever the type of the machine.
+    # The account's limit on the number or size of disks is reached, whatever the machine's type.
     "VolumeLimitExceeded": (CONFIGURATION, OFFERING),
     "Client.InternalError": (CONFIGURATION, OFFERING),
 }
-#: What codes of a broken template, image, key, subnet or role begin with: ``InvalidAMIID.NotFound`` and its many siblings.
+#: Codes of a broken template, image, key, subnet or role start like this: ``InvalidAMIID.NotFound`` and its many siblings.
 _BROKEN: Final = re.compile(r"Invalid[A-Z]\w*")
-#: Sentences without a code, by what they contain, the most telling first.
+#: Sentences without a code, by a fragment of them, the most specific first.
 _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("not supported in your requested availability zone", CAPACITY, OFFERING),
     ("the requested configuration is currently not supported", CAPACITY, OFFERING),
@@ -109,13 +109,13 @@ _TEXTS: Final[tuple[tuple[str, str, str], ...]] = (
     ("invalid device name", CONFIGURATION, OFFERING),
     ("is not valid", CONFIGURATION, OFFERING),
 )
-#: Somebody else filled the group up; the next look at it knows. SetDesiredCapacity says "New SetDesiredCapacity value 16 is above max value
-#: 10 for the AutoScalingGroup" (buildkite-agent-scaler#34), UpdateAutoScalingGroup "Desired capacity:10 must be between the specified min
-#: size:1 and max size:1" (terraform-aws-autoscaling#56). No public page has LaunchInstances' own words, so that any like these will do.
+#: Something else filled the group; the next observation shows it. SetDesiredCapacity answers "New SetDesiredCapacity value 16 is above max
+#: value 10 for the AutoScalingGroup" (buildkite-agent-scaler#34), UpdateAutoScalingGroup "Desired capacity:10 must be between the specified
+#: min size:1 and max size:1" (terraform-aws-autoscaling#56). No public page quotes LaunchInstances, so any similar wording matches.
 _FULL: Final = re.compile(
     r"(above|beyond|exceed\w*|(greater|larger|higher|more) than)\b[^.]*\bmax(imum|size)?\b|between the specified min size", re.IGNORECASE
 )
-#: What mostly stands behind a code whose text does not tell.
+#: The usual reason behind a code whose text does not give one.
 _HINTS: Final = {
     "Client.InternalError": "mostly the KMS key of its disks: give the service-linked role of Auto Scaling a grant for the key",
 }
@@ -136,13 +136,13 @@ def verdict(code: str, text: str) -> Verdict:
 
 
 def _market(code: str, text: str) -> str:
-    """The market that an error is about: groups of both markets say which of them they could not launch in."""
+    """The market that an error is about: groups that use both markets name the one in which a launch failed."""
     named = _MARKET.search(text)
     return named.group().lower() if named else "spot" if "Spot" in code else ""
 
 
 def _vague(code: str) -> bool:
-    """Whether only the sentence tells: of a fleet that is not possible, one type or all may be the matter."""
+    """Whether only the sentence gives the cause: an impossible fleet, for example, may be due to one type or to all of them."""
     return code in ("", "InvalidFleetConfiguration", "InvalidFleetConfig", "ValidationError", "InternalError")
 
 
@@ -155,12 +155,12 @@ def _by_code(code: str) -> tuple[str, str] | None:
 
 
 def _bare(code: str) -> str:
-    """``code`` without the "Client." or "Server." that some services, and reasons of states, put before it."""
+    """``code`` without the prefix "Client." or "Server." of some services and state reasons."""
     return code if code in _CODES else code.removeprefix("Client.").removeprefix("Server.")
 
 
 def _by_words(text: str) -> tuple[str, str] | None:
-    """By the first code in a sentence; that a fleet is not possible is told by the rest of it."""
+    """The cause by the first code in a sentence; for the code of an impossible fleet the rest of the sentence decides."""
     for word in map(_bare, _WORDS.findall(text)):
         if not _vague(word) and (word in _CODES or (_BROKEN.match(word) and "." in word)):
             return _by_code(word)
@@ -174,15 +174,15 @@ def _by_text(text: str) -> tuple[str, str] | None:
 
 
 def _named(text: str) -> tuple[str, str]:
-    """The instance type and the zone that a sentence is about; zones after those are advice where to go instead."""
+    """The instance type and the zone that a sentence is about; zones named later in it are advice on where to launch instead."""
     found, zone = _TYPE.search(text), _ZONE.search(text)
     return (found.group() if found else "", zone.group() if zone else "")
 
 
 def refusals(verdicts: Iterable[Verdict], offerings: Iterable[OfferingKey], *, retry_after: float = 0.0) -> tuple[Refusal, ...]:
-    """What ``verdicts`` say of the ``offerings`` that were asked for: a refusal for each that is spoken of, the first verdict on it.
+    """Refusals of the ``offerings`` that were requested: for each offering in scope, the first of ``verdicts`` with each cause.
 
-    An error that names neither type, zone nor market speaks of all that was asked for.
+    An error that names no type, zone or market concerns everything that was requested.
     """
     asked = tuple(offerings)
     found: dict[tuple[OfferingKey, str], Refusal] = {}
@@ -205,7 +205,7 @@ def _refusal(one: Verdict, key: OfferingKey, asked: Iterable[OfferingKey], retry
 
 
 def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tuple[Refusal, ...]:
-    """``refusals``, of which a quota's speak of all types of its bucket among ``offerings``, and not only of those that were asked for."""
+    """``refusals``; those for a quota cover all types of its bucket among ``offerings``, not only the requested ones."""
     kinds = sorted({key.instance_type for key in offerings})
 
     def wide(one: Refusal) -> Refusal:
@@ -218,7 +218,7 @@ def widened(refusals: Iterable[Refusal], offerings: Iterable[OfferingKey]) -> tu
     return tuple(map(wide, refusals))
 
 
-#: Families whose vCPUs EC2 counts together, by what their types begin with.
+#: Families whose vCPUs EC2 counts together, by the prefix of their types.
 _BUCKETS: Final = (
     (re.compile(r"(g|vt)\d"), "G and VT"),
     (re.compile(r"p\d"), "P"),
@@ -233,5 +233,5 @@ _BUCKETS: Final = (
 
 
 def quota_bucket(instance_type: str) -> str:
-    """The quota that counts machines of this type: vCPUs of On-Demand or of Spot machines, together for some families."""
+    """The vCPU quota that counts machines of this type, on demand or spot; some families share one."""
     return next((name for begins, name in _BUCKETS if begins.match(instance_type)), "Standard")

@@ -1,4 +1,4 @@
-"""Auto Scaling groups as DescribeAutoScalingGroups tells them, one group at a time."""
+"""Decodes Auto Scaling groups from DescribeAutoScalingGroups, one group at a time."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,17 +9,17 @@ from gpuscaler.clouds.aws.api.spelling import LIFECYCLES, PROCESSES, same, spelt
 
 Reply = Mapping[str, Any]
 
-#: Lifecycle states of machines that are here or coming; every other one, also one that nobody knows yet, is on its way out or aside.
+#: Lifecycle states of machines that exist or are starting; in any other state, including unknown ones, a machine is leaving or not in use.
 COMING = ("Pending", "Pending:Wait", "Pending:Proceed")
 HERE = (*COMING, "InService")
 
 
 class GroupError(ValueError):
-    """A group that cannot be a pool; the message says what was seen and expected."""
+    """A group that cannot be a pool; the message names what was seen and expected."""
 
 
 class UnreadError(GroupError):
-    """A group of which something could not be read that makes it a pool: that says nothing of the group."""
+    """Something that is needed to make the group a pool could not be read; the group itself may be fine."""
 
 
 class TemplateRef(Struct, frozen=True, gc=False):
@@ -31,9 +31,9 @@ class TemplateRef(Struct, frozen=True, gc=False):
 
 
 class Choice(Struct, frozen=True):
-    """One entry of a mixed-instances policy. Exactly one of ``instance_type`` and ``requirements`` is there, or neither: the template says.
+    """One entry of a mixed-instances policy. It has ``instance_type``, ``requirements`` or neither; in the last case the template decides.
 
-    ``weight`` is how many units of the group's capacity one machine is.
+    ``weight`` is how many units of the group's capacity one machine provides.
     """
 
     instance_type: str = ""
@@ -44,7 +44,7 @@ class Choice(Struct, frozen=True):
 
 
 class Shares(Struct, frozen=True, gc=False):
-    """How a mixed group divides between markets: the first ``base`` units on demand, of the rest ``on_demand`` percent."""
+    """How a mixed group divides between markets: the first ``base`` units on demand, then ``on_demand`` percent of the rest."""
 
     base: int = 0
     on_demand: int = 100
@@ -71,7 +71,7 @@ class Machine(Struct, frozen=True, gc=False):
 
 
 class Group(Struct, frozen=True):
-    """An Auto Scaling group. Sizes are in the group's units: machines, unless a choice has a weight."""
+    """An Auto Scaling group. Sizes are in the group's units, which are machines unless a choice has a weight."""
 
     name: str
     region: str
@@ -103,25 +103,25 @@ class Group(Struct, frozen=True):
 
     @property
     def surplus(self) -> int:
-        """By how many units the group has more than it wants: for a while, when it launches a machine before it ends another."""
+        """By how many units the group exceeds its desired capacity, for example while it launches a replacement before ending a machine."""
         return sum(machine.weight for machine in self.machines if machine.state in HERE) - self.desired
 
     @property
     def templates(self) -> tuple[TemplateRef, ...]:
-        """Every launch template that a machine of the group could be made from."""
+        """All launch templates that a machine of the group may be made from."""
         found = [self.template, *(choice.template for choice in self.choices)]
         return tuple(dict.fromkeys(one for one in found if one is not None))
 
 
 def tags_of(reply: Reply) -> dict[str, str]:
-    """Tags as a mapping; what is no text is left out."""
+    """Tags as a mapping; entries that are not text are left out."""
     listed = reply.get("Tags")
     pairs = ((tag.get("Key"), tag.get("Value", "")) for tag in (listed if isinstance(listed, list) else ()) if isinstance(tag, dict))
     return {key: value for key, value in pairs if isinstance(key, str) and isinstance(value, str)}
 
 
 def group_of(reply: Reply, region: str) -> Group:
-    """One entry of ``AutoScalingGroups``. Raises :class:`GroupError` where the entry is not what it should be."""
+    """One entry of ``AutoScalingGroups``. Raises :class:`GroupError` if the entry is malformed."""
     try:
         return _group(reply, region)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -1,8 +1,8 @@
-"""What was read before and need not be read again, in memory and, where there is a folder, on disk.
+"""Caches answers of AWS that need not be read again, in memory and, if there is a folder, on disk.
 
-A version of a launch template never changes and an instance type hardly ever; prices and node groups do. The file on disk is read as
-strictly as anything from outside: one that cannot be understood is as good as none. What one region said says nothing of another, and what
-one endpoint said nothing of another: a simulated account has other types at other prices than AWS.
+A version of a launch template never changes, an instance type hardly ever; prices and node groups do. The file on disk is validated like
+any outside input: one that cannot be decoded is ignored. Answers are kept apart by region and by endpoint: a simulated account has other
+types and prices than AWS.
 """
 
 import contextlib
@@ -17,30 +17,30 @@ from msgspec import Struct
 
 T = TypeVar("T")
 
-#: Seconds for which an answer counts: instance types and where they are offered, list prices, spot prices, node groups.
+#: How long an answer is valid, in seconds: instance types and their zones, list prices, spot prices, node groups.
 TYPES, LIST_PRICES, SPOT_PRICES, NODEGROUPS = 7 * 86_400.0, 86_400.0, 300.0, 360.0
-#: Seconds for which it counts that there was nothing: a type that the region did not know.
+#: How long an empty answer is valid, in seconds, such as a type that the region does not know.
 NOTHING = 3_600.0
 _FILE = "aws-types-{}.json"
 
 
 class Dated(Struct, Generic[T], frozen=True):
-    """Something that was read ``at``, in seconds since the epoch."""
+    """A value that was read ``at``, in seconds since the epoch."""
 
     at: float
     value: T
 
     def fresh(self, now: float, seconds: float) -> bool:
-        """Whether it counts for ``seconds``; what AWS did not have may come any day, and is asked for again sooner."""
-        # A time in the future is of another clock, and says nothing.
+        """Whether it is valid for ``seconds``; an empty answer is asked for again sooner, since AWS may add the thing any day."""
+        # A time in the future comes from another clock and cannot be trusted.
         return 0 <= now - self.at < (seconds if self.value else min(seconds, NOTHING))
 
 
 class Kept(Struct):
-    """What is worth keeping over restarts.
+    """What is kept across restarts.
 
-    ``types`` are as DescribeInstanceTypes gives them, by region/type (None: the region has no such type), ``offered`` the zones by
-    region/type, ``prices`` those on demand by region/type (None: not told).
+    ``types`` are as DescribeInstanceTypes returns them, by region/type (None: the region has no such type). ``offered`` are the zones by
+    region/type, ``prices`` the on-demand prices by region/type (None: AWS lists none).
     """
 
     types: dict[str, Dated[dict[str, Any] | None]] = {}
@@ -49,12 +49,12 @@ class Kept(Struct):
 
 
 def file_of(folder: Path, endpoint: str) -> Path:
-    """Where what ``endpoint``, a URL, has said is kept."""
+    """The cache file for answers of ``endpoint``, a URL."""
     return folder / _FILE.format(hashlib.sha256(endpoint.encode()).hexdigest()[:12])
 
 
 def load(folder: Path | None, endpoint: str) -> Kept:
-    """What an earlier process kept in ``folder`` of what ``endpoint`` said."""
+    """The answers of ``endpoint`` that an earlier process saved in ``folder``."""
     if folder is None:
         return Kept()
     try:
@@ -64,7 +64,7 @@ def load(folder: Path | None, endpoint: str) -> Kept:
 
 
 def save(kept: Kept, folder: Path | None, endpoint: str) -> None:
-    """Write it down; a folder that cannot be written only costs calls at the next start."""
+    """Save ``kept``; a folder that cannot be written only costs calls at the next start."""
     if folder is None:
         return
     with contextlib.suppress(OSError):

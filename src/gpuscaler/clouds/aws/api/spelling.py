@@ -1,7 +1,7 @@
-"""Words that AWS answers with, told apart by their letters alone.
+"""Compares words in AWS's answers by their letters alone.
 
-Many fields that say a market, a state or a kind are free strings of the API: the model gives no list of values, and AWS's own pages spell
-one word in several ways (``MarketType`` is ``OnDemand`` in the user guide of LaunchInstances, ``on-demand`` in EC2's pages). A word is
+Many fields that hold a market, a state or a kind are free strings of the API: the model lists no values, and AWS's own pages spell
+one word in several ways (``MarketType`` is ``OnDemand`` in the user guide of LaunchInstances, ``on-demand`` in EC2's pages). Words are
 therefore compared without case, dashes, underscores and blanks.
 """
 
@@ -57,12 +57,12 @@ PROCESSES: Final = (
 
 
 def same(word: object, other: str) -> bool:
-    """Whether ``word`` of a reply is ``other``, however it is spelt."""
+    """Whether ``word`` of a reply is ``other``, in any spelling."""
     return isinstance(word, str) and _plain(word) == _plain(other)
 
 
 def spelt(word: object, words: Iterable[str]) -> str:
-    """``word`` of a reply as ``words`` spell it; as it came where it is none of them, empty where it is no text."""
+    """``word`` of a reply as ``words`` spell it; unchanged if it is none of them, empty if it is not text."""
     text = word if isinstance(word, str) else ""
     return next((one for one in words if _plain(one) == _plain(text)), text)
 

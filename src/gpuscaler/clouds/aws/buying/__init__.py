@@ -1,1 +1,1 @@
-"""Buying and ending machines: requests, groups' desired capacity, activities, hooks."""
+"""Buying and ending machines: requests, desired capacity of groups, activities, hooks."""

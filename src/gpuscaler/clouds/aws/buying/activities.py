@@ -1,7 +1,7 @@
-"""Scaling activities: what became of an increment, and who changed how much a group is to hold.
+"""Scaling activities: the results of an increment, and changes of a group's desired capacity by others.
 
-A group that is told a desired capacity answers nothing; its activities tell minutes later, one for each machine. Since only their texts
-carry reasons, these are read with the patience of :mod:`~gpuscaler.clouds.aws.api.causes`.
+Setting the desired capacity of a group returns nothing; its activities report the results minutes later, one per machine. Reasons are only
+in their texts, which are read with the tolerance of :mod:`~gpuscaler.clouds.aws.api.causes`.
 """
 
 import re
@@ -25,19 +25,19 @@ _INSTANCE: Final = re.compile(r"\bi-[0-9a-f]{8,17}\b")
 _CODED: Final = re.compile(r"(?P<code>[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*) - (?P<text>.*)", re.DOTALL)
 _CHANGED: Final = re.compile(r"At (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?Z? a[^.]*?changing the desired capacity from (\d+) to (\d+)")
 _REASON: Final = "Status Reason:"
-#: How groups speak of a machine that a hook gave up: "Instance failed to complete user's Lifecycle Action: …".
+#: How groups describe a machine that a hook abandoned: "Instance failed to complete user's Lifecycle Action: …".
 _HOOK: Final = "user's Lifecycle Action"
 
 
 class Told(Struct, frozen=True, gc=False):
-    """What activities say of launches: ids of machines that came, why others did not, one verdict each."""
+    """What activities report about launches: the ids of machines that launched, and one verdict for each failure."""
 
     instances: tuple[str, ...] = ()
     failures: tuple[Verdict, ...] = ()
 
 
 class Change(Struct, frozen=True, gc=False, order=True):
-    """Somebody changed the desired capacity at ``at``, a whole second since the epoch."""
+    """A change of the desired capacity at ``at``, a whole second since the epoch."""
 
     at: float
     before: int
@@ -45,9 +45,9 @@ class Change(Struct, frozen=True, gc=False, order=True):
 
 
 def told(activities: Iterable[Reply], *, since: float) -> Told:
-    """What became of launches that began at ``since`` or later, in seconds since the epoch.
+    """Results of launches that began at ``since`` or later, in seconds since the epoch.
 
-    What cannot be read is passed over: a group has many activities, and one odd one hides no other.
+    Activities that cannot be read are skipped: a group has many, and a malformed one must not hide the others.
     """
     instances: list[str] = []
     failures: list[Verdict] = []
@@ -62,14 +62,14 @@ def told(activities: Iterable[Reply], *, since: float) -> Told:
             instances.append(named.group())
         elif status in _OVER:
             failed = _verdict(one, description)
-            # A launch that was called off because nobody wants it any longer says nothing about capacity.
+            # A launch that was cancelled because it was no longer wanted says nothing about capacity.
             if status == "Failed" or failed.cause != UNKNOWN:
                 failures.append(failed)
     return Told(tuple(dict.fromkeys(instances)), tuple(failures))
 
 
 def last_failure(activities: Iterable[Reply], *, since: float) -> str:
-    """Why a group's newest launch came to nothing, in its words, where that began at ``since`` or later; else empty."""
+    """Why a group's newest launch failed, in the group's words, if it began at ``since`` or later; else empty."""
     launches = [
         (began.timestamp(), one)
         for one in activities
@@ -79,7 +79,7 @@ def last_failure(activities: Iterable[Reply], *, since: float) -> str:
         return ""
     began, newest = max(launches, key=lambda launch: launch[0])
     status, said = _status(newest), str(newest.get("StatusMessage") or newest.get("Description"))
-    # A launch that is called off since nobody wants it any longer is no failure; one that a lifecycle hook gave up is.
+    # A launch that was cancelled because it was no longer wanted is no failure; one that a lifecycle hook abandoned is.
     failed = status == "Failed" or (status == "Cancelled" and _HOOK in said)
     return said if failed and began >= since else ""
 
@@ -96,7 +96,7 @@ def _verdict(one: Reply, description: str) -> Verdict:
 
 
 def _zone(one: Reply) -> str:
-    """The zone that was tried: activities carry it beside the text."""
+    """The zone of the launch attempt: activities carry it next to the text."""
     try:
         details = msgspec.json.decode(str(one.get("Details") or "{}"))
     except msgspec.DecodeError:
@@ -106,14 +106,14 @@ def _zone(one: Reply) -> str:
 
 
 class Log(Struct, frozen=True, gc=False):
-    """What a group is up to: who changed it, and the machines that it launches or just launched, "" for those without an id yet."""
+    """Recent changes of a group's desired capacity, and its current and recent launches: machine ids, "" for those without an id yet."""
 
     changes: tuple[Change, ...] = ()
     launching: tuple[str, ...] = ()
 
 
 def logged(activities: Iterable[Reply], *, since: float) -> Log:
-    """The log from the whole second of ``since`` on, in seconds since the epoch; launches under way are told whatever their age."""
+    """The log since the whole second of ``since``, in seconds since the epoch; launches in progress are included whatever their age."""
     every = tuple(activities)
     return Log(changes(every, since=since), tuple(_launching(every, int(since))))
 
@@ -131,7 +131,7 @@ def _launching(activities: Iterable[Reply], since: float) -> Iterator[str]:
 def changes(activities: Iterable[Reply], *, since: float) -> tuple[Change, ...]:
     """Changes of the desired capacity that activities name as their causes, from the whole second of ``since`` on, oldest first.
 
-    Only changes that launched or ended a machine are named.
+    Activities only name changes that launched or ended a machine.
     """
     found = set()
     for one in activities:

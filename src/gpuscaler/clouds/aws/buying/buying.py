@@ -1,8 +1,8 @@
-"""Buying in an Auto Scaling group: LaunchInstances, which answers at once, else a higher desired capacity, whose activities are read.
+"""Buys in an Auto Scaling group: with LaunchInstances, which answers at once, else by raising the desired capacity and reading activities.
 
-LaunchInstances buys in one zone a call and tells each refusal; zones are asked one after the other, the most wanted first, so that nothing
-is outstanding beyond the need. A group that is only told a number tries for ever: what it does not fill is withdrawn before anybody else
-is asked for it.
+LaunchInstances buys in one zone per call and reports each refusal. Zones are tried one after the other, the preferred one first, so that
+never more than the need is outstanding. A group whose desired capacity is raised keeps trying for ever: what it does not fill is withdrawn
+before another offering is tried.
 """
 
 import hashlib
@@ -23,19 +23,19 @@ from gpuscaler.clouds.protocol import CAPACITY, CONFIGURATION, UNKNOWN, Bought, 
 from gpuscaler.model.instances import PENDING, Instance
 from gpuscaler.model.offerings import OfferingKey
 
-#: LaunchInstances launches so many machines a call, SetInstanceProtection takes so many ids, an answer has so many activities.
+#: Most machines of a LaunchInstances call, ids of a SetInstanceProtection call, and activities of an answer.
 MOST_LAUNCHED, MOST_PROTECTED, MOST_ACTIVITIES = 100, 50, 100
-#: By how many seconds an answer of Auto Scaling may be behind: it says nothing of that, and Cluster Autoscaler looks away for a minute.
+#: By how many seconds an answer of Auto Scaling may be behind: AWS documents no figure, and Cluster Autoscaler waits for a minute.
 READ_LAG = 10.0
-#: An order may take so long in all, in seconds, and a group is looked at so often until then.
+#: The total time for an order and the interval between observations of its group, in seconds.
 PATIENCE, LOOK_EVERY = 7.0, 1.0
 
 
 @dataclass(slots=True)
 class Increment:
-    """What a group was told to launch for an order; ``since`` is by AWS's clock, ``at`` by ours.
+    """A raise of a group's desired capacity for an order; ``since`` is by AWS's clock, ``at`` by ours.
 
-    ``before`` are machines that it had already. One that is ``resumed`` was told by another process.
+    ``before`` are the machines that the group already had. ``resumed`` marks an increment that another process made.
     """
 
     order: Order
@@ -54,12 +54,12 @@ class Increment:
 
 
 def least_weight(found: FoundPool, offerings: Iterable[OfferingKey]) -> int:
-    """Units that are asked for a machine: those of the smallest of ``offerings``, so that a number of units is never more machines."""
+    """Units to request per machine: those of the smallest of ``offerings``, so that units never yield more machines than ordered."""
     return max(1, min((found.weights.get(key.instance_type, 1) for key in offerings), default=1))
 
 
 def client_token(order: Order, zone: str, part: int) -> str:
-    """The same for the same part of the same order, whoever asks, and of the letters that AWS takes."""
+    """A token that is the same for the same part of the same order in every process, with only characters that AWS accepts."""
     return hashlib.sha256(f"{order.token}/{zone}/{part}".encode()).hexdigest()
 
 
@@ -67,7 +67,7 @@ def client_token(order: Order, zone: str, part: int) -> str:
 
 
 async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
-    """Buy with LaunchInstances. Raises what the first call raises; later ones that fail leave what was granted before."""
+    """Buy with LaunchInstances. Raises the first call's error; if a later call fails, what was granted before it is kept."""
     instances: list[Instance] = []
     refused: list[Refusal] = []
     began = ask.now()
@@ -86,7 +86,7 @@ async def launch(ask: Asking, found: FoundPool, order: Order) -> Bought:
             refused += refusals_
             if len(granted) < asked:
                 break
-        # A zone more takes seconds more; whoever waits for this answer has others to ask.
+        # Each further zone takes seconds, and the caller can try other offerings.
         if len(instances) >= order.count or ask.now() - began > PATIENCE:
             break
     return Bought(tuple(instances), 0, tuple(refused))
@@ -114,14 +114,14 @@ async def _launch(
     ]
     verdicts = [_of_error(one) for one in reply.get("Errors") or ()]
     if len(instances) * weight < count * weight and not verdicts:
-        verdicts = [Verdict(UNKNOWN, f"{len(instances)} of {count} machines were launched, and nothing was said of the others")]
+        verdicts = [Verdict(UNKNOWN, f"{len(instances)} of {count} machines were launched, and AWS gave no reason for the others")]
     return instances, refusals(verdicts, keys)
 
 
 def launched_as(one: Reply, keys: tuple[OfferingKey, ...]) -> OfferingKey:
-    """The offering that was launched: as it was asked for, else as AWS says it."""
+    """The offering that was launched: one that was requested, else as AWS reports it."""
     kinds, markets = ({key[place] for key in keys} for place in (2, 1))
-    # What the order leaves no choice of is not a matter of how the reply spells it.
+    # If the order leaves no choice, the spelling in the reply does not matter.
     kind = str(one.get("InstanceType") or (keys[0].instance_type if len(kinds) == 1 else "")).lower()
     is_spot = keys[0].market == "spot" if len({market == "spot" for market in markets}) == 1 else same(one.get("MarketType"), "spot")
     alike = [key for key in keys if key.instance_type == kind and (key.market == "spot") == is_spot]
@@ -139,9 +139,9 @@ def _of_error(one: Reply) -> Verdict:
 
 
 async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment | None, Bought]:
-    """Raise the desired capacity for ``order``; returns what is outstanding now, None where the group takes no more.
+    """Raise the desired capacity for ``order``; returns the outstanding increment, None if the group is at its maximum.
 
-    Raises CloudError, and LostAnswerError where nobody knows whether it was raised.
+    Raises CloudError, and LostAnswerError if it is unknown whether the capacity was raised.
     """
     region, name = found.group.region, found.group.name
     group = await ask.group(region, name)
@@ -159,7 +159,7 @@ async def tell(ask: Asking, found: FoundPool, order: Order) -> tuple[Increment |
 
 
 async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -> bool:
-    """Whether the activities of a group say that it was raised for ``order`` after ``since``: by as much, or as far as it could be."""
+    """Whether a group's activities show that it was raised for ``order`` after ``since``: by the full number, or up to its maximum."""
     group = await ask.group(found.group.region, found.group.name)
     units = order.count * least_weight(found, order.offerings)
     log = logged(await _activities(ask, group), since=since)
@@ -167,14 +167,14 @@ async def raised(ask: Asking, found: FoundPool, order: Order, *, since: float) -
 
 
 async def look(ask: Asking, one: Increment, claimed: Callable[[str], bool]) -> Told:
-    """See what came of an increment: new machines are put into ``came`` where no other order has ``claimed`` them."""
+    """Read the results of an increment: new machines that no other order has ``claimed`` are added to ``came``."""
     group = await ask.group(one.found.group.region, one.found.group.name)
     take_up(one, group, claimed)
     return told(await _activities(ask, group), since=one.since)
 
 
 def take_up(one: Increment, group: Group, claimed: Callable[[str], bool]) -> None:
-    """Count machines that are new in ``group`` to the increment, as long as it lacks any."""
+    """Assign new machines of ``group`` to the increment, as long as it lacks any."""
     for machine in group.machines:
         if machine.id in one.came or (one.missing and machine.state in HERE and machine.id not in one.before and not claimed(machine.id)):
             one.came[machine.id] = machine
@@ -187,17 +187,17 @@ async def give_up(ask: Asking, one: Increment) -> Outcome:
 
 
 def answer(one: Increment, said: Told, *, pending: int) -> Bought:
-    """What is known of an increment by now."""
+    """The answer to an increment as known so far."""
     instances = tuple(instance_of(machine, one.found, None, token=one.order.token) for machine in one.came.values())
     found = refusals(said.failures, one.order.offerings)
     if not found and len(instances) + pending < one.order.count and not pending:
-        detail = f"group {one.found.group.name} launched {len(instances)} of {one.order.count} machines and did not say why no more"
+        detail = f"group {one.found.group.name} launched {len(instances)} of {one.order.count} machines and gave no reason for the others"
         found = tuple(Refusal(CAPACITY, key, detail) for key in one.order.offerings)
     return Bought(instances, pending, found)
 
 
 async def _activities(ask: Asking, group: Group) -> list[Any]:
-    """The newest activities of a group: one page is more than a group does in the time that anybody waits."""
+    """The newest activities of a group: one page covers more than a group does within the time limit of an order."""
     reply = await ask.read(
         "autoscaling", group.region, "DescribeScalingActivities", AutoScalingGroupName=group.name, MaxRecords=MOST_ACTIVITIES
     )
@@ -205,17 +205,17 @@ async def _activities(ask: Asking, group: Group) -> list[Any]:
 
 
 class _Driver:
-    """Makes the calls that steps of :mod:`~gpuscaler.clouds.aws.buying.withdrawing` ask for."""
+    """Makes the calls that the steps of :mod:`~gpuscaler.clouds.aws.buying.withdrawing` request."""
 
     def __init__(self, ask: Asking, group: Group) -> None:
         self._ask, self._region, self._name = ask, group.region, group.name
-        #: When the first question was answered, by AWS's clock.
+        #: The time of the first answer, by AWS's clock.
         self.since = 0.0
         self._read = group
         self._changed: tuple[int, int] | None = None
 
     async def drive(self, steps: Steps) -> Outcome:
-        """Raises CloudError and LostAnswerError only where the group was not changed, as far as anybody knows."""
+        """Run ``steps`` to their end. Raises CloudError and LostAnswerError only if the group was not changed, as far as is known."""
         await self._shown()
         reply: object = None
         while True:
@@ -228,12 +228,12 @@ class _Driver:
             except (CloudError, LostAnswerError) as error:
                 if self._changed is None:
                     raise
-                # What was written stands, whether or not it could be looked at again.
+                # The write took effect, even if the group could not be read again.
                 before, after = self._changed
                 return Outcome(abs(after - before), after, 0, str(error))
 
     async def _shown(self) -> None:
-        """Wait until the group shows what was set last: who starts from an older number adds to what is no more."""
+        """Wait until the group shows the last write: starting from an older number would repeat or undo it."""
         at, before, after = self._ask.wrote.get((self._region, self._name), (0.0, 0, 0))
         while before != after and self._read.desired == before and self._ask.now() < at + READ_LAG:
             await self._ask.sleep(LOOK_EVERY)
@@ -258,7 +258,7 @@ class _Driver:
         try:
             await self._write("SetDesiredCapacity", DesiredCapacity=desired, HonorCooldown=False)
         except LostAnswerError:
-            # The group itself tells whether it heard.
+            # The group itself shows whether the write took effect.
             if (await self._ask.group(self._region, self._name)).desired != desired:
                 raise
 
@@ -280,7 +280,7 @@ class _Driver:
 
 
 def impossible(error: CloudError) -> bool:
-    """Whether LaunchInstances is not to be had for a group, so that it is bought from another way."""
+    """Whether LaunchInstances is unavailable for a group, so that machines are bought by raising its desired capacity."""
     if isinstance(error, DeniedError):
         return True
     code, text = getattr(error, "code", ""), str(getattr(error, "text", ""))

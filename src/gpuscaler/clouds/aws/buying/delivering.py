@@ -1,4 +1,4 @@
-"""What groups launch by themselves: the machines that their desired capacity still lacks, and whether their last launch came to nothing."""
+"""Launches that groups owe: the machines missing from their desired capacity, and whether their last launch failed."""
 
 import asyncio
 from collections.abc import Iterable, Mapping
@@ -11,22 +11,22 @@ from gpuscaler.clouds.aws.discovery.pools import FoundPool
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.instances import Delivery
 
-#: A launch that failed so long before a group was seen to lack machines is taken for one of these, in seconds: it tries every minute.
+#: A failed launch counts if it began at most this long before the group first lacked machines, in seconds: groups retry every minute.
 TRIED_SECONDS: Final = 60.0
-#: The newest activities of a group tell of its last launch.
+#: How many of a group's newest activities are read to find its last launch.
 _NEWEST: Final = 20
 
 
 class Delivering:
-    """Follows what groups lack, from list to list."""
+    """Follows the missing machines of groups from one inventory to the next."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
-        #: Since when each group lacks machines.
+        #: When each group was first seen to lack machines.
         self._since: dict[tuple[str, str], float] = {}
 
     async def of(self, groups: Iterable[Group], pools: Mapping[tuple[str, str], FoundPool]) -> tuple[Delivery, ...]:
-        """A delivery for each group that is a pool. A group whose activities cannot be read is taken to launch what it lacks."""
+        """A delivery for each group that is a pool. If a group's activities cannot be read, it is assumed to be launching what it lacks."""
         here = [(pools[group.region, group.name], group) for group in groups if (group.region, group.name) in pools]
         lacks = {(group.region, group.name): many for found, group in here if (many := missing(group, found.weights))}
         now = self._ask.now()
@@ -49,9 +49,9 @@ class Delivering:
 
 
 def missing(group: Group, weights: Mapping[str, int]) -> int:
-    """How many machines a group lacks of its desired capacity; none where it launches none.
+    """How many machines a group lacks of its desired capacity; 0 if it launches none.
 
-    Where machines have weights they are as few as that may be.
+    With weights, this is the smallest number of machines that fills the gap.
     """
     if group.deleting or "Launch" in group.suspended:
         return 0

@@ -1,4 +1,4 @@
-"""Ending machines by their ids, and letting go of those that a lifecycle hook holds."""
+"""Ends machines by id, and releases machines that a lifecycle hook holds."""
 
 from collections.abc import Sequence
 from typing import Final
@@ -13,10 +13,10 @@ _AT_MINIMUM: Final = "min size constraint"
 
 
 async def end(ask: Asking, region: str, instance: str, listed: Instance, *, replaced: bool = False) -> Refusal | None:
-    """End the machine that EC2 calls ``instance``, and have its group want one less; None where it is ending or gone.
+    """End the machine with the EC2 id ``instance`` and lower its group's desired capacity by one; None if it is ending or gone.
 
-    A group that is at its minimum wants as many as before, and launches another: the machine that was named goes all the same. A group
-    that has ``replaced`` it already wants as many as before, too: to want one less would end the replacement.
+    A group at its minimum keeps its desired capacity and launches another machine; the named machine ends all the same. A group that has
+    ``replaced`` the machine already also keeps its desired capacity: lowering it would end the replacement.
     """
     try:
         await _terminate(ask, region, instance, decrement=not replaced)
@@ -47,17 +47,17 @@ def _refusal(error: CloudError, listed: Instance) -> Refusal | None:
 
 
 async def let_go(ask: Asking, group: Group, hook: str, instance: str) -> None:
-    """Complete the hook of that name that holds a machine whose end has come. Raises CloudError; one that is over is no error."""
+    """Complete the named hook that holds an ending machine. Raises CloudError; a hook that is already complete is no error."""
     await _act(ask, group, "CompleteLifecycleAction", hook=hook, instance=instance, LifecycleActionResult="CONTINUE")
 
 
 async def heartbeat(ask: Asking, group: Group, hook: str, instance: str) -> None:
-    """Have the hook of that name hold a machine for its time again. Raises CloudError; one that is over is no error."""
+    """Restart the named hook's time-out for a machine. Raises CloudError; a hook that is already complete is no error."""
     await _act(ask, group, "RecordLifecycleActionHeartbeat", hook=hook, instance=instance)
 
 
 async def protect(ask: Asking, region: str, group: str, instances: Sequence[str], *, on: bool) -> None:
-    """Protect machines of a group from scale-in, or take that off. Raises CloudError."""
+    """Turn scale-in protection on or off for machines of a group. Raises CloudError."""
     parameters = {"AutoScalingGroupName": group, "InstanceIds": list(instances), "ProtectedFromScaleIn": on}
     await ask.write("autoscaling", region, "SetInstanceProtection", **parameters)
 

@@ -1,4 +1,4 @@
-"""Lifecycle hooks of groups: what holds machines while they start, and while they end."""
+"""Lifecycle hooks of groups, which hold machines while they start and while they end."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
@@ -8,22 +8,22 @@ from gpuscaler.clouds.aws.api.groups import Group, Machine
 from gpuscaler.clouds.aws.api.spelling import same
 from gpuscaler.clouds.protocol import CloudError
 
-#: Hooks of a group are read again after so long, in seconds: people rarely change them.
+#: Interval after which a group's hooks are read again, in seconds: people rarely change them.
 HOOKS_SECONDS: Final = 300.0
 LAUNCHING: Final = "autoscaling:EC2_INSTANCE_LAUNCHING"
 TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
-#: What machines that wait for a hook are listed as; those that end begin so before and after, too.
+#: States of machines that a starting hook holds, and the prefix of the states of machines that end.
 STARTS: Final = "Pending:Wait"
 ENDS: Final = "Terminating"
 _ENDS_LATER: Final = "Terminating:Wait"
-#: A machine that a hook still holds so long after it was to end is told, in seconds: EKS drains a node within so much.
+#: A machine that an ending hook holds for longer than this is reported, in seconds: EKS drains a node within this time.
 LONG_SECONDS: Final = 900.0
 
 Row = Mapping[str, Any]
 
 
 class Hooks:
-    """Reads the hooks of groups, and remembers them for a while. ``unread`` says why they could not be read, by region."""
+    """Reads the hooks of groups and caches them for a while. ``unread`` holds the reasons why they could not be read, by region."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
@@ -31,7 +31,7 @@ class Hooks:
         self.unread: dict[str, str] = {}
 
     async def of(self, region: str, group: str) -> tuple[Row, ...]:
-        """The hooks of a group as DescribeLifecycleHooks has them; those that were known, or none, where they cannot be read."""
+        """The hooks of a group as DescribeLifecycleHooks returns them; if they cannot be read, the last known ones, or none."""
         at, known = self._known.get((region, group), (-HOOKS_SECONDS, ()))
         now = self._ask.now()
         if now < at + HOOKS_SECONDS:
@@ -48,10 +48,10 @@ class Hooks:
 
 
 class Starts:
-    """Machines that start and that their group may still give up: a hook holds them which gives up what nobody completes it for.
+    """Starting machines that a hook holds and that their group ends unless the hook is completed.
 
-    Until then such a machine is not in service. One that is given up is ended with all that runs on it, and the group launches another in
-    its place, for as long as its desired capacity says so.
+    Such a machine is not in service until then. If the hook is not completed in time, the machine is ended with everything on it, and the
+    group launches another as long as its desired capacity requires one.
     """
 
     def __init__(self, hooks: Hooks) -> None:
@@ -59,22 +59,22 @@ class Starts:
         self._doubts: dict[str, str] = {}
 
     def doubt(self, instance: str) -> str:
-        """Why a machine that starts may be given up, or was, in words; empty where it may not."""
+        """Why a starting machine may be abandoned, or was, as text; empty if it may not."""
         return self._doubts.get(instance, "")
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
-        """Learn which of ``machines``, by EC2's id, are held while they start; of those that were, which end now is remembered."""
+        """Find which of ``machines``, by EC2 id, a hook holds at their start; those that were held and are ending now are remembered."""
         found = {name: words for name, words in self._doubts.items() if name in machines and machines[name][1].state.startswith(ENDS)}
         for name, (group, machine) in machines.items():
             if machine.state == STARTS and (held := tuple(_giving_up(await self._hooks.of(group.region, group.name)))):
                 found[name] = (
-                    f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines for which nobody completes it"
+                    f"lifecycle hook {', '.join(held)} of group {group.name} holds it, and ends machines unless the hook is completed"
                 )
         self._doubts = found
 
 
 class Ends:
-    """Machines that were to end and that a hook holds for long: nothing runs there any more, and they are paid for."""
+    """Machines that should have ended and that a hook holds for long: nothing runs on them any more, and they are still billed."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
@@ -82,25 +82,25 @@ class Ends:
         self._group: dict[str, str] = {}
 
     def follow(self, machines: Mapping[str, tuple[Group, Machine]]) -> None:
-        """Note which of ``machines``, by EC2's id, are held while they end, and since when."""
+        """Record which of ``machines``, by EC2 id, are held while they end, and since when."""
         held = {name: group.name for name, (group, machine) in machines.items() if machine.state == _ENDS_LATER}
         self._since = {name: self._since.get(name, self._ask.now()) for name in held}
         self._group = held
 
     def warnings(self) -> tuple[str, ...]:
-        """A sentence for each group of which machines are held for long."""
+        """A sentence for each group with machines that are held for long."""
         late = [name for name, since in self._since.items() if self._ask.now() >= since + LONG_SECONDS]
         groups = {group: [name for name in late if self._group[name] == group] for group in sorted({self._group[name] for name in late})}
         return tuple(
             f"group {group}: saw {', '.join(names[:3])}{' and others' if len(names) > 3 else ''} ({len(names)} in all) in {_ENDS_LATER} "
-            f"for over {LONG_SECONDS / 60:.0f} min, expected that somebody completes its lifecycle hook; they are paid for until then: "
+            f"for over {LONG_SECONDS / 60:.0f} min, expected its lifecycle hook to be completed; they are billed until then: "
             "shorten the heartbeat time-out, or set aws.queue_url, with which gpuscaler completes hooks that have no target of their own"
             for group, names in groups.items()
         )
 
 
 def _giving_up(rows: tuple[Row, ...]) -> Iterator[str]:
-    """The names of hooks that end a machine which starts where nobody completes them: the default of EC2 Auto Scaling."""
+    """Names of hooks that end a starting machine unless they are completed, which is EC2 Auto Scaling's default."""
     for one in rows:
         if one.get("LifecycleTransition") == LAUNCHING and not same(one.get("DefaultResult"), "CONTINUE"):
             yield str(one["LifecycleHookName"])

@@ -1,6 +1,6 @@
-"""Orders that groups were told by a number: each is followed until it is filled, or has failed and what is left of it is withdrawn.
+"""Orders that are placed by raising a group's desired capacity: each is followed until it is filled, or failed and the rest is withdrawn.
 
-Nothing of this need survive the process: what it must know of an order of another process, it is told with the question.
+Nothing here must survive the process: callers pass in what is needed to continue an order of another process.
 """
 
 import asyncio
@@ -17,16 +17,16 @@ from gpuscaler.clouds.aws.discovery.pools import FoundPool
 from gpuscaler.clouds.aws.machines.listing import instance_id
 from gpuscaler.clouds.protocol import THROTTLED, UNKNOWN, Bought, CloudError, LostAnswerError, Order, Unfilled
 
-#: The clocks of AWS and of whoever sent an order differ by less than this, in seconds.
+#: The largest difference between the clocks of AWS and of the process that sent an order, in seconds.
 SKEW_SECONDS: Final = 5.0
-#: So long after a group was raised at the latest its activities tell of it, in seconds.
+#: The longest time until activities show that a group was raised, in seconds.
 TOLD_WITHIN: Final = 180.0
-#: So long it is remembered that an order is settled, in seconds.
+#: How long a settled order is remembered, in seconds.
 REMEMBERED: Final = 3600.0
 
 
 class Increments:
-    """Raises groups for orders. ``tokens`` says which order a machine came of, by EC2's id, as far as this process knows."""
+    """Raises groups for orders. ``tokens`` maps a machine's EC2 id to the order it came from, as far as this process knows."""
 
     def __init__(self, ask: Asking) -> None:
         self.tokens: dict[str, str] = {}
@@ -38,22 +38,22 @@ class Increments:
         self._tasks: set[asyncio.Task[Bought | None]] = set()
 
     def lock(self, found: FoundPool) -> asyncio.Lock:
-        """Who changes a number that another reads undoes it: one at a time changes a group."""
+        """The lock of a group: concurrent read-modify-write changes of its desired capacity would undo each other."""
         return self._locks.setdefault((found.group.region, found.group.name), asyncio.Lock())
 
     def named(self, order: Order, bought: Bought) -> Bought:
-        """Remember which order the machines came of."""
+        """Remember which order the machines came from."""
         self.tokens |= {instance_id(one.id): order.token for one in bought.instances}
         return bought
 
     async def buy(self, found: FoundPool, order: Order) -> Bought:
-        """Raise the group of ``found``, and say what came of it within the time that an order has."""
+        """Raise the group of ``found``, and return the result known within an order's time limit."""
         bought = await self._surely(self._by_number(found, order), order.token)
         assert bought is not None, "a purchase has an answer"
         return bought
 
     async def follow(self) -> list[tuple[str, Bought]]:
-        """The final answers of orders that are settled, each once; what groups could not launch is withdrawn before that is said."""
+        """Final answers of settled orders, each returned once. What a group could not launch is withdrawn first."""
         asked = tuple(self._open.values())
         answers = await asyncio.gather(*(self._surely(self._followed(one), one.order.token) for one in asked), return_exceptions=True)
         failure: BaseException | None = None
@@ -68,13 +68,13 @@ class Increments:
         return found
 
     def settled(self, token: str) -> bool:
-        """Whether an order was settled a short while ago."""
+        """Whether an order was settled recently."""
         return token in self._over
 
     async def resume(self, rest: Unfilled, found: FoundPool, before: Iterable[str]) -> None:
-        """Go on with an order of another process, unless nobody knows whether its group was raised, and its activities do not say so.
+        """Continue an order of another process, unless it is unknown whether its group was raised and the activities do not show it.
 
-        Whoever asks knows the machines that have come of it: it lacks ``rest.missing``, and what is in ``before`` is none of these.
+        The caller knows the machines that have come from the order: ``rest.missing`` are still missing, and none of those is in ``before``.
         """
         order, one = rest.order, self._open.get(rest.order.token)
         if one is not None and not one.resumed:
@@ -87,25 +87,25 @@ class Increments:
         self._open[order.token] = Increment(lacking, rest.missing * weight, weight, rest.at, known, found, resumed=True, at=rest.at)
 
     def forget(self, tokens: Collection[str]) -> None:
-        """Let go of orders of other processes but ``tokens``: they lack nothing any more."""
+        """Drop resumed orders other than ``tokens``: they lack nothing any more."""
         self._open = {token: one for token, one in self._open.items() if token in tokens or not one.resumed}
 
     async def withdraw(self, rest: Unfilled) -> None:
-        """Withdraw what an order still lacks; of one that nobody knows of, once its group must have told if it was raised."""
+        """Withdraw what an order still lacks. With an unknown result, it raises until activities must show whether its group was raised."""
         token = rest.order.token
         if token in self._open:
             await self._surely(self._withdrawn(self._open[token]), token)
         elif token not in self._over and not rest.accepted and self._ask.now() < rest.at + TOLD_WITHIN:
-            raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not tell yet whether it was raised")
+            raise CloudError(UNKNOWN, f"the activities of the group of pool {rest.order.pool} do not show yet whether it was raised")
 
     async def close(self) -> None:
-        """Let go of what is under way; a call that is out ends by itself."""
+        """Cancel what is in progress; a call that was already sent ends by itself."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _surely(self, call: Coroutine[Any, Any, Bought | None], token: str) -> Bought | None:
-        """Have ``call`` go on where the caller has no more time: what it changed must be known. :meth:`follow` then tells the answer."""
+        """Let ``call`` finish even if the caller is cancelled, since its changes must be known. :meth:`follow` then returns the answer."""
         task = asyncio.create_task(call)
         self._tasks.add(task)
         try:
@@ -135,7 +135,7 @@ class Increments:
         until = self._ask.now() + PATIENCE - LOOK_EVERY
         while True:
             await self._ask.sleep(LOOK_EVERY)
-            # The group has been raised: that it could not be looked at is no answer. It is looked at again.
+            # The group has been raised: failing to observe it is no answer. It is observed again.
             with contextlib.suppress(CloudError, LostAnswerError):
                 if (settled := await self._settled(increment)) is not None:
                     return settled
@@ -143,7 +143,7 @@ class Increments:
                 return answer(increment, Told(), pending=-(-increment.missing // increment.weight))
 
     async def _settled(self, one: Increment) -> Bought | None:
-        """The answer to an order, once its increment is filled or has failed; what failed is withdrawn before that is said."""
+        """The answer to an order once its increment is filled or has failed; what failed is withdrawn first."""
         said = await self._look(one)
         if not one.missing:
             self._close(one)
@@ -153,16 +153,16 @@ class Increments:
         outcome = await give_up(self._ask, one)
         one.units -= outcome.units
         if outcome.waiting or self._unseen(one):
-            # It is withdrawn once it can be: until then, machines may come of it.
+            # It is withdrawn as soon as possible: until then, machines may still come from it.
             return None
-        # What came while it was withdrawn is ours.
+        # Machines that launched during the withdrawal belong to this order.
         await self._look(one)
         self._close(one)
         return answer(one, said, pending=0)
 
     async def _followed(self, one: Increment) -> Bought | None:
         async with self.lock(one.found):
-            # It may have been settled by whoever held the lock.
+            # The previous holder of the lock may have settled it.
             settled = await self._settled(one) if one.order.token in self._open else None
         return self.named(one.order, settled) if settled is not None else None
 
@@ -172,12 +172,12 @@ class Increments:
             outcome = await give_up(self._ask, one)
             one.units -= outcome.units
         if outcome.waiting or self._unseen(one):
-            group, why = one.found.group, outcome.why or "what it was raised to does not show yet"
+            group, why = one.found.group, outcome.why or "its raised capacity does not show yet"
             raise CloudError(THROTTLED, f"group {group.name} in {group.region} cannot be lowered yet: {why}")
         self._close(one)
 
     def _unseen(self, one: Increment) -> bool:
-        """Whether the group may not show yet what it was raised to: it then looks as if others had lowered it, and goes on launching."""
+        """Whether the group may not show its raised capacity yet: it would look as if others had lowered it, while it goes on launching."""
         return one.missing > 0 and self._ask.now() < one.at + READ_LAG
 
     async def _look(self, one: Increment) -> Told:
@@ -187,7 +187,7 @@ class Increments:
         return instance in self.tokens or any(instance in other.came for other in self._open.values())
 
     def _close(self, one: Increment) -> None:
-        """Nothing more comes of an increment: it is not gone on with, whoever asks."""
+        """Mark an increment as final: it is never continued again."""
         now = self._ask.now()
         self._open.pop(one.order.token, None)
         self._over = {token: at for token, at in self._over.items() if at > now - REMEMBERED} | {one.order.token: now}

@@ -1,8 +1,8 @@
-"""Machines that their groups end by themselves: until when a lifecycle hook holds each, and what the group ended it for.
+"""Machines that their groups end: how long a lifecycle hook holds each, and why the group ends it.
 
-A group ends machines for many reasons of its own: to balance zones, for an instance refresh, a maximum lifetime, a health check, a person.
-The list of machines shows it as ``Terminating``, whatever the market and whether or not there is a queue. The group's activities say why,
-its hooks say how long a machine is held.
+A group ends machines for many reasons: to balance zones, for an instance refresh, a maximum lifetime, a health check, a user request.
+The list of machines shows them as ``Terminating`` in every market, with or without a queue. The group's activities give the reason,
+its hooks the time for which a machine is held.
 """
 
 import re
@@ -18,14 +18,14 @@ from gpuscaler.clouds.aws.api.groups import Group, Machine
 from gpuscaler.clouds.aws.buying.hooks import ENDS, TERMINATING, Hooks
 from gpuscaler.clouds.protocol import CloudError
 
-#: Activities show late; so often a group is asked what it ended a machine for.
+#: Activities appear late; this is how many times a group's reason for ending a machine is looked up.
 ASKED_MOST: Final = 12
-#: The hook of EKS on managed node groups: EKS drains the node as well, and completes it.
+#: The hook of EKS on managed node groups: EKS drains the node itself and completes the hook.
 EKS_HOOK: Final = "Terminate-LC-Hook"
-#: The default of EC2 Auto Scaling, for a hook that does not say how long it waits, in seconds.
+#: The default of EC2 Auto Scaling for a hook without a heartbeat time-out, in seconds.
 HEARTBEAT: Final = 3600.0
 _LOST: Final = "has been terminated or stopped"
-#: What a group's activities say they ended a machine for, the most telling first, and what people read.
+#: Reasons in a group's activities for ending a machine, the most specific first, and their texts for users.
 _CAUSES: Final = (
     (re.compile("balanc", re.IGNORECASE), "to balance zones"),
     (re.compile("instance refresh", re.IGNORECASE), "for an instance refresh"),
@@ -37,7 +37,7 @@ _CAUSES: Final = (
 
 
 class Hold(Struct, frozen=True, gc=False):
-    """A hook that holds machines which are being ended, for ``seconds`` from its last heartbeat. ``ours`` may be completed by gpuscaler."""
+    """A hook that holds ending machines for ``seconds`` from its last heartbeat. ``ours``: gpuscaler may complete it."""
 
     name: str
     seconds: float
@@ -45,10 +45,10 @@ class Hold(Struct, frozen=True, gc=False):
 
 
 class Termination(Struct, frozen=True, gc=False):
-    """A machine that its group ends, seen first at ``since``; it is held until ``until``, 0 where nothing holds it.
+    """A machine that its group ends, first seen at ``since``; it is held until ``until``, 0 if nothing holds it.
 
-    ``why`` is what for, in words, ``asked`` how often that was looked up, and ``known`` whether it was found. ``lost`` says that it was
-    gone before its group noticed: that is the doing of EC2.
+    ``why`` is the reason as text, ``asked`` how often it was looked up, and ``known`` whether it was found. ``lost`` means that the machine
+    was gone before its group noticed: EC2 ended it, not the group.
     """
 
     since: float
@@ -61,24 +61,24 @@ class Termination(Struct, frozen=True, gc=False):
 
 
 class Terminations:
-    """Follows machines from the moment that their groups list them as terminating."""
+    """Follows machines from the moment their groups list them as terminating."""
 
     def __init__(self, ask: Asking, hooks: Hooks) -> None:
         self._ask, self._hooks = ask, hooks
         self._found: dict[str, Termination] = {}
 
     def warnings(self) -> tuple[str, ...]:
-        """What people should know about hooks that could not be read."""
-        text = "lifecycle hooks could not be read, so that machines which their groups end are emptied at once"
+        """Warnings about hooks that could not be read."""
+        text = "lifecycle hooks could not be read, so machines that their groups end are drained at once"
         return tuple(f"{text}: {problem}" for problem in self._hooks.unread.values())
 
     def of(self, instance: str) -> Termination | None:
-        """What is known of a machine that its group ends by itself."""
+        """What is known about a machine that its group ends on its own."""
         found = self._found.get(instance)
         return None if found is None or found.lost else found
 
     async def follow(self, machines: Mapping[str, tuple[Group, Machine]], own: Collection[str]) -> None:
-        """Learn what there is to know of ``machines``, by EC2's id, that are terminating and that are not our ``own`` doing."""
+        """Update what is known of ``machines``, by EC2 id, that are terminating without being ended by us (``own``)."""
         going = {name: pair for name, pair in machines.items() if pair[1].state.startswith(ENDS) and name not in own}
         self._found = {name: one for name, one in self._found.items() if name in machines}
         for name, (group, _) in going.items():
@@ -94,12 +94,12 @@ class Terminations:
     async def _first(self, group: Group) -> Termination:
         now = self._ask.now()
         holds = await self.hooks(group.region, group.name)
-        # Several hooks hold a machine at a time, and the first one that gives up may end it.
+        # Several hooks can hold a machine at once, and the first one that times out may end it.
         seconds = min((one.seconds for one in holds), default=0.0)
         return Termination(now, now + seconds if holds else 0.0, seconds)
 
     async def hooks(self, region: str, group: str) -> tuple[Hold, ...]:
-        """The hooks that hold machines at their end; none where they cannot be read."""
+        """The hooks that hold ending machines; none if they cannot be read."""
         return tuple(holds_of(await self._hooks.of(region, group)))
 
     async def _explain(self, region: str, group: str, names: Iterable[str]) -> None:
@@ -122,7 +122,7 @@ class Terminations:
 
 
 def _began(one: Termination, at: object) -> Termination:
-    """With the moment that the group itself gives, where it is before the one that we saw and not absurd."""
+    """Use the group's own start time if it is earlier than our first observation and plausible."""
     began = at.timestamp() if isinstance(at, datetime) else one.since
     if not one.until or not one.since - one.seconds < began < one.since:
         return one
@@ -130,14 +130,14 @@ def _began(one: Termination, at: object) -> Termination:
 
 
 def why(activity: Mapping[str, Any]) -> str:
-    """What a group ended a machine for, in words."""
+    """Why a group ended a machine, as text."""
     cause = str(activity.get("Cause") or "")
     found = next((words for pattern, words in _CAUSES if pattern.search(cause)), "")
     return f"Auto Scaling ended it {found}".rstrip()
 
 
 def holds_of(hooks: Iterable[Mapping[str, Any]]) -> Iterable[Hold]:
-    """The hooks that hold machines at their end. One with a target of its own is meant for whoever listens there."""
+    """The hooks that hold ending machines. A hook with a notification target is meant for the listener there, not for us."""
     for one in hooks:
         if one.get("LifecycleTransition") == TERMINATING:
             name = one["LifecycleHookName"]

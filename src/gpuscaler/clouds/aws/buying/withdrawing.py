@@ -1,14 +1,14 @@
-"""Raising and lowering the desired capacity of a group that others change too, without ever ending a machine.
+"""Raises and lowers the desired capacity of a group that others change too, without ever ending a machine.
 
-SetDesiredCapacity is absolute, and compares with nothing: whoever writes a number that is old undoes what others wrote meanwhile, and
-whoever writes one that is too low has the group end machines of its own choice. Both have happened to Cluster Autoscaler (its issues 9182
-and 10147, 2026). Three things keep them from happening here: every machine is protected from scale-in before anything is lowered, a number
-is written right after it was read, and what was written is looked at again, with the activities that tell of changes in between. What is
-left is a launch that begins in the tenth of a second between the last look and the write: its machine, or another that is not in service
-yet, may go again before the number is put right.
+SetDesiredCapacity is absolute and has no compare-and-swap: writing an outdated number undoes what others wrote in between, and writing a
+number that is too low makes the group end machines of its choice. Both have happened to Cluster Autoscaler (its issues 9182 and 10147,
+2026). Three measures prevent them here: every machine is protected from scale-in before anything is lowered; a number is written right
+after it was read; and the result is read again, with the activities that report changes in between. The remaining gap is a launch that
+begins in the tenth of a second between the last read and the write: its machine, or another that is not in service yet, may be ended before
+the number is corrected.
 
-The steps are generators that ask for one thing after the other, so that they can be tried against a model in every order of events; whoever
-drives them makes the calls. All numbers are in units of the group's capacity.
+The steps are generators that request one operation after the other, so that they can be tested against a model in every order of events;
+the driver makes the calls. All numbers are in units of the group's capacity.
 """
 
 from collections.abc import Collection, Generator, Iterable
@@ -19,17 +19,17 @@ from msgspec import Struct
 from gpuscaler.clouds.aws.api.groups import Group
 from gpuscaler.clouds.aws.buying.activities import Change, Log
 
-#: Machines in these states are not the group's any more.
+#: Machines in these states no longer belong to the group.
 _GONE: Final = ("Terminated", "Detached")
 _WARM: Final = "Warmed:"
 _IN_SERVICE: Final = "InService"
 _LEAVING: Final = ("Terminating", "Detaching")
-#: How often what was written is looked at again at most. Each look that finds something wrong means that somebody wrote in the last second.
+#: How many times a write is verified at most. A check that finds something wrong means that something else wrote within the last second.
 _LOOKS: Final = 4
 
 
 class Read(Struct, frozen=True, gc=False):
-    """Describe the group anew; the answer is a :class:`~gpuscaler.clouds.aws.api.groups.Group`."""
+    """Describe the group again; the answer is a :class:`~gpuscaler.clouds.aws.api.groups.Group`."""
 
 
 class Write(Struct, frozen=True, gc=False):
@@ -45,7 +45,7 @@ class Protect(Struct, frozen=True, gc=False):
 
 
 class Look(Struct, frozen=True, gc=False):
-    """Tell what the group is up to; the answer is a :class:`~gpuscaler.clouds.aws.buying.activities.Log` since the first question."""
+    """Read the group's activities; the answer is a :class:`~gpuscaler.clouds.aws.buying.activities.Log` since the first such request."""
 
 
 Step = Read | Write | Protect | Look
@@ -53,7 +53,7 @@ Steps = Generator[Step, Any, "Outcome"]
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """By how much the desired capacity was changed for us, what it was ``left`` at, and how much of what was wanted must wait, and why."""
+    """By how much we changed the desired capacity, the resulting ``desired`` capacity, how much must still wait, and why."""
 
     units: int
     desired: int
@@ -62,10 +62,10 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 def raising(units: int) -> Steps:
-    """Raise the desired capacity by ``units``, or by as much as the group's maximum leaves."""
+    """Raise the desired capacity by ``units``, or up to the group's maximum."""
     known: Log = yield Look()
     group: Group = yield Read()
-    # Machines above the desired capacity are there to stay, protected as they are: new ones come on top of them.
+    # Machines above the desired capacity stay, since they are protected: new ones come on top of them.
     base = max(group.desired, existing(group) - _leaving(group))
     target = min(base + units, group.max)
     if target <= base:
@@ -75,9 +75,9 @@ def raising(units: int) -> Steps:
 
 
 def withdrawing(units: int) -> Steps:
-    """Lower the desired capacity by ``units`` that we once raised it by and that never came.
+    """Lower the desired capacity by ``units`` that we raised it by earlier and that never launched.
 
-    It is never lowered below what exists in any state, nor below what others raised it to.
+    It is never lowered below the number of machines that exist in any state, nor below what others raised it to.
     """
     group: Group = yield Read()
     if _to_lower(group, units) >= group.desired:
@@ -89,7 +89,7 @@ def withdrawing(units: int) -> Steps:
     target = _to_lower(group, units)
     if target >= group.desired:
         return _nothing(group, units)
-    # A machine that comes between this and the write would be above what is desired, and not yet protected.
+    # A machine that launches between this and the write would be above the desired capacity and not yet protected.
     log: Log = yield Look()
     if bare := _bare(group):
         return Outcome(0, group.desired, units, f"machine {bare[0]} is not protected from scale-in yet")
@@ -102,9 +102,9 @@ def withdrawing(units: int) -> Steps:
 
 
 def _written(read: Group, target: int, known: Collection[Change]) -> Generator[Step, Any, int]:
-    """Write ``target``, which followed from ``read``; write again as long as that undid what others wrote, or is below what exists.
+    """Write ``target``, derived from ``read``; write again while that undid others' changes or is below what exists.
 
-    ``known`` are changes from before the read. Returns the desired capacity in the end.
+    ``known`` are changes from before the read. Returns the final desired capacity.
     """
     yield Write(target)
     for _ in range(_LOOKS):
@@ -121,10 +121,10 @@ def _written(read: Group, target: int, known: Collection[Change]) -> Generator[S
 
 
 def missed(read: int, written: int, changes: Iterable[Change]) -> int:
-    """By how much others raised the desired capacity from what was ``read`` before ours was ``written`` over it, 0 if they did not.
+    """By how much others raised the desired capacity between our ``read`` and our write of ``written``, 0 if they did not.
 
-    What ours says that it changed tells most. Where it is not told, changes are followed from number to number, since those of one second
-    come in no order. Who writes the same number in the same moment cannot be told from us.
+    The change recorded for our own write is the best evidence. Without it, changes are chained from number to number, since those of one
+    second have no order. A write of the same number at the same moment cannot be distinguished from ours.
     """
     left = sorted(changes)
     if ours := [one.before for one in left if one.after == written]:
@@ -137,7 +137,7 @@ def missed(read: int, written: int, changes: Iterable[Change]) -> int:
 
 
 def existing(group: Group) -> int:
-    """Units of machines in any state, those that are on their way out included."""
+    """Units of machines in any state, including those that are leaving."""
     return sum(one.weight for one in group.machines if one.state not in _GONE and not one.state.startswith(_WARM))
 
 
@@ -146,12 +146,12 @@ def _leaving(group: Group) -> int:
 
 
 def _to_lower(group: Group, units: int) -> int:
-    """What the desired capacity is to be lowered to."""
+    """The target of lowering the desired capacity."""
     return min(group.desired, max(group.desired - units, existing(group), group.min))
 
 
 def _kept(group: Group, units: int) -> int:
-    """How much could be lowered once machines that are ending are gone."""
+    """How much more could be lowered once ending machines are gone."""
     unfilled = max(0, group.desired - max(existing(group) - _leaving(group), group.min))
     return min(units, unfilled)
 

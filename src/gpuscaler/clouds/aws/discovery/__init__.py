@@ -1,1 +1,1 @@
-"""Which groups are a cluster's, and what is wrong with them."""
+"""Finds the groups that belong to a cluster, and problems with them."""

@@ -1,4 +1,4 @@
-"""What a group's own nodes say against its node template, for a look at an account: the controller learns the same by itself."""
+"""Compares a group's live nodes with its node template, for ``pools --compare``; the controller learns the same from nodes by itself."""
 
 from collections.abc import Mapping
 
@@ -11,7 +11,7 @@ from gpuscaler.model.nodes import Node
 
 
 def compared(found: FoundPool, nodes: Mapping[str, Node]) -> FoundPool:
-    """The pool as its nodes, by EC2's ids of their machines, show it; nodes that are not ready or lack their devices show nothing yet."""
+    """The pool corrected by its ``nodes``, by EC2 id of their machines; nodes that are not ready or lack devices are ignored."""
     live: dict[str, list[Node]] = {}
     for machine in found.group.machines:
         node = nodes.get(machine.id)
@@ -26,7 +26,7 @@ def compared(found: FoundPool, nodes: Mapping[str, Node]) -> FoundPool:
             said |= dict.fromkeys(shown.words)
         offerings.append(offering)
     shared = set(offerings[0].labels.items()).intersection(*(one.labels.items() for one in offerings[1:]))
-    # A pool's nodes are told by these: what they do not carry would lose them.
+    # Labels that identify a pool's nodes: one that the nodes do not carry would make them unrecognisable.
     matching = {key: value for key, value in shared if key in found.pool.match_labels}
     pool = msgspec.structs.replace(found.pool, offerings=tuple(offerings), match_labels=matching)
     return msgspec.structs.replace(found, pool=pool, warnings=(*found.warnings, *said))

@@ -1,4 +1,4 @@
-"""A pool that was found, as the JSON of ``gpuscaler pools`` shows it."""
+"""The JSON form of a discovered pool, as ``gpuscaler pools`` prints it."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 from gpuscaler.clouds.aws.discovery.pools import FoundPool
 from gpuscaler.model.pools import Offering, sold
 
-#: Names of pools before those of one warning are only counted.
+#: How many pool names a warning lists before it only counts the rest.
 NAMES = 3
 
 
@@ -38,7 +38,7 @@ def described(one: FoundPool) -> dict[str, Any]:
 
 
 def by_warning(pools: Iterable[FoundPool]) -> dict[str, list[str]]:
-    """The names of the pools of each warning: most are true of many."""
+    """Pool names by warning: most warnings apply to many pools."""
     names: dict[str, list[str]] = {}
     for one in pools:
         for warning in one.warnings:
@@ -47,18 +47,18 @@ def by_warning(pools: Iterable[FoundPool]) -> dict[str, list[str]]:
 
 
 def some_names(names: Sequence[str]) -> str:
-    """The first of ``names``, and how many more there are."""
+    """The first of ``names``, and the number of the others."""
     return ", ".join(names[:NAMES]) + (f" and {len(names) - NAMES} more" if len(names) > NAMES else "")
 
 
 def common_labels(offerings: Iterable[Offering]) -> dict[str, str]:
-    """The labels on which all agree."""
+    """The labels that all offerings share."""
     first, *others = (dict(offering.labels) for offering in offerings)
     return {key: value for key, value in first.items() if all(other.get(key) == value for other in others)}
 
 
 def least_resources(offerings: Iterable[Offering]) -> dict[str, str]:
-    """The least of each resource that any machine offers to pods, as Kubernetes quantities."""
+    """The smallest amount of each resource that any machine offers to pods, as Kubernetes quantities."""
     sizes = [offering.allocatable for offering in offerings]
     names = dict.fromkeys(name for size in sizes for name in size)
     least = {name: min(size.get(name, 0) for size in sizes) for name in names}

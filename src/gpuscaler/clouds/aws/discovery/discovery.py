@@ -1,4 +1,4 @@
-"""The pools that an account has for a cluster: every region is looked at side by side, and what was known before is not asked again."""
+"""Discovers the pools that an account has for a cluster: all regions are read concurrently, and known answers are not asked for again."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -18,16 +18,16 @@ from gpuscaler.clouds.protocol import UNAUTHORISED, CloudError
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride, overridden
 
-#: Calls of one region that are under way at a time.
+#: Concurrent calls per region.
 AT_ONCE = 8
 
 
 class Found(Struct, frozen=True):
-    """What a look brought. ``failed`` are regions of which nothing is known now; pools of theirs are those of an earlier look.
+    """The result of a discovery pass. ``failed`` are regions that could not be read now; their pools are those of an earlier pass.
 
-    ``unknown`` are those of them of which nothing was ever known. ``forbidden`` says that AWS did not know who asked there, or did not
-    allow it. ``let_go`` are groups that would be pools if they had accelerators, or that were until somebody took a tag off: they are set
-    aside, and what is under way there, by an earlier version of gpuscaler perhaps, is finished.
+    ``unknown`` are the failed regions that were never read. ``forbidden`` means that AWS there did not accept the caller's identity or
+    denied the call. ``let_go`` are groups that would be pools if they had accelerators, or that were pools until someone removed a tag:
+    they are skipped, but whatever is still in progress there, perhaps from an earlier version of gpuscaler, is finished.
     """
 
     pools: tuple[FoundPool, ...] = ()
@@ -39,7 +39,7 @@ class Found(Struct, frozen=True):
 
 
 class _Seen(Struct, frozen=True):
-    """One region, looked at."""
+    """The result of reading one region."""
 
     pools: tuple[FoundPool, ...] = ()
     let_go: tuple[FoundPool, ...] = ()
@@ -49,10 +49,10 @@ class _Seen(Struct, frozen=True):
 
 
 class Discovery:
-    """Looks for the pools of a cluster. Used by one thread at a time; :meth:`look` blocks for as long as AWS takes.
+    """Discovers the pools of a cluster. Used by one thread at a time; :meth:`look` blocks while AWS answers.
 
-    ``overrides`` and ``prices`` are what a person says, which wins. ``folder`` keeps over restarts what hardly changes, None does not.
-    ``now`` is the wall clock.
+    ``overrides`` and ``prices`` are the user's settings, which take precedence. ``folder`` caches rarely changing answers across restarts;
+    with None there is no such cache. ``now`` is the wall clock.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Discovery:
         self._overrides = {one.name: one for one in overrides}
         names = tuple(dict.fromkeys(regions))
         endpoint = calls.endpoint("ec2", names[0]) if names and folder is not None else ""
-        # One file for all regions of an account.
+        # All regions of an account share one file.
         self._endpoint = endpoint.replace(names[0], "") if names else ""
         self._kept = load(folder, self._endpoint)
         self._written = msgspec.json.encode(self._kept)
@@ -84,7 +84,7 @@ class Discovery:
         self._last: dict[str, _Seen] = {}
 
     def look(self) -> Found:
-        """Ask AWS, and say what is there now. Never raises for what AWS answers: a region that fails is named."""
+        """Read the account now. Never raises for an answer of AWS: a region that fails is listed in the result."""
         seen = dict(zip((reader.region for reader in self._readers), self._outer.map(self._look, self._readers), strict=True))
         failed = tuple(region for region, one in seen.items() if one.failed)
         forbidden = any(one.forbidden for one in seen.values())
@@ -113,7 +113,7 @@ class Discovery:
         return Found(tuple(pools), tuple(let_go), set_aside, failed, forbidden, unknown)
 
     def override(self, overrides: Iterable[PoolOverride]) -> None:
-        """From the next look on, ``overrides`` are what a person says."""
+        """Use ``overrides`` as the user's settings from the next pass on."""
         self._overrides = {one.name: one for one in overrides}
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class Discovery:
         except CloudError as error:
             return _Seen(set_aside=(SetAside(f"Region {reader.region}", error.detail),), failed=True, forbidden=error.cause == UNAUTHORISED)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS describes it"
+            reason = f"saw {type(error).__name__}: {error} in a reply, expected one as AWS documents it"
             return _Seen(set_aside=(SetAside(f"Region {reader.region}", reason),), failed=True)
 
     def _read(self, reader: RegionReader) -> _Seen:
@@ -141,7 +141,7 @@ class Discovery:
             found = whose(name, tags_of(entry), cluster=scope.cluster, named=scope.groups, extra=scope.tags, exclude=scope.exclude)
             if name in before and not found.source and not found.foreign:
                 left.append(before[name])
-                odd += [] if found.reason else [aside(name, reader.region, "no tag says any more that it is the cluster's")]
+                odd += [] if found.reason else [aside(name, reader.region, "no tag assigns it to the cluster any more")]
             if found.reason:
                 odd.append(aside(name, reader.region, found.reason))
             elif found.source:
@@ -162,8 +162,8 @@ class Discovery:
                 if group.name not in before:
                     odd.append(aside(group.name, reader.region, str(error)))
                     continue
-                # That EC2 does not answer is no reason to forget the machines of a group.
-                said = (f"{error}; what was known of it counts", *before[group.name].warnings)
+                # An error of EC2 is no reason to forget the machines of a group.
+                said = (f"{error}; its last known state is used", *before[group.name].warnings)
                 found = msgspec.structs.replace(before[group.name], group=group, warnings=tuple(dict.fromkeys(said)))
             except GroupError as error:
                 odd.append(aside(group.name, reader.region, str(error)))
@@ -177,7 +177,7 @@ class Discovery:
         return _Seen(tuple(pools), tuple(let_go), (*odd, *notes))
 
     def _changed(self, pools: Iterable[FoundPool]) -> list[FoundPool]:
-        """With what a person says on top."""
+        """The pools with the user's overrides applied."""
         changed = []
         for one in pools:
             override = self._overrides.get(one.pool.name, PoolOverride(one.pool.name))
@@ -186,7 +186,7 @@ class Discovery:
             if pool.max is not None and pool.min > pool.max:
                 warnings = (*warnings, f"its minimum {pool.min} is above its maximum {pool.max}")
             changed.append(msgspec.structs.replace(one, pool=pool, warnings=warnings))
-        # By labels, the first pool that fits counts; the list of machines says it better where there is one.
+        # By labels, the first matching pool wins, so the most specific come first; the list of machines is more reliable if there is one.
         return sorted(changed, key=lambda one: -len(one.pool.match_labels))
 
     def _keep(self) -> None:
@@ -197,7 +197,7 @@ class Discovery:
 
 
 def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:
-    """Groups that would have the same name, in two regions or by the same label, get their region, or a number, behind it."""
+    """Append the region, or a number, to the names of groups that would share one, in two regions or by the same label."""
     often = Counter(one.pool.name for one in pools)
     taken: set[str] = set()
     found = []
@@ -213,7 +213,7 @@ def _named_apart(pools: list[FoundPool]) -> list[FoundPool]:
 
 
 def renamed(one: FoundPool, name: str) -> FoundPool:
-    """The same pool under another name, which it is warned of."""
+    """The same pool under another name, with a warning about it."""
     offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in one.pool.offerings)
     pool = msgspec.structs.replace(one.pool, name=name, offerings=offerings)
     return msgspec.structs.replace(one, pool=pool, warnings=(*one.warnings, f"it is called {name} here: another has its name"))

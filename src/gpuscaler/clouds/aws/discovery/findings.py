@@ -1,4 +1,4 @@
-"""What is odd about a group: settings that fight with an autoscaler, each in one sentence that says what to do."""
+"""Problems of a group: settings that conflict with an autoscaler, each in one sentence that says what to do."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
@@ -14,7 +14,7 @@ from gpuscaler.model.well_known import ARRIVING_TAINT
 
 
 class Way(Protocol):
-    """One instance type of the group, its weight, and what it is made from."""
+    """One instance type of the group, its weight, and its launch template or configuration."""
 
     @property
     def instance_type(self) -> str: ...
@@ -27,36 +27,36 @@ class Way(Protocol):
 def findings_of(
     group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType], nodegroup: Nodegroup | None = None
 ) -> tuple[str, ...]:
-    """Sentences, the most harmful first. ``nodegroup`` is EKS's, where the group is of one."""
+    """Sentences, the most harmful first. ``nodegroup`` is the EKS node group that the group belongs to, if any."""
     taints = nodegroup.taints if nodegroup is not None else _by_kops(group)
     promised = hints_of(group.tags).taints
     return (*_processes(group), *_machines(group), *_disks(ways), *_user_data(ways, taints, promised), *_ways(group, ways, types))
 
 
 def _by_kops(group: Group) -> tuple[Taint, ...]:
-    """kOps keeps the taints of an instance group outside of user data, and repeats them in tags."""
+    """Taints of a kOps instance group: kOps configures them outside of user data and repeats them in tags."""
     return hints_of(group.tags).taints if "kops.k8s.io/instancegroup" in group.tags else ()
 
 
 def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[Taint]) -> Iterator[str]:
-    """How nodes register; ``taints`` are those that EKS has the kubelet register with, unless a later flag replaces them.
+    """Problems with node registration. EKS registers nodes with ``taints``, unless a later kubelet flag replaces them.
 
-    ``promised`` are those of tags, which put nothing on a node.
+    ``promised`` are the taints of tags, which do not put a taint on any node.
     """
     for source, unusable, own in dict.fromkeys((way.launch.source, way.launch.unusable, way.launch.taints) for way in ways):
         if unusable:
-            yield f"no kubelet starts with the user data of its {source}: {unusable}; mend them"
+            yield f"no kubelet starts with the user data of its {source}: {unusable}; fix it"
         lost = [taint for taint in taints if own is not None and taint not in own]
         if lost:
-            text = f"the user data of its {source} replace the taint {', '.join(map(str, lost))} of its node group"
+            text = f"the user data of its {source} replaces the taint {', '.join(map(str, lost))} of its node group"
             mend = f"leave the flag out, and give {ARRIVING_TAINT} to the node group"
-            yield f"{text}: the kubelet takes its last --register-with-taints; {mend}"
+            yield f"{text}: the kubelet uses only its last --register-with-taints; {mend}"
         if missing := [one for one in promised if own is not None and one not in own and one not in lost]:
-            text = f"its tags promise the taint {', '.join(map(str, missing))}, with which the user data of its {source} register no node"
-            yield f"{text}: pods that do not tolerate it come to its machines; add it to --register-with-taints"
+            text = f"its tags promise the taint {', '.join(map(str, missing))}, which the user data of its {source} does not set"
+            yield f"{text}: pods that do not tolerate it can run on its machines; add it to --register-with-taints"
     theirs = any(taint.key == ARRIVING_TAINT for taint in taints)
     launches = [way.launch for way in ways]
-    # EKS writes the taints of a node group as a flag, in whose place no configuration file of the kubelet counts.
+    # EKS passes the taints of a node group as a flag, which overrides the kubelet's configuration file.
     filed = not taints
     found = (one.unusable or (one.arriving and (filed or one.taints is not None)) or (theirs and one.taints is None) for one in launches)
     if not all(found):
@@ -66,39 +66,39 @@ def _user_data(ways: Sequence[Way], taints: Sequence[Taint], promised: Sequence[
 
 def _processes(group: Group) -> Iterator[str]:
     if "Launch" in group.suspended:
-        yield "the process Launch is suspended, so that no machine ever comes; resume it"
+        yield "the process Launch is suspended, so no machine is ever launched; resume it"
     if "Terminate" in group.suspended:
-        yield "the process Terminate is suspended, so that machines are not given back; resume it"
+        yield "the process Terminate is suspended, so machines are never ended; resume it"
     if group.operator:
-        yield f"only {group.operator} may change it, so that buying may be refused"
+        yield f"only {group.operator} may change it, so buying may be refused"
     if len(group.zones) > 1 and EKS_NODEGROUP in group.tags:
-        yield "EKS has its zones evened out, which ends machines with running pods, also where AZRebalance is suspended; make one per zone"
+        yield "EKS balances its zones, which ends machines with running pods, even if AZRebalance is suspended; make one per zone"
     elif len(group.zones) > 1 and "AZRebalance" not in group.suspended:
-        yield "AZRebalance ends machines with running pods to even out zones; suspend it"
+        yield "AZRebalance ends machines with running pods to balance zones; suspend it"
     if group.capacity_rebalance:
-        yield "CapacityRebalance replaces machines beside the controller, which does that itself; switch it off"
+        yield "CapacityRebalance replaces machines in parallel to the controller, which does that itself; switch it off"
 
 
 def _machines(group: Group) -> Iterator[str]:
     if not group.protected:
-        yield "new machines are not protected from scale-in, so that whoever lowers its size ends busy ones; protect them"
+        yield "new machines are not protected from scale-in, so lowering its size may end busy ones; protect them"
     if group.lifetime:
-        yield f"machines are replaced after {group.lifetime / 86_400:.0f} days (MaxInstanceLifetime), whatever runs on them; remove it"
+        yield f"machines are replaced after {group.lifetime / 86_400:.0f} days (MaxInstanceLifetime), even with running pods; remove it"
     if group.warm_pool:
-        yield "it has a warm pool, whose machines are not counted here"
+        yield "it has a warm pool; its machines are not counted here"
     if group.desired > group.max or group.desired < group.min:
         yield f"its desired capacity {group.desired} is outside of {group.min} to {group.max}"
 
 
 def _disks(ways: Sequence[Way]) -> Iterator[str]:
-    """Nobody here deletes disks: EC2 does, or they stay, and cost."""
+    """Disks that may outlive their machine: gpuscaler deletes no disks; EC2 deletes them, or they stay and are billed."""
     for source, left, unsaid in dict.fromkeys((way.launch.source, way.launch.left, way.launch.unsaid) for way in ways):
         if left:
             text = f"its {source} has DeleteOnTermination false for {', '.join(left)}"
-            yield f"{text}: each machine given back leaves a disk that costs; set it to true"
+            yield f"{text}: each ended machine leaves a disk that is billed; set it to true"
         if unsaid:
             text = f"its {source} does not give DeleteOnTermination for {', '.join(unsaid)}"
-            yield f"{text}: each machine given back may leave a disk that costs; set it to true"
+            yield f"{text}: each ended machine may leave a disk that is billed; set it to true"
 
 
 def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) -> Iterator[str]:
@@ -106,20 +106,20 @@ def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) 
         yield f"it has a launch configuration ({group.configuration}), which is outdated; move it to a launch template"
     counts = sorted({types[way.instance_type].gpus for way in ways if way.instance_type in types})
     if len(counts) > 1:
-        yield f"its types have {', '.join(map(str, counts))} GPUs, and AWS chooses among them; give each number a group of its own"
+        yield f"its types have {', '.join(map(str, counts))} GPUs, and AWS chooses among them; make a separate group for each number"
     weights = sorted({way.weight for way in ways})
     if weights != [1]:
         yield f"machines count as {', '.join(map(str, weights))} units (WeightedCapacity); sizes are converted to machines, by the largest"
     if any(way.launch.reservation_groups for way in ways):
-        yield "its launch template targets a group of capacity reservations, which are not told from what is bought; name the reservations"
+        yield "its launch template targets a group of capacity reservations, whose use cannot be told from purchases; name the reservations"
     shares = group.shares
     if shares is None:
         ceilings = [way.launch.spot_max_price for way in ways if way.launch.spot_max_price is not None]
     else:
         ceilings = [] if shares.spot_max_price is None else [shares.spot_max_price]
         if "spot" in shares.markets and shares.spot_strategy == "lowest-price":
-            yield "the spot strategy lowest-price takes the most interrupted machines; set price-capacity-optimized"
+            yield "the spot strategy lowest-price gets the machines that are interrupted most; set price-capacity-optimized"
         if len(shares.markets) > 1:
-            yield f"AWS divides it between markets: {shares.base} on demand, of the rest {shares.on_demand} %"
+            yield f"AWS divides it between markets: the first {shares.base} on demand, then {shares.on_demand} % of the rest"
     if ceilings:
-        yield f"a spot price of at most ${min(ceilings):g} is allowed, beyond which nothing is granted; remove the maximum"
+        yield f"its maximum spot price is ${min(ceilings):g}, above which nothing is granted; remove the maximum"

@@ -1,7 +1,7 @@
-"""The IAM policy that gpuscaler needs on one cluster: reading, and changing what is tagged for the cluster.
+"""The IAM policy that gpuscaler needs for one cluster: to read, and to change what is tagged for the cluster.
 
 Sources: the Service Authorization Reference of AWS for EC2 Auto Scaling, EC2, EKS, SQS and the Pricing API, 2026. Read actions
-of EC2 and EC2 Auto Scaling know no resources, hence the stars.
+of EC2 and EC2 Auto Scaling do not support resources, hence the stars.
 """
 
 from typing import Any
@@ -34,16 +34,16 @@ CHANGE = (
     "autoscaling:SetInstanceProtection",
     "autoscaling:TerminateInstanceInAutoScalingGroup",
 )
-#: What LaunchInstances makes machines with, in the name of whoever calls.
+#: The actions with which LaunchInstances creates machines on behalf of the caller.
 LAUNCH = ("ec2:CreateFleet", "ec2:CreateTags", "ec2:RunInstances")
 QUEUE = ("sqs:DeleteMessage", "sqs:ReceiveMessage")
 
 
 def policy(cluster: str, *, queue: str = "", node_role: str = "", change: bool = True, partition: str = "aws") -> Policy:
-    """The policy as JSON. ``queue`` and ``node_role`` are ARNs, empty where there are none.
+    """The policy as JSON. ``queue`` and ``node_role`` are ARNs, empty if there are none.
 
-    Changes are bound to the tag that gives a group to the cluster: one of another cluster is out of reach whatever happens here. EC2 is
-    asked for machines only by EC2 Auto Scaling in the caller's name (``aws:ViaAWSService``). ``change`` False allows
+    Changes are restricted to groups with the cluster's ownership tag, so those of another cluster are out of reach in any case. EC2
+    launches machines only through EC2 Auto Scaling on behalf of the caller (``aws:ViaAWSService``). With ``change`` False the policy allows
     reading only.
     """
     statements = [

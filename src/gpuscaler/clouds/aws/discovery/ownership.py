@@ -1,8 +1,8 @@
-"""Whose an Auto Scaling group is, by its tags: adopted, reported, or none of our business.
+"""Decides from its tags whether an Auto Scaling group is adopted, reported, or ignored.
 
-Tags: Cluster Autoscaler's discovery; kops' and those of OpenAI's autoscaler; EKS managed node groups; eksctl. A group that any tag gives
-to another cluster is never adopted, whatever else it says. EKS puts Cluster Autoscaler's tags on every managed node group by itself, the
-one of CoreDNS and of autoscalers included: there they say nothing, and only groups with accelerators are adopted.
+Tags: Cluster Autoscaler's discovery; kops' and those of OpenAI's autoscaler; EKS managed node groups; eksctl. A group that any tag assigns
+to another cluster is never adopted, whatever its other tags. EKS puts Cluster Autoscaler's tags on every managed node group, including the
+one for CoreDNS and autoscalers. They are no evidence there, so only groups with accelerators are adopted.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,25 +18,25 @@ KOPS_NODE = "k8s.io/role/node"
 EKS_CLUSTER, EKS_NODEGROUP = "eks:cluster-name", "eks:nodegroup-name"
 _EKSCTL_CLUSTER = "alpha.eksctl.io/cluster-name"
 _OWNED = "kubernetes.io/cluster/"
-#: Tags whose value is a cluster's name, and those whose key ends with it.
+#: Tags whose value is a cluster's name, and a prefix of keys that end with one.
 _NAMING = (KOPS_CLUSTER, EKS_CLUSTER, _EKSCTL_CLUSTER)
 _ROLES = ("KubernetesRole", "Role")
 WORKERS = ("worker", "kubernetes-minion", "minion")
-#: Roles of kops whose machines take no pods of users.
+#: Roles of kops whose machines take no user pods.
 _KOPS_OTHERS = tuple(f"k8s.io/role/{role}" for role in ("control-plane", "master", "bastion", "apiserver"))
-#: How an entry of ``aws.exclude`` begins that means a tag and not a name.
+#: Prefix of an entry of ``aws.exclude`` that names a tag instead of a group.
 TAG = "tag:"
-#: How EKS' managed node groups are found, and why those without accelerators are not adopted.
+#: The source of EKS managed node groups, and why those without accelerators are not adopted.
 EKS = "eks"
-NO_ACCELERATOR = "it has no accelerator; name it in aws.groups to take it"
-#: Keys below Cluster Autoscaler's prefix that name no cluster.
+NO_ACCELERATOR = "it has no accelerator; name it in aws.groups to adopt it"
+#: Keys below Cluster Autoscaler's prefix that do not name a cluster.
 _NOT_CLUSTERS = ("enabled", "node-template")
 
 
 class Verdict(NamedTuple):
-    """``source`` says how a group was found, empty when it is not adopted; then ``reason`` says why, empty where it concerns nobody.
+    """``source`` says how a group was found, empty if it is not adopted; then ``reason`` says why, empty if no tag concerns this cluster.
 
-    ``foreign`` says that it is another cluster's.
+    ``foreign`` means that it belongs to another cluster.
     """
 
     source: str = ""
@@ -45,12 +45,12 @@ class Verdict(NamedTuple):
 
 
 def tag_keys(cluster: str) -> tuple[str, ...]:
-    """The keys of which every group of interest has one."""
+    """The tag keys of which every relevant group has at least one."""
     return (ENABLED, f"{CLUSTER_AUTOSCALER}{cluster}", KOPS_CLUSTER, EKS_CLUSTER) if cluster else (ENABLED,)
 
 
 def excluded(name: str, tags: Mapping[str, str], exclude: Iterable[str]) -> str:
-    """The entry of ``aws.exclude`` that leaves a group out: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
+    """The entry of ``aws.exclude`` that excludes a group: a name, a pattern such as ``system-*``, ``tag:KEY`` or ``tag:KEY=VALUE``."""
     for entry in exclude:
         key, is_told, value = entry.removeprefix(TAG).partition("=")
         if not entry.startswith(TAG):
@@ -70,7 +70,7 @@ def whose(
     extra: Mapping[str, str],
     exclude: Iterable[str] = (),
 ) -> Verdict:
-    """Whether the group ``name`` is the cluster's.
+    """Whether the group ``name`` belongs to the cluster.
 
     ``named``, ``extra`` and ``exclude`` are ``aws.groups``, ``aws.tags`` and ``aws.exclude`` of the settings.
     """
@@ -114,14 +114,14 @@ def _discovered(tags: Mapping[str, str], *, cluster: str, marked: bool) -> Verdi
         return Verdict("tags")
     if ENABLED in tags:
         whose = _claims(tags).get(cluster)
-        known = f"the tag {whose} says that it is this cluster's" if whose else "no tag says which cluster's it is"
+        known = f"the tag {whose} says that it is this cluster's" if whose else "no tag names its cluster"
         return Verdict(reason=f"saw the tag {ENABLED} without {ours}, expected both: {known}; add {ours}=owned, or name it in aws.groups")
     lacking = ENABLED if ours in tags else f"{ENABLED} and {ours}"
     return Verdict(reason=f"it belongs to the cluster, but no tag says that it may be scaled; add {lacking}, or name it in aws.groups")
 
 
 def _claims(tags: Mapping[str, str]) -> dict[str, str]:
-    """The clusters that tags speak of, and the tag of each."""
+    """The clusters that tags name, with the tag of each."""
     found: dict[str, str] = {}
     for key, value in tags.items():
         if key in _NAMING and value:

@@ -1,4 +1,4 @@
-"""A pool from a group and what is known around it: offerings, node template, findings. Pure."""
+"""Builds a pool from a group and its region: offerings, node template, findings. Pure."""
 
 import hashlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,11 +23,10 @@ from gpuscaler.model.labels import is_label_value
 from gpuscaler.model.pools import BY_SIZE, UNREADY_AFTER, Offering, Pool, for_gpus, is_scattered
 from gpuscaler.model.well_known import POOL_LABEL
 
-#: How machines are bought in a group; ``auto`` in the settings takes the first that the group allows.
+#: How machines of a group are bought; ``auto`` in the settings takes the first way that the group allows.
 LAUNCH, DESIRED, FLEET = "launch-instances", "desired-capacity", "fleet"
 SCATTERED = (
-    "AWS chooses the zone of each machine, so that pods bound to one zone (a volume, a gang of one zone) get none from it; "
-    "make one group per zone"
+    "AWS chooses the zone of each machine, so pods bound to one zone (a volume, a gang of one zone) cannot use it; make one group per zone"
 )
 NO_FLEETS = "aws.launch is fleet, and machines of fleets do not belong to the group"
 
@@ -35,8 +34,8 @@ NO_FLEETS = "aws.launch is fleet, and machines of fleets do not belong to the gr
 class Surroundings(Struct, frozen=True):
     """What is known of one region.
 
-    ``launches`` is by launch template, ``configurations`` by name; ``matching`` lists the types that fit requirements, by
-    :func:`requirements_key`; ``offered`` says which zones offer a type, where that is known.
+    ``launches`` is by launch template, ``configurations`` by name; ``matching`` lists the types that meet requirements, by
+    :func:`requirements_key`; ``offered`` lists the zones that offer a type, if known.
     """
 
     region: str
@@ -51,10 +50,10 @@ class Surroundings(Struct, frozen=True):
 
 
 class FoundPool(Struct, frozen=True):
-    """A pool, the group that it was read from, and how that was found: see :mod:`gpuscaler.clouds.aws.discovery.ownership`.
+    """A pool, the group it was read from, and how the group was found: see :mod:`gpuscaler.clouds.aws.discovery.ownership`.
 
-    ``weights`` are units of the group's capacity by instance type, where machines count for more than one. ``ends`` is when EC2 begins to
-    end the machines of a reservation, by its id, in seconds since the epoch, for those whose machines it ends.
+    ``weights`` are units of the group's capacity by instance type, for groups in which a machine counts as more than one. ``ends`` is when
+    EC2 begins to end the machines of a reservation, by its id, in seconds since the epoch, for reservations whose machines EC2 ends.
     """
 
     pool: Pool
@@ -67,17 +66,17 @@ class FoundPool(Struct, frozen=True):
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether any machine of it would have some."""
+        """Whether any of its machines has accelerators."""
         return any(amount > 0 and is_device(name) for one in self.pool.offerings for name, amount in one.allocatable.items())
 
     @property
     def bought_by(self) -> str:
-        """How machines are really bought: fleets are not made, since their machines would not belong to the group."""
+        """How machines are really bought: never through fleets, since a fleet's machines would not belong to the group."""
         return DESIRED if self.launch == FLEET else self.launch
 
 
 class Way(NamedTuple):
-    """One instance type of a group, and what its machines are made from."""
+    """One instance type of a group, and the launch template or configuration of its machines."""
 
     instance_type: str
     weight: int
@@ -85,12 +84,12 @@ class Way(NamedTuple):
 
 
 def requirements_key(requirements: Mapping[str, object]) -> str:
-    """Requirements that ask the same have the same key."""
+    """A key that is equal for equal requirements."""
     return msgspec.json.encode(requirements, order="deterministic").decode()
 
 
 def ways_of(group: Group, known: Surroundings) -> tuple[Way, ...]:
-    """Every type that the group could launch. Raises :class:`GroupError` where nobody can tell."""
+    """All types that the group can launch. Raises :class:`GroupError` if they cannot be determined."""
     base = _base(group, known)
     ways = [way for choice in group.choices for way in _of_choice(choice, base, known)] or list(_of_launch(base, 1, known))
     if not ways:
@@ -134,9 +133,9 @@ def _of_launch(launch: Launch, weight: int, known: Surroundings) -> tuple[Way, .
 
 
 def launch_of(group: Group, told: str) -> str:
-    """How machines are bought in the group, as ``aws.launch`` of the settings says, as far as the group allows.
+    """How machines of the group are bought: as ``aws.launch`` of the settings (``told``) says, if the group allows it.
 
-    LaunchInstances needs a launch template, and of a mixed group that it is wholly spot or wholly on demand.
+    LaunchInstances needs a launch template, and a mixed group must be entirely spot or entirely on demand.
     """
     if told in (DESIRED, FLEET) and not (told == FLEET and group.template is None):
         return told
@@ -145,14 +144,14 @@ def launch_of(group: Group, told: str) -> str:
 
 
 def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", launch: str = "auto") -> FoundPool:
-    """The group as a pool called ``name``, or what it calls itself. Raises :class:`GroupError` where it cannot be one."""
+    """The group as a pool called ``name``, or by its own name. Raises :class:`GroupError` if it cannot be a pool."""
     if group.deleting:
         raise GroupError("it is being deleted")
     if group.unit != "units":
         raise GroupError(f"its capacity is counted in {group.unit}, expected units: machines")
     hints = hints_of(group.tags)
     ways = ways_of(group, known)
-    # What a group without any offering is set aside for stands before everything else that is odd about it.
+    # The reason why a group has no offerings comes before its other findings.
     warnings = [*_unusable(group, ways, known)]
     name = name or pool_name(group, hints)
     template = NodeTemplate(name, group.region, hints, known.nodegroups.get(group.name), openai=source == "kops")
@@ -168,7 +167,7 @@ def pool_of(group: Group, source: str, known: Surroundings, *, name: str = "", l
     weights = {way.instance_type: way.weight for way in ways}
     way_to_buy = launch_of(group, launch)
     if way_to_buy == FLEET:
-        warnings.append(f"{NO_FLEETS}: it is told a desired capacity instead; set launch to auto")
+        warnings.append(f"{NO_FLEETS}: its desired capacity is raised instead; set launch to auto")
     pool = _pool(group, offerings or retired, template, max(weights.values()), launch=way_to_buy)
     balances = balances_zones(group, managed=source == "eks" or group.name in known.nodegroups)
     pool = msgspec.structs.replace(pool, offerings=(*offerings, *retired), revision=_revision(group, ways), balances=balances)
@@ -186,11 +185,11 @@ def _offerings(
     for way in ways:
         kind = known.types.get(way.instance_type)
         if kind is None:
-            warnings.append(f"region {known.region} does not offer type {way.instance_type}; it is set aside there")
+            warnings.append(f"region {known.region} does not offer type {way.instance_type}; it is not used there")
             continue
         missing = [zone for zone in group.zones if zone not in known.offered.get(way.instance_type, group.zones)]
         if missing:
-            warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is set aside there")
+            warnings.append(f"{way.instance_type} is not offered in {', '.join(missing)}; it is not used there")
         found += _reserved(group, way, kind, known, template)
         for zone in group.zones:
             for market in markets_of(group, way.launch) if zone not in missing else ():
@@ -204,9 +203,9 @@ def _offerings(
 
 
 def _retired(group: Group, launch: Launch, known: Surroundings, template: NodeTemplate, sold: Collection[str]) -> Iterator[Offering]:
-    """What the group has machines of and launches no more, its launch template being another now, or its reservation over.
+    """Offerings of machines that the group has but no longer launches, because its launch template changed or its reservation ended.
 
-    They cost what they cost, and go when they are idle, as long as they are there.
+    They are counted at their price while they exist, and ended when idle.
     """
     for name in dict.fromkeys(one.instance_type for one in group.machines):
         kind = known.types.get(name) if name not in sold else None
@@ -217,15 +216,15 @@ def _retired(group: Group, launch: Launch, known: Surroundings, template: NodeTe
 
 
 def _guesses(offerings: Sequence[Offering], region: str) -> Iterator[str]:
-    """What is to be said of prices that are another region's, or in another currency."""
+    """Warnings about prices that come from another region, or are in another currency."""
     by_region: dict[str, dict[str, None]] = {}
     for one in offerings:
         if one.price_from not in ("", BY_SIZE):
             by_region.setdefault(one.price_from, {})[one.instance_type] = None
     for other, names in sorted(by_region.items()):
-        yield f"no price of {', '.join(names)} in {region} is known; that in {other} counts: add it to aws.prices"
+        yield f"no price of {', '.join(names)} in {region} is known; the price in {other} is used: add it to aws.prices"
     if in_yuan(region) and offerings:
-        yield f"prices in {region} are in yuan; {YUAN_PER_DOLLAR:g} of them count as a dollar"
+        yield f"prices in {region} are in yuan; {YUAN_PER_DOLLAR:g} yuan count as a dollar"
 
 
 def reserved_for(group: Group, launch: Launch) -> tuple[str, ...]:
@@ -237,15 +236,15 @@ def _unusable(group: Group, ways: tuple[Way, ...], known: Surroundings) -> Itera
     for ident in dict.fromkeys(ident for way in ways for ident in reserved_for(group, way.launch)):
         one = known.reservations.get(ident)
         if one is None:
-            yield f"its capacity reservation {ident} could not be read, so that nothing of it is used"
+            yield f"its capacity reservation {ident} could not be read, so it is not used"
         elif not one.usable(known.tariff.now):
-            yield f"its capacity reservation {ident} is {'over' if one.state in (ACTIVE, EXPIRED) else one.state}; nothing of it is used"
+            yield f"its capacity reservation {ident} is {'over' if one.state in (ACTIVE, EXPIRED) else one.state}; it is not used"
 
 
 def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, template: NodeTemplate) -> Iterator[Offering]:
-    """What is paid already: an offering for each zone, of as many machines as are free.
+    """Reserved capacity that is already paid for: an offering for each zone, with the number of free machines.
 
-    Into which of several reservations a machine comes is EC2's choice: it is planned to last as long as in the one that ends first.
+    EC2 chooses which of several reservations a machine goes into, so a plan assumes the one that ends first.
     """
     free: dict[str, list[Reservation]] = {}
     for one in map(known.reservations.get, reserved_for(group, way.launch)):
@@ -258,7 +257,7 @@ def _reserved(group: Group, way: Way, kind: InstanceType, known: Surroundings, t
 
 
 def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate, weight: int, *, launch: str) -> Pool:
-    """LaunchInstances names a zone, in which AWS chooses the instance type; else AWS chooses among all offerings."""
+    """The pool. LaunchInstances names a zone, in which AWS chooses the instance type; otherwise AWS chooses among all offerings."""
     kinds = {(one.market, one.instance_type) for one in offerings}
     named = len(offerings) == 1 or (launch == LAUNCH and len(kinds) == 1)
     names_zone = launch == LAUNCH and not named and len({one.zone for one in offerings}) > 1
@@ -281,7 +280,7 @@ def _pool(group: Group, offerings: tuple[Offering, ...], template: NodeTemplate,
 
 
 def balances_zones(group: Group, *, managed: bool) -> bool:
-    """Whether the group ends machines to even out zones. In managed node groups that does not stop where its process is suspended.
+    """Whether the group ends machines to balance zones. Managed node groups do, even if the process is suspended.
 
     Source: aws/containers-roadmap#1453.
     """
@@ -289,13 +288,13 @@ def balances_zones(group: Group, *, managed: bool) -> bool:
 
 
 def _revision(group: Group, ways: tuple[Way, ...]) -> str:
-    """Another one where what machines are made from is, or what the group is kept from doing."""
+    """A hash that changes with the group's launch templates and its suspended processes."""
     said = (sorted(group.suspended), sorted({way.launch.digest for way in ways}))
     return hashlib.sha256(repr(said).encode()).hexdigest()[:16]
 
 
 def pool_name(group: Group, hints: Hints) -> str:
-    """What nodes say by label, else the group's name, cut to what a label's value may be."""
+    """The pool label of its nodes, else the group's name, made a valid label value."""
     said = hints.labels.get(POOL_LABEL, "")
     if said or (is_label_value(group.name) and group.name):
         return said or group.name
@@ -304,7 +303,7 @@ def pool_name(group: Group, hints: Hints) -> str:
 
 
 def markets_of(group: Group, launch: Launch) -> tuple[str, ...]:
-    """Markets that machines are bought in, beside what is reserved: none where only reservations are used."""
+    """Markets that machines are bought in, apart from reservations: none if only reservations are used."""
     if group.reserved_only or launch.reservations or launch.market == "capacity-block":
         return ()
     if group.shares is not None:

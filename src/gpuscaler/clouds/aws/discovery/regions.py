@@ -1,4 +1,4 @@
-"""Reading one region: its groups, and what must be known to make pools of them. What cannot be read is noted, and the rest goes on."""
+"""Reads one region: its groups, and what is needed to make pools of them. Failures are noted, and the rest is still read."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Executor
@@ -25,7 +25,7 @@ from gpuscaler.model.overrides import OfferingPrice
 
 T = TypeVar("T")
 
-#: How many names or values a call takes.
+#: How many names or filter values a call accepts.
 NAMES, VALUES = 50, 100
 
 
@@ -45,7 +45,7 @@ def chunks(items: Iterable[T], size: int) -> list[list[T]]:
 
 
 class RegionReader:
-    """What is known of one region, kept from one look to the next. ``workers`` make calls side by side; used by one thread at a time."""
+    """Knowledge of one region, kept from pass to pass. ``workers`` make calls concurrently; used by one thread at a time."""
 
     def __init__(
         self, region: str, calls: Calls, kept: Kept, *, workers: Executor, now: Callable[[], float], prices: tuple[OfferingPrice, ...] = ()
@@ -60,9 +60,9 @@ class RegionReader:
         self.notes: dict[str, str] = {}
 
     def entries(self, scope: Scope, before: Collection[str] = ()) -> list[Reply]:
-        """Every group that could concern the cluster, as AWS describes it. Raises CloudError: without them nothing is known.
+        """All groups that could concern the cluster, as AWS describes them. Raises CloudError: nothing works without them.
 
-        Groups that were found ``before`` are among them as long as they are there, whatever their tags say by now.
+        Groups that were found ``before`` are included as long as they exist, whatever their tags are now.
         """
         asks: list[dict[str, object]] = [{"Filters": [{"Name": "tag-key", "Values": list(ownership.tag_keys(scope.cluster))}]}]
         if scope.tags:
@@ -78,7 +78,7 @@ class RegionReader:
         return list(pages)
 
     def surroundings(self, groups: Collection[Group], cluster: str) -> Surroundings:
-        """What is needed to make pools of ``groups``; ``notes`` then say what could not be read."""
+        """What is needed to make pools of ``groups``; afterwards ``notes`` lists what could not be read."""
         self.notes = {}
         launches, notes = self._templates.resolve(ref for group in groups for ref in group.templates)
         self.notes |= notes
@@ -87,7 +87,7 @@ class RegionReader:
         names = {choice.instance_type for group in groups for choice in group.choices}
         names |= {launch.instance_type for launch in (*launches.values(), *configurations.values())}
         names |= {name for types in matching.values() for name in types}
-        # What is there may be what its group launches no more.
+        # Existing machines may have types that their group no longer launches.
         names |= {machine.instance_type for group in groups for machine in group.machines}
         names.discard("")
         types = self._types(names)
@@ -110,7 +110,7 @@ class RegionReader:
         )
 
     def _attempt(self, what: str, ask: Callable[[], T], default: T) -> T:
-        """The answer, or ``default`` with a note of what is missing."""
+        """The answer, or ``default`` with a note about what is missing."""
         try:
             return ask()
         except CloudError as error:
@@ -130,7 +130,7 @@ class RegionReader:
         return self._attempt("launch configurations", ask, {}) if names else {}
 
     def _matching_types(self, groups: Iterable[Group], launches: Iterable[Launch]) -> dict[str, tuple[str, ...]]:
-        """Types by requirements, for those that a group or its template has in place of types."""
+        """Types by requirements, for groups and templates that give requirements instead of types."""
         images = {launch.image for launch in launches if launch.image}
         wanted = [choice.requirements for group in groups for choice in group.choices if choice.requirements is not None]
         wanted += [launch.requirements for launch in launches if launch.requirements is not None]
@@ -158,7 +158,7 @@ class RegionReader:
         return tuple(sorted(entry["InstanceType"] for entry in entries))
 
     def _architectures_of(self, images: Collection[str]) -> list[str]:
-        """Architectures of the images that groups start from; x86_64 where nobody tells."""
+        """Architectures of the images that groups use; x86_64 if none is known."""
         unknown = sorted(one for one in images if one.startswith("ami-") and one not in self._architectures)
         for some in chunks(unknown, NAMES):
             nothing: list[Reply] = []
@@ -171,7 +171,7 @@ class RegionReader:
         return list(self._calls.pages("ec2", self.region, "DescribeImages", "Images", Filters=[{"Name": "image-id", "Values": some}]))
 
     def _types(self, names: Collection[str]) -> dict[str, InstanceType]:
-        """Every type that is known; what the account does not tell, the catalogue may."""
+        """All known types; the catalogue fills in those the account could not be asked about."""
         now, key = self._now(), f"{self.region}/"
         stale = [name for name in sorted(names) if not (one := self._kept.types.get(key + name)) or not one.fresh(now, TYPES)]
         asked = self._attempt("instance types", lambda: self._ask_types(stale), None)
@@ -182,7 +182,7 @@ class RegionReader:
         for name in names:
             kept = self._kept.types.get(key + name)
             described = self._attempt_type(name, kept.value) if kept is not None and kept.value else None
-            # A type that the account was asked for and does not have is not to be bought, whatever the catalogue says.
+            # A type that the account does not have cannot be bought, even if the catalogue lists it.
             kind = described or (catalogue.lookup(name) if kept is None else None)
             if kind is not None:
                 found[name] = kind
@@ -196,7 +196,7 @@ class RegionReader:
             return None
 
     def _ask_types(self, names: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """By filter: asked for by name, one that does not exist would spoil the whole call."""
+        """Types by filter: in a call by name, one unknown name would fail the whole call."""
         found = {}
         for some in chunks(names, VALUES):
             ask = [{"Name": "instance-type", "Values": some}]
@@ -205,7 +205,7 @@ class RegionReader:
         return found
 
     def _offered(self, types: Collection[str]) -> dict[str, frozenset[str]]:
-        """Zones by type, as far as that is known."""
+        """Zones by type, as far as known."""
         now, key = self._now(), f"{self.region}/"
         stale = [name for name in sorted(types) if not (one := self._kept.offered.get(key + name)) or not one.fresh(now, TYPES)]
         asked = self._attempt("zones of instance types", lambda: self._ask_offered(stale), None)
@@ -230,7 +230,7 @@ class RegionReader:
         return found
 
     def _reservations(self, ids: list[str]) -> dict[str, Reservation]:
-        """Each by itself: one that is gone would spoil a call for several, and there are few."""
+        """Reservations, one call each: a deleted one would fail a call for several, and there are few."""
         found: dict[str, Reservation] = {}
         for ident, one in zip(ids, self._workers.map(self._reservation, ids), strict=True):
             if isinstance(one, CloudError):
@@ -269,5 +269,5 @@ class RegionReader:
 
 
 def _on_spot(groups: Iterable[Group], launches: Iterable[Launch]) -> bool:
-    """Whether anything is bought on spot markets."""
+    """Whether anything is bought on the spot market."""
     return any(group.shares and "spot" in group.shares.markets for group in groups) or any(one.market == "spot" for one in launches)

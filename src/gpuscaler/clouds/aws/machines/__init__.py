@@ -1,1 +1,1 @@
-"""The machines of an account, and what AWS announces of them."""
+"""The machines of an account, and AWS's announcements about them."""

@@ -1,7 +1,7 @@
-"""Machines that their groups list no more: what EC2 says of them, so that their Nodes can be cleared away.
+"""Machines that their groups no longer list: their state in EC2, so that their Node objects can be deleted.
 
-A group forgets a machine at its end; EC2 tells of it as terminated for about an hour. One that is detached from its group goes on, and is
-nobody's here.
+A group forgets a machine when it ends; EC2 lists it as terminated for about an hour. A machine that is detached from its group keeps
+running, and is no longer managed here.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from gpuscaler.model.instances import TERMINATED, Instance
 
 #: The tag that Auto Scaling puts on the machines of a group.
 GROUP_TAG: Final = "aws:autoscaling:groupName"
-#: Reasons that are a person's, or a program's, who ended the machine.
+#: Prefixes of reasons that mean a user or a program ended the machine.
 _ASKED_FOR: Final = ("Client.User", "Client.InstanceInitiated")
-#: States of EC2 on the way to the end; others are those of machines that go on.
+#: EC2 states of machines that are ending; machines in other states keep running.
 _GONE, _GOING = "terminated", ("shutting-down", "stopping", "stopped")
-#: A machine that is older than this and that EC2 does not know is one that it has forgotten, in seconds: a young one it may not know yet.
+#: A machine that is older than this and unknown to EC2 has been forgotten, in seconds; EC2 may not know a younger one yet.
 YOUNG_SECONDS: Final = 600.0
-#: So long ended machines are listed, in seconds.
+#: How long ended machines are listed, in seconds.
 LISTED_SECONDS: Final = 3600.0
 
 
@@ -38,20 +38,20 @@ class _Ended(Struct, frozen=True, gc=False):
 
 
 class Departed:
-    """Follows machines from the moment that their groups list them no more."""
+    """Follows machines from the moment their groups no longer list them."""
 
     def __init__(self, ask: Asking) -> None:
         self._ask = ask
         self._listed: dict[str, tuple[str, Instance]] = {}
-        #: Those that EC2 is asked for: region, what was listed of each, and since when.
+        #: Machines to ask EC2 about: their region, their last listed state, and since when.
         self._asked: dict[str, tuple[str, Instance, float]] = {}
         self._ended: dict[str, _Ended] = {}
         self._swept = False
 
     async def beside(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], FoundPool]) -> list[Instance]:
-        """The machines that have ended beside those that groups list now, each with its region. Raises CloudError."""
+        """The ended machines that complement ``listed``, the machines in groups now with their regions. Raises CloudError."""
         if not self._swept:
-            # What ended while nobody looked.
+            # Machines that ended while no process was observing.
             swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
             self._ended |= {one.id: _Ended(self._ask.now(), one) for found in swept for one in self._of_groups(found, pools)}
             self._swept = True
@@ -81,7 +81,7 @@ class Departed:
                 del self._asked[name]
 
     async def _states(self, region: str, names: list[str]) -> dict[str, tuple[str, str]]:
-        """The state of each by EC2's id, and why it is so."""
+        """The state of each machine by EC2 id, and the reason for it."""
         entries = await self._describe(region, {"instance-id": [instance_id(name) for name in names]})
         told = (one for entry in entries for one in entry.get("Instances") or ())
         return {one["InstanceId"]: (spelt(one["State"]["Name"], (_GONE, *_GOING)), reason_of(one)) for one in told}
@@ -105,7 +105,7 @@ class Departed:
 
 
 def reason_of(entry: Reply) -> str:
-    """Why EC2 ended a machine, in its words; empty where somebody asked for that."""
+    """Why EC2 ended a machine, in its words; empty if a user or a program requested it."""
     told = entry.get("StateReason") or {}
     code, text = str(told.get("Code") or ""), str(told.get("Message") or "")
     return "" if not code or code.startswith(_ASKED_FOR) else verdict(code, text).detail

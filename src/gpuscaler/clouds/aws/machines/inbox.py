@@ -1,4 +1,4 @@
-"""The queue that announcements come through: each is told once, what is about others' machines or makes no sense is counted and dropped."""
+"""The queue of announcements: each is reported once; unreadable ones and those about foreign machines are counted and dropped."""
 
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,19 +10,19 @@ from gpuscaler.clouds.aws.api.asking import Asking
 from gpuscaler.clouds.aws.machines.notices import Hook, MalformedError, Said, said
 from gpuscaler.clouds.protocol import CloudError, LostAnswerError
 
-#: A call brings so many messages; so many calls are made side by side, as long as full ones come back, for so many seconds.
+#: Messages per call, and concurrent calls, which are repeated while full batches come back, for at most so many seconds.
 BATCH, AT_ONCE, BUSY_SECONDS = 10, 8, 2.0
-#: What is said of a machine that nobody knows is kept for so long, in seconds: the list of machines may be behind.
+#: How long messages about unknown machines are kept, in seconds: the list of machines may be behind.
 HELD_SECONDS: Final = 120.0
-#: Of so many machines that nobody knows at most.
+#: The most unknown machines for which messages are kept.
 MOST_HELD: Final = 20_000
-#: What was told is remembered for so long, in seconds: queues keep messages for minutes, and repeat them.
+#: How long reported messages are remembered, in seconds: queues keep messages for minutes, and deliver them repeatedly.
 REMEMBERED: Final = 900.0
 
 
 @dataclass(slots=True)
 class Counts:
-    """Messages that came, and of them those that could not be read, and those about machines that are not ours."""
+    """Counts of received messages, of those that could not be read, and of those about machines that are not ours."""
 
     messages: int = 0
     malformed: int = 0
@@ -30,11 +30,11 @@ class Counts:
 
 
 class Inbox:
-    """Reads the queue at ``url``. A message is deleted by the call after the one that reported it, so that none is lost on the way.
+    """Reads the queue at ``url``. A message is deleted by the call after the one that reported it, so that none gets lost.
 
-    A message that makes no sense is deleted at once.
+    A message that cannot be read is deleted at once.
 
-    ``undeleted`` says why messages could not be deleted last, empty where they were: they come again, and are known.
+    ``undeleted`` is the last error of deleting messages, empty if there was none: such messages come again, and are recognised.
     """
 
     def __init__(self, ask: Asking, url: str, *, region: str) -> None:
@@ -48,15 +48,15 @@ class Inbox:
         self._told: dict[tuple[str, str], float] = {}
 
     async def receive(self) -> None:
-        """Take what the queue has. Raises CloudError."""
+        """Read the queue. Raises CloudError."""
         done, self._done = self._done, []
         await self._delete(done)
         until = self._ask.now() + BUSY_SECONDS
-        # An idle queue is asked once; one that has something, however little shows at first, then by several at once.
+        # An idle queue is read once; if anything comes, even a few messages, it is then read concurrently.
         at_once = 1
         while True:
             sizes = await asyncio.gather(*(self._batch() for _ in range(at_once)))
-            # What makes no sense tells nothing that could get lost: it goes before anything else can stumble over it.
+            # An unreadable message holds nothing that could get lost: it is deleted before anything else can fail on it.
             senseless, self._senseless = self._senseless, []
             await self._delete(senseless)
             if not any(sizes) or (at_once > 1 and min(sizes) < BATCH) or self._ask.now() >= until:
@@ -85,14 +85,14 @@ class Inbox:
         for one in found:
             self._held.setdefault((one.kind, one.instance), (self._ask.now(), one))
             if len(self._held) > MOST_HELD:
-                # Whoever may send to the queue may name machines without end; the oldest is that of nobody here.
+                # Senders may name any number of machines; the oldest unknown one is taken to be foreign.
                 self._held.pop(next(iter(self._held)))
                 self.counts.foreign += 1
             if one.hook is not None:
                 self.hooks[one.instance] = one.hook
 
     def told(self, ours: Iterable[str]) -> list[Said]:
-        """What was said of machines among ``ours``, EC2's ids, and not told before; what others' machines are about is dropped in time."""
+        """New messages about machines in ``ours``, EC2 ids; messages about foreign machines expire."""
         now, known = self._ask.now(), set(ours)
         self._told = {key: at for key, at in self._told.items() if now < at + REMEMBERED}
         found = []
@@ -109,13 +109,13 @@ class Inbox:
         return found
 
     async def _delete(self, done: Sequence[str]) -> None:
-        """Delete what was told, or made no sense. One that stays comes again, and is known."""
+        """Delete messages that were reported or unreadable. A message that stays comes again, and is recognised."""
         some = [done[first : first + BATCH] for first in range(0, len(done), BATCH)]
         try:
             for first in range(0, len(some), AT_ONCE):
                 await asyncio.gather(*(self._forget(handles) for handles in some[first : first + AT_ONCE]))
         except (CloudError, LostAnswerError) as error:
-            # What is announced does not wait for that: a machine has two minutes.
+            # An announcement must not wait for that: a machine has two minutes.
             self.undeleted = str(error)
         else:
             self.undeleted = "" if done else self.undeleted
@@ -126,6 +126,6 @@ class Inbox:
 
 
 def region_of(url: str) -> str:
-    """The region that a queue's URL names, empty where it names none."""
+    """The region that a queue's URL names, empty if it names none."""
     host = (urlsplit(url).hostname or "").split(".")
     return host[1] if len(host) > 2 and host[0] == "sqs" else ""

@@ -1,4 +1,4 @@
-"""Machines of our groups, as instances that the controller knows: states, markets, launch times, provider ids."""
+"""Converts machines of our groups to the controller's instances: states, markets, launch times, provider ids."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -13,14 +13,14 @@ from gpuscaler.clouds.aws.discovery.pools import FoundPool
 from gpuscaler.model.instances import PENDING, RUNNING, STOPPING, TERMINATED, Instance
 
 _ID: Final = re.compile(r"aws:///(?P<zone>[a-z0-9-]*)/(?P<id>i-[0-9a-f]+)")
-#: A machine that is detached is its group's no more, and goes on: of one that is ``terminated``, the Node may be deleted.
+#: A detached machine has left its group but keeps running, so it is not ``terminated``: then its Node may be deleted.
 _ENDING: Final = ("Terminating", "Detaching", "Detached")
 _GONE: Final = "Terminated"
 _WARM: Final = "Warmed:"
 
 
 class Detail(Struct, frozen=True, gc=False):
-    """What a group does not tell of its machines: the market, when one was launched, in seconds since the epoch, and its reservation."""
+    """What a group does not list about a machine: its market, its launch time in seconds since the epoch, and its reservation."""
 
     market: str
     launched: float
@@ -28,18 +28,18 @@ class Detail(Struct, frozen=True, gc=False):
 
 
 def provider_id(zone: str, instance: str) -> str:
-    """What ``spec.providerID`` of a machine's Node says."""
+    """``spec.providerID`` of a machine's Node."""
     return f"aws:///{zone}/{instance}"
 
 
 def instance_id(provider: str) -> str:
-    """EC2's id of the machine that a Node calls ``provider``; empty where that is none of AWS's."""
+    """The EC2 id of the machine with the provider id ``provider``; empty if it is not one of AWS."""
     found = _ID.fullmatch(provider)
     return found["id"] if found else ""
 
 
 def state_of(lifecycle: str) -> str:
-    """One of the states of :mod:`gpuscaler.model.instances`. A machine in a state that nobody knows yet is there."""
+    """One of the states of :mod:`gpuscaler.model.instances`. A machine in an unknown state counts as running."""
     if lifecycle in COMING:
         return PENDING
     if lifecycle.startswith(_ENDING):
@@ -65,7 +65,7 @@ def instance_of(machine: Machine, found: FoundPool, detail: Detail | None, *, to
 
 
 def market_of(machine: Machine, found: FoundPool, detail: Detail | None) -> str:
-    """The market it was bought on: what EC2 tells, else the only one that its group has, or the dearer one of both."""
+    """The market it was bought on: as EC2 reports it, else its group's only one, or the more expensive of two."""
     if detail is not None:
         return detail.market
     same = [one for one in found.pool.offerings if (one.instance_type, one.zone) == (machine.instance_type, machine.zone)]
@@ -74,12 +74,12 @@ def market_of(machine: Machine, found: FoundPool, detail: Detail | None) -> str:
 
 
 def listed(groups: Iterable[Group]) -> dict[str, tuple[Group, Machine]]:
-    """Machines by EC2's id; those that wait in a warm pool are no machines yet."""
+    """Machines by EC2 id, without those that wait in a warm pool."""
     return {machine.id: (group, machine) for group in groups for machine in group.machines if not machine.state.startswith(_WARM)}
 
 
 def details_of(reservations: Iterable[Reply]) -> dict[str, Detail]:
-    """From ``Reservations`` of DescribeInstances, by EC2's id. One that cannot be read is left out."""
+    """Details by EC2 id, from ``Reservations`` of DescribeInstances. Entries that cannot be read are left out."""
     found = {}
     for one in (instance for reservation in reservations for instance in reservation.get("Instances") or ()):
         launched = one.get("LaunchTime")

@@ -1,7 +1,7 @@
-"""What the messages of EventBridge and of lifecycle hooks say about machines. Pure; what is no such message is told apart.
+"""Decodes messages of EventBridge and of lifecycle hooks about machines. Pure; malformed messages raise :class:`MalformedError`.
 
-Forms: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html and its neighbours, autumn 2026. They come
-more than once, late, and in any order.
+Formats: https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/monitoring-instance-state-changes.html and its neighbours, autumn 2026.
+Messages come more than once, late, and in any order.
 """
 
 import re
@@ -17,15 +17,16 @@ from gpuscaler.clouds.aws.api.spelling import spelt
 from gpuscaler.clouds.protocol import INTERRUPTION, MAINTENANCE, REBALANCE
 from gpuscaler.model.quantities import shortened
 
-#: From a spot warning to the end of the machine, in seconds.
+#: Time from a spot warning to the end of the machine, in seconds.
 WARNING_SECONDS: Final = 120.0
-#: States from which a machine does not come back to us.
+#: States of machines that will not return to service.
 _GOING: Final = ("stopping", "stopped", "shutting-down", "terminated")
 _TERMINATING: Final = "autoscaling:EC2_INSTANCE_TERMINATING"
-#: Seconds from 1970 to 2200: no message speaks of what comes later.
+#: Seconds from 1970 to 2200: later times are rejected.
 LATEST: Final = 7_258_118_400.0
 _INSTANCE: Final = re.compile(r"i-[0-9A-Za-z-]{1,62}", re.ASCII)
-#: What a machine's state says, which the list of machines says as well; and that a hook holds it at its end.
+#: Kinds of messages that the protocol lacks: a change of state, which the list of machines shows too, and a hook that holds an ending
+#: machine.
 STATE: Final = "state"
 HELD: Final = "held"
 
@@ -40,7 +41,7 @@ class Hook(Struct, frozen=True, gc=False):
 
 
 class Said(Struct, frozen=True, gc=False):
-    """What a message says of the machine that EC2 calls ``instance``: ``kind`` is a word of the protocol, or one of ours."""
+    """A message about the machine with the EC2 id ``instance``; ``kind`` is a kind of the protocol or of this module."""
 
     kind: str
     instance: str
@@ -49,21 +50,21 @@ class Said(Struct, frozen=True, gc=False):
 
 
 class MalformedError(ValueError):
-    """A message that is not what it should be; the text says what was seen."""
+    """A malformed message; the text says what was seen."""
 
 
 def said(body: str) -> tuple[Said, ...]:
-    """What the message ``body`` says, nothing where it is about something else. Raises :class:`MalformedError`."""
+    """Decode the message ``body``; empty if it is about something else. Raises :class:`MalformedError`."""
     message = _decoded(body)
     if message.get("Type") == "Notification" and isinstance(message.get("Message"), str):
-        # A topic of SNS between the event and the queue wraps it, once.
+        # An SNS topic between the event and the queue adds one wrapper.
         message = _decoded(message["Message"])
     try:
         return _said(message)
     except MalformedError:
         raise
     except Exception as error:
-        # Whoever may send to the queue writes what it likes: nothing in a message may be an error of ours.
+        # Anyone with access to the queue can send anything: no content of a message may cause another error here.
         kind = shortened(message.get("detail-type") or "a message")
         raise MalformedError(f"saw {type(error).__name__} {shortened(str(error))} in {kind}") from error
 
@@ -123,7 +124,7 @@ def _moment(message: Mapping[str, Any]) -> float:
 
 
 def _sensible(at: float) -> float:
-    """``at`` as it is. Raises :class:`MalformedError` for a moment that no machine of today will see."""
+    """Return ``at``. Raises :class:`MalformedError` if it is outside of 1970 to 2200."""
     if not 0.0 <= at < LATEST:
         raise MalformedError(f"saw a time {at:.0f} s from 1970, expected one before 2200")
     return at
@@ -137,5 +138,5 @@ def _id(value: object) -> str:
 
 def _text(value: object) -> str:
     if not isinstance(value, str):
-        raise MalformedError(f"saw {shortened(value)}, expected a text")
+        raise MalformedError(f"saw {shortened(value)}, expected text")
     return value

@@ -1,1 +1,1 @@
-"""What machines cost: price lists, spot prices, reservations."""
+"""Prices of machines: price lists, spot prices, reservations."""

@@ -1,4 +1,4 @@
-"""Prices of one region: on demand from the Pricing API where that is allowed, spot from the price history."""
+"""Reads the prices of one region: on demand from the Pricing API if that is allowed, spot from the price history."""
 
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Executor
@@ -10,8 +10,8 @@ from gpuscaler.clouds.aws.prices.choosing import YUAN_PER_DOLLAR, Place, SpotPri
 from gpuscaler.clouds.protocol import CloudError
 from gpuscaler.model.overrides import OfferingPrice
 
-#: The Pricing API answers in a few regions, for all of their partition: by what a region's name begins with, the nearest.
-#: AWS Price List, "Endpoints". Those of China have prices of their own; GovCloud and the isolated partitions have none.
+#: The nearest endpoint of the Pricing API, by prefix of a region's name; each endpoint answers for its whole partition.
+#: AWS Price List, "Endpoints". China has prices of its own; GovCloud and the isolated partitions have none.
 _PRICING = {
     "us-gov-": "",
     "us-iso": "",
@@ -22,8 +22,8 @@ _PRICING = {
     **dict.fromkeys(("eu-", "il-", "me-", "af-"), "eu-central-1"),
     "": "us-east-1",
 }
-#: A question is asked so often; after so many types without an answer the others are left for later, when they are asked again, after so
-#: many seconds first and at most. What IAM does not allow is asked for again after the latter.
+#: Tries of a query, and the number of unanswered types after which the remaining ones wait for the next attempt. The pauses before that
+#: grow from the first to the longest, in seconds; a denial by IAM waits for the longest at once.
 _TRIES, _UNANSWERED = 2, 2
 _FIRST_PAUSE, _LONGEST_PAUSE = 60.0, 3600.0
 _AT_ONCE = 100
@@ -31,7 +31,7 @@ _PLATFORM = "Linux/UNIX"
 
 
 def pricing_region(region: str) -> str:
-    """Where the Pricing API is asked for prices in ``region``; empty where its partition has none."""
+    """The region whose Pricing API has prices for ``region``; empty if its partition has none."""
     return _PRICING[max((one for one in _PRICING if region.startswith(one)), key=len)]
 
 
@@ -44,13 +44,13 @@ class Tariffs:
         self._spot: dict[Place, SpotPrice] = {}
         self._spot_at: dict[str, float] = {}
         self._pricing = pricing_region(region)
-        #: Until when the Pricing API, which did not answer, is not asked again, and how many times in a row it did not.
+        #: Until when the Pricing API is not asked again after failures, and the number of failures in a row.
         self._quiet_until, self._failures = 0.0, 0
-        #: Types that had no answer in the look that is on.
+        #: Types without an answer in the current pass.
         self._unanswered: list[str] = []
 
     def of(self, types: Collection[str], *, on_spot: Collection[str]) -> tuple[Tariff, dict[str, str]]:
-        """What the types cost in the region, those of ``on_spot`` there too, and notes on what could not be read."""
+        """Prices of the types in the region, including spot prices of ``on_spot``, and notes on what could not be read."""
         notes: dict[str, str] = {}
         on_demand = self._on_demand(types, notes)
         self._read_spot(on_spot, notes)
@@ -58,7 +58,7 @@ class Tariffs:
         return Tariff(self._region, on_demand, spot, self._now(), self._own), notes
 
     def _on_demand(self, types: Collection[str], notes: dict[str, str]) -> dict[str, float]:
-        """The newest price of each type that was ever told; one that is not told any more counts on."""
+        """The last known price of each type; a price that AWS no longer lists stays valid."""
         now, kept = self._now(), self._kept.prices
         stale = [name for name in sorted(types) if not (one := kept.get(self._key(name))) or not one.fresh(now, LIST_PRICES)]
         if self._pricing and now >= self._quiet_until and stale:
@@ -74,21 +74,21 @@ class Tariffs:
         return {name: one.value for name in types if (one := kept.get(self._key(name))) is not None and one.value is not None}
 
     def _pause(self, refused: CloudError | None, notes: dict[str, str]) -> None:
-        """Ask again later what had no answer: ever more rarely, as long as there is none."""
+        """Schedule the next attempt after a failure, with a pause that grows while failures continue."""
         self._failures = self._failures + 1 if refused is not None else 0
         if refused is None:
             return
         pause = min(_FIRST_PAUSE * 2.0 ** min(self._failures - 1, 20), _LONGEST_PAUSE)
         self._quiet_until = self._now() + (_LONGEST_PAUSE if isinstance(refused, DeniedError) else max(pause, refused.retry_after))
         if not isinstance(refused, DeniedError):
-            notes["list prices"] = f"{refused.detail}; what was told before counts, else the catalogue's prices"
+            notes["list prices"] = f"{refused.detail}; the last known prices are used, else the catalogue's"
 
     def _key(self, name: str) -> str:
         return f"{self._region}/{name}"
 
     def _ask(self, name: str) -> float | CloudError | None:
         if len(self._unanswered) >= _UNANSWERED:
-            return CloudError("unknown", f"pricing in {self._pricing}: several types had no answer a moment ago")
+            return CloudError("unknown", f"pricing in {self._pricing}: several types got no answer a moment ago")
         wanted = {
             "instanceType": name,
             "regionCode": self._region,
@@ -127,7 +127,7 @@ class Tariffs:
                     )
                 )
             except CloudError as error:
-                notes["spot prices"] = f"{error.detail}; older ones, or the catalogue's, count"
+                notes["spot prices"] = f"{error.detail}; older prices are used, else the catalogue's"
                 return
             self._spot |= spot_of(entries, per_dollar=YUAN_PER_DOLLAR if in_yuan(self._region) else 1.0)
             self._spot_at |= dict.fromkeys(some, now)

@@ -1,6 +1,6 @@
-"""What machines cost: replies of the Pricing API and of DescribeSpotPriceHistory, and which figures are believed.
+"""Prices from replies of the Pricing API and of DescribeSpotPriceHistory, and checks of their plausibility.
 
-Prices are US dollars per hour. A figure that cannot be true would make every plan follow it, so it is replaced, and said.
+Prices are US dollars per hour. An impossible price would distort every plan, so it is replaced, with a warning.
 """
 
 import json
@@ -15,15 +15,15 @@ from gpuscaler.clouds.aws.api.groups import Reply
 from gpuscaler.model.overrides import OfferingPrice, price_told
 from gpuscaler.model.pools import BY_SIZE
 
-#: A price so many times the one that is known, or so small a part of it, is a mistake: of a unit, of a currency.
+#: A price this many times above or below the known one is a mistake of unit or currency.
 FACTOR = 20.0
-#: Spot is never so small a part of on demand.
+#: A spot price is never less than this fraction (1/100) of the on-demand price.
 SPOT_PART = 100.0
-#: Spot prices older than this, in seconds, are beyond what the history holds.
+#: The history covers this many seconds; an older spot price is implausible.
 REACH = 90 * 86_400.0
-#: A type of which neither price nor size is known costs so much: it is asked last, and no plan takes it for free.
+#: The price of a type with neither a known price nor a known size: it is bought last, and no plan treats it as free.
 UNKNOWN = 1_000.0
-#: Amazon's regions in China have prices in yuan. Plans, limits and reports are in dollars: so many yuan count as one.
+#: Amazon's regions in China have prices in yuan. Plans, limits and reports are in dollars: this many yuan count as one.
 YUAN_PER_DOLLAR = 7.0
 
 #: (instance type, zone).
@@ -31,14 +31,14 @@ Place = tuple[str, str]
 
 
 class SpotPrice(NamedTuple):
-    """``since`` is in seconds since the epoch."""
+    """A spot price; ``since`` is in seconds since the epoch."""
 
     price: float
     since: float
 
 
 class Judged(NamedTuple):
-    """The price to plan with; ``warning`` is empty where it is the one that was given. ``price_from`` is as that of an offering."""
+    """The price to plan with; ``warning`` is empty if it is the given one. ``price_from`` has the same meaning as in an offering."""
 
     price: float
     warning: str = ""
@@ -46,9 +46,9 @@ class Judged(NamedTuple):
 
 
 def on_demand_of(entries: Iterable[str]) -> float | None:
-    """The hourly price in GetProducts' ``PriceList``, whose entries are JSON; None where it tells none.
+    """The hourly price in GetProducts' ``PriceList``, whose entries are JSON; None if there is none.
 
-    The dearest of several: never is a machine cheaper than planned.
+    Of several prices, the highest is used, so that a machine is never more expensive than planned.
     """
     found = [price for entry in entries for price in _hourly(entry)]
     return max(found, default=None)
@@ -65,7 +65,7 @@ def _hourly(entry: str) -> list[float]:
 
 
 def _dollars(told: Mapping[str, str]) -> float:
-    """A price per unit, which is in one currency."""
+    """A price per unit in dollars, converted from its only currency."""
     return float(told["USD"]) if "USD" in told else float(told["CNY"]) / YUAN_PER_DOLLAR
 
 
@@ -77,7 +77,7 @@ def in_yuan(region: str) -> bool:
 def spot_of(entries: Iterable[Reply], *, per_dollar: float = 1.0) -> dict[Place, SpotPrice]:
     """The newest price of each instance type and zone in ``SpotPriceHistory``; entries that cannot be read are left out.
 
-    Prices are ``per_dollar`` of the region's currency.
+    ``per_dollar`` is the exchange rate of the region's currency.
     """
     found: dict[Place, SpotPrice] = {}
     for entry in entries:
@@ -97,7 +97,7 @@ def _seconds(moment: Any) -> float:
 
 
 class Tariff(NamedTuple):
-    """All that is known of prices in one region; ``own`` are those that a person gives, which are not doubted."""
+    """All known prices of one region; ``own`` are the user's, which are not checked."""
 
     region: str
     on_demand: Mapping[str, float] = {}
@@ -106,7 +106,7 @@ class Tariff(NamedTuple):
     own: tuple[OfferingPrice, ...] = ()
 
     def of(self, instance_type: str, market: str, zone: str, kind: catalogue.InstanceType | None = None) -> Judged:
-        """The price of one offering. ``reserved`` is paid already. ``kind`` is what a guess is made from where no price is known."""
+        """The price of one offering. ``reserved`` is already paid for. ``kind`` is the basis of a guess if no price is known."""
         said = price_told(self.own, instance_type=instance_type, market=market, zone=zone)
         if said is not None:
             return Judged(said)
@@ -125,11 +125,11 @@ class Tariff(NamedTuple):
         if _plausible(told, references):
             return Judged(told)
         instead = self._otherwise(instance_type, kind)
-        text = f"is ${told:g}, expected about ${instead.price:g}; ${instead.price:g} is planned with"
+        text = f"is ${told:g}, expected about ${instead.price:g}; ${instead.price:g} is used"
         return instead._replace(warning=f"the on-demand price of {instance_type} in {self.region} {text}")
 
     def _otherwise(self, instance_type: str, kind: catalogue.InstanceType | None) -> Judged:
-        """What AWS does not tell: the catalogue's price here, that of the nearest region, or a guess that no spot price is above."""
+        """A price in place of AWS's: the catalogue's for the region, that of the nearest region, or a guess at or above any spot price."""
         near = nearest(instance_type, self.region)
         if near is not None:
             return Judged(near.price.on_demand, price_from="" if near.region == self.region else near.region)
@@ -137,7 +137,7 @@ class Tariff(NamedTuple):
         spot = [one.price for (name, _), one in self.spot.items() if name == instance_type and _possible(one.price)]
         price = max([guess or 0.0, *spot]) or UNKNOWN
         what = f"prices unknown: no region has a price of {instance_type}"
-        return Judged(price, f"{what}; ${price:g} is guessed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE)
+        return Judged(price, f"{what}; ${price:g} is assumed, and no pod is moved to save money there: add it to aws.prices", BY_SIZE)
 
     def _spot(self, instance_type: str, zone: str, on_demand: Judged) -> Judged:
         what, told = f"the spot price of {instance_type} in {zone or self.region}", self.spot.get((instance_type, zone))
@@ -146,18 +146,18 @@ class Tariff(NamedTuple):
         estimate = min(listed, on_demand.price) if listed is not None else on_demand.price
         if told is None:
             return Judged(estimate, price_from=near.region if near is not None and near.region != self.region else on_demand.price_from)
-        # A guess never says that what AWS tells is wrong; what this type costs anywhere may.
+        # A guess is no reason to reject AWS's price; a known price of this type in any region may be.
         known = _references(instance_type)
         known += (on_demand.price,) if not on_demand.price_from else ()
         if not _possible(told.price) or told.price < min(known, default=0.0) / SPOT_PART:
-            return Judged(estimate, f"{what} is ${told.price:g}, expected about ${estimate:g}; ${estimate:g} is planned with")
+            return Judged(estimate, f"{what} is ${told.price:g}, expected about ${estimate:g}; ${estimate:g} is used")
         if known and told.price > max(known) * FACTOR:
             instead = on_demand.price
-            return Judged(instead, f"{what} is ${told.price:g}, expected at most the on-demand price; ${instead:g} is planned with")
+            return Judged(instead, f"{what} is ${told.price:g}, expected at most the on-demand price; ${instead:g} is used")
         if self.now - told.since > REACH:
             days = (self.now - told.since) / 86_400
             return Judged(
-                max(estimate, told.price), f"{what} is {days:.0f} days old, expected at most 90; the dearer of it and ${estimate:g} counts"
+                max(estimate, told.price), f"{what} is {days:.0f} days old, expected at most 90; the higher of it and ${estimate:g} is used"
             )
         return Judged(told.price)
 
@@ -173,6 +173,6 @@ def _plausible(price: float, references: tuple[float, ...]) -> bool:
 
 
 def _references(instance_type: str) -> tuple[float, ...]:
-    """What a type is known to cost on demand, in any region."""
+    """Known on-demand prices of a type, in any region."""
     known = catalogue.lookup(instance_type)
     return tuple(one.on_demand for one in known.prices.values()) if known else ()

@@ -1,4 +1,4 @@
-"""Capacity that is paid already: On-Demand Capacity Reservations and Capacity Blocks that a group's machines are launched into."""
+"""Capacity that is already paid for: On-Demand Capacity Reservations and Capacity Blocks that a group's machines are launched into."""
 
 from collections.abc import Iterable
 from datetime import datetime
@@ -9,15 +9,15 @@ from gpuscaler.clouds.aws.api.groups import Reply
 from gpuscaler.clouds.aws.api.spelling import same, spelt
 
 ACTIVE, EXPIRED = "active", "expired"
-#: EC2 begins to end the machines of a Capacity Block so long before the block ends, in seconds; those of UltraServers, the second, by when
-#: their owner is to have ended them himself. Source: Amazon EC2 User Guide, "Capacity Blocks for ML", autumn 2026.
+#: EC2 begins to end the machines of a Capacity Block this long before the block ends, in seconds. For UltraServers, the second value is the
+#: time by which the owner must have ended them. Source: Amazon EC2 User Guide, "Capacity Blocks for ML", autumn 2026.
 BLOCK_SECONDS, ULTRA_SECONDS = 1800.0, 3600.0
-#: How the types that come in UltraServers begin.
+#: Prefixes of the types that come in UltraServers.
 ULTRA = ("p6e-gb", "u-p6e-gb")
 
 
 class Reservation(Struct, frozen=True, gc=False):
-    """``available`` machines of it are free; it ends at ``ends``, in seconds since the epoch, None when it does not."""
+    """A reservation with ``available`` free machines; it ends at ``ends``, in seconds since the epoch, None if it does not."""
 
     id: str
     instance_type: str
@@ -32,14 +32,14 @@ class Reservation(Struct, frozen=True, gc=False):
 
     @property
     def taken_at(self) -> float:
-        """When EC2 begins to end its machines; 0 where they go on, on demand, as those of any other reservation than a block do."""
+        """When EC2 begins to end its machines; 0 if they continue on demand, as they do in any reservation other than a block."""
         if not self.block or self.ends is None:
             return 0.0
         return self.ends - (ULTRA_SECONDS if self.instance_type.startswith(ULTRA) else BLOCK_SECONDS)
 
 
 def reservations_of(entries: Iterable[Reply]) -> dict[str, Reservation]:
-    """By id, from ``CapacityReservations``; an entry that cannot be read is left out."""
+    """Reservations by id, from ``CapacityReservations``; entries that cannot be read are left out."""
     found = {}
     for entry in entries:
         try:

@@ -1,1 +1,1 @@
-"""Launch templates and what nodes of them will be: types, user data, labels, taints."""
+"""Launch templates and the nodes they produce: types, user data, labels, taints."""

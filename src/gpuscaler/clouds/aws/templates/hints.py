@@ -1,6 +1,6 @@
-"""What a group's tags say of the nodes that it would make: labels, taints, resources, options.
+"""Reads node properties from a group's tags: labels, taints, resources, options.
 
-Anybody who may tag the group wrote them: each tag is read by itself, and one that cannot be understood is named and ignored.
+Anyone who may tag the group can write them: each tag is read by itself, and one that cannot be understood is reported and ignored.
 Source: Cluster Autoscaler's page about AWS, "Auto-Discovery Setup"; ``kube/`` is the prefix of OpenAI's autoscaler.
 """
 
@@ -33,7 +33,7 @@ _NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 
 
 class Hints(Struct, frozen=True, gc=False):
-    """``resources`` are in planning's units and win over what the instance type offers; durations are in seconds."""
+    """What tags say. ``resources`` are in planning's units and override those of the instance type; durations are in seconds."""
 
     labels: Mapping[str, str] = {}
     taints: tuple[Taint, ...] = ()
@@ -108,7 +108,7 @@ class _Reader:
 
 
 def hints_of(tags: Mapping[str, str]) -> Hints:
-    """What the tags say. A ``node-template`` label wins over a ``kube/`` one."""
+    """Decode the tags. A ``node-template`` label takes precedence over a ``kube/`` one."""
     read = _Reader()
     for key, value in sorted(tags.items()):
         if key.startswith(LABEL):
@@ -125,7 +125,7 @@ def hints_of(tags: Mapping[str, str]) -> Hints:
             read.label(key, key.removeprefix(OPENAI), value, read.openai)
     for name in sorted(read.labels.keys() & read.openai.keys()):
         if read.labels[name] != read.openai[name]:
-            read.warnings.append(f"the tags {LABEL}{name} and {OPENAI}{name} differ; the first one counts")
+            read.warnings.append(f"the tags {LABEL}{name} and {OPENAI}{name} differ; the first one is used")
     return Hints(
         {**read.openai, **read.labels},
         tuple(read.taints),

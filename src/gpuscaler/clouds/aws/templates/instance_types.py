@@ -1,4 +1,4 @@
-"""Instance types as DescribeInstanceTypes tells them, in the catalogue's form: what the account says wins over what the catalogue knows."""
+"""Converts entries of DescribeInstanceTypes to the catalogue's form; the account's answer takes precedence over the catalogue."""
 
 from collections.abc import Mapping
 from functools import cache
@@ -10,11 +10,11 @@ from gpuscaler.catalogue import MIB, InstanceType
 from gpuscaler.clouds.aws.api.groups import Reply
 
 ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}
-#: The share of memory that the hypervisor and the kernel keep: Karpenter's default.
+#: The share of memory that the hypervisor and the kernel use: Karpenter's default.
 OVERHEAD = 0.075
-#: MiB that the kubelet keeps for itself: a part, so much a pod, and what is left before it evicts.
+#: MiB that the kubelet reserves: a base, an amount per pod, and the eviction threshold.
 _BASE, _A_POD, _EVICTION = 255, 11, 100
-#: MiB that the arm64 kernel sets apart for devices.
+#: MiB that the arm64 kernel reserves for devices.
 _CMA = 64
 _SOURCE, _RULE = "DescribeInstanceTypes", "by Karpenter's rule for EKS: kubelet reservations, 7.5 % of memory for the hypervisor"
 _HABANA = "habana"
@@ -63,7 +63,7 @@ def _type(reply: Reply) -> InstanceType:
 
 
 def _gpus(info: Reply) -> tuple[int, str, str, int]:
-    """(how many, maker, name, MiB each). A fraction of a GPU counts as the one device that the driver shows."""
+    """(count, manufacturer, name, MiB each). A fraction of a GPU counts as the one device that the driver shows."""
     entries = info.get("Gpus") or ()
     if not entries:
         return 0, "", "", 0
@@ -98,12 +98,12 @@ def _devices(reply: Reply, gpus: int, maker: str) -> dict[str, int]:
     cores = sum(int(one["Count"]) * int((one.get("CoreInfo") or {}).get("Count") or 0) for one in neuron)
     if not devices:
         return {}
-    # The device plug-in of Neuron 2.20 (September 2024) and later shows no "neurondevice" any more.
+    # The device plug-in of Neuron 2.20 (September 2024) and later no longer shows "neurondevice".
     return {"aws.amazon.com/neuron": devices, "aws.amazon.com/neuroncore": cores}
 
 
 def _pods(network: Reply) -> int:
-    """As many as addresses of the network interfaces of the default card, less one each, plus two on the host's network; 110 if unknown."""
+    """The pod limit: addresses of the default card's interfaces, minus one each, plus two on the host's network; 110 if unknown."""
     cards = network.get("NetworkCards") or ()
     interfaces = int(cards[0]["MaximumNetworkInterfaces"]) if cards else int(network.get("MaximumNetworkInterfaces") or 0)
     addresses = int(network.get("Ipv4AddressesPerInterface") or 0)
@@ -111,7 +111,7 @@ def _pods(network: Reply) -> int:
 
 
 def _allocatable(vcpu: int, memory: int, pods: int, *, arch: str) -> dict[str, int]:
-    """Karpenter's rule for EKS: of the first core 6 % is reserved, of the second 1 %, of the next two 0.5 %, of the rest 0.25 %."""
+    """Karpenter's rule for EKS: it reserves 6 % of the first core, 1 % of the second, 0.5 % of the next two, 0.25 % of the rest."""
     memory -= _CMA if arch == "arm64" else 0
     tiers = ((0, 1, 60.0), (1, 2, 10.0), (2, 4, 5.0), (4, vcpu, 2.5))
     reserved = sum((min(vcpu, high) - low) * rate for low, high, rate in tiers if vcpu > low)
@@ -128,7 +128,7 @@ def with_disk(kind: InstanceType, gib: int) -> InstanceType:
 
 
 def with_local_disks(kind: InstanceType) -> InstanceType:
-    """The type where pods' files are on all its local disks as one (RAID 0); one without local disks is as it was."""
+    """The type with pods' files on all its local disks as one (RAID 0); unchanged if it has no local disks."""
     if not kind.instance_store:
         return kind
     room = max(int(kind.instance_store * 0.9) // MIB - 1024, 0) * MIB
@@ -136,7 +136,7 @@ def with_local_disks(kind: InstanceType) -> InstanceType:
 
 
 def with_pods(kind: InstanceType, pods: int) -> InstanceType:
-    """The type where the kubelet takes ``pods`` pods, whatever the addresses, and keeps memory for each. 0 leaves the rule's number."""
+    """The type with a kubelet limit of ``pods`` pods, regardless of addresses, with memory reserved for each. 0 keeps the rule's number."""
     if not pods or pods == kind.allocatable["pods"]:
         return kind
     memory = kind.allocatable["memory"] - (pods - kind.allocatable["pods"]) * _A_POD * MIB

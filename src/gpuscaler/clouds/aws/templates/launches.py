@@ -1,4 +1,4 @@
-"""What machines are made from: launch template versions, and launch configurations, their predecessors."""
+"""Decodes launch template versions and launch configurations, their predecessors."""
 
 import base64
 import binascii
@@ -16,19 +16,19 @@ from gpuscaler.clouds.aws.templates.user_data import UnreadableError, UserDataEr
 from gpuscaler.model.taints import Taint
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
-#: Names of the disk that pods' files are on: Amazon Linux, Ubuntu, Bottlerocket's second one.
+#: Names of the disk that holds pods' files: Amazon Linux, Ubuntu, Bottlerocket's second one.
 _ROOTS = ("/dev/xvda", "/dev/sda1", "/dev/xvdb")
 _EFA = ("efa", "efa-only")
-#: How nodeadm (``localStorage.strategy``) and the older bootstrap.sh are asked for one file system on all local disks.
+#: How nodeadm (``localStorage.strategy``) and the older bootstrap.sh request one file system on all local disks.
 _RAID0 = re.compile(rb"strategy[\"']?:\s*[\"']?RAID0|--local-disks[ =]raid0", re.IGNORECASE)
-#: What Bottlerocket's bootstrap commands call it (``apiclient ephemeral-storage init``, then ``bind``).
+#: The same in Bottlerocket's bootstrap commands (``apiclient ephemeral-storage init``, then ``bind``).
 _BOTTLEROCKET = b"ephemeral-storage"
 #: ``MarketType`` of a launch template.
 _MARKETS = ("spot", "capacity-block")
 
 
 class Registers(TypedDict):
-    """Fields of :class:`Launch` that user data say."""
+    """Fields of :class:`Launch` that come from user data."""
 
     arriving: bool
     taints: tuple[Taint, ...] | None
@@ -39,12 +39,12 @@ class Registers(TypedDict):
 class Launch(Struct, frozen=True):
     """One version of a launch template. What it leaves open is empty.
 
-    ``market`` is what InstanceMarketOptions ask for; ``disk`` is in GiB; ``efa`` counts interfaces. ``arriving`` says that user data
-    registers the node with our start-up taint, ``taints`` are those of a flag in user data, None where it has none, and ``unusable`` is why
-    the kubelet would not start with these user data. ``outdated`` marks a launch configuration. ``digest`` is another one where anything
-    is, understood here or not. ``source`` is what a person calls it; ``left`` are the devices whose disks it has outlive the machine, and
-    ``unsaid`` those of which it does not say whether they do. ``pods`` is how many the kubelet takes, 0 where user data do not say, and
-    ``local_disks``, whether they put pods' files on all local disks as one.
+    ``market`` comes from InstanceMarketOptions; ``disk`` is in GiB; ``efa`` counts interfaces. ``arriving`` means that user data registers
+    the node with our startup taint. ``taints`` are those of a flag in user data, None without such a flag, and ``unusable`` is why the
+    kubelet would not start with this user data. ``outdated`` marks a launch configuration. ``digest`` changes with any part of the data,
+    whether or not it is understood here. ``source`` is its name for users; ``left`` are the devices whose disks outlive the machine, and
+    ``unsaid`` those for which that is not specified. ``pods`` is the kubelet's pod limit, 0 if user data does not set it, and
+    ``local_disks`` means that user data puts pods' files on all local disks as one.
     """
 
     image: str = ""
@@ -69,7 +69,7 @@ class Launch(Struct, frozen=True):
 
 
 def launch_of(data: Reply, source: str = "launch template") -> Launch:
-    """From ``LaunchTemplateData`` of ``source``. Raises ValueError or TypeError where it is not what it should be."""
+    """Decode ``LaunchTemplateData`` of ``source``. Raises ValueError or TypeError if it is malformed."""
     options = data.get("InstanceMarketOptions") or {}
     target = (data.get("CapacityReservationSpecification") or {}).get("CapacityReservationTarget") or {}
     group = target.get("CapacityReservationResourceGroupArn")
@@ -93,9 +93,9 @@ def launch_of(data: Reply, source: str = "launch template") -> Launch:
 
 
 def configuration_of(data: Reply) -> Launch:
-    """From an entry of ``LaunchConfigurations``: accounts made since 2023 cannot have one, so it is outdated wherever it is met.
+    """Decode an entry of ``LaunchConfigurations``. Accounts made since 2023 cannot have one, so it always counts as outdated.
 
-    Disks of which it says nothing are deleted with the machine: EC2 Auto Scaling's API, "Ebs".
+    Disks without DeleteOnTermination are deleted with the machine: EC2 Auto Scaling's API, "Ebs".
     """
     price = data.get("SpotPrice")
     return Launch(
@@ -122,7 +122,7 @@ def _dollars(text: str | None) -> float | None:
 
 
 def _disk(data: Reply) -> int:
-    """The larger of the disks that can hold pods' files, in GiB; 0 where the image decides."""
+    """The largest of the disks that can hold pods' files, in GiB; 0 if the image decides."""
     roots = (one for one in data.get("BlockDeviceMappings") or () if one.get("DeviceName") in _ROOTS)
     sizes = [int((one.get("Ebs") or {}).get("VolumeSize") or 0) for one in roots]
     return max(sizes, default=0)
@@ -131,15 +131,16 @@ def _disk(data: Reply) -> int:
 def _deleted(data: Reply, *, said: bool | None) -> tuple[str, ...]:
     """Devices of EBS disks whose DeleteOnTermination is ``said``, None: not given.
 
-    Of a disk that its image has, what is not given is the image's. Of others AWS's pages differ: "Block device mappings for volumes on
-    Amazon EC2 instances" has EC2 keep them, "Preserve data when an instance is terminated" only those of the console (November 2026).
+    For a disk of the image, the image's value applies. For others, AWS's pages contradict each other: according to "Block device mappings
+    for volumes on Amazon EC2 instances" EC2 keeps them, according to "Preserve data when an instance is terminated" only those of the
+    console (November 2026).
     """
     mapped = (one for one in data.get("BlockDeviceMappings") or () if one.get("NoDevice") in (None, False) and one.get("Ebs") is not None)
     return tuple(one.get("DeviceName") or "a disk" for one in mapped if one["Ebs"].get("DeleteOnTermination") is said)
 
 
 def _registers(user_data: str | None) -> Registers:
-    """What user data have the node register with."""
+    """The node registration that user data configures."""
     try:
         kubelet = kubelet_of(user_data or "")
     except UnreadableError:

@@ -1,4 +1,4 @@
-"""What a new node of a group looks like before there is one: labels, taints, allocatable resources."""
+"""The node template of a group: the expected labels, taints and allocatable resources of a new node."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,12 +18,12 @@ from gpuscaler.model.well_known import ARRIVING_TAINT, POOL_LABEL
 
 _CAPACITY_TYPE = "eks.amazonaws.com/capacityType"
 _EFA = "vpc.amazonaws.com/efa"
-#: Labels that only software writes which a cluster may lack.
+#: Prefixes of labels that are written only by software a cluster may not run.
 _OTHERS = ("karpenter.", "nvidia.com/gpu.")
 
 
 class NodeTemplate(Struct, frozen=True):
-    """What tags and EKS say of the nodes of a group; ``openai`` adds the labels that OpenAI's autoscaler selects by."""
+    """Node properties from tags and EKS; ``openai`` adds the labels that OpenAI's autoscaler selects by."""
 
     pool: str
     region: str
@@ -32,12 +32,12 @@ class NodeTemplate(Struct, frozen=True):
     openai: bool = False
 
     def telling(self, zones: Sequence[str]) -> Mapping[str, str]:
-        """Labels that tell the group's nodes from others': those of tags and EKS, and the zone where it is in one, else the region."""
+        """Labels that identify the group's nodes: those of tags and EKS, and the zone if there is only one, else the region."""
         place = {"topology.kubernetes.io/zone": zones[0]} if len(zones) == 1 else {"topology.kubernetes.io/region": self.region}
         return {**place, **(self.nodegroup.own_labels if self.nodegroup else {}), **self.hints.labels}
 
     def offering(self, launch: Launch, kind: InstanceType, *, market: str, zone: str, price: float) -> Offering:
-        """One way to buy; tags win over EKS, and EKS over what kubelet and cloud provider do by themselves."""
+        """One way to buy; tags take precedence over EKS, and EKS over the defaults of kubelet and cloud provider."""
         allocatable = self.allocatable(launch, kind)
         labels = self._own_labels(kind, market=market, zone=zone, allocatable=allocatable)
         if self.openai:
@@ -51,7 +51,7 @@ class NodeTemplate(Struct, frozen=True):
         return Offering(self.pool, market, kind.name, zone, price, allocatable, labels, taints, product=kind.gpu_product, accelerators=sold)
 
     def allocatable(self, launch: Launch, kind: InstanceType) -> Resources:
-        """EFA devices are there only if the launch template attaches them."""
+        """Allocatable resources; EFA devices are included only if the launch template attaches them."""
         sized = with_local_disks(kind) if launch.local_disks and kind.instance_store else with_disk(kind, launch.disk)
         found = {**with_pods(sized, launch.pods).allocatable}
         if launch.efa:
@@ -59,14 +59,14 @@ class NodeTemplate(Struct, frozen=True):
         return {**found, **self.hints.resources}
 
     def taints(self) -> tuple[Taint, ...]:
-        """Those of the open node: without our start-up taint."""
+        """Taints of the open node, that is, without our startup taint."""
         said = (*(self.nodegroup.taints if self.nodegroup else ()), *self.hints.taints)
         return tuple({(one.key, one.effect): one for one in said if one.key != ARRIVING_TAINT}.values())
 
     def _own_labels(self, kind: InstanceType, *, market: str, zone: str, allocatable: Resources) -> dict[str, str]:
-        """What kubelet, cloud provider and storage drivers write: no pool's name, nothing of Karpenter's, EKS' market only where EKS is.
+        """Labels that kubelet, cloud provider and storage drivers write, without the pool's name, Karpenter's labels and EKS's market.
 
-        Nor what GPU feature discovery writes: whether that runs, a tag or a live node says.
+        Labels of GPU feature discovery are left out too: only a tag or a live node shows whether it runs.
         """
         found = node_labels(
             pool=self.pool,

@@ -1,4 +1,4 @@
-"""EKS managed node groups as DescribeNodegroup tells them: the labels and taints that no tag of their Auto Scaling group repeats."""
+"""Decodes EKS managed node groups from DescribeNodegroup: their labels and taints, which no tag of the Auto Scaling group repeats."""
 
 from collections.abc import Mapping
 
@@ -14,7 +14,7 @@ NAME_LABEL = "eks.amazonaws.com/nodegroup"
 
 
 class Nodegroup(Struct, frozen=True, gc=False):
-    """``own_labels`` tell its nodes from those of other groups, ``labels`` are all that they carry."""
+    """A managed node group. ``own_labels`` identify its nodes, ``labels`` are all labels that they carry."""
 
     name: str
     labels: Mapping[str, str] = {}
@@ -26,7 +26,7 @@ class Nodegroup(Struct, frozen=True, gc=False):
 
 
 def nodegroup_of(reply: Reply) -> Nodegroup:
-    """From ``nodegroup``; labels and taints that Kubernetes would refuse are left out. Raises KeyError without a name."""
+    """Decode ``nodegroup``; labels and taints that Kubernetes would reject are left out. Raises KeyError without a name."""
     name = reply["nodegroupName"]
     told = (reply.get("labels") or {}).items()
     labels = {key: value for key, value in told if is_qualified_name(key) and isinstance(value, str) and is_label_value(value)}
@@ -39,5 +39,5 @@ def nodegroup_of(reply: Reply) -> Nodegroup:
 
 
 def bare(name: str) -> Nodegroup:
-    """What is known of a node group that may not be described."""
+    """A node group of which only the name is known, because describing it is denied."""
     return Nodegroup(name, {NAME_LABEL: name})

@@ -1,4 +1,4 @@
-"""Launch templates of one region: a version never changes, so each is read once; only which number is the latest is asked again."""
+"""Launch templates of one region. A version never changes, so each is read once; only the numbers of $Latest and $Default are re-read."""
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import Executor
@@ -16,17 +16,17 @@ _NUMBERS = {"$Latest": "LatestVersionNumber", "$Default": "DefaultVersionNumber"
 
 
 class Templates:
-    """What is known of the launch templates of ``region``."""
+    """Cache of the launch templates of ``region``."""
 
     def __init__(self, region: str, calls: Calls, workers: Executor) -> None:
         self._region, self._calls, self._workers = region, calls, workers
         #: By id or name, and version number.
         self._versions: dict[tuple[str, str], Launch] = {}
-        #: That versions may not be read, which is asked once a look.
+        #: The denial if versions may not be read; it is checked once per pass.
         self._denied: list[DeniedError] = []
 
     def resolve(self, refs: Iterable[TemplateRef]) -> tuple[dict[TemplateRef, Launch], dict[str, str]]:
-        """What machines are made from, by reference, and notes on what could not be read."""
+        """Launch data by reference, and notes on what could not be read."""
         wanted = list(dict.fromkeys(refs))
         numbers, notes = self._numbers([ref for ref in wanted if ref.version in _NUMBERS])
         numbers |= {ref: ref.version for ref in wanted if ref.version not in _NUMBERS}
@@ -43,11 +43,11 @@ class Templates:
         return {ref: self._versions[key] for ref, key in keys.items() if key in self._versions}, notes
 
     def _numbers(self, refs: list[TemplateRef]) -> tuple[dict[TemplateRef, str], dict[str, str]]:
-        """Which version ``$Latest`` and ``$Default`` are now."""
+        """The current version numbers of ``$Latest`` and ``$Default``."""
         names = sorted({ref.name for ref in refs if ref.name})
         ids = sorted({ref.id for ref in refs if not ref.name})
         asks: list[dict[str, Any]] = [{"Filters": [{"Name": _BY_NAME, "Values": some}]} for some in _chunks(names)]
-        # Replies name groups' templates both ways. Ids are no filter, and one that is gone spoils the call.
+        # Groups refer to templates in both ways. There is no filter for ids, and an id that is gone fails the call.
         asks += [{"LaunchTemplateIds": some} for some in _chunks(ids)]
         current: dict[str, Mapping[str, object]] = {}
         notes: dict[str, str] = {}
@@ -60,7 +60,7 @@ class Templates:
         found = {}
         for ref in refs:
             told = current.get(ref.id or ref.name)
-            # Where versions may not be listed, the version's name is read anew each time.
+            # If the numbers may not be read, ``$Latest`` or ``$Default`` itself is read each time.
             found[ref] = str(told[_NUMBERS[ref.version]]) if told is not None else ref.version
         for ref in refs:
             self._versions.pop((ref.id or ref.name, ref.version), None)
@@ -73,7 +73,7 @@ class Templates:
             return error
 
     def _read(self, ref: TemplateRef, number: str) -> Launch | str:
-        """The version, or what is wrong with it."""
+        """The version, or the error of reading it."""
         if self._denied:
             return self._denied[0].detail
         named: dict[str, Any] = {"LaunchTemplateId": ref.id} if ref.id else {"LaunchTemplateName": ref.name}

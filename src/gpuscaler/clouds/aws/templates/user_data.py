@@ -1,8 +1,9 @@
-"""What user data makes of a kubelet: the labels and taints that its node registers with.
+"""Reads the labels and taints that a kubelet registers its node with from user data.
 
-The forms that images of EKS read: nodeadm's NodeConfig (Amazon Linux 2023), a shell script that calls ``/etc/eks/bootstrap.sh`` or starts
-the kubelet itself (Amazon Linux 2, Ubuntu), Bottlerocket's TOML, and several of them as parts of one MIME message. Sources: the EKS user
-guide, "Customize managed nodes with launch templates"; amazon-eks-ami, ``nodeadm/doc/api.md``; Bottlerocket, "settings.kubernetes".
+The formats are those that images of EKS read: nodeadm's NodeConfig (Amazon Linux 2023), a shell script that calls ``/etc/eks/bootstrap.sh``
+or starts the kubelet itself (Amazon Linux 2, Ubuntu), Bottlerocket's TOML, and several of them as parts of one MIME message. Sources: the
+EKS user guide, "Customize managed nodes with launch templates"; amazon-eks-ami, ``nodeadm/doc/api.md``; Bottlerocket,
+"settings.kubernetes".
 """
 
 import base64
@@ -22,7 +23,7 @@ from gpuscaler.model.taints import Taint
 
 _NODE_CONFIG: Final = "node.eks.aws/"
 _EFFECTS: Final = frozenset({"NoSchedule", "PreferNoSchedule", "NoExecute"})
-#: Of Kubernetes' own labels a kubelet sets only these itself, and those of two prefixes; with another one it does not start. Source:
+#: The only labels of Kubernetes' own that a kubelet may set, besides those with two prefixes; with any other it does not start. Source:
 #: ``pkg/kubelet/apis/well_known_labels.go``.
 _OWN: Final = frozenset(
     {
@@ -43,17 +44,17 @@ _ALLOWED: Final = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 
 class UserDataError(Exception):
-    """The kubelet does not start with that."""
+    """The kubelet does not start with this user data."""
 
 
 class UnreadableError(UserDataError):
-    """These are no user data that could be read here; an image may."""
+    """User data in a format that cannot be read here; an image may understand it."""
 
 
 class Kubelet(Struct, frozen=True):
-    """What a node registers with. ``max_pods`` is 0 where user data leave it to the image.
+    """A node's registration. ``max_pods`` is 0 if user data leaves it to the image.
 
-    ``replaces`` says that a flag of user data names the taints, which replaces those that flags before it name.
+    ``replaces`` means that a flag in user data sets the taints and replaces those of earlier flags.
     """
 
     labels: Mapping[str, str] = {}
@@ -63,12 +64,12 @@ class Kubelet(Struct, frozen=True):
 
 
 class _Said:
-    """What parts of user data say one after the other. A later flag of taints replaces an earlier one, as the kubelet reads them."""
+    """Accumulates the parts of user data in order. A later flag of taints replaces an earlier one, as in the kubelet."""
 
     def __init__(self) -> None:
         self.labels: dict[str, str] = {}
         self.taints: tuple[Taint, ...] | None = None
-        #: Taints of the configuration file, which count where no flag gives any.
+        #: Taints of the configuration file, which apply if no flag sets any.
         self.configured: tuple[Taint, ...] = ()
         self.max_pods = 0
 
@@ -82,9 +83,9 @@ class _Said:
 
 
 def kubelet_of(user_data: str, *, first: Iterable[str] = ()) -> Kubelet:
-    """What ``user_data``, in base64, has a node register with; ``first`` are flags that the kubelet has before those of user data.
+    """The registration that ``user_data``, in base64, configures; ``first`` are kubelet flags that come before those of user data.
 
-    Raises :class:`UserDataError` where the kubelet would not start, :class:`UnreadableError` where nobody can tell.
+    Raises :class:`UserDataError` if the kubelet would not start, :class:`UnreadableError` if that cannot be determined.
     """
     said = _Said()
     for name, value in _flags(first):
@@ -146,7 +147,7 @@ def _bottlerocket(settings: Mapping[str, Any], said: _Said) -> None:
 
 
 def _words(script: str) -> Iterator[str]:
-    """The words of a script, with those inside of quotes, since bootstrap.sh takes the kubelet's arguments as one."""
+    """The words of a script, including those inside quotes, since bootstrap.sh takes the kubelet's arguments as one."""
     for line in script.replace("\\\n", " ").splitlines():
         try:
             words = shlex.split(line, comments=True)
@@ -157,10 +158,10 @@ def _words(script: str) -> Iterator[str]:
 
 
 def _flags(words: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Flags with their values, which come behind ``=`` or as the next word."""
+    """Flags with their values, which follow ``=`` or are the next word."""
     name = ""
     for word in words:
-        # A script that puts arguments into a variable has its name before the first.
+        # In an assignment to a variable, the variable's name precedes the first flag.
         found = re.match(r"(?:\w+=)?['\"]?--([a-z-]+)(?:=(.*))?$", word, re.DOTALL)
         if found is None:
             if name:
