@@ -132,13 +132,13 @@ async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_named_with_w
         assert await stays(here)
         ((node, why),) = here.notes.kept
         assert node == DEAR
-        assert why.startswith(f"it could not be emptied within {DRAIN_SECONDS:g} s: pod default/web-")
+        assert why.startswith(f"it could not be drained within {DRAIN_SECONDS:g} s: pod default/web-")
         assert failure.message in why or NEEDED in why
         assert why.endswith("; it costs $0.53 an hour")
         assert 8 <= len(writes.evicted()) <= 16
         assert here.notes.last is not None
         (blocked,) = here.notes.last.blocked_nodes
-        assert (blocked.blocker, blocked.detail) == ("drain-failed", f"{why}; its removal was given up and is tried again later")
+        assert (blocked.blocker, blocked.detail) == ("drain-failed", f"{why}; its removal was abandoned and will be retried later")
 
 
 @pytest.mark.parametrize("most", [1, 2])
@@ -183,7 +183,7 @@ async def test_a_pod_that_comes_between_the_look_and_the_end_keeps_the_machine(w
 
         assert await stays(here)
         assert (await here.bound())["late"] == DEAR
-        assert here.notes.kept == [(DEAR, "pod default/late came to it meanwhile")]
+        assert here.notes.kept == [(DEAR, "pod default/late was scheduled onto it after the removal was planned")]
 
 
 async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_machine() -> None:
@@ -205,7 +205,7 @@ async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_ma
 
         assert len(asked) == 1
         assert await stays(here)
-        assert here.notes.kept == [(DEAR, "pod default/late came to it meanwhile")]
+        assert here.notes.kept == [(DEAR, "pod default/late was scheduled onto it after the removal was planned")]
 
 
 #: As many as a whole drain takes from the taint on: the last says that nothing is left of it.
@@ -280,7 +280,7 @@ async def test_a_pod_that_asks_for_time_is_told_to_save_its_work_and_evicted_whe
         assert writes.evicted() == []
         one = leaving(here)
         assert one is not None
-        assert one.detail == f"pod default/{name} saves its work"
+        assert one.detail == f"pod default/{name} is saving its work"
         answer = {"metadata": {"annotations": {"gpuscaler.io/checkpointed": await requested()}}}
         await here.user.merge_patch(PODS, name, answer, namespace="default")
         await here.sleep(3.0)

@@ -153,7 +153,7 @@ async def test_a_machine_that_the_cloud_works_on_is_emptied_before_and_replaced(
         await here.sleep(200.0)
 
         assert [one.text for one in here.notes.remarks] == [
-            f"the cloud announces maintenance of machine {provider_id(machine)}; it is emptied before"
+            f"the cloud announces maintenance of machine {provider_id(machine)}; it is drained before"
         ]
         (home,) = (await here.bound()).values()
         assert home not in ("", machine.id)
@@ -173,7 +173,7 @@ async def test_what_is_no_interruption_or_has_no_time_is_told_once_and_nothing_i
         await here.sleep(200.0)
 
         assert [one.text for one in here.notes.remarks] == [
-            f"the cloud announces {kind} of machine {provider_id(machine)}; nothing is done about it"
+            f"the cloud announces {kind} of machine {provider_id(machine)}; no action is taken"
         ]
         assert (await here.bound())["p"] == machine.id
         assert reclaims(here) == 0

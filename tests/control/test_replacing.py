@@ -122,7 +122,7 @@ async def test_where_the_replacement_is_refused_the_old_machine_is_open_again_an
         await here.sleep(100.0)
 
         assert here.notes.orders[-1].offerings[0] == SPOT
-        assert here.notes.kept == [(DEAR, "what replaces it did not come")]
+        assert here.notes.kept == [(DEAR, "the replacement machine did not become ready in time")]
         (node,) = await here.nodes()
         assert is_open(node)
         assert await homes(here) == [DEAR]
@@ -136,7 +136,7 @@ async def test_where_the_replacement_dies_before_it_opens_the_old_machine_is_ope
         await here.cluster.provider.remove(["simulated:///us-east-1a/sim-00002"])
         await here.sleep(90.0)
 
-        assert here.notes.kept == [(DEAR, "what replaces it did not come")]
+        assert here.notes.kept == [(DEAR, "the replacement machine did not become ready in time")]
         assert evictions.open == []
         assert await homes(here) == [DEAR]
 

@@ -174,7 +174,7 @@ async def _kept(made: Stage, pair: Pair) -> None:
     await until("it is told that the drain was given up", told)
     (one,) = [one for one in await removals(made) if one.node == pair.leaves]
     assert (one.pool, one.dollars_per_hour) == (pair.name, PRICE)
-    why = f"could not be emptied within {DRAIN_SECONDS:g} s: pod {pair.name}/web-"
+    why = f"could not be drained within {DRAIN_SECONDS:g} s: pod {pair.name}/web-"
     assert all(words in one.held for words in (why, "disruption budget", f"it costs ${PRICE:.2f} an hour")), one
 
     async def announced() -> bool:

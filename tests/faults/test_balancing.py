@@ -213,7 +213,7 @@ async def test_f77_where_the_group_is_faster_than_protection_no_more_is_bought_t
 
         async def explained() -> bool:
             waiting = (await here.status()).waiting
-            return any("cannot be protected from scale-in in time (it has ended 2 before)" in one.reason for one in waiting)
+            return any("cannot be protected from scale-in in time (2 were ended before that)" in one.reason for one in waiting)
 
         await here.sleep(15.0)
         await here.until(explained, 300)

@@ -77,7 +77,7 @@ async def test_f13_where_everything_is_dry_the_cloud_is_asked_less_than_once_a_s
         (waiting,) = (await status(here)).waiting
         assert waiting.pods == ("default/p",)
         assert "no capacity" in waiting.reason
-        assert "asked again at" in waiting.reason
+        assert "retried at" in waiting.reason
 
 
 async def test_f14_a_quota_closes_the_whole_family_and_is_told_with_its_numbers_while_others_are_tried() -> None:

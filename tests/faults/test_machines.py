@@ -69,7 +69,7 @@ async def test_f18_machines_that_never_register_are_ended_by_their_ids_and_after
         assert "did not become a node within 60 s" in paused[0].text
         # What was bought for the same pod in vain is closed as well.
         assert ["image, network and permissions" in one.text for one in here.notes.remarks] == [True, False]
-        assert "machines were bought in vain" in here.notes.remarks[1].text
+        assert "machines were bought without use" in here.notes.remarks[1].text
 
 
 async def test_f19_gpus_that_appear_two_minutes_after_ready_are_not_bought_twice() -> None:

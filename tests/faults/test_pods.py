@@ -165,7 +165,7 @@ async def test_f87_where_the_machine_goes_away_the_event_says_that() -> None:
         notes = await evictions(here)
 
     assert notes.keys() == {"Pod nb-0", "StatefulSet nb"}
-    assert "was evicted from node sim-00001: its machine goes away: " in notes["Pod nb-0"]
+    assert "was evicted from node sim-00001: its machine is taken away: " in notes["Pod nb-0"]
 
 
 LABELLED = """
@@ -225,7 +225,7 @@ async def test_f88_a_node_without_the_label_that_its_pods_select_by_is_named_bef
             lines = why_pod(service.latest, "default/a", (), here.now()).now
 
     assert told <= opened
-    assert "which it does not admit: label team=ml wanted, node has no label team" in said
+    assert "and does not admit it: label team=ml wanted, node has no label team" in said
     assert len(here.cluster.core.history()) == 1
     assert any("the label team=ml is on none of its 1 node" in line for line in lines)
 

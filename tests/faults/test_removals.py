@@ -94,7 +94,7 @@ async def test_f29_evictions_that_are_refused_for_an_hour_are_tried_ever_more_ra
         pauses = [later - earlier for earlier, later in pairwise(tried)]
         assert pauses[0] >= 4.9
         assert max(pauses) >= 55.0
-        assert any("could not be emptied within 600 s" in why and "$0.53 an hour" in why for _, why in here.notes.kept)
+        assert any("could not be drained within 600 s" in why and "$0.53 an hour" in why for _, why in here.notes.kept)
         await here.sleep(3600.0 - (here.now() - began))
         assert await all_bound(here)
         here.cluster.api.faults.clear()
@@ -136,7 +136,7 @@ async def test_f31_a_pod_that_never_ends_is_named_and_its_machine_does_not_wait_
             await here.sleep(1.0)
             assert here.controller is not None
             said = next((one.detail for one in here.controller.memory.ledger.leaving if name in one.detail), said)
-        assert "a finalizer holds it" in said
+        assert "a finalizer blocks it" in said
         assert DEAR not in {one.id for one in here.cluster.core.list()}
         assert markets(here)[-1] == "spot"
         assert {node for pod_name, node in (await here.bound()).items() if pod_name != name} == {here.cluster.core.list()[0].id}

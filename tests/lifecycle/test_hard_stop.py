@@ -47,7 +47,7 @@ def test_the_same_pod_is_not_bought_for_a_third_time_while_two_machines_are_on_t
     (one,) = cut.cut
     assert (one.pool, one.machines) == ("main", 1)
     assert (
-        "2 machines are on their way for demand and the plan buys 1 more, where at most 2 can be needed; 1 of them are not ordered"
+        "2 machines are on their way for demand and the plan buys 1 more, but at most 2 can be needed; 1 of them are not ordered"
         in one.text
     )
     assert cut.warnings == (one.text,)

@@ -148,9 +148,9 @@ def test_what_is_worth_telling_names_machine_and_node() -> None:
     found = list(remarks(Roll.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
 
     assert found == [
-        Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone, and no notice of it was seen; its node n is left to the cloud's controller"),
-        Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone, and no notice of it was seen"),
-        Remark("i-1", "n", "the cloud announces maintenance of machine i-1; nothing is done about it"),
+        Remark("i-1", "n", "machine i-1 (spot g.1 z1) is gone without any notice; its node n is left to the cloud's controller"),
+        Remark("i-2", "", "machine i-2 (spot g.1 z1) is gone without any notice"),
+        Remark("i-1", "n", "the cloud announces maintenance of machine i-1; no action is taken"),
     ]
     (told,) = remarks(Roll.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
-    assert told.text == "the cloud announces maintenance of machine i-1; it is emptied before"
+    assert told.text == "the cloud announces maintenance of machine i-1; it is drained before"

@@ -55,7 +55,7 @@ def test_a_pod_that_was_protected_for_a_time_is_not_any_more() -> None:
 def test_a_node_that_somebody_protects_while_it_is_drained_is_opened() -> None:
     acts, kept = draining(pod("runs", on="a"), do_not_disrupt=True)
     assert [type(act) for act in acts] == [Unmark]
-    assert kept == (("a", "an annotation of the node asks for it"),)
+    assert kept == (("a", "the node has a do-not-disrupt or scale-down-disabled annotation"),)
 
 
 def test_nothing_protects_pods_of_a_machine_that_the_cloud_takes_away() -> None:

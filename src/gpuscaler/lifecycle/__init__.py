@@ -1,1 +1,1 @@
-"""What happens between plans, pure like them: machines that register, promised pods, interruptions, terminations, orders from plans."""
+"""Everything between plans, as pure functions: registration, promised pods, interruptions, termination, orders from plans."""

@@ -1,4 +1,4 @@
-"""What is to be done to nodes, pods and machines, as data: deciding is pure, and whoever carries an act out tells what came of it."""
+"""Actions on nodes, pods and machines, as plain data. Deciding is pure; the caller carries an action out and reports its result."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Nominate(Struct, frozen=True, gc=False, tag=True):
-    """Write ``status.nominatedNodeName`` of a pod; an empty ``node`` takes it back."""
+    """Write ``status.nominatedNodeName`` of a pod; an empty ``node`` clears it."""
 
     pod: str
     uid: str
@@ -14,7 +14,7 @@ class Nominate(Struct, frozen=True, gc=False, tag=True):
 
 
 class Bind(Struct, frozen=True, gc=False, tag=True):
-    """Bind a pod to a node, if that still offers these ``devices``, by resource, and is not being deleted."""
+    """Bind a pod to a node, if the node still offers these ``devices``, by resource, and is not being deleted."""
 
     pod: str
     uid: str
@@ -23,14 +23,14 @@ class Bind(Struct, frozen=True, gc=False, tag=True):
 
 
 class Lift(Struct, frozen=True, gc=False, tag=True):
-    """Take our closing taints off a node, and our cordon: it opens."""
+    """Remove our closing taints and our cordon from a node, which opens it."""
 
     node: str
     reason: str
 
 
 class Close(Struct, frozen=True, gc=False, tag=True):
-    """Put our arriving taint on a node, or that of nodes which are ``kept`` for large pods in its place, and take our cordon off."""
+    """Put our arriving taint on a node, or the taint of nodes that are ``kept`` for large pods, and remove our cordon."""
 
     node: str
     reason: str
@@ -38,9 +38,9 @@ class Close(Struct, frozen=True, gc=False, tag=True):
 
 
 class Ajar(Struct, frozen=True, gc=False, tag=True):
-    """Let only pods of DaemonSets come to a node: it is cordoned, and our taint keeps nobody away meanwhile.
+    """Let only DaemonSet pods onto a node: it is cordoned, and our taint is removed for that time.
 
-    What undoes it is :class:`Close` or :class:`Lift`. A node that a person has cordoned is left as it is.
+    :class:`Close` or :class:`Lift` undoes it. A node that a person has cordoned stays as it is.
     """
 
     node: str
@@ -56,14 +56,14 @@ class Mark(Struct, frozen=True, gc=False, tag=True):
 
 
 class Unmark(Struct, frozen=True, gc=False, tag=True):
-    """Take our leaving taint, and what goes with it, off a node: it stays."""
+    """Remove our leaving taint, and the marks that go with it, from a node that stays."""
 
     node: str
     reason: str
 
 
 class Discourage(Struct, frozen=True, gc=False, tag=True):
-    """Let a node bear these of our soft taints, by their keys, and none of the others."""
+    """Put the soft taints with these keys on a node, and remove our other soft taints."""
 
     node: str
     taints: tuple[str, ...]
@@ -71,7 +71,7 @@ class Discourage(Struct, frozen=True, gc=False, tag=True):
 
 
 class Label(Struct, frozen=True, gc=False, tag=True):
-    """Let a node bear the label ``gpuscaler.io/pool`` with this value."""
+    """Set the label ``gpuscaler.io/pool`` of a node to this value."""
 
     node: str
     pool: str
@@ -79,14 +79,14 @@ class Label(Struct, frozen=True, gc=False, tag=True):
 
 
 class Exclude(Struct, frozen=True, gc=False, tag=True):
-    """Ask load balancers to send nothing to a node with our leaving taint any more."""
+    """Make load balancers stop sending traffic to a node with our leaving taint."""
 
     node: str
     reason: str
 
 
 class Checkpoint(Struct, frozen=True, gc=False, tag=True):
-    """Ask a pod to save its work within ``seconds``; ``at`` is the moment of the request. ``node`` names the removal that it belongs to."""
+    """Ask a pod to save its work within ``seconds``; ``at`` is the moment of the request. ``node`` names the removal it belongs to."""
 
     pod: str
     uid: str
@@ -96,9 +96,9 @@ class Checkpoint(Struct, frozen=True, gc=False, tag=True):
 
 
 class Evict(Struct, frozen=True, gc=False, tag=True):
-    """Evict a pod from a node that leaves. ``node`` names the removal that it belongs to.
+    """Evict a pod from a node that is being removed. ``node`` names the removal it belongs to.
 
-    ``grace`` are seconds that are less than the pod's own, where its machine goes before those are over.
+    ``grace`` is a grace period in seconds, set where the machine ends before the pod's own grace period is over.
     """
 
     pod: str
@@ -108,7 +108,7 @@ class Evict(Struct, frozen=True, gc=False, tag=True):
 
 
 class Delete(Struct, frozen=True, gc=False, tag=True):
-    """Delete a pod whose machine is about to vanish, and whose eviction is refused to the last."""
+    """Delete a pod whose machine is about to vanish and whose eviction has been refused until now."""
 
     pod: str
     uid: str
@@ -117,9 +117,9 @@ class Delete(Struct, frozen=True, gc=False, tag=True):
 
 
 class End(Struct, frozen=True, gc=False, tag=True):
-    """End a machine by its id; ``node`` names the removal that it belongs to.
+    """End a machine by its id; ``node`` names the removal it belongs to.
 
-    ``look`` asks for a last look, at the API server itself, whether pods are on the node that nobody knows of.
+    With ``look`` the API server is asked one last time whether the node has pods that no watch has shown.
     """
 
     instance: str
@@ -129,14 +129,14 @@ class End(Struct, frozen=True, gc=False, tag=True):
 
 
 class Extend(Struct, frozen=True, gc=False, tag=True):
-    """Ask the cloud to hold a machine that its group ends for longer, since it is still being emptied; ``node`` names the removal."""
+    """Ask the cloud to delay the end of a machine that its group ends while it is still drained; ``node`` names the removal."""
 
     instance: str
     node: str
 
 
 class Protect(Struct, frozen=True, gc=False, tag=True):
-    """Protect machines of a pool from being ended by their group, or take that off again where ``on`` is False."""
+    """Protect machines of a pool from scale-in by their group, or remove that protection where ``on`` is False."""
 
     pool: str
     instances: tuple[str, ...]
@@ -145,7 +145,7 @@ class Protect(Struct, frozen=True, gc=False, tag=True):
 
 
 class Clear(Struct, frozen=True, gc=False, tag=True):
-    """Delete the Node of a machine that is gone, where nobody else does; ``uid`` makes it that Node and no other of its name."""
+    """Delete the Node of a machine that is gone, where nothing else does; ``uid`` protects a later Node of the same name."""
 
     node: str
     uid: str
@@ -154,5 +154,5 @@ class Clear(Struct, frozen=True, gc=False, tag=True):
 
 OnPod = Nominate | Bind | Checkpoint | Evict | Delete
 Act = OnPod | Lift | Close | Ajar | Mark | Unmark | Discourage | Label | Exclude | End | Extend | Protect | Clear
-#: Acts that are asked of the cloud.
+#: Actions that are calls to the cloud.
 ON_MACHINES = (End, Extend, Protect)

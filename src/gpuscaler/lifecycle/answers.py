@@ -1,4 +1,4 @@
-"""What came of a purchase, as events for breakers."""
+"""Results of a purchase, as events for breakers."""
 
 from collections.abc import Iterable
 
@@ -9,9 +9,9 @@ from gpuscaler.planning.state.offering_events import Absent, Asked, Event, Faile
 
 
 def of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: float, *, missing: int) -> tuple[Event, ...]:
-    """The events of an answer: an offering for each machine that was ``granted``, what was ``refused``, and how many are ``missing``.
+    """Return the events of an answer: the offering of each ``granted`` machine, the ``refused`` offerings, and how many are ``missing``.
 
-    Whether other offerings of the request gave what one had not, and whether that gave some itself, is filled in here.
+    Each refusal also gets whether other offerings of the request filled the gap, and whether the refusing offering granted some itself.
     """
     given = dict.fromkeys(granted)
     events: list[Event] = [Granted(key, now) for key in given]
@@ -21,5 +21,5 @@ def of_answer(granted: Iterable[OfferingKey], refused: Iterable[Refused], now: f
 
 
 def of_absence(offering: OfferingKey, asked: float, now: float, why: str) -> tuple[Event, ...]:
-    """The events of a machine that was ``asked`` for and never became a node."""
+    """Return the events of a machine that was ``asked`` for and never became a node."""
     return Absent(offering, asked, now, why), Failed(offering, now, why)

@@ -1,16 +1,15 @@
-"""The hard stop: a plan never has more machines on their way than what waits could ever need.
+"""The hard stop: a plan never has more machines on their way than the pending pods could ever need.
 
-The planner counts what is coming and buys what is missing. Where it counts wrongly, because of an answer that nobody can read or of a
-mistake, the same pods are bought for again and again, past every limit that rests on the same count. This guard knows nothing of offerings,
-rooms or prices. It counts machines and pods. In each pool, machines that were ordered and are not open yet, with those of a plan, are at
-most:
+The planner counts the ordered machines and buys what is missing. A wrong count, from an unreadable answer or a bug, would buy for the same
+pods again and again, past every limit that rests on the same count. This guard knows nothing of offerings, free capacity or prices. It
+counts machines and pods. In each pool, the machines that are ordered and not open yet, plus those of a plan, are at most:
 
 - one for each pod that waits for a machine of the pool, and one more;
-- what the pool lacks of its minimum and its spare machines;
-- one for each pod that moves to a machine which replaces another.
+- the number that the pool lacks of its minimum and its spare machines;
+- one for each pod that moves to a replacement machine.
 
-What exceeds that is taken off the plan and said. Machines whose pods are gone, and those of a gang that is planned anew elsewhere, do not
-count: nobody buys for them again.
+Machines above that are dropped from the plan and reported. Machines whose pods are gone, and those of a gang that is planned again
+elsewhere, do not count: nothing is bought for them again.
 """
 
 import math
@@ -31,7 +30,7 @@ from gpuscaler.planning.state.breakers import Breakers
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
 DEMAND, SPARE, REPLACEMENT = "demand", "spare", "replacement"
-#: So many machines beyond one a pod may be on their way.
+#: How many machines more than one per pod may be on their way.
 MORE = 1
 
 
@@ -46,10 +45,9 @@ def bounded(
     unlisted: Set[str] = frozenset(),
     guarding: Guarding | None = None,
 ) -> Plan:
-    """``plan`` without machines that are more than what waits could need, and with a sentence for each pool that lost some.
+    """Return ``plan`` without the machines that exceed what the pending pods could need, with a sentence for each pool that lost some.
 
-    Nodes that are ``unlisted`` are no machines of any pool. Of groups that balance zones, ``guarding`` says whose machines cannot be
-    protected.
+    ``unlisted`` nodes belong to no pool. ``guarding`` names the groups that balance zones and whose machines cannot be protected.
     """
     if not plan.machines:
         return plan
@@ -64,7 +62,7 @@ def bounded(
 
 
 def open_machines(pool: Pool, book: Ledger, cluster: Cluster, policy: Policy, unlisted: Set[str]) -> int:
-    """The machines of ``pool`` that are open, where that matters: for its minimum."""
+    """Return how many machines of ``pool`` are open; 0 for a pool without a minimum, where it does not matter."""
     if not pool.min:
         return 0
     closed = {one.node for one in book.coming}
@@ -73,7 +71,7 @@ def open_machines(pool: Pool, book: Ledger, cluster: Cluster, policy: Policy, un
 
 
 def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> Mapping[str, int]:
-    """How many machines of ``pool``, of which ``open_now`` are open, may be on their way with those of ``plan``, by what they are for."""
+    """Return how many machines of ``pool`` may be on their way with those of ``plan``, by purpose; ``open_now`` of them are open."""
     new = [machine for machine in plan.machines if machine.pool == pool.name]
     coming = {one.id: one for one in book.coming if one.key.pool == pool.name}
     keys = {key for machine in new for key in machine.pods} | {key for one in coming.values() for key in (*one.pods, *one.bought_for)}
@@ -88,7 +86,7 @@ def most(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) 
 
 
 def on_their_way(plan: Plan, pool: str, book: Ledger, cluster: Cluster) -> Mapping[str, int]:
-    """The machines of ``pool`` that were ordered for what still waits, by what they are for."""
+    """Return how many machines of ``pool`` are ordered for needs that still exist, by purpose."""
     found = {DEMAND: 0, SPARE: 0, REPLACEMENT: 0}
     taken = {placement.node for placement in plan.placements} | {one.id for one in book.coming if one.pods}
     needed = {name for one in book.leaving for name in one.needs}
@@ -100,13 +98,13 @@ def on_their_way(plan: Plan, pool: str, book: Ledger, cluster: Cluster) -> Mappi
         elif one.purpose == SPARE and one.id not in taken:
             found[SPARE] += 1
         elif one.id in taken if one.purpose in (SPARE, REPLACEMENT) else _is_wanted(one, book, cluster):
-            # A spare machine that pods take is for these.
+            # A spare machine that pods take counts as demand.
             found[DEMAND] += 1
     return found
 
 
 def waits(key: str, book: Ledger, cluster: Cluster) -> bool:
-    """Whether a pod waits for a machine, or has to leave the one that it runs on."""
+    """Whether a pod is pending, or has to leave the node it runs on."""
     pod = cluster.pods.get(key)
     if pod is None or pod.finished:
         return False
@@ -120,7 +118,7 @@ def _is_wanted(one: Coming, book: Ledger, cluster: Cluster) -> bool:
 
 
 def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: int) -> dict[str, Cut]:
-    """The machines of ``plan`` in ``pool`` that are too many, the last first, by their ids."""
+    """Return the surplus machines of ``plan`` in ``pool``, by id; the last ones are dropped first."""
     allowed, coming = most(plan, pool, book, cluster, open_now), on_their_way(plan, pool.name, book, cluster)
     found: dict[str, Cut] = {}
     for purpose, bound in allowed.items():
@@ -128,29 +126,29 @@ def _beyond(plan: Plan, pool: Pool, book: Ledger, cluster: Cluster, open_now: in
         excess = min(len(new), coming[purpose] + len(new) - bound)
         if excess > 0:
             text = (
-                f"pool {pool.name}: {coming[purpose]} machines are on their way for {purpose} and the plan buys {len(new)} more, where at "
-                f"most {bound} can be needed; {excess} of them are not ordered; this is a mistake of gpuscaler or an answer of the cloud "
-                f"that it cannot read: look at the machines of the pool, and report it"
+                f"pool {pool.name}: {coming[purpose]} machines are on their way for {purpose} and the plan buys {len(new)} more, but at "
+                f"most {bound} can be needed; {excess} of them are not ordered; this is a bug of gpuscaler or a cloud answer that it "
+                f"cannot parse: check the machines of the pool, and report it"
             )
             found |= dict.fromkeys(new[len(new) - excess :], Cut(pool.name, excess, text))
     return found
 
 
 def _more_than_a_probe(plan: Plan, breakers: Breakers, cluster: Cluster, now: float) -> dict[str, Cut]:
-    """Machines beyond the first for pods that ask for what machines lacked: one is to find out whether they show it by now."""
+    """Return the machines beyond the first for pods that request a resource machines lacked: one machine tests whether it appears now."""
     tried: set[tuple[str, str]] = set()
     found: dict[str, Cut] = {}
     for machine in plan.machines if any(one.lacks for one in breakers.open) else ():
         for resource in probes(breakers, machine.keys, asked_for(machine.pods, cluster), now):
             if (machine.pool, resource) in tried:
-                text = f"pool {machine.pool}: one machine is to show {resource} first, which others lacked"
+                text = f"pool {machine.pool}: one machine has to show {resource} first, which earlier machines lacked"
                 found[machine.id] = Cut(machine.pool, 1, text)
             tried.add((machine.pool, resource))
     return found
 
 
 def _with_their_gangs(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Mapping[str, Cut]:
-    """``dropped`` with all other machines for the same gangs: half a gang is of no use to anybody."""
+    """Return ``dropped`` plus all other machines of the same gangs: half a gang is of no use."""
     gangs = {gang: cut for machine in plan.machines if (cut := dropped.get(machine.id)) for gang in _gangs(machine.pods, cluster)}
     mates = {
         machine.id: cut
@@ -167,7 +165,7 @@ def _gangs(pods: Iterable[str], cluster: Cluster) -> Set[tuple[str, str]]:
 
 
 def without(plan: Plan, dropped: Mapping[str, Cut], cluster: Cluster) -> Plan:
-    """``plan`` without the machines in ``dropped``, by id, and without the removals that need them; their pods are unplaced, and why."""
+    """Return ``plan`` without the ``dropped`` machines, by id, and the removals that need them; their pods become unplaced."""
     machines = tuple(machine for machine in plan.machines if machine.id not in dropped)
     cost = math.fsum(machine.price_per_hour for machine in machines if machine.purpose == DEMAND)
     floor = min(plan.lower_bound_per_hour, cost)

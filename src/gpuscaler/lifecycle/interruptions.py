@@ -1,4 +1,4 @@
-"""Machines that the cloud takes away: with notice they are emptied in time, without it their offerings are ones to be careful with."""
+"""Machines that the cloud takes away: drained in time when there is notice; without notice their offerings are treated with caution."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -18,15 +18,15 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, ENDING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: A machine that is taken away at a moment that is not said lasts this long: the shortest notice that a cloud gives.
+#: How long a machine is assumed to last when the cloud does not say when it takes it: the shortest notice that a cloud gives.
 NOTICE_SECONDS = 30.0
-#: A machine that is worked on is emptied from this long before.
+#: A machine with scheduled maintenance is drained from this long before.
 AHEAD_SECONDS = 3600.0
 TAKEN, WORKED_ON, ENDED = "the cloud takes it back", "the cloud is about to work on it", "the cloud lists its machine as terminated"
 
 
 class Remark(Struct, frozen=True, gc=False):
-    """Something about a machine, and its ``node`` where it has one, that is worth telling and that nothing is done about."""
+    """A fact about a machine, and about its ``node`` if it has one, that is worth reporting and needs no action."""
 
     machine: str
     node: str
@@ -34,16 +34,16 @@ class Remark(Struct, frozen=True, gc=False):
 
 
 class Interrupted(Struct, frozen=True, gc=False):
-    """``steps`` change the ledger, ``fates`` are for breakers."""
+    """The results: ``steps`` change the ledger, ``fates`` are events for breakers."""
 
     steps: tuple[ledger.Event, ...] = ()
     fates: tuple[offering_events.Event, ...] = ()
 
 
 class Announced(Struct, frozen=True, gc=False):
-    """When machines, by id, are taken away, and when they are worked on; 0 where that is not known.
+    """When machines are taken away, by id, and when the cloud works on them; 0 where the time is unknown.
 
-    ``ends`` is when their reserved time does. ``why`` is why some are taken away, where that is not the cloud's usual reason.
+    ``ends`` is when their reserved time ends. ``why`` is the reason, where it is not the usual one of the cloud.
     """
 
     going: Mapping[str, float] = {}
@@ -53,10 +53,10 @@ class Announced(Struct, frozen=True, gc=False):
 
 
 def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, now: float, *, roll: Roll | None = None) -> Interrupted:
-    """Machines that are about to vanish leave whatever stands against it, by then; once begun it is not begun again.
+    """Return the removals of machines that are about to vanish. Nothing blocks them, and each is begun only once.
 
-    So do those that the cloud works on at a moment that is near, or whose reserved time ends, since what runs there does not outlast it,
-    and those that their group ends by itself. ``roll`` is that of ``cluster``, where it is known.
+    They include machines that the cloud works on soon, machines whose reserved time ends, since their pods do not outlast it, and machines
+    that their group ends by itself. ``roll`` is the machine index of ``cluster``, if the caller has one.
     """
     roll = roll or Roll.of(cluster, None)
     soon = {name: at for name, at in announced.worked_on.items() if now < at <= now + AHEAD_SECONDS}
@@ -91,21 +91,21 @@ def taken(book: Ledger, cluster: Cluster, policy: Policy, announced: Announced, 
         why = _why(instance, announced, soon=soon, ended=machine.cause if machine is not None and instance in ended else "")
         one = Leaving(name, instance, offering, why, now, now, pods=pods, forced=True, ends=ends[instance], evictions=known, held=held)
         steps.append(ledger.Left(one))
-        # What a group ends of its own accord says nothing of the spot market.
+        # A machine that its group ends by itself says nothing about the spot market.
         if instance in announced.going and instance not in ended:
             fates += reclaimed((offering,), now)
     return Interrupted(tuple(steps), tuple(fates))
 
 
 def _why(instance: str, announced: Announced, *, soon: Mapping[str, float], ended: str) -> str:
-    """Why a machine goes, in words; ``ended`` is what its group ends it for."""
+    """Return why a machine goes, as text; ``ended`` is the reason its group ends it for."""
     if instance in announced.going and not ended:
         return announced.why.get(instance, TAKEN)
     return ended or (WORKED_ON if instance in soon else WHY)
 
 
 def _explained(book: Ledger, roll: Roll) -> Iterator[ledger.Event]:
-    """Removals whose reason has become known since: a group's activities tell late."""
+    """Update removals whose reason became known later: a group reports its activities with a delay."""
     for one in book.leaving:
         machine = roll.listed.by_id.get(one.instance)
         if one.held and machine is not None and machine.cause not in ("", one.reason):
@@ -113,16 +113,16 @@ def _explained(book: Ledger, roll: Roll) -> Iterator[ledger.Event]:
 
 
 def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
-    """Removals of Nodes of which nothing is left but the Node: nobody here ended their machines, and these are over.
+    """Return removals of Nodes without a machine: the cloud lists the machine as terminated, and nothing here ended it.
 
-    A machine that is just not listed any more may have lost its tag and go on, so that says nothing (I4). One that is terminated never
-    comes back; that its Node is not Ready says the same from another side. Until the Node goes, its StatefulSets' pods are not replaced.
+    A machine that is only missing from the list may have lost its tag and still run, so that proves nothing (I4). A terminated machine
+    never comes back, and a Node that is not Ready confirms it. Until the Node is deleted, the pods of its StatefulSets are not replaced.
     """
     over = roll.listed.over
     if not over:
         return ()
     known = {one.node for one in book.leaving} | {one.node for one in book.coming}
-    # To clear the Node of a machine that several say to be would be to guess which of them it was.
+    # If several Nodes claim the same machine, clearing one of them would be a guess.
     nodes = (found[0] for name in over if len(found := roll.by_machine.get(name, ())) == 1)
     left = (node for node in nodes if not (node.ready or node.deleted or node.name in known))
     return tuple(
@@ -132,23 +132,23 @@ def dead(book: Ledger, roll: Roll, now: float) -> tuple[ledger.Event, ...]:
 
 
 def unexpected(book: Ledger, vanished: Iterable[Instance], roll: Roll | None = None) -> tuple[Instance, ...]:
-    """Those machines that the cloud lists no more which were open, and which neither we nor their groups have ended."""
+    """Return the open machines that the cloud no longer lists, and that neither gpuscaler nor their groups have ended."""
     known = {one.instance for one in book.leaving} | {one.instance for one in book.coming} | book.past
     known |= {one.id for one in roll.listed.ended} if roll is not None else set()
     return tuple(one for one in vanished if one.id not in known)
 
 
 def reclaimed(offerings: Iterable[OfferingKey], now: float) -> tuple[offering_events.Event, ...]:
-    """What it means to breakers that machines go, or are gone: spot is taken back in waves; of others one says nothing of the next."""
+    """Return what reclaimed machines mean to breakers: spot is reclaimed in waves; in other markets one machine predicts nothing."""
     return tuple(offering_events.Reclaimed(key, now) for key in offerings if key.market == SPOT)
 
 
 def remarks(
     roll: Roll, gone: Iterable[Instance], announced: Iterable[tuple[str, str]], worked_on: Mapping[str, float] | None = None
 ) -> Iterator[Remark]:
-    """Open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
+    """Report open machines that are ``gone``, and what the cloud has ``announced`` (a word) about machines, by id.
 
-    Those that it has said of when they are ``worked_on`` are emptied before. Of those that are over the Node is deleted.
+    Machines with a known time in ``worked_on`` are drained before it. The Node of a terminated machine is deleted.
     """
 
     def name_of(instance: str) -> str:
@@ -159,20 +159,20 @@ def remarks(
         done = "is deleted when it is not Ready" if one.id in roll.listed.over else "is left to the cloud's controller"
         left = f"; its node {node} {done}" if node else ""
         where = f"{one.market} {one.instance_type} {one.zone}".rstrip()
-        yield Remark(one.id, node, f"machine {one.id} ({where}) is gone, and no notice of it was seen{left}")
+        yield Remark(one.id, node, f"machine {one.id} ({where}) is gone without any notice{left}")
     for instance, word in announced:
-        done = "it is emptied before" if (worked_on or {}).get(instance) else "nothing is done about it"
+        done = "it is drained before" if (worked_on or {}).get(instance) else "no action is taken"
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")
 
 
 def remembered(known: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
-    """When machines end, by id, as far as the cloud has ever said so of those that it lists: what its group reserves later says no more."""
+    """Return when listed machines end, by id, as last reported by the cloud: the reservation may later be missing from the answer."""
     if listed.instances is None or not (known or listed.ends):
         return known
     return {**{name: at for name, at in known.items() if name in listed.by_id}, **listed.ends}
 
 
 def is_due(ends: float, pods: Iterable[Pod], now: float) -> bool:
-    """Whether a machine that ends at ``ends`` is to be emptied of ``pods`` from ``now`` on."""
+    """Whether ``pods`` have to be moved from ``now`` on, off a machine that ends at ``ends``."""
     saving = max(((pod.options.grace or 0.0) + pod.spec.grace_seconds for pod in pods), default=0.0)
     return now >= ends - EMPTY_SECONDS - min(saving, SAVE_SECONDS)

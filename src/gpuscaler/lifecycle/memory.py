@@ -1,4 +1,4 @@
-"""What is remembered between plans, as one piece of plain data, and what the planner takes of it."""
+"""The state kept between plans, as one piece of plain data, and the part of it that the planner reads."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -37,14 +37,14 @@ Dated = TypeVar("Dated", Order, Coming, Promise, Leaving, Withdrawal)
 
 
 class Memory(Struct, frozen=True, gc=False):
-    """What survives restarts.
+    """The state that survives restarts.
 
-    ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those that are being carried out, by order and node.
-    ``worked_on`` is when the cloud works on machines, by id, as it has announced, ``ends`` when their reserved time does.
-    ``unfamiliar`` are machines that came under keys which their pools do not offer, by id. ``poison`` are objects that planning fails with.
-    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices have gone. ``efforts`` are machines whose pods
-    still wait. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has taken yet.
-    ``windows`` are closed nodes that let pods of DaemonSets come for a moment.
+    ``decisions`` is how many decisions have been numbered, ``decided`` are the ids of those in progress, by order and node.
+    ``worked_on`` is when the cloud has announced to work on machines, by id, ``ends`` when their reserved time ends.
+    ``unfamiliar`` are machines, by id, with keys that their pools do not offer. ``poison`` are objects that make planning fail.
+    ``unready`` is about nodes that are not Ready, ``away`` about nodes whose devices are missing. ``efforts`` are machines whose pods
+    are still pending. ``unbinding`` are pools where bindings were refused, ``admissions`` pods that were bound and that no kubelet has
+    admitted yet. ``windows`` are closed nodes that are open to DaemonSet pods for a moment.
     """
 
     ledger: Ledger = Ledger()
@@ -71,12 +71,12 @@ class Memory(Struct, frozen=True, gc=False):
 
 
 def vanishing(memory: Memory) -> frozenset[str]:
-    """The nodes that leave because their machines are taken away."""
+    """Return the nodes that are removed because the cloud takes their machines away."""
     return frozenset(one.node for one in memory.ledger.leaving if one.forced)
 
 
 def state_of(memory: Memory, policy: Policy, now: float) -> State:
-    """What :class:`~gpuscaler.planning.planner.Planner` takes of ``memory`` at ``now``."""
+    """Return what :class:`~gpuscaler.planning.planner.Planner` reads of ``memory`` at ``now``."""
     book = memory.ledger
     doubted = unproven(book, memory.breakers)
     state = State(
@@ -97,15 +97,15 @@ def state_of(memory: Memory, policy: Policy, now: float) -> State:
 
 
 def breakers_of(memory: Memory, policy: Policy, now: float) -> Breakers:
-    """All that stops buying at ``now``: what clouds refused, machines that nobody understands, and too many that came to nothing."""
+    """Return all that stops buying at ``now``: refusals of clouds, machines of unknown kinds, and too many futile purchases."""
     known = futile_purchases.with_hourly(memory.breakers, memory.efforts, policy.limits.fruitless_per_hour, now)
     return with_stops(known, {**of_others(memory.ledger, policy), **memory.unfamiliar}, now)
 
 
 def recalled(memory: Memory, now: float) -> Memory:
-    """``memory`` as it was read at ``now``: what another's clock put into the future happened now, so that nothing waits for it.
+    """Return ``memory`` as read at ``now``. Timestamps in the future, from another clock, become ``now``, so that nothing waits for them.
 
-    Orders that were written down, and perhaps sent, are in doubt.
+    Orders that were saved, and perhaps sent, are in doubt.
     """
     book = memory.ledger
     book = replace(
@@ -129,7 +129,7 @@ def recalled(memory: Memory, now: float) -> Memory:
 
 
 def _not_ahead(one: Dated, now: float) -> Dated:
-    """``one`` without moments after ``now``; no other number of it is as large. When a machine goes is the cloud's to say."""
+    """Return ``one`` without timestamps after ``now``; its other numbers are never that large. ``ends`` stays: the cloud decides it."""
     fields = {name: getattr(one, name) for name in one.__struct_fields__}
     late = {name: now for name, value in fields.items() if isinstance(value, float) and value > now and name != "ends"}
     return replace(one, **late) if late else one

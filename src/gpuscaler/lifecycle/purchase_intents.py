@@ -1,4 +1,4 @@
-"""From a plan to orders and removals: intent, which is written down before anything is sent."""
+"""From a plan to orders and removals: they are saved as intents before anything is sent."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -23,9 +23,9 @@ from gpuscaler.planning.state.ledger.ledger import Coming, Ledger, Order
 
 
 def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, state: State, now: float) -> tuple[Memory, tuple[Order, ...]]:
-    """``memory`` with the intent to carry ``plan`` out, and the orders to send once that is written down.
+    """Return ``memory`` with the intent to carry out ``plan``, and the orders to send once that is saved.
 
-    Whatever the plan says, no more machines are on their way than what waits could need.
+    Even if the plan asks for more, no more machines are on their way than the pending pods could need.
     """
     book = memory.ledger
     plan = bounded(plan, cluster, policy, book=book, breakers=memory.breakers, now=now, unlisted=state.unlisted, guarding=memory.guarding)
@@ -46,14 +46,14 @@ def ordered(memory: Memory, plan: Plan, cluster: Cluster, policy: Policy, *, sta
         if probes(memory.breakers, machine.keys, asked, now):
             known_breakers = breakers.step(known_breakers, offering_events.Asked(machine.keys[0], now, asked))
     closed = {one.node for one in book.promises} | {one.node for one in book.coming} | {one.node for one in book.leaving}
-    # The scheduler takes no node whose device plugin restarts; that is no refusal.
+    # kube-scheduler does not use a node whose device plugin restarts; that is not a refusal.
     closed |= device_plugins.coming_back(memory.away, now)
     expected = node_refusals.step(memory.refusals, refusing_nodes.expected(cluster, plan.placements, closed, now))
     return replace(memory, ledger=book, breakers=known_breakers, refusals=expected), orders
 
 
 def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[Machine]]:
-    """The machines that ``plan`` buys, by what is asked for: one request for all that may be the same."""
+    """Group the machines that ``plan`` buys by what is requested: one request for all machines that may be the same."""
     groups: dict[tuple[OfferingKey, ...], list[Machine]] = defaultdict(list)
     for machine in plan.machines:
         groups[machine.requested].append(machine)
@@ -61,15 +61,15 @@ def requests(plan: Plan) -> Mapping[tuple[OfferingKey, ...], Sequence[Machine]]:
 
 
 def probing(plan: Plan, state: State, now: float) -> tuple[offering_events.Asked, ...]:
-    """The half-open offerings that ``plan`` asks. What only stands behind may never be; if it is, its answer comes with the purchase's."""
+    """Return the half-open offerings that ``plan`` asks. Fallbacks may never be asked; if one is, its answer comes with the purchase's."""
     keys = {key for machine in plan.machines for key in machine.keys} & state.half_open_offerings
     return tuple(offering_events.Asked(key, now) for key in sorted(keys))
 
 
 def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[list[ledger.Intended], Mapping[str, str]]:
-    """An order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
+    """Return an order for each set of offerings that machines of ``plan`` may be, and the ledger's names of those machines."""
     groups = requests(plan)
-    # The time keeps tokens apart where the ledger, and with it the serial number, was lost.
+    # The time keeps tokens distinct after the ledger, and its serial number with it, was lost.
     tokens = [f"gpuscaler-{now:.0f}-{book.serial + number}" for number in range(len(groups))]
     names = {
         machine.id: f"{token}-{place}"
@@ -101,7 +101,7 @@ def _intents(book: Ledger, plan: Plan, cluster: Cluster, now: float) -> tuple[li
 
 
 def _gang_of(pods: tuple[str, ...], cluster: Cluster) -> str:
-    """The one gang that all of ``pods`` are members of; empty where there is none."""
+    """Return the gang that all of ``pods`` are members of; empty if there is none."""
     known = (cluster.pods.get(key) for key in pods)
     gangs = {pod.gang if pod is not None else "" for pod in known}
     return gangs.pop() if len(gangs) == 1 else ""

@@ -1,7 +1,7 @@
-"""Objects that make planning fail: found by leaving out ever fewer of them, set aside by name, and forgotten when they change.
+"""Objects that make planning fail: found by leaving out fewer and fewer of them, skipped by name, and retried when they change.
 
-An error that nobody foresaw says nothing of the object that caused it. Planning is pure, so it can be tried again without some of them:
-first without those that changed since it last succeeded, the latest first.
+An unexpected error does not say which object caused it. Planning is pure, so it can be tried again without some of the objects: first
+without those that changed since it last succeeded, the latest first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,12 +16,12 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.storage import PersistentVolumeClaim
 from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 
-#: So many objects are looked for one by one. Where there are more, their namespace is set aside, or all that came after the first.
+#: How many objects are found one by one. If there are more, their namespace is skipped, or all that came after the first.
 ALONE = 4
-#: So many attempts at most.
+#: How many attempts are made at most.
 TRIALS = 80
-#: Kinds besides pods that whoever may write to one namespace writes. Nodes and budgets are never left out: machines would be taken for
-#: unused, and pods evicted that are protected.
+#: Kinds besides pods that users with access to one namespace can write. Nodes and budgets are never left out: machines would be taken
+#: for unused, and protected pods evicted.
 OTHERS: Mapping[str, type] = {kind.__name__: kind for kind in (PodGroup, Workload, PersistentVolumeClaim, DeviceObject)}
 
 #: Raises where planning for a cluster fails.
@@ -31,7 +31,7 @@ Name: TypeAlias = tuple[type, str]
 
 
 class Poison(Struct, frozen=True, gc=False):
-    """An object without which planning succeeds: its ``kind`` and ``key`` in a cluster, and a ``digest`` of what it said then."""
+    """An object without which planning succeeds: its ``kind`` and ``key`` in a cluster, and a ``digest`` of its content then."""
 
     kind: str
     key: str
@@ -40,12 +40,12 @@ class Poison(Struct, frozen=True, gc=False):
 
 
 def remaining(poison: Sequence[Poison], cluster: Cluster) -> tuple[Poison, ...]:
-    """Those of ``poison`` that are there as they were."""
+    """Return those of ``poison`` that still exist unchanged."""
     return tuple(each for each in poison if (item := _item(cluster, _name(each))) is not None and digest(item) == each.digest)
 
 
 def without(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
-    """``cluster`` with each object of ``poison`` set aside by name; its machine is kept, as for any object that cannot be read."""
+    """Return ``cluster`` with each object of ``poison`` skipped by name; its machine is kept, as for any object that cannot be read."""
     if not poison:
         return cluster
     aside = []
@@ -58,7 +58,7 @@ def without(cluster: Cluster, poison: Sequence[Poison]) -> Cluster:
 
 
 def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason: str) -> tuple[Poison, ...]:
-    """The objects of ``cluster`` without which ``attempt`` succeeds; none where leaving out what may be left out does not help.
+    """Return the objects of ``cluster`` without which ``attempt`` succeeds; none if leaving out all that may be left out does not help.
 
     ``before`` is the last cluster for which it succeeded.
     """
@@ -71,7 +71,7 @@ def culprits(cluster: Cluster, before: Cluster | None, attempt: Attempt, reason:
 
 
 def digest(item: Item) -> str:
-    """What tells whether an object still says what it said; what the scheduler and kubelets write of a pod does not count."""
+    """Return a digest that changes with the object; what kube-scheduler and kubelets write to a pod does not count."""
     said: object = item
     if isinstance(item, Pod):
         said = (item.spec.digest, sorted(item.labels.items()), item.options, item.owner, item.node_name)
@@ -79,7 +79,7 @@ def digest(item: Item) -> str:
 
 
 def _suspects(cluster: Cluster, before: Cluster | None) -> Iterator[list[Name]]:
-    """What may be left out, those that wait and changed first; each list is sorted by when its objects came."""
+    """Yield lists of objects that may be left out, pending and changed ones first; each list is sorted by creation time."""
     pods = sorted(cluster.pods.values(), key=lambda pod: (pod.created, pod.key))
     known = before.pods if before is not None else {}
     fresh = [pod for pod in pods if known.get(pod.key) is not pod]
@@ -99,7 +99,7 @@ class _Search:
         self._trials = 0
 
     def fails(self, names: Iterable[Name]) -> bool:
-        """Whether it fails without the objects ``names``."""
+        """Whether the attempt fails without the objects ``names``."""
         self._trials += 1
         try:
             self._attempt(self._cluster.apply(Delta(deletes=tuple(names))))
@@ -108,7 +108,7 @@ class _Search:
         return False
 
     def narrowed(self, candidates: Sequence[Name]) -> list[Name]:
-        """As few of ``candidates`` as can be found without which it succeeds; without all of them it does."""
+        """Return a small subset of ``candidates`` without which the attempt succeeds; it does succeed without all of them."""
         rest, found = list(candidates), list[Name]()
         while self._trials < TRIALS and self.fails(found):
             few = self._longest_prefix(rest, found)
@@ -120,7 +120,7 @@ class _Search:
         return found if self._trials < TRIALS else found + rest
 
     def _longest_prefix(self, rest: Sequence[Name], found: Sequence[Name]) -> int:
-        """How many of ``rest`` may stay, of those that came first; with one more it fails."""
+        """Return how many of ``rest``, counted from the oldest, may stay; with one more the attempt fails."""
         good, bad = 0, len(rest)
         while bad - good > 1:
             middle = (good + bad) // 2

@@ -1,7 +1,7 @@
-"""Pools that are ours no longer: what is under way there is finished, and nothing new begins.
+"""Pools that gpuscaler no longer manages: work in progress there is finished, and nothing new begins.
 
-An update of gpuscaler may take fewer groups than the version before. That version may have machines of such a group in its ledger, arriving
-or leaving, and our taints on its nodes.
+A new version of gpuscaler may manage fewer groups than the one before. The older version may have left machines of such a group in its
+ledger, arriving or leaving, and taints on its nodes.
 """
 
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _SOFT = frozenset(taint.key for taint in SOFT_TAINTS)
 
 
 class LetGo(Struct, frozen=True, gc=False):
-    """A pool that is ours no longer, with how many machines of it arrive and leave, and how many nodes have taints of ours."""
+    """A pool that is no longer managed, with how many of its machines arrive and leave, and how many nodes have our taints."""
 
     pool: str
     coming: int = 0
@@ -29,7 +29,7 @@ class LetGo(Struct, frozen=True, gc=False):
 
 
 def let_go(book: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple[LetGo, ...]:
-    """The pools that are ours no longer and that have something of ours, by name."""
+    """Return the pools that are no longer managed but still have something of ours, by name."""
     if inventory is None or not inventory.let_go:
         return ()
     found = []
@@ -44,11 +44,11 @@ def let_go(book: Ledger, cluster: Cluster, inventory: Inventory | None) -> tuple
 
 
 def encourage(cluster: Cluster, inventory: Inventory | None) -> Iterator[Discourage]:
-    """Take our soft taints off nodes of pools that are ours no longer: nothing else would."""
+    """Remove our soft taints from nodes of pools that are no longer managed: nothing else would."""
     pools = inventory.let_go if inventory is not None else ()
     for node in cluster.nodes.values() if pools else ():
         if node.bought is not None and node.bought.pool in pools and any(taint.key in _SOFT for taint in node.taints):
-            yield Discourage(node.name, (), f"pool {node.bought.pool} is ours no longer")
+            yield Discourage(node.name, (), f"pool {node.bought.pool} is no longer managed by gpuscaler")
 
 
 def _is_ours(taint: Taint) -> bool:

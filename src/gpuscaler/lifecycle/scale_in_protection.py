@@ -1,8 +1,8 @@
-"""Pools whose groups balance zones by ending machines: what is bought keeps them balanced, and what cannot be is protected first.
+"""Pools whose groups balance zones by ending machines: purchases keep them balanced, or the machines are protected first.
 
-An Auto Scaling group over several zones launches a machine in its emptiest zone and ends one in the fullest, whatever runs there
-(AZRebalance), unless that machine is protected from scale-in. Purchases and removals of ours must not set that off: where one leaves a zone
-with two machines more than another, the busy machines of that zone are protected, and none opens there before that is confirmed.
+An Auto Scaling group over several zones launches machines in its emptiest zone and ends machines in the fullest, even busy ones
+(AZRebalance), unless they are protected from scale-in. Our purchases and removals must not trigger that. If one leaves a zone with two
+machines more than another, the busy machines of that zone are protected, and none opens there before the protection is confirmed.
 """
 
 from collections import Counter
@@ -22,29 +22,29 @@ from gpuscaler.planning.plans import Cut, Plan
 from gpuscaler.planning.state.ledger.entries import REOPENING, Coming
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: By so many machines more than another a zone has too many: then the group balances.
+#: A zone with this many machines more than another has too many: then the group balances.
 UNEVEN = 2
-#: The cloud is asked again to protect a machine whose protection has not shown after so long, in seconds.
+#: The cloud is asked again to protect a machine whose protection has not shown after this many seconds.
 AGAIN_SECONDS = 15.0
-#: A machine that a group starts is awaited for so long at most, in seconds, before others of the group open.
+#: Other machines of a group wait at most this long, in seconds, for one that the group is starting, before they open.
 STARTING_SECONDS = 300.0
-#: What a cloud has refused is asked of it again after so long, in seconds: rights come back when a person gives them.
+#: A request that a cloud has refused is repeated after this many seconds: a person may have granted the permission meanwhile.
 REFUSED_SECONDS = 3600.0
-#: So many machines that their group has ended before they were protected are enough: then nothing more is bought that unbalances it.
+#: After a group has ended this many machines before they were protected, nothing more is bought that unbalances it.
 BEATEN = 2
-#: What AWS calls the process, and what to do so that it cannot hurt.
+#: AWS' name of the process, and how to make it harmless.
 ADVICE = (
-    "make one group per zone, have the group protect new instances from scale-in, or suspend AZRebalance where it is no managed node group"
+    "make one group per zone, have the group protect new instances from scale-in, or suspend AZRebalance unless it is a managed node group"
 )
 
 
 class Guarding(Struct, frozen=True, gc=False):
     """``machines`` are those that gpuscaler has protected, by id, with their pools; ``asked`` is when the cloud was last asked, by id.
 
-    ``refused`` says of pools why their machines cannot be protected, and ``since`` when that was answered. ``crowded`` are, for each pool
+    ``refused`` is, by pool, why its machines cannot be protected, and ``since`` when that was answered. ``crowded`` are, for each pool
     that balances its zones, the zones that have at least two machines more than another, ``fuller`` those that have at least one more.
     ``beaten`` are machines that their group ended in a crowded zone before they were protected, by id: their pools, and when that was.
-    ``levels`` are, for each pool whose machines cannot be protected, how many its zones have.
+    ``levels`` are, for each pool whose machines cannot be protected, the numbers of machines in its zones.
     """
 
     machines: Mapping[str, str] = {}
@@ -58,7 +58,7 @@ class Guarding(Struct, frozen=True, gc=False):
 
 
 class ProtectionAnswered(Struct, frozen=True, gc=False):
-    """What came of protecting a machine of ``pool``, or of taking its protection off; ``problem`` is empty where it was done."""
+    """The result of protecting a machine of ``pool``, or of removing its protection; ``problem`` is empty on success."""
 
     instance: str
     pool: str
@@ -67,10 +67,10 @@ class ProtectionAnswered(Struct, frozen=True, gc=False):
 
 
 class ProtectionFindings(Struct, frozen=True, gc=False):
-    """``guarding`` is what is remembered, ``exposed`` are machines that must not open before they are protected, by id.
+    """``guarding`` is the new memory, ``exposed`` are machines that must not open before they are protected, by id.
 
-    ``unsafe`` says of offerings why no machine of them may be ended yet: the group would end others then. With ``soon`` one of the exposed
-    enters service in a moment, and can be protected from then on: the cloud's list should be read often.
+    ``unsafe`` is, by offering, why no machine of it may be ended yet: the group would end others then. With ``soon`` one of the exposed
+    machines is about to enter service and can be protected from then on: the cloud's list should be read often.
     """
 
     guarding: Guarding
@@ -91,7 +91,7 @@ def observe(
     now: float,
     surplus: Set[str] = frozenset(),
 ) -> ProtectionFindings:
-    """Which machines are to be protected from scale-in now, and which need that no longer."""
+    """Find the machines that need protection from scale-in now, and those that no longer do."""
     balancing = [pool for pool in policy.pools if pool.balances]
     if roll.listed.instances is None or not (balancing or before.machines or roll.listed.guarded):
         return ProtectionFindings(before)
@@ -110,11 +110,11 @@ def observe(
             machines.pop(answer.instance, None)
     levels = {pool.name: level(pool, book, roll) for pool in balancing}
     started = {pool.name: _started(pool, book, roll, now=now, surplus=pool.name in surplus) for pool in balancing}
-    # What is to leave counts for the group until it has left.
+    # Machines that are being removed count for the group until they are gone.
     counted = {pool.name: level(pool, book, roll, stays=True) for pool in balancing}
     crowded = {name: tuple(sorted(zones)) for name in levels if (zones := {*over(levels[name], UNEVEN), *over(counted[name], UNEVEN)})}
-    # Once a group has started one to even out its zones, it ends one that is not protected, in any zone: that shall be the one it started,
-    # and none that is idle now and to which a pod may come before it is ended.
+    # Once a group has started a machine to even out its zones, it ends an unprotected one, in any zone. That has to be the machine it
+    # started, and not one that is idle now and may get a pod before it is ended.
     evening = {name: {one.id for one in those} for name, those in started.items() if those}
     needed: list[Instance] = []
     for pool in balancing:
@@ -131,7 +131,7 @@ def observe(
     acts = (*_protects(able, asked, on=True), *_protects((one for one in free if one.protected), asked, on=False))
     asked |= {name: now for act in acts for name in act.instances}
     unsafe = {
-        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in, which zone balance would end else"
+        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in, or AZRebalance would end that"
         for one in bare
         for pool in balancing
         if pool.name == one.pool and one.id not in {entry.instance for entry in book.coming}
@@ -146,7 +146,7 @@ def observe(
         for entry in _beside_rebalance(pool, machines, started[pool.name], book, roll, now=now, surplus=pool.name in surplus)
     }
     exposed = frozenset(one.id for one in bare) | unlisted | awaiting
-    # Auto Scaling protects what is in service, and answers "is not in InService or EnteringStandby or Standby" of anything else.
+    # Auto Scaling protects only machines in service; for others it answers "is not in InService or EnteringStandby or Standby".
     soon = any(one.state == PENDING and now < one.launched + STARTING_SECONDS for one in bare) or bool(unlisted)
     beaten = {name: entry for name, entry in before.beaten.items() if now < entry[1] + REFUSED_SECONDS and entry[0] in levels}
     beaten |= {name: (pool, now) for name, pool in _beaten(before, book, roll) if name not in beaten}
@@ -156,7 +156,7 @@ def observe(
 
 
 def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, str]]:
-    """Machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
+    """Yield machines on their way to a crowded zone that their group ends before they were protected, by id, with their pools."""
     for one in book.coming:
         if one.order and one.instance and one.key.zone in before.crowded.get(one.key.pool, ()):
             listed = roll.listed.by_id.get(one.instance)
@@ -165,9 +165,9 @@ def _beaten(before: Guarding, book: Ledger, roll: Roll) -> Iterator[tuple[str, s
 
 
 def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool) -> tuple[Instance, ...]:
-    """Machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
+    """Return the machines that a group starts by itself, and with a ``surplus`` those for which it has not ended others yet.
 
-    Among machines that are open nobody can tell them from those that were ordered.
+    Once they are open they cannot be distinguished from ordered machines.
     """
     ordered = {one.instance for one in book.coming if one.order}
     arriving = {one.instance for one in book.coming}
@@ -184,9 +184,9 @@ def _started(pool: Pool, book: Ledger, roll: Roll, *, now: float, surplus: bool)
 def _beside_rebalance(
     pool: Pool, ours: Mapping[str, str], started: Iterable[Instance], book: Ledger, roll: Roll, *, now: float, surplus: bool
 ) -> Iterator[Coming]:
-    """Machines on their way while their group starts one by itself in another zone: it may have chosen which of them to end for it.
+    """Yield machines on their way while their group starts one in another zone: it may already have chosen one of them to end.
 
-    That one of them has been protected since, and is among ``ours``, comes too late then.
+    If one of them, now among ``ours``, was protected after that, the protection came too late.
     """
     zones = {one.zone for one in started if one.state == PENDING}
     for one in book.coming if zones or surplus else ():
@@ -198,7 +198,7 @@ def _beside_rebalance(
 
 
 def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Counter[str]:
-    """How many machines of ``pool`` each of its zones has, those on their way counted; those that leave only where all ``stays``."""
+    """Count the machines of ``pool`` by zone, including those on their way; machines that are being removed count only if all ``stays``."""
     leaving = {one.instance for one in book.leaving if one.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
     counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)
@@ -212,15 +212,15 @@ def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Count
 
 
 def over(counts: Mapping[str, int], many: int) -> tuple[str, ...]:
-    """Zones that have at least so ``many`` machines more than the emptiest."""
+    """Return the zones that have at least ``many`` machines more than the emptiest."""
     least = min(counts.values(), default=0)
     return tuple(sorted(zone for zone, count in counts.items() if count >= least + many))
 
 
 def _needed(pool: str, full: Sequence[str], own: Set[str], book: Ledger, cluster: Cluster, *, roll: Roll, now: float) -> Iterator[Instance]:
-    """Machines of ``pool`` in zones that are too ``full`` that something would be lost with, or that are about to open.
+    """Yield the machines of ``pool`` in ``full`` zones whose end would lose something, or that are about to open.
 
-    Where the group has started its ``own``, they are all machines but those.
+    If the group has started machines of its ``own``, yield all others.
     """
     leaving = {one.instance for one in book.leaving if one.step != REOPENING}
     promised = {one.node for one in book.promises}
@@ -248,7 +248,7 @@ def _protects(machines: Iterable[Instance], asked: Mapping[str, float], *, on: b
 
 
 def recalled(guarding: Guarding, now: float) -> Guarding:
-    """``guarding`` without moments after ``now``, which another clock has written."""
+    """Return ``guarding`` without timestamps after ``now``, which another clock has written."""
     asked, since = ({name: min(at, now) for name, at in known.items()} for known in (guarding.asked, guarding.since))
     beaten = {name: (pool, min(at, now)) for name, (pool, at) in guarding.beaten.items()}
     return replace(guarding, asked=asked, since=since, beaten=beaten)
@@ -258,7 +258,7 @@ def recalled(guarding: Guarding, now: float) -> Guarding:
 
 
 def closed(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
-    """Offerings that are not bought since they would unbalance their group further, and its machines cannot be protected; why, by key."""
+    """Return, with the reason, the offerings not bought because they would unbalance a group whose machines cannot be protected."""
     found: dict[OfferingKey, str] = {}
     for pool in policy.pools:
         why, zones = unprotected(guarding, pool.name), guarding.fuller.get(pool.name, ())
@@ -271,11 +271,11 @@ def closed(guarding: Guarding, policy: Policy) -> Mapping[OfferingKey, str]:
 
 
 def _unbalancing(zone: str, why: str) -> str:
-    return f"one machine more in {zone} would have AZRebalance end machines there, and they {why}: {ADVICE}"
+    return f"one more machine in {zone} would make AZRebalance end machines there, and they {why}: {ADVICE}"
 
 
 def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
-    """Machines of ``plan``, by id, that would unbalance a group whose machines cannot be protected, others of the plan counted."""
+    """Return the machines of ``plan``, by id, that would further unbalance a group whose machines cannot be protected."""
     found: dict[str, Cut] = {}
     counts = {pool.name: dict(guarding.levels[pool.name]) for pool in policy.pools if pool.balances and guarding.levels.get(pool.name)}
     for one in plan.machines if counts else ():
@@ -290,15 +290,15 @@ def beyond(plan: Plan, guarding: Guarding, policy: Policy) -> Mapping[str, Cut]:
 
 
 def unprotected(guarding: Guarding, pool: str) -> str:
-    """Why machines of ``pool`` are not safe from their group, as what they "cannot"; empty where they are."""
+    """Return why machines of ``pool`` are not safe from their group, as what they "cannot"; empty if they are safe."""
     if pool in guarding.refused:
         return f"cannot be protected from scale-in ({guarding.refused[pool]})"
     many = sum(owner == pool for owner, _ in guarding.beaten.values())
-    return f"cannot be protected from scale-in in time (it has ended {many} before)" if many >= BEATEN else ""
+    return f"cannot be protected from scale-in in time ({many} were ended before that)" if many >= BEATEN else ""
 
 
 def described(guarding: Guarding, policy: Policy) -> Iterator[str]:
-    """A sentence about each group whose zones are uneven, or whose machines gpuscaler has protected for that, for people."""
+    """Describe, in one sentence each, the groups whose zones are uneven or whose machines gpuscaler has protected for that."""
     for pool in policy.pools:
         zones, why = guarding.crowded.get(pool.name, ()), unprotected(guarding, pool.name)
         many = sum(owner == pool.name for owner in guarding.machines.values())
@@ -310,6 +310,6 @@ def described(guarding: Guarding, policy: Policy) -> Iterator[str]:
         if why:
             yield f"{text} by ending some; they {why}: {ADVICE}"
         elif many:
-            yield f"{text}; gpuscaler has protected {many} of its machines from scale-in meanwhile: {ADVICE}"
+            yield f"{text}; gpuscaler has protected {many} of its machines from scale-in until then: {ADVICE}"
         else:
             yield f"{text}; busy machines there are protected from scale-in before they open: {ADVICE}"

@@ -27,7 +27,7 @@ def test_a_node_without_its_devices_counts_as_it_was_for_five_minutes() -> None:
     assert as_before(now_empty, away, 100.0 + COUNTED_SECONDS) is now_empty
     assert list(reports(away, 399.0)) == []
     (report,) = reports(away, 400.0)
-    assert report.startswith("node n had 8 nvidia.com/gpu and has shown none for 5 min; it is planned with what it shows; look at the ")
+    assert report.startswith("node n had 8 nvidia.com/gpu and has shown none for 5 min; plans use what it shows; check the ")
 
 
 def test_what_comes_back_is_forgotten_and_what_goes_again_counts_again() -> None:

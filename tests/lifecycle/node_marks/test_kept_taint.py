@@ -66,7 +66,7 @@ def test_machines_of_a_pool_that_keeps_none_any_more_open() -> None:
     assert acts(machine(ARRIVING_TAINT), OTHER) == [], "it opens by the ledger"
     theirs = Inventory(NOW, (), let_go=("old",))
     bought = replace(machine(KEPT_TAINT), bought=OfferingKey("old", "on-demand", "g.8", "z1"))
-    assert acts(bought, inventory=theirs)[:1] == [Lift("a", "pool old is ours no longer")]
+    assert acts(bought, inventory=theirs)[:1] == [Lift("a", "pool old is no longer managed by gpuscaler")]
 
 
 @pytest.mark.parametrize("key", [ARRIVING_TAINT, KEPT_TAINT])

@@ -32,7 +32,7 @@ def test_a_machine_of_our_order_stops_its_pool_until_it_is_gone() -> None:
     there = Instance("i-1", *STRANGE, state=RUNNING, launched=NOW)
     memory = seen(Memory(ledger=Ledger(coming=(machine("order"),))), Cluster.of([]), there)
     (said,) = stops(memory)
-    assert said == "i-1 is g.9 on-demand z1, which the pool does not offer; it counts as the dearest that it may be"
+    assert said == "i-1 is g.9 on-demand z1, which the pool does not offer; it counts as the most expensive machine that it may be"
     assert state_of(memory, POLICY, NOW).blocked_offerings == {offering().key}
 
     opened = replace(memory, ledger=Ledger())

@@ -185,7 +185,7 @@ def test_a_pool_that_is_paused_is_told_once() -> None:
     # That the pod was bought for in vain is another sentence.
     (remark,) = (one for one in remarks if "never became nodes" in one.text)
     assert remark.text.startswith("pool main: machines never became nodes, 3 times since ")
-    assert "asked again at 2023-11-1" in remark.text
-    assert remark.text.endswith("look at how its machines join the cluster: their image, network and permissions")
+    assert "retried at 2023-11-1" in remark.text
+    assert remark.text.endswith("check how its machines join the cluster: their image, network and permissions")
     state = state_of(memory, POLICY, NOW + 5000.0)
     assert plan(Cluster.of([pod("p")]), state, POLICY, NOW + 5000.0).machines == ()

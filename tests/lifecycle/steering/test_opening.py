@@ -94,7 +94,7 @@ def test_a_binding_that_does_not_show_is_sent_again(sent: float, acts: tuple[Bin
     book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - sent),))
 
     assert turn(book, closed(), waiting()).acts == acts
-    assert why(book, closed(), waiting()) == "the binding of pod default/p was sent and does not show yet"
+    assert why(book, closed(), waiting()) == "the binding of pod default/p was sent but is not visible yet"
 
 
 @pytest.mark.parametrize(("stood", "opens"), [(MARGIN_SECONDS / 2, False), (MARGIN_SECONDS, True)])
@@ -128,7 +128,7 @@ def test_room_that_is_left_does_not_open_to_a_pod_whose_place_others_depend_on(o
     items = closed(), waiting(on="a"), waiting("q", other)
 
     assert bool(turn(book, *items).acts) == opens
-    assert ("default/q is planned elsewhere" in why(book, *items)) != opens
+    assert ("default/q is planned on another node" in why(book, *items)) != opens
     bound = node("b", KIND), waiting("q", other, on="b")
     assert turn(book, closed(), waiting(on="a"), *bound).acts == (Lift("a", "it is ready, and its pods are bound"),)
 
@@ -157,7 +157,7 @@ def test_who_has_lost_his_room_on_a_closed_machine_is_planned_anew_and_that_take
     assert (found.acts, found.stray) == ((), (P,))
     (left,) = after(book, found).promises
     assert (left.pods, left.called) == ((), NOW)
-    assert turn(after(book, found), closed()).acts == (Lift("a", "nobody waits for it"),)
+    assert turn(after(book, found), closed()).acts == (Lift("a", "no pod waits for it"),)
 
 
 @pytest.mark.parametrize(("priority", "first"), [(0, "p"), (10, "urgent")])
@@ -185,7 +185,7 @@ def test_a_pod_that_may_come_only_beside_another_keeps_its_promise_and_not_for_e
     assert turn(book, closed(), beside) == Steering()
     assert (
         why(book, closed(), beside)
-        == "pod default/q is not admitted yet: no pod that the pod affinity wants is in the same kubernetes.io/hostname (InterPodAffinity)"
+        == "pod default/q is not admitted yet: no pod matching the pod affinity is in the same kubernetes.io/hostname (InterPodAffinity)"
     )
     assert turn(late, closed(), beside).stray == (Q,)
 
@@ -198,7 +198,7 @@ def test_pods_of_a_machine_that_stops_to_be_ready_before_it_opens_are_planned_an
     assert turn(book, ill, waiting()) == Steering()
     found = turn(late, ill, waiting())
     assert found.stray == (P,)
-    assert turn(after(late, found), ill).acts == (Lift("a", "nobody waits for it"),)
+    assert turn(after(late, found), ill).acts == (Lift("a", "no pod waits for it"),)
 
 
 @pytest.mark.parametrize(
@@ -305,7 +305,7 @@ def test_pods_that_are_left_to_their_scheduler_are_nominated_once_and_then_the_m
 
     assert found.acts == (Nominate(P, "uid-p", "a"),)
     assert turn(named, closed(), waiting(), policy=NOMINATING_POLICY).acts == ()
-    assert why(named, closed(), waiting(), policy=NOMINATING_POLICY) == "the nomination of pod default/p was written and does not show yet"
+    assert why(named, closed(), waiting(), policy=NOMINATING_POLICY) == "the nomination of pod default/p was written but is not visible yet"
     opened = turn(named, closed(), waiting(nominated_node="a"), policy=NOMINATING_POLICY)
     assert opened.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
     late = replace(
@@ -348,7 +348,9 @@ def test_machines_of_a_gang_that_its_scheduler_binds_whole_open_together() -> No
     p, q = waiting("p", nominated_node="a", **gang), waiting("q", **gang)
 
     assert turn(book, closed(), closed("b"), p, q).acts == ()
-    assert why(book, closed(), closed("b"), p, q).startswith("it opens with those of gang default/g: the nomination of pod default/q")
+    assert why(book, closed(), closed("b"), p, q).startswith(
+        "it opens together with all of gang default/g: the nomination of pod default/q"
+    )
     found = turn(book, closed(), closed("b"), p, replace(q, nominated_node="b"))
     assert [(type(act), act.node) for act in found.acts] == [(Lift, "a"), (Lift, "b")]
 
@@ -360,7 +362,7 @@ def test_a_machine_for_which_nobody_waits_any_more_opens_once_a_plan_could_have_
     assert found.acts == ()
     later = replace(book, promises=tuple(replace(one, stood=NOW - UNWANTED_SECONDS) for one in book.promises))
 
-    assert turn(later, closed(), *others).acts == (Lift("a", "nobody waits for it"),)
+    assert turn(later, closed(), *others).acts == (Lift("a", "no pod waits for it"),)
     assert turn(replace(later, coming=(machine("a", Q),)), closed(), *others, waiting("q")).acts == (bind("q"),)
 
 

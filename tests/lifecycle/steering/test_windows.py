@@ -152,7 +152,7 @@ def test_a_close_that_does_not_show_is_sent_again() -> None:
 
 @pytest.mark.parametrize(
     ("items", "why"),
-    [((), "the DaemonSet controller made none"), ((of(),), "the scheduler has not bound pod default/plugin-x")],
+    [((), "the DaemonSet controller created none"), ((of(),), "kube-scheduler has not bound pod default/plugin-x")],
 )
 def test_after_ten_seconds_it_is_closed_and_the_daemon_set_is_named_and_tried_again_later(items: tuple[Item, ...], why: str) -> None:
     over = opened(seen=NOW - OPEN_SECONDS)
@@ -337,12 +337,12 @@ def test_a_kept_machine_that_leaves_or_that_a_person_opened_is_left_alone() -> N
 
 
 def test_people_are_told_why_a_machine_is_open_and_which_daemon_sets_it_lacks() -> None:
-    failed = (Attempt("default/plugin", 2, NOW + 110.0, "the DaemonSet controller made none"),)
-    lacking = "it has no pod of DaemonSet default/plugin, which was tried 2 times: the DaemonSet controller made none; it is tried again"
+    failed = (Attempt("default/plugin", 2, NOW + 110.0, "the DaemonSet controller created none"),)
+    lacking = "it has no pod of DaemonSet default/plugin, which was tried 2 times: the DaemonSet controller created none; it is tried again"
 
     assert list(explained(Window("u-a", failed=failed), NOW)) == [f"{lacking} in 2 min"]
     opens, soon = explained(opened(failed=failed), NOW + 100.0)
-    assert opens.startswith("it is cordoned for seconds by gpuscaler, so that DaemonSets which do not tolerate its taint")
+    assert opens.startswith("it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint")
     assert soon == f"{lacking} soon"
 
 

@@ -116,7 +116,7 @@ def saver(**more: object) -> Pod:
 def test_a_pod_that_asks_for_time_is_told_first_and_evicted_when_it_has_answered() -> None:
     found = effort(draining(), saver())
     assert found.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
-    assert (found.held, found.idle) == ("pod default/p saves its work", ())
+    assert (found.held, found.idle) == ("pod default/p is saving its work", ())
 
     told = draining(*found.evictions)
     assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 60.0).acts == ()
@@ -218,7 +218,7 @@ def test_who_has_a_machine_on_its_way_waits_for_it_where_there_is_time() -> None
     awaited = frozenset({"default/p"})
     waits = effort(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
 
-    assert (evicted(waits), waits.held) == ([], "pod default/p waits for the machine that comes in the place of this one")
+    assert (evicted(waits), waits.held) == ([], "pod default/p waits for the replacement of this machine")
     assert evicted(effort(forced(PROTECTED_SECONDS), resident(), awaited=awaited)) == ["p"]
     assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), resident())) == ["p"]
     assert evicted(effort(draining(), resident(), awaited=awaited)) == ["p"]

@@ -107,7 +107,7 @@ def test_an_empty_closed_node_is_ended_after_a_last_look() -> None:
 def test_who_comes_between_the_look_and_the_end_keeps_the_machine(step: str) -> None:
     found = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
 
-    assert found.kept == (("n", "pod default/new came to it meanwhile"),)
+    assert found.kept == (("n", "pod default/new was scheduled onto it after the removal was planned"),)
     assert found.acts == (Unmark("n", "its removal was given up"),)
 
 
@@ -233,9 +233,9 @@ def test_where_somebody_else_deleted_the_node_its_machine_is_ended_all_the_same(
 @pytest.mark.parametrize(
     ("items", "why"),
     [
-        ((machine(do_not_disrupt=True),), "an annotation of the node asks for it"),
-        ((machine(scale_down_disabled=True),), "an annotation of the node asks for it"),
-        ((machine(), resident("new")), "pod default/new came to it meanwhile"),
+        ((machine(do_not_disrupt=True),), "the node has a do-not-disrupt or scale-down-disabled annotation"),
+        ((machine(scale_down_disabled=True),), "the node has a do-not-disrupt or scale-down-disabled annotation"),
+        ((machine(), resident("new")), "pod default/new was scheduled onto it after the removal was planned"),
         ((machine(), resident(options={"do_not_disrupt": True})), "pod default/p has the annotation karpenter.sh/do-not-disrupt: true"),
     ],
 )
@@ -251,14 +251,14 @@ def test_a_node_that_a_pod_was_promised_stays() -> None:
     promise = Promise("n", KIND.key, ("default/q",), NOW)
     found = turn(going(), machine(), book=Ledger(leaving=(going(),), promises=(promise,)))
 
-    assert found.kept == (("n", "pod default/q is promised to it"),)
+    assert found.kept == (("n", "it is promised to pod default/q"),)
 
 
 @pytest.mark.parametrize("more", [{"bereft": True}, {"since": NOW - WAIT_SECONDS}], ids=["lost", "too late"])
 def test_where_the_replacement_does_not_come_the_node_is_opened_again_and_nobody_was_evicted(more: dict[str, Any]) -> None:
     found = turn(going(pods=(P,), needs=("o-0",), **more), machine(), resident())
 
-    assert found.kept == (("n", "what replaces it did not come"),)
+    assert found.kept == (("n", "the replacement machine did not become ready in time"),)
     assert found.acts == (Unmark("n", "its removal was given up"),)
 
 
@@ -267,7 +267,7 @@ def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why_and_what_it_co
     found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
     why = "pod default/p cannot be evicted: the budget web allows nobody to go; it costs $1.00 an hour"
-    assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
+    assert found.kept == (("n", f"it could not be drained within 600 s: {why}"),)
     assert step_of(found) == REOPENING
 
 
@@ -277,7 +277,7 @@ def test_a_node_with_a_pod_of_which_nothing_is_heard_stays_in_the_end_and_names_
     found = turn(one, machine(), resident(), resident("q"))
 
     why = "pod default/p is still there: pod default/q cannot be evicted: a budget; it costs $1.00 an hour"
-    assert found.kept == (("n", f"it could not be emptied within 600 s: {why}"),)
+    assert found.kept == (("n", f"it could not be drained within 600 s: {why}"),)
 
 
 def test_time_to_save_their_work_is_not_held_against_pods() -> None:
@@ -293,7 +293,7 @@ def test_a_node_that_is_not_ready_any_more_is_not_drained_further_and_opened_aga
     assert turn(going(WAITING, pods=(P,)), sick, resident()).kept == (("n", "it is not Ready any more"),)
     found = turn(going(DRAINING, pods=(P,)), sick, resident())
     assert (found.acts, found.kept) == ((), ())
-    assert noted(found).detail == "it is not Ready, so what runs on it is not known"
+    assert noted(found).detail == "it is not Ready, so it is unknown which pods run on it"
     assert step_of(turn(going(DRAINING, pods=(P,), since=NOW - DRAIN_SECONDS), sick, resident())) == REOPENING
 
 
@@ -326,7 +326,7 @@ def test_a_taint_on_a_machine_that_is_not_listed_is_that_of_another_gpuscaler_an
 def test_a_node_from_which_somebody_took_our_taint_stays(step: str) -> None:
     found = turn(going(step, pods=(P,)), machine(marked=False), resident())
 
-    assert found.kept == (("n", "somebody has taken our taint off it"),)
+    assert found.kept == (("n", "the leaving taint was removed by someone else"),)
     assert step_of(found) == ""
     assert found.acts == ()
 

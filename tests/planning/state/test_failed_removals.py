@@ -5,7 +5,7 @@ from tests.planning.building import NOW
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.failed_removals import FIRST_SECONDS, MOST_SECONDS, GivenUp, Sparing, remaining, spared, step
 
-WHY = "it could not be emptied within 600 s: the budget web"
+WHY = "it could not be drained within 600 s: the budget web"
 
 
 def given_up(at: float = NOW, *, instance: str = "i-1") -> GivenUp:
@@ -15,7 +15,7 @@ def given_up(at: float = NOW, *, instance: str = "i-1") -> GivenUp:
 def test_a_node_is_spared_for_a_while_and_says_why() -> None:
     known = step(Sparing(), given_up())
 
-    assert spared(known, NOW) == {"n": f"{WHY}; its removal was given up and is tried again later"}
+    assert spared(known, NOW) == {"n": f"{WHY}; its removal was abandoned and will be retried later"}
     assert spared(known, NOW + FIRST_SECONDS) == {}
 
 

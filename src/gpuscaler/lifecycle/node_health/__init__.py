@@ -1,1 +1,1 @@
-"""Nodes that are not what they should be: not Ready, without their devices, or refusing pods that fit."""
+"""Nodes that are not healthy: not Ready, without their devices, or refusing pods that should fit."""

@@ -1,8 +1,8 @@
-"""Device plugins that restart: what a node showed before it shows none, and for how long that counts.
+"""Device plugins that restart: the resources that a node showed before, and how long they still count.
 
-The kubelet sets what is allocatable of a plugin's devices to 0 at once when the plugin goes (kubernetes/kubernetes#99571), and keeps their
+When a plugin goes, the kubelet sets the allocatable amount of its devices to 0 at once (kubernetes/kubernetes#99571), and keeps their
 capacity for five minutes; a kubelet that restarts shows neither until the plugin registers again. An upgrade does that on every node. For
-five minutes such a node counts as it was, so that nothing is bought in its place, and no node is little used because of it; afterwards it
+five minutes such a node counts as it was, so that nothing is bought in its place and it does not look underutilized. After that it
 counts as what it shows, and is reported.
 """
 
@@ -15,12 +15,12 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
-#: So long a node counts as it was, in seconds: a plugin is back within one, unless its image has to be pulled first.
+#: How long a node counts as it was, in seconds: a plugin is back within one, unless its image has to be pulled first.
 COUNTED_SECONDS = 300.0
 
 
 class Away(Struct, frozen=True, gc=False):
-    """What the node with ``uid`` showed of devices that it has not shown since ``since``."""
+    """The devices that the node with ``uid`` showed before ``since`` and has not shown after it."""
 
     uid: str
     amounts: Mapping[str, int]
@@ -28,7 +28,7 @@ class Away(Struct, frozen=True, gc=False):
 
 
 def observe(known: Mapping[str, Away], before: Mapping[str, Node], cluster: Cluster, now: float) -> Mapping[str, Away]:
-    """Which nodes show no devices that they had; ``before`` are the nodes as they were last seen, empty where nothing is known of that."""
+    """Return the nodes that lack devices they had; ``before`` are the nodes as last seen, empty if they are unknown."""
     if before is cluster.nodes and not known:
         return known
     away: dict[str, Away] = {}
@@ -44,7 +44,7 @@ def observe(known: Mapping[str, Away], before: Mapping[str, Node], cluster: Clus
 
 
 def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, int]:
-    """What ``node`` had and does not show. A machine that has not opened yet never had anything."""
+    """Return the resources that ``node`` had and does not show. A machine that has not opened yet never had any."""
     if any(taint.key == ARRIVING_TAINT for taint in node.taints):
         return {}
     had = {name: amount for name, amount in node.capacity.items() if amount}
@@ -54,18 +54,18 @@ def _missing(node: Node, last: Node | None, previous: Away | None) -> dict[str, 
     missing = {name: amount for name, amount in had.items() if "/" in name and not node.allocatable.get(name)}
     if not missing:
         return missing
-    # Whoever shows devices of that vendor under other names has divided them anew, as MIG does.
+        # A node that shows devices of that vendor under other names has been repartitioned, as with MIG.
     vendors = {name.partition("/")[0] for name, amount in node.allocatable.items() if amount and name not in had}
     return {name: amount for name, amount in missing.items() if name.partition("/")[0] not in vendors}
 
 
 def coming_back(known: Mapping[str, Away], now: float) -> frozenset[str]:
-    """The nodes that count as they were."""
+    """Return the nodes that count as they were."""
     return frozenset(name for name, away in known.items() if now < away.since + COUNTED_SECONDS)
 
 
 def as_before(cluster: Cluster, known: Mapping[str, Away], now: float) -> Cluster:
-    """``cluster`` with the devices of nodes that are coming back."""
+    """Return ``cluster`` with the devices of nodes that are coming back."""
     nodes = (cluster.nodes.get(name) for name in coming_back(known, now))
     changed = tuple(
         replace(node, allocatable={**node.allocatable, **known[node.name].amounts})
@@ -76,16 +76,16 @@ def as_before(cluster: Cluster, known: Mapping[str, Away], now: float) -> Cluste
 
 
 def reports(known: Mapping[str, Away], now: float) -> Iterator[str]:
-    """A sentence for each node whose devices did not come back."""
+    """Report each node whose devices did not come back, in one sentence."""
     for name in sorted(known.keys() - coming_back(known, now)):
         away = known[name]
         shown = ", ".join(f"{amount} {resource}" for resource, amount in sorted(away.amounts.items()))
         yield (
-            f"node {name} had {shown} and has shown none for {(now - away.since) / 60:.0f} min; it is planned with what it shows; look at "
-            f"the device plugin's pod on it, and at the driver's log"
+            f"node {name} had {shown} and has shown none for {(now - away.since) / 60:.0f} min; plans use what it shows; check "
+            f"the device plugin's pod on it, and the driver's log"
         )
 
 
 def recalled(known: Mapping[str, Away], now: float) -> Mapping[str, Away]:
-    """``known`` without moments after ``now``, which another's clock told."""
+    """Return ``known`` without timestamps after ``now``, which another clock has written."""
     return {name: replace(away, since=min(away.since, now)) for name, away in known.items()}

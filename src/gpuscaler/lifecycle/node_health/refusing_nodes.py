@@ -1,4 +1,4 @@
-"""Nodes that refuse pods which we see room for there: noticing them, and planning without them."""
+"""Nodes that refuse pods although they seem to have room: detecting them, and planning without them."""
 
 from collections.abc import Mapping, Set
 from hashlib import sha256
@@ -10,14 +10,14 @@ from gpuscaler.planning.plans import Placement
 from gpuscaler.planning.state import node_refusals
 from gpuscaler.planning.state.node_refusals import PATIENCE_SECONDS, Refusals
 
-#: kube-scheduler tries every unschedulable pod again within 5 minutes: without a word of it by then, an attempt is taken for made.
+#: kube-scheduler retries every unschedulable pod within 5 minutes: after that an attempt is assumed, even if none was reported.
 ATTEMPT_SECONDS = 330.0
 
 
 def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now: float) -> bool:
-    """Whether a pod that stays unbound should have been bound by now where it has had room ``since`` then.
+    """Whether a pod that is still unbound should be bound by now, given that it has had room ``since`` then.
 
-    ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``.
+    ``attempts`` is when kube-scheduler last failed to place a pod, by ``namespace/name``.
     """
     if now < since + PATIENCE_SECONDS:
         return False
@@ -25,7 +25,7 @@ def tried_in_vain(pod: str, since: float, *, attempts: Mapping[str, float], now:
 
 
 def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[str], now: float) -> node_refusals.Planned:
-    """Whom a plan expects the scheduler to bind by itself: pods on nodes that exist and are not ``closed``."""
+    """Return the pods that a plan expects kube-scheduler to bind by itself: those on nodes that exist and are not ``closed``."""
     return node_refusals.Planned(
         tuple((one.pod, one.node) for one in placements if one.node in cluster.nodes and one.node not in closed), now
     )
@@ -34,9 +34,9 @@ def expected(cluster: Cluster, placements: tuple[Placement, ...], closed: Set[st
 def refused(
     known: Refusals, cluster: Cluster, *, attempts: Mapping[str, float], said: Mapping[str, str], now: float
 ) -> list[node_refusals.NodeRefused | node_refusals.Cleared]:
-    """Who was refused by the node that plans put it on, and which nodes have changed since they refused somebody.
+    """Find pods that were refused by the node that plans put them on, and nodes that changed since they refused a pod.
 
-    ``said`` are the scheduler's words about its last attempt, by pod.
+    ``said`` are kube-scheduler's messages about its last attempts, by pod.
     """
     found: list[node_refusals.NodeRefused | node_refusals.Cleared] = []
     for one in known.waits:
@@ -50,8 +50,8 @@ def refused(
 
 
 def face(node: Node) -> str:
-    """A hash of what decides about pods on an empty node: labels, allocatable, foreign taints, and whether a person has closed it."""
-    # Our own taints come and go by what we do; they say nothing of what a node can take.
+    """Hash what decides about pods on an empty node: labels, allocatable, foreign taints, and whether a person has cordoned it."""
+    # Our own taints change with our actions; they say nothing about which pods a node can take.
     taints = sorted(str(taint) for taint in node.taints if not taint.key.startswith(OWN_PREFIX))
     parts = (sorted(node.labels.items()), sorted(node.allocatable.items()), taints, node.unschedulable)
     return sha256(repr(parts).encode()).hexdigest()[:16]

@@ -1,8 +1,8 @@
 """Nodes that stay not Ready: they are reported, and after a time their machines are ended, carefully.
 
 A kubelet that is gone for good (a hung kernel, a GPU off the bus, a full disk) passes a cloud's status checks. Such a machine costs money,
-serves nothing and fills its pool. But many that fall silent together are more likely a fault of the network or of the control plane than of
-the machines: then nothing is ended. Cluster Autoscaler waits 20 minutes (``--scale-down-unready-time``), EKS' node auto repair 30.
+serves nothing and fills its pool. But when many fall silent together, the network or the control plane is more likely at fault than the
+machines: then nothing is ended. Cluster Autoscaler waits 20 minutes (``--scale-down-unready-time``), EKS' node auto repair 30.
 """
 
 from collections import Counter
@@ -28,22 +28,22 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: A node that has not been Ready for so long is reported, and none is ended that this program has not seen so for as long: clocks differ.
+#: When a node is reported as not Ready. Its machine is not ended before this program itself has seen it so for as long: clocks differ.
 REPORT_SECONDS = 300.0
-#: Of one pool no two such removals begin within this time.
+#: Minimum time between the starts of two such removals in one pool.
 PACE_SECONDS = 600.0
-#: A machine that its cloud repairs or reboots is given so long to come back after the moment that was announced.
+#: How long a machine that its cloud repairs or reboots gets to come back after the announced moment.
 REPAIR_SECONDS = 3600.0
-#: How long the pods of such a machine have until it is ended: its kubelet most likely answers no request to stop them.
+#: How long the pods of such a machine have until it is ended: its kubelet most likely does not answer requests to stop them.
 DRAIN_SECONDS = 120.0
-#: Of a zone with fewer nodes than this nothing can be said.
+#: Minimum number of nodes in a zone for a judgement about the zone.
 ZONE_NODES = 3
 
 
 class Silence(Struct, frozen=True, gc=False):
-    """A node of a pool of ours has not been Ready since ``since``; this program has seen it so since ``seen``, by its own clock.
+    """A node of a managed pool that has not been Ready since ``since``; this program has seen it so since ``seen``, by its own clock.
 
-    ``reported`` says that people have been informed. ``held`` is why its machine is not ended although its time has come, in words.
+    ``reported`` is whether it has been reported to people. ``held`` is why its machine is not ended although it is overdue, as text.
     """
 
     node: str
@@ -56,7 +56,7 @@ class Silence(Struct, frozen=True, gc=False):
 
 
 class Fading(Struct, frozen=True, gc=False):
-    """A machine that is ended since its node was not Ready. ``stopping`` says that its cloud has accepted that, and still lists it."""
+    """A machine that is ended because its node was not Ready. ``stopping`` means that its cloud has accepted that and still lists it."""
 
     node: str
     instance: str
@@ -76,7 +76,7 @@ class Unready(Struct, frozen=True, gc=False):
 
 
 class UnreadyFindings(Struct, frozen=True, gc=False):
-    """``unready`` is what is remembered afterwards, ``steps`` change the ledger, ``remarks`` are worth reporting."""
+    """``unready`` is the new memory, ``steps`` change the ledger, ``remarks`` are worth reporting."""
 
     unready: Unready
     steps: tuple[ledger.Event, ...] = ()
@@ -95,9 +95,9 @@ def observe(
     stopped: str,
     now: float,
 ) -> UnreadyFindings:
-    """Which nodes are not Ready now, and which machines are to be ended for it. Without ``fresh`` data none is (I4).
+    """Find the nodes that are not Ready now, and the machines to end for that. Without ``fresh`` data none is ended (I4).
 
-    ``stopped`` says that a person has stopped all removals, in words; empty where nobody has.
+    ``stopped`` is the reason if a person has stopped all removals; otherwise it is empty.
     """
     silent = _silent(roll, book)
     if not (silent or before.nodes or before.fading):
@@ -129,7 +129,7 @@ def observe(
 
 
 def described(silence: Silence, policy: Policy, now: float) -> str:
-    """One node in a sentence: since when it is not Ready, what it costs, and what becomes of it."""
+    """Describe one node in a sentence: since when it is not Ready, what it costs, and what happens to it."""
     pool = next((pool for pool in policy.pools if pool.name == silence.offering.pool), None)
     price = next((one.price for one in (pool.offerings if pool is not None else ()) if one.key == silence.offering), None)
     cost = f" and costs ${price:.2f}/h" if price is not None else ""
@@ -139,23 +139,23 @@ def described(silence: Silence, policy: Policy, now: float) -> str:
     if silence.held:
         return f"{text}; its machine, {silence.instance}, is not ended: {silence.held}"
     if not after:
-        return f"{text}; its machine, {silence.instance}, is never ended for that (unready_after is 0): look at its kubelet, or end it"
-    return f"{text}; its machine, {silence.instance}, is ended {_minutes(after)} after it stopped to be Ready (unready_after)"
+        return f"{text}; its machine, {silence.instance}, is never ended for that (unready_after is 0): check its kubelet, or end it"
+    return f"{text}; its machine, {silence.instance}, is ended {_minutes(after)} after it stopped being Ready (unready_after)"
 
 
 def ending(unready: Unready) -> tuple[Ending, ...]:
-    """Machines that count for limits and dollars until their cloud says that they are gone, and whose place in the pool is free again."""
+    """Return machines that count for limits and cost until their cloud lists them as gone; their place in the pool is already free."""
     return tuple(Ending(one.node, one.offering) for one in unready.fading if one.stopping)
 
 
 def recalled(unready: Unready, now: float) -> Unready:
-    """``unready`` without moments after ``now``, which another clock has written."""
+    """Return ``unready`` without timestamps after ``now``, which another clock has written."""
     nodes = tuple(replace(one, since=min(one.since, now), seen=min(one.seen, now)) for one in unready.nodes)
     return replace(unready, nodes=nodes, begun={pool: min(at, now) for pool, at in unready.begun.items()})
 
 
 def _silent(roll: Roll, book: Ledger) -> list[Node]:
-    """Nodes that are not Ready and that are ours to judge. Machines that are not open yet have time-outs of their own."""
+    """Return the nodes that are not Ready and that are ours to judge. Machines that are not open yet have their own time-outs."""
     if not roll.unready:
         return []
     coming = {one.node for one in book.coming if one.node}
@@ -172,7 +172,7 @@ def _age(node: Node) -> tuple[float, str]:
 
 
 def _continued(before: Silence | None, node: Node, member: Member, now: float) -> Silence:
-    """A node became silent when its condition says so, or when it was first seen: another clock may be ahead of ours."""
+    """Start or continue the silence of a node: since its condition says, or since it was first seen, because another clock may be ahead."""
     if before is not None:
         return before
     offering = member.offering.key if member.offering is not None else OfferingKey(member.pool.name, "", "", "")
@@ -188,7 +188,7 @@ def _leaving(silence: Silence, cluster: Cluster, after: float, now: float) -> Le
 
 
 def _fading(before: tuple[Fading, ...], book: Ledger, roll: Roll) -> Iterator[Fading]:
-    """Machines that are still ended, or are not gone yet; without a list nothing is known of them, and they stay."""
+    """Yield machines that are still being ended or not gone yet; without a list of the cloud nothing is known, and all stay."""
     under_way = {one.instance for one in book.leaving if one.unready and one.step != CLEARING}
     for one in before:
         machine = roll.listed.by_id.get(one.instance)
@@ -201,7 +201,7 @@ def _fading(before: tuple[Fading, ...], book: Ledger, roll: Roll) -> Iterator[Fa
 
 
 class _Guard:
-    """What stands against ending a machine whose node is not Ready, looked up once for all of them."""
+    """The reasons against ending a machine whose node is not Ready, computed once for all of them."""
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, *, announced: Announced, roll: Roll, now: float) -> None:
         self._cluster, self._announced, self._roll, self._now = cluster, announced, roll, now
@@ -209,13 +209,13 @@ class _Guard:
         self._zones: Mapping[str, tuple[int, int]] | None = None
 
     def objection(self, node: Node, begun: float | None) -> str:
-        """Why the machine of ``node`` stays, in words without times; empty where nothing stands against its end."""
+        """Return why the machine of ``node`` stays, as text without times; empty if nothing prevents its end."""
         if len(self._roll.by_machine.get(node.provider_id, ())) > 1:
             return "another node has the same spec.providerID"
         if node.scale_down_disabled or node.do_not_disrupt:
-            return "an annotation of the node asks for it"
+            return "the node has a do-not-disrupt or scale-down-disabled annotation"
         if node.provider_id in self._announced.going or self._is_repaired(node):
-            return "the cloud has announced that it works on this machine"
+            return "the cloud has announced work on this machine"
         if is_halted(self._book, self._roll, self._policy):
             return "too many nodes are not Ready at once"
         if (zone := self.dark_zone(node)) is not None:
@@ -227,7 +227,7 @@ class _Guard:
         return at is not None and (not at or self._now < at + REPAIR_SECONDS)
 
     def dark_zone(self, node: Node) -> str | None:
-        """The zone of ``node``, where most of its nodes are not Ready: then the zone is at fault, or the way to it."""
+        """Return the zone of ``node`` if most of its nodes are not Ready: then the zone, or the connection to it, is at fault."""
         if self._zones is None:
             self._zones = zones(self._roll, self._book, self._policy)
         zone = zone_of(node)
@@ -236,7 +236,7 @@ class _Guard:
 
 
 def zones(roll: Roll, book: Ledger, policy: Policy) -> Mapping[str, tuple[int, int]]:
-    """How many nodes of each zone are not Ready, and how many there are. Those that are still arriving do not count."""
+    """Count, by zone, the nodes that are not Ready and all nodes. Those that are still arriving do not count."""
     belonging = members(roll.nodes, policy)
     coming = {one.node for one in book.coming if one.node}
     settled = [node for node in roll.nodes.values() if node.name not in coming and not is_arriving(node, belonging.get(node.name))]

@@ -1,1 +1,1 @@
-"""The taints and the label that nodes of our pools bear for longer than it takes to open or to drain them."""
+"""The taints and the label that nodes of our pools keep for longer than opening or draining takes."""

@@ -1,6 +1,6 @@
 """The taint of machines that are kept for large pods.
 
-They have one of their own, since the other says that a machine is not open yet.
+They have a separate taint, because the arriving taint means that a machine is not open yet.
 """
 
 from collections.abc import Iterator
@@ -16,16 +16,16 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: Why a taint is changed that has lost its hard effect, on a node that is not cordoned.
-UNCORDONED = "it was uncordoned while only pods of DaemonSets were to come"
+#: Why a taint is rewritten that has lost its hard effect, on a node that is not cordoned.
+UNCORDONED = "it was uncordoned while it was open to DaemonSet pods only"
 
 
 def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: Inventory | None) -> Iterator[Act]:
-    """Give machines of pools with ``min_gpus_per_pod`` that have come the taint in place of the other, and take it off all others."""
+    """Replace the arriving taint by the kept taint on open machines of pools with ``min_gpus_per_pod``, and remove it from all others."""
     let_go = inventory.let_go if inventory is not None else ()
     for node in cluster.table.tainted(KEPT_TAINT):
         if node.bought is not None and node.bought.pool in let_go and not node.deleted:
-            yield Lift(node.name, f"pool {node.bought.pool} is ours no longer")
+            yield Lift(node.name, f"pool {node.bought.pool} is no longer managed by gpuscaler")
     for node, least in _settled(ARRIVING_TAINT, book, cluster, policy, roll):
         if least:
             yield Close(node.name, f"it is kept for pods of at least {least} GPUs", kept=True)
@@ -39,7 +39,7 @@ def keep(book: Ledger, cluster: Cluster, policy: Policy, roll: Roll, inventory: 
 
 
 def _settled(taint: str, book: Ledger, cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[tuple[Node, int]]:
-    """Nodes of our pools with ``taint`` that nothing is under way with, each with the GPUs that a pod must ask for there."""
+    """Yield nodes of our pools with ``taint`` and no work in progress, each with the GPUs that a pod must request there."""
     tainted = {node.name: node for node in cluster.table.tainted(taint) if not node.deleted}
     if not tainted:
         return

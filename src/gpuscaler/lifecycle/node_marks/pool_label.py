@@ -1,6 +1,6 @@
-"""The label ``gpuscaler.io/pool``, written on nodes that the cloud's list shows to be a pool's: for people, and for affinities of pods.
+"""The label ``gpuscaler.io/pool`` on nodes that the cloud lists for a pool: for people, and for affinities of pods.
 
-Nothing is decided by it here. It stays where the pool is gone: what it says was true when it was written.
+gpuscaler itself decides nothing by it. It stays after the pool is gone: it was true when it was written.
 """
 
 from collections.abc import Iterator
@@ -12,12 +12,12 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pools import Policy
 from gpuscaler.model.well_known import POOL_LABEL
 
-#: So many labels at most are written after one look: at an installation all nodes lack theirs.
+#: How many labels at most are written after one pass: after an installation all nodes lack theirs.
 MOST = 20
 
 
 def labels_due(cluster: Cluster, policy: Policy, roll: Roll) -> tuple[Label, ...]:
-    """The nodes whose label does not say which pool they are of, as many as are written at a time."""
+    """Return the nodes whose label does not name their pool, as many as are written in one pass."""
     return tuple(islice(_wrong(cluster, policy, roll), MOST))
 
 
@@ -27,7 +27,7 @@ def _wrong(cluster: Cluster, policy: Policy, roll: Roll) -> Iterator[Label]:
         pool = node.bought.pool if node.bought is not None else ""
         if node.labels.get(POOL_LABEL) == pool or pool not in pools or node.deleted or node.provider_id not in roll.listed.alive:
             continue
-        # Of two nodes that say they are one machine, neither is sure to be it.
+        # If two nodes claim the same machine, it is unknown which of them is right.
         if len(roll.by_machine[node.provider_id]) > 1:
             continue
         yield Label(node.name, pool, "the cloud lists its machine for this pool")

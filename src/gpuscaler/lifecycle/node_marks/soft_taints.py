@@ -1,10 +1,10 @@
-"""Where new pods had better not go: soft taints under which little-used machines fall idle.
+"""Soft taints that steer new pods away from little-used machines, so that those become idle.
 
-kube-scheduler's default scores send a pod to the machine with most room. A machine that is nearly empty is therefore filled again and
-again, and never idle for long enough to be given back. Two taints with the effect PreferNoSchedule turn that round without keeping anybody
-from anywhere: one on machines that are used by half or less, another on those that nobody uses. TaintToleration counts them with three
-times the weight of each score by resources, so a pod goes there only where nothing else would do, and then at once. Cluster Autoscaler
-marks nodes that it does not need in the same way (``--max-bulk-soft-taint-count``).
+By default kube-scheduler scores the machine with the most free capacity highest. A nearly empty machine is therefore filled again and
+again, and is never idle for long enough to be removed. Two taints with the effect PreferNoSchedule reverse that without excluding any pod:
+one on machines that are used by half or less, another on machines that nothing uses. TaintToleration counts them with three times the
+weight of each score by resources, so a pod goes there only where nothing else would do, and then at once. Cluster Autoscaler marks nodes
+that it does not need in the same way (``--max-bulk-soft-taint-count``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -21,44 +21,44 @@ from gpuscaler.model.well_known import CLOSING_TAINTS, LEAVING_TAINT
 from gpuscaler.planning.capacity.pool_membership import members
 
 SOFT = "PreferNoSchedule"
-#: A machine bears as many of these as :func:`taints_due` says, the first of them first.
+#: A machine has as many of these as :func:`taints_due` returns, starting with the first.
 LITTLE_USED, IDLE = SOFT_TAINTS = (Taint("gpuscaler.io/little-used", effect=SOFT), Taint("gpuscaler.io/idle", effect=SOFT))
 _KEYS = tuple(taint.key for taint in SOFT_TAINTS)
-#: One taint is due at or below each of these shares of use: half a machine or less is little. Finer steps save 1 % more on public traces
-#: and change taints more often.
+#: One taint is due at or below each of these shares of use: half a machine or less is little. Finer steps save 1 % more on public traces,
+#: but change taints more often.
 LIMITS = (0.5, 0.0)
-#: What a machine is measured by that has no devices.
+#: Resources that determine the use of a machine without devices.
 ORDINARY = ("cpu", "memory")
-#: The names of resources that a machine is measured by.
+#: All resources that determine the use of a machine.
 MEASURED = (*ACCELERATORS, GPU_MILLI, *ORDINARY)
 
 
 def shares_used(taken: Mapping[str, Array], whole: Mapping[str, Array]) -> Floats:
-    """How much of each machine is used, 0 to 1, shape (n,): of its devices, or of CPU or memory where it has none.
+    """Return how much of each machine is used, 0 to 1, shape (n,): of its devices, or of CPU or memory if it has none.
 
-    ``taken`` and ``whole`` are amounts by resource, shape (n,) each; resources that are in neither count as absent. Of several the one
-    that is used most decides. Pods without devices on a machine with devices do not count: they can go elsewhere.
+    ``taken`` and ``whole`` are amounts by resource, shape (n,) each; resources that are in neither count as absent. The resource with the
+    highest use decides. Pods without devices on a machine with devices do not count: they can go elsewhere.
     """
     rows = len(next(iter(whole.values())))
     devices = [name for name in (*ACCELERATORS, GPU_MILLI) if name in whole]
     has_devices = np.zeros(rows, dtype=np.bool_)
     for name in devices:
-        # Where a plugin has gone, pods keep the devices that they have.
+        # Pods keep their devices when the plugin is gone.
         has_devices |= (whole[name] > 0) | (taken[name] > 0 if name in taken else np.False_)
     return np.where(has_devices, _most(taken, whole, devices, rows), _most(taken, whole, ORDINARY, rows))
 
 
 def taints_due(shares: Floats, limits: Sequence[float] = LIMITS) -> Array:
-    """How many of :data:`SOFT_TAINTS` each machine is to bear, by the share of it that is used."""
+    """Return how many of :data:`SOFT_TAINTS` each machine should have, by its share of use."""
     due: Array = (shares[:, None] <= np.array(limits)).sum(axis=1)
     return due
 
 
 def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset()) -> tuple[Discourage, ...]:
-    """What has to change for every open machine of the pools to bear the soft taints that are due, in the order of nodes.
+    """Return the changes that give every open machine of the pools its due soft taints, in the order of nodes.
 
-    Machines that arrive or leave take no new pods, those kept for large pods only whom a plan places there: they are left as they are. So
-    are machines that offer none of what they are measured by, and nodes that are ``unlisted``, which are not ours.
+    Machines that arrive or leave take no new pods, and kept machines take only pods that a plan places there: both are skipped. So are
+    machines that offer none of the measured resources, and ``unlisted`` nodes, which are not ours.
     """
     table = cluster.table
     if not len(table):
@@ -68,7 +68,7 @@ def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset(
     shares = shares_used({name: cluster.requested.get(name, nothing) for name in MEASURED}, whole)
     due = taints_due(shares)
     codes, lists = table.taints
-    # Few lists of taints are different, and most machines bear what they should: only the others are looked at one by one.
+    # There are few distinct lists of taints, and most machines have the right ones: only the others are checked one by one.
     wrong = (np.array([_borne(taints) for taints in lists], dtype=np.int64)[codes] != due) & (sum(whole.values(), nothing) > 0)
     wrong &= ~np.array([_is_shut(taints) for taints in lists], dtype=np.bool_)[codes]
     rows = [row for row in np.flatnonzero(wrong).tolist() if not table.nodes[row].deleted]
@@ -81,7 +81,7 @@ def discourage(cluster: Cluster, policy: Policy, unlisted: Set[str] = frozenset(
 
 
 def _borne(taints: Iterable[Taint]) -> int:
-    """How many of the soft taints are among ``taints``, as :func:`taints_due` counts; -1 for a set of them that is never due."""
+    """Count the soft taints among ``taints``, as :func:`taints_due` does; -1 for a combination that is never due."""
     borne = {taint.key for taint in taints}.intersection(_KEYS)
     return len(borne) if borne == set(_KEYS[: len(borne)]) else -1
 
@@ -91,7 +91,7 @@ def _is_shut(taints: Iterable[Taint]) -> bool:
 
 
 def _most(taken: Mapping[str, Array], whole: Mapping[str, Array], names: tuple[str, ...] | list[str], rows: int) -> Floats:
-    """Of each machine the largest share of a resource among ``names`` that is taken."""
+    """Return, for each machine, the largest used share of a resource among ``names``."""
     most = np.zeros(rows)
     for name in names:
         if name in whole and name in taken:

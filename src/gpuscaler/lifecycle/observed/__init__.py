@@ -1,1 +1,1 @@
-"""What is seen, joined once for all that follows: nodes with the cloud's list, promised pods with their nodes, live nodes by type."""
+"""Observations, joined once for all later stages: nodes with the cloud's list, promised pods with their nodes, live nodes by type."""

@@ -1,7 +1,7 @@
-"""The live nodes of each pool and instance type, and what they show of its template.
+"""The live nodes of each pool and instance type, and what they show about its template.
 
-What people change on one node says nothing of the next: labels that they take off or write over, a taint for a repair. A node speaks by
-what it had ten minutes after it was made, when discovery has labelled it.
+A person's changes to one node say nothing about the next: removed or overwritten labels, a taint for a repair. Therefore a node counts
+with the labels and taints that it had ten minutes after its creation, when discovery has labelled it.
 """
 
 from collections.abc import Mapping
@@ -14,16 +14,16 @@ from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, LEAVING_TAINT, POOL_LABEL
 
-#: So old a node is, in seconds, when all is on it that the next will have.
+#: Age of a node, in seconds, at which it has all that the next node will have.
 FINISHED_SECONDS = 600.0
 #: A pool and an instance type.
 Kind = tuple[str, str]
-#: Machines that are alive, by id; None where no cloud lists any.
+#: Machines that are alive, by id; None without a list of a cloud.
 Alive = Mapping[str, Instance] | None
 
 
 class Teachers:
-    """The nodes of each kind, and what they showed last: worked out again only for what has changed."""
+    """The nodes of each kind, and what they last showed; recomputed only for kinds that changed."""
 
     def __init__(self) -> None:
         self._nodes: Mapping[str, Node] | None = None
@@ -32,11 +32,11 @@ class Teachers:
         self._templates: dict[Kind, tuple[Offering, str]] = {}
         self._kinds: dict[Kind, tuple[Node, ...]] = {}
         self._shown: dict[Kind, tuple[Offering, tuple[Node, ...], Shown]] = {}
-        #: Nodes as they were last seen before they were finished, else as they were first seen, by uid, or by name.
+        #: Nodes as they were last seen before they were finished, or as they were first seen, by uid, or by name.
         self._finished: dict[str, Node] = {}
 
     def of(self, nodes: Mapping[str, Node], alive: Alive, now: float) -> Mapping[Kind, tuple[Node, ...]]:
-        """Those of ``nodes`` that could teach, the newest first, by kind."""
+        """Return those of ``nodes`` that a template can be learned from, the newest first, by kind."""
         if self._nodes is not nodes or self._alive is not alive:
             self._nodes, self._alive = nodes, alive
             found: dict[Kind, list[Node]] = {}
@@ -55,7 +55,7 @@ class Teachers:
         return self._kinds
 
     def templates(self, policy: Policy) -> Mapping[Kind, tuple[Offering, str]]:
-        """The first offering of each kind, which promises what all of them do but for place and market, and its pool's revision."""
+        """Return the first offering of each kind, which stands for all but zone and market, and the revision of its pool."""
         if self._policy is not policy:
             self._policy = policy
             every = ((pool, offering) for pool in reversed(policy.pools) for offering in reversed(pool.offerings))
@@ -70,14 +70,14 @@ class Teachers:
 
 
 def as_finished(node: Node, finished: Node) -> Node:
-    """``node`` with the labels and taints that it was ``finished`` with; what was put on it since is a person's."""
+    """Return ``node`` with its ``finished`` labels and taints; later changes are a person's."""
     if node.labels == finished.labels and node.taints == finished.taints:
         return node
     return replace(node, labels=finished.labels, taints=finished.taints)
 
 
 def kind_of(node: Node, alive: Alive) -> Kind | None:
-    """The pool and the instance type of a node's machine: by the cloud's list where there is one, else by its labels."""
+    """Return the pool and instance type of a node's machine: from the cloud's list if there is one, else from its labels."""
     if alive is not None:
         machine = alive.get(node.provider_id)
         return None if machine is None else (machine.pool, machine.instance_type)

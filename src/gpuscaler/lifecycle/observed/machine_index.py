@@ -1,7 +1,7 @@
-"""Nodes and the cloud's list side by side: what follows from both, found out once for everybody who asks.
+"""Nodes and the cloud's list side by side, and what follows from both, computed once for all callers.
 
-A look asks a dozen questions about them, and most looks come when neither has changed. Answers are kept while the very same nodes and the
-very same list are asked about; they change no decision, only how often it is worked out.
+A pass asks a dozen questions about them, and in most passes neither has changed. Answers are cached as long as the nodes and the list are
+the same objects. The cache changes no decision, only how often it is computed.
 """
 
 import math
@@ -23,26 +23,26 @@ T = TypeVar("T")
 
 
 class Listed:
-    """What a cloud's list says of machines, by id; nothing is listed where there is no list."""
+    """The machines of a cloud's list, by id; empty if there is no list."""
 
     def __init__(self, instances: tuple[Instance, ...] | None) -> None:
         self.instances = instances
         self.by_id: Mapping[str, Instance] = {one.id: one for one in instances or ()}
         self.alive: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state in ALIVE}
-        #: When machines end that do so at a known moment.
+        #: When machines with a known end are over.
         self.ends: Mapping[str, float] = {name: one.ends for name, one in self.by_id.items() if one.ends}
-        #: Those that are listed as history.
+        #: Machines that are listed as terminated.
         self.over: Mapping[str, Instance] = {name: one for name, one in self.by_id.items() if one.state == TERMINATED}
-        #: Those that this program has protected while their group was lowered.
+        #: Machines that this program has protected while the desired capacity of their group was lowered.
         self.guarded: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.guarded and one.protected)
-        #: Those that their cloud is ending for a reason of its own.
+        #: Machines that their cloud is ending by itself.
         self.ended: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.cause and one.state == STOPPING)
-        #: Those that their group gave up while they started.
+        #: Machines that their group gave up while they started.
         self.given_up: tuple[Instance, ...] = tuple(one for one in self.by_id.values() if one.doubt and one.state == STOPPING)
 
     @cached_property
     def by_pool(self) -> Mapping[str, tuple[Instance, ...]]:
-        """Machines that are alive, by the names of their pools."""
+        """Return the machines that are alive, by the names of their pools."""
         found: dict[str, list[Instance]] = {}
         for one in self.alive.values():
             found.setdefault(one.pool, []).append(one)
@@ -50,7 +50,7 @@ class Listed:
 
 
 class Unpooled(Struct, frozen=True, gc=False):
-    """Machines, ``machine`` one of them, that are listed for this cluster and a pool that nobody here knows."""
+    """Machines that are listed for this cluster and for a pool that is not configured; ``machine`` is one of them."""
 
     pool: str
     machine: str
@@ -58,14 +58,14 @@ class Unpooled(Struct, frozen=True, gc=False):
 
 
 class Roll:
-    """Nodes, and the machines that are ``listed``."""
+    """An index of the nodes, and of the machines that are ``listed``."""
 
     def __init__(self, nodes: Mapping[str, Node], listed: Listed) -> None:
         self.nodes = nodes
         self.listed = listed
 
     def unpooled(self, policy: Policy, let_go: Iterable[str] = ()) -> tuple[Unpooled, ...]:
-        """Machines that are listed for pools that ``policy`` does not know and that were not ``let_go``, in the order of these."""
+        """Return machines listed for pools that ``policy`` does not have and that were not ``let_go``, in the order of these pools."""
         pools = {pool.name for pool in policy.pools}.union(let_go)
         strange = sorted(self.listed.by_pool.keys() - pools)
         return tuple(Unpooled(pool, self.listed.by_pool[pool][0].id, len(self.listed.by_pool[pool])) for pool in strange)
@@ -76,7 +76,7 @@ class Roll:
 
     @cached_property
     def by_machine(self) -> Mapping[str, tuple[Node, ...]]:
-        """Nodes by the ids of their machines. That two have one is a mistake of somebody's, and happens."""
+        """Return the nodes by the ids of their machines. Two nodes with one provider ID do occur; both are listed."""
         found: dict[str, tuple[Node, ...]] = {}
         for node in self.nodes.values():
             if node.provider_id:
@@ -85,7 +85,7 @@ class Roll:
 
     @cached_property
     def unnamed(self) -> Mapping[str, Node]:
-        """Nodes that do not say which machine they are."""
+        """Return the nodes without a provider ID."""
         return {name: node for name, node in self.nodes.items() if not node.provider_id}
 
     @cached_property
@@ -94,14 +94,14 @@ class Roll:
 
     @cached_property
     def unlisted(self) -> frozenset[str]:
-        """Nodes whose machines are not on the list: somebody else's, whatever their labels say. Without a list, nobody knows of any."""
+        """Return nodes whose machines are not on the list: not ours, whatever their labels say. Empty without a list."""
         if self.listed.instances is None:
             return frozenset()
         known = self.listed.by_id
         return frozenset(name for name, node in self.nodes.items() if node.provider_id not in known)
 
     def outside(self, younger_than: float) -> frozenset[str]:
-        """Nodes that belong to no pool: their machines are not on the list, or are listed as ended.
+        """Return the nodes that belong to no pool: their machines are not on the list, or are listed as ended.
 
         A machine of the ledger whose Node was made after ``younger_than`` may be on the next list.
         """
@@ -112,38 +112,38 @@ class Roll:
 
     @cached_property
     def _over(self) -> frozenset[str]:
-        """Nodes whose machines have ended, and that are not Ready."""
+        """Return nodes whose machines have ended and that are not Ready."""
         over = self.listed.over
         return frozenset(node.name for name in over for node in self.by_machine.get(name, ()) if not node.ready) if over else frozenset()
 
     @cached_property
     def foreign(self) -> frozenset[str]:
-        """The machines of nodes that are :attr:`unlisted`."""
+        """Return the machines of nodes that are :attr:`unlisted`."""
         return frozenset(self.nodes[name].provider_id for name in self.unlisted)
 
     @cached_property
     def nodeless(self) -> tuple[Instance, ...]:
-        """Machines that are alive and no nodes, in the order of the list."""
+        """Return machines that are alive and have no node, in the order of the list."""
         return tuple(one for name, one in self.listed.alive.items() if name not in self.by_machine)
 
 
 class Rolls:
-    """One roll after the other, and which nodes are idle: of what did not change nothing is worked out again.
+    """The latest index, and which nodes are idle: only what changed is recomputed.
 
-    The ``teachers`` also remember what nodes were made with, before people changed it.
+    The ``teachers`` also remember the labels and taints that nodes were made with, before people changed them.
     """
 
     def __init__(self) -> None:
         self.teachers = Teachers()
         self._roll: Roll | None = None
         self._on_node: Mapping[str, Mapping[str, Pod]] = {}
-        #: Nodes with pods that are not ending, and until when others are waited for.
+        #: Nodes with pods that do not end, and, for nodes whose pods all end, the time until which they count as busy.
         self._busy: set[str] = set()
         self._ending: dict[str, float] = {}
         self._answers: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = {}
 
     def same(self, ask: Callable[..., T], *about: object) -> T:
-        """What ``ask`` says of ``about``, which decide it alone: not asked again while they are the very same objects as the last time."""
+        """Return ``ask(*about)``, which depends on nothing else: it is called again only if one of ``about`` is another object."""
         known = self._answers.get(ask)
         if known is None or any(one is not other for one, other in zip(known[0], about, strict=True)):
             known = self._answers[ask] = about, ask(*about)
@@ -158,7 +158,7 @@ class Rolls:
         return roll
 
     def idle(self, cluster: Cluster, now: float) -> Set[str]:
-        """The names of the nodes all of whose pods come and go with the machine; ``now`` in seconds since the epoch."""
+        """Return the names of the nodes whose pods all come and go with the machine; ``now`` in seconds since the epoch."""
         before, pods_on = self._on_node, cluster.on_node
         if before is not pods_on:
             self._note(before.keys() - pods_on.keys(), {})

@@ -1,4 +1,4 @@
-"""Which promised pods still wait, whether they have room on their node, and whose place an older pod takes."""
+"""Promised pods: which are still pending, whether they have room on their node, and which older pods take their place."""
 
 from collections.abc import Iterable, Iterator, Mapping, Set
 
@@ -15,7 +15,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
-    """Those of ``pods`` that still wait for a node."""
+    """Yield those of ``pods`` that are still pending."""
     for key in pods:
         pod = cluster.pods.get(key)
         if pod is not None and pod.waits:
@@ -23,7 +23,7 @@ def waiting(pods: Iterable[str], cluster: Cluster) -> Iterator[Pod]:
 
 
 def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
-    """Whether all of ``pods`` have room on ``node`` beside the pods that are bound there and stay, by what they ask for."""
+    """Whether all of ``pods`` fit on ``node``, by their requests, beside the pods that are bound there and stay."""
     free = dict(node.allocatable)
     here = cluster.on_node.get(node.name, {}).values()
     for pod in (*(one for one in here if not one.deleted), *pods):
@@ -35,7 +35,7 @@ def has_room(pods: Iterable[Pod], node: Node, cluster: Cluster) -> bool:
 
 
 def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
-    """What ``node`` has too little of for ``pod``, had it none but its DaemonSets' and mirror pods, in words; "" where it has enough.
+    """Return what ``node`` has too little of for ``pod``, even with no pods but DaemonSet and mirror pods, as text; "" if it has enough.
 
     A resource of which it shows none at all is left out: the device plugin may be restarting.
     """
@@ -49,9 +49,9 @@ def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
 
 
 def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
-    """Machines of ``book``, by id, on whose nodes some of the pods that they were bought for have no room any more.
+    """Return the machines of ``book``, by id, whose nodes no longer have room for some of the pods they were bought for.
 
-    Pods that tolerate every taint, or are bound by hand, wait for no machine to open.
+    Pods that tolerate every taint, or are bound by hand, can land on a machine before it opens.
     """
     registered = [one for one in book.coming if one.pods and one.node in cluster.on_node and one.node in cluster.nodes]
     if not registered:
@@ -60,19 +60,19 @@ def crowded(book: Ledger, cluster: Cluster, policy: Policy) -> frozenset[str]:
     found = set()
     for one in registered:
         node, left = cluster.nodes[one.node], list(waiting(one.pods, cluster))
-        # What it does not show yet it shall have.
+        # Resources that it does not show yet are assumed as promised.
         expected = replace(node, allocatable={**promised.get(one.key, {}), **node.allocatable})
         if left and not has_room(left, expected, cluster):
             found.add(one.id)
     return frozenset(found)
 
 
-#: What scheduling tells pods apart by.
+#: The properties by which scheduling distinguishes pods.
 Alike = tuple[str, LabelSet, PodOptions]
 
 
 def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
-    """The pods that the scheduler has found no node for, those together that scheduling cannot tell apart."""
+    """Return the pods that kube-scheduler found no node for, grouped by what scheduling cannot distinguish."""
     found: dict[Alike, list[Pod]] = {}
     for key, bucket in cluster.unbound.items():
         if key.unschedulable and not key.terminating and not key.nominated:
@@ -81,9 +81,10 @@ def pending_by_kind(cluster: Cluster) -> Mapping[Alike, list[Pod]]:
 
 
 def overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[str]) -> tuple[tuple[str, str], ...]:
-    """Pods that wait for one machine, each with an older one of ``pending`` that waits elsewhere and that is like it.
+    """Return pods of one machine that an older, identical pod of ``pending`` overtakes, each with that pod.
 
-    Members of gangs have their places together, and pods that are ``busy`` have theirs. A volume of a pod's own may tie it to a zone.
+    Gang members keep their places together, and so do pods that are ``busy``. An ephemeral volume may tie a pod to a zone, so such pods
+    stay.
     """
     mine: dict[Alike, list[Pod]] = {}
     for pod in pods:
@@ -93,7 +94,7 @@ def overtaken(pods: list[Pod], pending: Mapping[Alike, list[Pod]], *, busy: Set[
     for alike, here in mine.items():
         names = {pod.key for pod in here}
         newest = max(pod.created for pod in here)
-        # Pods of one age, as one owner makes many, stay where they are.
+        # Pods of the same age, such as many pods of one owner, stay where they are.
         elsewhere = [pod for pod in pending.get(alike, ()) if pod.created < newest and pod.key not in names and pod.key not in busy]
         by_age = sorted((pod.created, pod.key not in names, pod.key) for pod in (*here, *elsewhere))
         first = {key for _, _, key in by_age[: len(here)]}

@@ -1,4 +1,4 @@
-"""A look at the cluster and at the cloud's list: what it changes in the memory, and what is to be done now."""
+"""Reconcile: compare the cluster and the cloud's list with the memory, update the memory, and derive what to do now."""
 
 from gpuscaler.lifecycle.reconcile.looks import Facts, Look
 from gpuscaler.lifecycle.reconcile.stages import look

@@ -1,4 +1,4 @@
-"""What a look is given, what its stages see, and what they find: plain data."""
+"""Input and result of a reconcile pass, and the view its stages share: plain data."""
 
 from collections.abc import Mapping
 
@@ -23,15 +23,15 @@ from gpuscaler.planning.state.ledger.ledger import Order
 
 
 class Facts(Struct, frozen=True, gc=False):
-    """What is known beside the cluster: the cloud's list, when the scheduler last failed each pod, whether all of it is fresh.
+    """The facts besides the cluster: the cloud's list, when kube-scheduler last failed each pod, whether all of it is fresh.
 
-    ``said`` are the scheduler's words then, by pod. ``going`` are machines that the cloud has announced to take away, and
-    ``worked_on`` those that it will work on, by id and with the moment, 0 where that is not known; ``why`` says why some are taken away,
-    where that is not the cloud's usual reason; ``guarded`` is what came of protecting machines; ``announced`` is all that it has
-    announced beside taking away, by id and in a word, told once. ``vanished`` are machines that it listed before and does
-    not list any more. ``unevicted`` is what evictions have come to nothing by since the last look, ``unbound`` bindings that were refused
-    for good, ``unseen`` are nodes on which a last look has found pods that no watch has shown, in words. ``holds`` are what people have
-    stopped. Without ``fresh`` nothing is removed.
+    ``said`` are kube-scheduler's messages for these failures, by pod. ``going`` are machines that the cloud has announced to take away, and
+    ``worked_on`` those that it will work on, by id, with the time, or 0 if it is unknown. ``why`` is why some are taken away, where it is
+    not the cloud's usual reason. ``guarded`` are the results of protecting machines. ``announced`` are all other announcements, by id and
+    as one word, passed on once. ``vanished`` are machines that were listed before and are not listed any more. ``unevicted`` are the
+    evictions that failed since the last pass, ``unbound`` the bindings that were refused for good. ``unseen`` are nodes on which a last
+    check found pods that no watch has shown, with that as text. ``holds`` are the holds that people have set. Without ``fresh`` nothing is
+    removed.
     """
 
     inventory: Inventory | None = None
@@ -52,10 +52,10 @@ class Facts(Struct, frozen=True, gc=False):
 
 
 class View(Struct, frozen=True, gc=False):
-    """What all stages of one look see: nothing of it changes while they go on.
+    """The view that all stages of one pass share; it does not change during the pass.
 
-    ``before`` is what was remembered as it began. ``waits`` are those of the facts, but that nobody's time is over while removals are held,
-    which ``removing_held`` says in words.
+    ``before`` is the memory at the start. ``waits`` are those of the facts, but no time runs out while removals are held;
+    ``removing_held`` gives the reason as text.
     """
 
     before: Memory
@@ -74,14 +74,15 @@ class View(Struct, frozen=True, gc=False):
 
 
 class Look(Struct, frozen=True, gc=False):
-    """``memory`` after the look; what to do now, what was found out, and what changed its mind.
+    """The result of a pass: the new ``memory``, the actions to take now, and the findings.
 
     ``refused`` are pods that nodes with room for them do not take, ``doubtful`` orders to be sent again, ``withdrawals`` tokens of orders
-    that the cloud is to be told to fill no more. ``remarks`` are worth telling, and so are machines of pools that nobody here knows,
-    ``unpooled``; nothing is done about them. ``unlisted`` are nodes that belong to no pool, since the cloud's list does not have their
-    machines. ``owed`` are machines that come without an order, ``let_go`` pools that are ours no longer and have something of ours.
-    ``crowded`` are machines on their way whose pods have no room there any more. ``turned_away`` are pods that were bound and that kubelets
-    did not admit. ``guarded`` is what was found of groups that balance zones, ``announced`` what the cloud has said of machines that go.
+    that the cloud must not fill any further. ``remarks`` are worth reporting, and so are machines of pools that are not configured,
+    ``unpooled``; no action is taken on them. ``unlisted`` are nodes that belong to no pool, because the cloud's list does not have their
+    machines. ``owed`` are machines that come without an order, ``let_go`` pools that are no longer managed but still have something of
+    ours. ``crowded`` are machines on their way whose pods no longer have room there. ``turned_away`` are pods that were bound but not
+    admitted by the kubelet. ``guarded`` are the findings about groups that balance zones, ``announced`` the announcements about machines
+    that go.
     """
 
     memory: Memory

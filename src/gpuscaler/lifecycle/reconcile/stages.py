@@ -1,7 +1,7 @@
-"""What a look at the cluster and at the cloud's list changes in the memory, and what is to be done now: one stage after the other.
+"""The stages of a reconcile pass: each updates the memory and adds what is to be done now.
 
-:func:`look` does nothing by itself: what it says is written down first, then acted on. A stage is given what the stages before it have
-found and the view that all of them share, and returns what has been found with it.
+:func:`look` has no side effects: its result is saved first, then acted on. A stage gets the findings of the stages before it and the view
+that all of them share, and returns the findings with its own added.
 """
 
 import math
@@ -50,18 +50,18 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
-#: A part of a look.
+#: One stage of a pass.
 Stage = Callable[[Look, View], Look]
 
 
 def look(memory: Memory, cluster: Cluster, policy: Policy, facts: Facts, now: float, *, rolls: Rolls | None = None) -> Look:
-    """Fold what is seen, and say what is to be done now. ``rolls`` keep, for callers that look again and again, what has not changed.
+    """Run all stages and return the new memory and the actions to take now. ``rolls`` cache what did not change between passes.
 
-    ``policy`` promises of machines what tags and rules say.
+    ``policy`` describes machines by tags and rules alone.
     """
     rolls = rolls or Rolls()
     held = facts.holds.sentence(REMOVING, now)
-    # What did not come in time is ended once removals are resumed.
+    # Machines that are overdue are ended once removals are resumed.
     waits = replace(facts.waits, seen=-math.inf) if held else facts.waits
     view = View(memory, cluster, policy, facts, now, rolls, rolls.of(cluster, facts.inventory), waits, held)
     return reduce(lambda seen, stage: stage(seen, view), STAGES, Look(memory))
@@ -76,7 +76,7 @@ def found(
     remarks: Iterable[Remark] = (),
     **remembered: object,
 ) -> Look:
-    """``seen`` with ``steps`` in the ledger, ``fates`` in the breakers, and parts of the memory as they are ``remembered`` from now on."""
+    """Return ``seen`` with ``steps`` applied to the ledger, ``fates`` to the breakers, and the ``remembered`` fields replaced."""
     memory = seen.memory
     memory = replace(
         memory, ledger=ledger.folded(memory.ledger, steps), breakers=reduce(breakers.step, fates, memory.breakers), **remembered
@@ -85,7 +85,7 @@ def found(
 
 
 def adopt(seen: Look, view: View) -> Look:
-    """Machines of ours that nobody here ordered join the ledger."""
+    """Add machines of our pools that were not ordered here to the ledger."""
     strangers = adopted(
         seen.memory.ledger,
         view.cluster,
@@ -100,7 +100,7 @@ def adopt(seen: Look, view: View) -> Look:
 
 
 def guard(seen: Look, view: View) -> Look:
-    """Busy machines are protected from groups that even out their zones."""
+    """Protect busy machines from groups that even out their zones."""
     deliveries = view.inventory.deliveries if view.inventory is not None else ()
     guarded = scale_in_protection.observe(
         seen.memory.guarding,
@@ -116,7 +116,7 @@ def guard(seen: Look, view: View) -> Look:
 
 
 def register(seen: Look, view: View) -> Look:
-    """Machines get their names, become nodes, are ready, or have failed."""
+    """Match machines with their names and nodes, and find those that are ready or have failed."""
     arrived = arrivals(
         seen.memory.ledger,
         view.cluster,
@@ -133,11 +133,11 @@ def register(seen: Look, view: View) -> Look:
 
 
 def count_launched(seen: Look, view: View) -> Look:
-    """What groups launch by themselves counts as on its way."""
+    """Count machines that groups launch by themselves as on their way."""
     book = seen.memory.ledger
     steps: list[ledger.Event] = []
     if len(book.orders) < len(view.before.ledger.orders):
-        # What may have been the machine of an order that waits for none any more is nobody's by now: the plan of this look counts it.
+        # Machines of an order that just closed may be unclaimed now: the plan of this pass counts them.
         strangers = adopted(book, view.cluster, view.inventory, view.policy, waits=view.facts.waits, now=view.now, roll=view.roll)
         noted = ledger.folded(book, strangers).strangers
         steps.append(ledger.Noticed({**noted, **book.strangers}))
@@ -145,7 +145,7 @@ def count_launched(seen: Look, view: View) -> Look:
 
 
 def learn(seen: Look, view: View) -> Look:
-    """What did not come in time is given up; what came tells of the next of its like."""
+    """Give up machines that are overdue, and learn from the machines that arrived."""
     arrived, now = seen.arrivals, view.now
     seen = found(seen, steps=(termination.give_up(one, now) for one in arrived.overdue), fates=arrived.fates)
     memory, book = seen.memory, seen.memory.ledger
@@ -155,7 +155,7 @@ def learn(seen: Look, view: View) -> Look:
 
 
 def interrupt(seen: Look, view: View) -> Look:
-    """Machines that the cloud takes away, works on, or has taken away already."""
+    """Handle machines that the cloud takes away, works on, or has taken away already."""
     facts, memory, roll, now = _of_ours(view.facts, seen.memory.ledger, view.roll.foreign), seen.memory, view.roll, view.now
     worked_on, ends = _worked_on(memory.worked_on, facts, roll), interruptions.remembered(memory.ends, roll.listed)
     announced = interruptions.Announced(facts.going, worked_on, ends, facts.why)
@@ -173,7 +173,7 @@ def interrupt(seen: Look, view: View) -> Look:
 
 
 def end_silent(seen: Look, view: View) -> Look:
-    """Machines whose nodes have not been Ready for too long are ended."""
+    """End machines whose nodes have not been Ready for too long."""
     silent = unready.observe(
         seen.memory.unready,
         seen.memory.ledger,
@@ -189,14 +189,14 @@ def end_silent(seen: Look, view: View) -> Look:
 
 
 def hear(seen: Look, view: View) -> Look:
-    """What came of evictions, and of machines of which only the Node is left."""
+    """Process the results of evictions, and machines of which only the Node is left."""
     seen = found(seen, steps=termination.hear(seen.memory.ledger, view.facts.unevicted, view.now))
     book = replace(seen.memory.ledger, coming=view.before.ledger.coming)
     return found(seen, steps=interruptions.dead(book, view.roll, view.now))
 
 
 def judge_bindings(seen: Look, view: View) -> Look:
-    """What kubelets and the API server made of pods that were bound."""
+    """Process how kubelets and the API server answered to bindings."""
     memory = seen.memory
     admitted = rejected_pods.observe(memory.admissions, view.cluster, view.now)
     refused = (*view.facts.unbound, *admitted.refused)
@@ -205,13 +205,13 @@ def judge_bindings(seen: Look, view: View) -> Look:
 
 
 def open_windows(seen: Look, view: View) -> Look:
-    """Closed machines let the pods of DaemonSets come for a moment."""
+    """Let DaemonSet pods onto closed machines for a moment."""
     window = windows.observe(seen.memory.windows, seen.memory.ledger, view.cluster, view.policy, now=view.now)
     return found(seen, acts=window.acts, remarks=window.remarks, windows=window.windows)
 
 
 def steer(seen: Look, view: View) -> Look:
-    """Promised pods are bound, or left to their scheduler, and machines open; nodes that do not take pods are avoided."""
+    """Bind promised pods or leave them to their scheduler, open machines, and avoid nodes that do not take pods."""
     facts, memory, now = view.facts, seen.memory, view.now
     wheel = opening.steer(
         memory.ledger,
@@ -242,7 +242,7 @@ def steer(seen: Look, view: View) -> Look:
 
 
 def mark(seen: Look, view: View) -> Look:
-    """Nodes get our taints and labels, or lose them."""
+    """Set or remove our taints and labels of nodes."""
     cluster, policy, roll, same = view.cluster, view.policy, view.roll, view.rolls.same
     return found(
         seen,
@@ -256,7 +256,7 @@ def mark(seen: Look, view: View) -> Look:
 
 
 def leave(seen: Look, view: View) -> Look:
-    """Machines that are given back go on with it; nothing does without fresh facts."""
+    """Continue removals; none continues without fresh facts."""
     if not view.facts.fresh:
         return seen
     departure = termination.take_leave(
@@ -276,9 +276,9 @@ def leave(seen: Look, view: View) -> Look:
 
 
 def resend(seen: Look, view: View) -> Look:
-    """What may not have reached the cloud is sent once more.
+    """Send again what may not have reached the cloud.
 
-    It is written down again first: whoever has been overtaken does not get that far (I10).
+    It is saved again first: an instance that has lost the lease does not get that far (I10).
     """
     book, now = seen.memory.ledger, view.now
     withdrawals, doubtful = withdrawals_due(book, now), orders_due(book, view.facts, now)
@@ -288,7 +288,7 @@ def resend(seen: Look, view: View) -> Look:
 
 
 def judge_purchases(seen: Look, view: View) -> Look:
-    """Purchases after which the pods that they were made for wait still."""
+    """Find purchases whose pods are still pending after their machines came."""
     book, roll, now = seen.memory.ledger, view.roll, view.now
     there, ended = roll.listed.alive.keys() | roll.by_machine.keys(), {one.id for one in roll.listed.ended}
     left = futile_purchases.left(named_in(view.before.ledger, seen.arrivals), book, there, now, ended=ended)
@@ -298,7 +298,7 @@ def judge_purchases(seen: Look, view: View) -> Look:
 
 
 def conclude(seen: Look, view: View) -> Look:
-    """What is worth knowing of pools and machines when all is said."""
+    """Collect what is worth reporting about pools and machines at the end of the pass."""
     memory, roll, inventory = seen.memory, view.roll, view.inventory
     book, waits = memory.ledger, view.facts.waits
     return replace(
@@ -332,14 +332,14 @@ STAGES: tuple[Stage, ...] = (
 
 
 def named_in(book: Ledger, found: Arrivals) -> tuple[Coming, ...]:
-    """The machines of ``book`` with all that a look learned of them; one may get its name, be a node and be lost in it."""
+    """Return the machines of ``book`` with all that a pass learned of them; one may get its name, become a node and be lost in one pass."""
     return ledger.folded(book, (step for step in found.steps if not isinstance(step, ledger.Lost))).coming
 
 
 def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
-    """``facts`` without what was announced of ``foreign`` machines: several clusters may share what tells them.
+    """Return ``facts`` without announcements about ``foreign`` machines: several clusters may share the source of announcements.
 
-    A machine of the ledger is ours, though the list may not have it yet.
+    A machine of the ledger is ours even if the list does not have it yet.
     """
     foreign = foreign - {one.instance for one in book.coming}
     going, worked_on = ({name: at for name, at in said.items() if name not in foreign} for said in (facts.going, facts.worked_on))
@@ -347,7 +347,7 @@ def _of_ours(facts: Facts, book: Ledger, foreign: Set[str]) -> Facts:
 
 
 def _worked_on(known: Mapping[str, float], facts: Facts, roll: Roll) -> Mapping[str, float]:
-    """When the cloud works on machines that it lists: it may say so once, and days before."""
+    """Return when the cloud works on listed machines: it may announce that only once, days before."""
     if not (known or facts.worked_on):
         return known
     there = known if facts.inventory is None else roll.listed.by_id
@@ -361,7 +361,7 @@ def _spared(known: Sparing, departure: termination.Departure, roll: Roll, now: f
 
 
 def _lessons(known: learned_templates.Learned, book: Ledger, found: Arrivals, cluster: Cluster, now: float) -> learned_templates.Learned:
-    """What the nodes that became ready offer in truth."""
+    """Learn what the nodes that became ready really offer."""
     ready = {step.machine for step in found.steps if isinstance(step, ledger.Ready)}
     for one in book.coming:
         if one.id in ready and one.node in cluster.nodes:

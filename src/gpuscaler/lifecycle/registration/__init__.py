@@ -1,1 +1,1 @@
-"""From a purchase to a node that is ready: orders, machines and nodes are matched, and what does not come is given up."""
+"""From a purchase to a ready node: orders, machines and nodes are matched, and machines that do not come are given up."""

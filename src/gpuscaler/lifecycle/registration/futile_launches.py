@@ -1,9 +1,9 @@
-"""Groups that launch machine after machine by themselves, of which none becomes a node.
+"""Groups that keep launching machines by themselves, none of which becomes a node.
 
-A group launches up to its desired capacity. Where a machine of ours ends before it is a node, because its disks cannot be made, or because
-its own user data shut it down, the group launches another in its place, and again: once a minute, each paid for, for as long as its desired
-capacity says so, whatever we have bought elsewhere meanwhile. One such relaunch is welcome, since most failures pass. Of a group that goes
-on, the next machine is ended by its name as soon as it is listed, and its desired capacity with it (I1).
+A group launches up to its desired capacity. If a machine of ours ends before it is a node, because its disks cannot be made, or because
+its own user data shut it down, the group launches another in its place, and again: once a minute, each paid for, as long as its desired
+capacity asks for it, even if the pods were served elsewhere by then. One such relaunch is welcome, since most failures pass. If a group
+keeps relaunching, the next machine is ended by its id as soon as it is listed, and the desired capacity is lowered with it (I1).
 """
 
 from collections import Counter
@@ -14,14 +14,14 @@ from gpuscaler.planning.state.breakers import Breakers, counts, paused_pools
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import ABSENT, FAILED, FRUITLESS
 
-#: So many machines of a pool, within so many seconds, that ended without our doing: whatever replaces them ends as they did.
+#: After this many machines of a pool ended without our doing within this many seconds, their replacements are expected to fail as well.
 MOST_ENDED, WITHIN_SECONDS = 4, 1800.0
-#: What breakers say of machines that do not come up.
+#: Causes of breakers for machines that do not come up.
 _CAUSES = frozenset({ABSENT, FAILED, FRUITLESS})
 
 
 class Relaunching:
-    """Tells which machines their group launched in place of others that came to nothing, and that come to nothing as well."""
+    """Finds machines that their group launched in place of failed ones, and that are expected to fail as well."""
 
     def __init__(self, book: Ledger, roll: Roll, breakers: Breakers, now: float) -> None:
         self._paused = paused_pools(breakers, now)
@@ -32,7 +32,7 @@ class Relaunching:
             self._ended.update(one.pool for one in over)
 
     def covers(self, one: Instance) -> bool:
-        """Whether ``one``, a machine that was not ordered here and is no node, need not be waited for."""
+        """Whether ``one``, a machine without a node that was not ordered here, need not be waited for."""
         if one.doubt and one.pool in self._paused:
             return True
         return self._ended[one.pool] >= MOST_ENDED and any(target.covers(one.key) for target in self._failing)

@@ -1,15 +1,15 @@
 """Machines that a cloud launches without an order of ours, and that are still to come (I12).
 
-A group launches machines by itself up to its desired capacity: in place of one that was reclaimed or ended, for its minimum, where a person
+A group launches machines by itself up to its desired capacity: in place of one that was reclaimed or ended, for its minimum, after a person
 raised it, to balance its zones. Such a machine is on its way like one that was ordered: pods are planned onto it, it counts for limits, and
-it is not bought again. It is known from three sources, each of which is read from the list alone, so that nothing is remembered of it but
-since when it is missing:
+it is not bought again. There are three sources. Each is read from the list alone, so that only the time since which a machine is missing
+has to be remembered:
 
 - the group lists it, and the ledger does not have it yet;
 - its group wants more machines than it lists, and no order of ours asked for them;
-- its predecessor's Node is gone, and the group has still to find out.
+- its predecessor's Node is gone, and the group has yet to notice.
 
-None of this is believed for ever: a group that cannot launch says so, or shows nothing for minutes, and the pods are served elsewhere.
+This is not assumed for ever: if a group reports that it cannot launch, or shows nothing for minutes, the pods are served elsewhere.
 """
 
 import math
@@ -25,16 +25,16 @@ from gpuscaler.planning.state import Upcoming
 from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.ledger import ACCEPTED, INTENDED, Ledger
 
-#: So long a group is trusted to launch what it lacks, in seconds. Auto Scaling tries within a minute, and tries again every minute.
+#: How long a group is trusted to launch what it lacks, in seconds. Auto Scaling tries within a minute, and again every minute.
 OWED_SECONDS = 120.0
-#: So long a machine whose Node is gone is taken for one that its group is about to replace, beyond what a list may be behind, in seconds.
-#: Auto Scaling finds out within a minute.
+#: How long a machine whose Node is gone counts as one that its group is about to replace, in seconds, in addition to the possible age of
+#: the list. Auto Scaling notices within a minute.
 REPLACED_SECONDS = 60.0
 _PREFIX = "owed-"
 
 
 def owing(book: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger.Event, ...]:
-    """The step that notes since when groups lack machines that nobody here ordered; none where that has not changed."""
+    """Return the step that notes since when groups lack machines that were not ordered here; empty if that has not changed."""
     if inventory is None:
         return ()
     lacking = {one.pool: book.owing.get(one.pool, now) for one in inventory.deliveries if gap(book, one) > 0}
@@ -42,10 +42,10 @@ def owing(book: Ledger, inventory: Inventory | None, now: float) -> tuple[ledger
 
 
 def gap(book: Ledger, delivery: Delivery) -> int:
-    """How many machines a group has still to launch beside those that orders of ours raised it by.
+    """Return how many machines a group has yet to launch in addition to those that our orders raised it by.
 
-    An order that is not answered yet may or may not have raised it. It is not taken off: a machine that is counted twice for a moment
-    delays a purchase, one that is not counted is bought.
+    An order that is not answered yet may or may not have raised it. It is not subtracted: counting a machine twice for a moment only delays
+    a purchase, while a machine that is not counted would be bought.
     """
     accepted = {order.token for order in book.orders if order.state == ACCEPTED}
     ours = sum(one.key.pool == delivery.pool and not one.instance and one.order in accepted for one in book.coming)
@@ -54,7 +54,7 @@ def gap(book: Ledger, delivery: Delivery) -> int:
 
 
 def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, *, waits: Waits, now: float) -> tuple[Upcoming, ...]:
-    """The machines that are on their way by themselves. ``roll`` is that of ``inventory``."""
+    """Return the machines that are on their way by themselves. ``roll`` is the index of ``inventory``."""
     if inventory is None:
         return ()
     pools = {pool.name: pool for pool in policy.pools}
@@ -64,7 +64,7 @@ def owed(book: Ledger, roll: Roll, inventory: Inventory | None, policy: Policy, 
 
 
 def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, waits: Waits, now: float) -> Iterator[Upcoming]:
-    """Machines that are listed and no nodes. They become machines of the ledger of the same name."""
+    """Yield listed machines without a node. They become machines of the ledger under the same name."""
     for name, since in sorted(book.strangers.items()):
         one = roll.listed.alive.get(name)
         if one is None:
@@ -74,10 +74,10 @@ def _listed(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], *, wai
 
 
 def _beside_orders(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery], waits: Waits) -> Iterator[Upcoming]:
-    """Machines that their group launched before an order for such machines, while that order is not answered yet.
+    """Yield machines that their group launched before an order for such machines, while that order is not answered yet.
 
-    Where they carry no tokens they are that order's if the cloud's clock is behind ours, and are no strangers therefore. As in :func:`gap`,
-    one that is counted twice for a moment delays a purchase, and one that is not counted is bought again.
+    Without tokens they may belong to that order if the cloud's clock is behind ours, and so they are not counted as unordered. As in
+    :func:`gap`, counting one twice for a moment delays a purchase, and one that is not counted is bought again.
     """
     awaited: dict[OfferingKey, float] = {}
     for order in book.orders:
@@ -91,7 +91,7 @@ def _beside_orders(book: Ledger, roll: Roll, deliveries: Mapping[str, Delivery],
 
 
 def _lacking(book: Ledger, deliveries: Mapping[str, Delivery], pools: Mapping[str, Pool], now: float) -> Iterator[Upcoming]:
-    """Machines that groups have still to launch: any that their pools offer."""
+    """Yield machines that groups have yet to launch: any that their pools offer."""
     for name, delivery in sorted(deliveries.items()):
         since = book.owing.get(name)
         if since is None or delivery.failing or now >= since + OWED_SECONDS:

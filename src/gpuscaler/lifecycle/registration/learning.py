@@ -1,4 +1,4 @@
-"""What live nodes teach about the next machines of their kind (see :mod:`gpuscaler.planning.state.learned_templates`)."""
+"""Learning about the next machines of a kind from live nodes (see :mod:`gpuscaler.planning.state.learned_templates`)."""
 
 from collections.abc import Mapping, Sequence
 
@@ -10,21 +10,21 @@ from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.planning.state import learned_templates
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: So old a node has the labels that discovery and people give it, in seconds; a machine that is ready and closed has them after so long.
+#: Seconds after which an open node has the labels of discovery and people, and after which a machine that is ready but closed has them.
 SETTLED_SECONDS, LABELS_SECONDS = 60.0, 20.0
-#: So many nodes of a kind, the newest, are asked.
+#: How many nodes of a kind are read, the newest first.
 ASKED = 20
 
 
 def observed(
     known: learned_templates.Learned, book: Ledger, policy: Policy, now: float, *, roll: Roll, teachers: Teachers
 ) -> learned_templates.Learned:
-    """``known`` with what the live nodes of ``policy``'s pools show; ``policy`` says what tags and rules promise."""
+    """Return ``known`` with what live nodes of ``policy``'s pools show; ``policy`` describes what tags and rules promise."""
     there = teachers.of(roll.nodes, None if roll.listed.instances is None else roll.listed.alive, now)
     arriving = {one.node: one.ready for one in book.coming if one.node}
     lessons = {(one.pool, one.instance_type): one for one in known.lessons}
     templates = teachers.templates(policy)
-    # Of most types there is neither a node nor a lesson.
+    # Most types have neither a node nor a lesson.
     for kind in sorted((there.keys() | lessons.keys()) & templates.keys()):
         (offering, revision), lesson = templates[kind], lessons.get(kind)
         since = lesson.revised if lesson is not None and lesson.revision == revision else 0.0
@@ -35,21 +35,21 @@ def observed(
 
 
 def settled(nodes: Sequence[Node], offering: Offering, arriving: Mapping[str, float], *, since: float, now: float) -> tuple[Node, ...]:
-    """Those of ``nodes`` that show all that they will: made ``since`` then, there for a while, with their devices, none of them lost."""
+    """Return the ``nodes`` that show all they will: made after ``since``, there for a while, with all their devices."""
     fresh = (node for node in nodes if node.created >= since and is_complete(node, offering.allocatable) and not is_broken(node, offering))
     ready = (node for node in fresh if is_settled(node, arriving.get(node.name), now))
     return tuple(node for node, _ in zip(ready, range(ASKED), strict=False))
 
 
 def is_settled(node: Node, ready: float | None, now: float) -> bool:
-    """Whether a node has all its labels: one that is open for a while, or is to open and has been ``ready`` for long enough."""
+    """Whether a node has all its labels: it has been open for a while, or it is closed and has been ``ready`` for long enough."""
     if ready is None:
         return now >= node.created + SETTLED_SECONDS
     return 0.0 < ready <= now - LABELS_SECONDS
 
 
 def trusted(shown: Shown | None, nodes: Sequence[Node]) -> Shown | None:
-    """A taint that one node alone has may be a person's, for a while: it says nothing of the next."""
+    """Return ``shown`` without the taints of a single node: they may be a person's, for a while, and say nothing about the next node."""
     if shown is None or len(nodes) > 1 or not shown.taints:
         return shown
     return Shown(shown.labels, (), shown.untainted, shown.resources, tuple(word for word in shown.words if "in no tag" not in word))

@@ -1,4 +1,4 @@
-"""When a new node is ready to open: what it has to show of what it was sold with, and the taints that say that it is not finished."""
+"""When a new node is ready to open: the resources it has to show, and the taints of a node that is not finished."""
 
 from collections.abc import Iterable
 
@@ -11,7 +11,7 @@ from gpuscaler.model.pools import Offering, Pool
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 from gpuscaler.model.well_known import CLOSING_TAINTS
 
-#: Taints that say of any node that it is not finished yet; those that end with a dot or a slash stand for all that begin so.
+#: Taints of any node that is not finished yet; those that end with a dot or a slash match as prefixes.
 STARTUP_TAINTS = (
     "node.kubernetes.io/not-ready",
     "node.kubernetes.io/unreachable",
@@ -28,28 +28,28 @@ STARTUP_TAINTS = (
 
 
 class Lack(Struct, frozen=True, gc=False):
-    """What a node still lacks, in words; ``resource`` is named where it is one."""
+    """What a node still lacks, as text; ``resource`` is its name if it is a resource."""
 
     words: str
     resource: str = ""
 
 
-#: What a machine lacks whose time was over in the look that found it ready.
-NOTHING = "nothing any more"
+#: The text for a machine whose time was over in the pass that found it ready.
+NOTHING = "it became ready too late"
 
 
 def missing(node: Node, offering: Offering | None, pool: Pool | None) -> str | None:
-    """What ``node`` still lacks that it has to show before it opens, in words; None when it is ready but for our own taint."""
+    """Return what ``node`` has yet to show before it opens, as text; None if it is ready except for our own taint."""
     found = lack(node, offering, pool)
     return found.words if found is not None else None
 
 
 def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozenset[str] = frozenset()) -> Lack | None:
-    """What ``node`` still lacks; None when it is ready but for our own taint.
+    """Return what ``node`` still lacks; None if it is ready except for our own taint.
 
-    Of what its offering promises it has to show its accelerators, and what the pods ask for that it was bought for: the names in ``asked``.
-    Who asks for nothing else need not wait for a network adapter's plug-in. Any amount of a resource will do: a machine with less than was
-    promised teaches a lesson, and is not waited for.
+    It has to show the accelerators that its offering promises, and the resources in ``asked``, which the pods it was bought for request.
+    Pods that request nothing else need not wait for a network adapter's plug-in. Any amount of a resource will do: a smaller amount than
+    promised is learned for the next machines, and not waited for.
     """
     if not node.ready:
         return Lack("it is not Ready")
@@ -64,12 +64,12 @@ def lack(node: Node, offering: Offering | None, pool: Pool | None, asked: frozen
 
 
 def is_divided(found: Lack, node: Node, offering: Offering | None) -> bool:
-    """Whether all that ``node`` lacks are whole devices, of which it shows slices or shares: it will not show them whole."""
+    """Whether ``node`` lacks only whole devices and shows slices or shares of them: it will not show them whole."""
     return found.resource in ACCELERATORS and offering is not None and are_divided(node.allocatable, offering.allocatable)
 
 
 def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
-    """The resources that a new node of ``offering`` has to show: whole devices, or their parts where it has none, and what is asked."""
+    """Return the resources that a new node of ``offering`` must show: whole devices, or parts if it offers no whole ones, and ``asked``."""
     promised = [name for name, amount in offering.allocatable.items() if amount]
     whole = [name for name in promised if name in ACCELERATORS]
     devices = frozenset(whole or [name for name in promised if is_device(name)])
@@ -77,13 +77,13 @@ def awaited(offering: Offering, asked: frozenset[str]) -> tuple[str, ...]:
 
 
 def asked_for(pods: Iterable[str], cluster: Cluster) -> frozenset[str]:
-    """The resources that any of ``pods`` requests."""
+    """Return the resources that any of ``pods`` requests."""
     known = (cluster.pods.get(key) for key in pods)
     return frozenset(name for pod in known if pod is not None for name, amount in pod.spec.requests.items() if amount)
 
 
 def is_startup(taint: Taint, configured: Iterable[Taint]) -> bool:
-    """Whether ``taint`` says that its node is not finished; ours says something else."""
+    """Whether ``taint`` means that its node is not finished; our own taints do not."""
     if taint.key in CLOSING_TAINTS or taint.effect not in HARD_EFFECTS:
         return False
     known = any(taint.key == name or (name.endswith("/") and taint.key.startswith(name)) for name in STARTUP_TAINTS)

@@ -1,4 +1,4 @@
-"""What the cluster and the cloud's list say about machines of the ledger: which is which, which is ready, which never came."""
+"""Match the machines of the ledger with the cluster and the cloud's list: names, nodes, readiness, and machines that never came."""
 
 import math
 from collections.abc import Iterator, Set
@@ -31,17 +31,17 @@ from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import ACCEPTED, Coming, Ledger, Order
 
 NO_BREAKERS = Breakers()
-#: So long a machine is kept closed, from when it is a node, for a gang of which the rest is still to be had. Then it is given back.
+#: How long a machine stays closed, from when it is a node, for a gang whose rest has no machines yet. Then it is ended.
 GANG_SECONDS = 600.0
-#: So long, from when it is a node, a machine that shows parts of its accelerators may show whole ones as well, in seconds.
+#: How long after it became a node a machine that shows parts of its accelerators may still come to show whole ones, in seconds.
 DIVIDED_SECONDS = 60.0
 
 
 class Waits(Struct, frozen=True, gc=False):
-    """How long we wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be.
+    """How long to wait, in seconds: for a machine to become a node, then to show all it promised; ``lag`` is how old a list may be.
 
-    ``began`` is when whoever looks began to: moments before are told by clocks that may have been minutes off. ``seen`` is when the cluster
-    was last known to be what it shows: no machine is given up for what it did not show by then.
+    ``began`` is when this process began: earlier times come from other clocks, which may be minutes off. ``seen`` is when the cluster was
+    last known to be as shown: no machine is given up for what it did not show by then.
     """
 
     register: float = 900.0
@@ -77,10 +77,10 @@ def arrivals(
     exposed: Set[str] = frozenset(),
     breakers: Breakers = NO_BREAKERS,
 ) -> Arrivals:
-    """What has become of the machines of ``book``. Without an ``inventory`` only the cluster speaks, and no machine is called gone.
+    """Find what became of the machines of ``book``. Without an ``inventory`` only the cluster counts, and no machine is reported as gone.
 
-    ``roll`` is that of ``cluster`` and ``inventory``. ``exposed`` are machines that must not open before they are protected from being
-    ended by their group, by id. ``breakers`` say whose like never shows its GPUs.
+    ``roll`` is the index of ``cluster`` and ``inventory``. ``exposed`` are machines, by id, that must not open before they are protected
+    from being ended by their group. ``breakers`` name the types that never show their GPUs.
     """
     look = _Registration(book, cluster, policy, waits=waits, now=now, roll=roll, exposed=exposed, breakers=breakers)
     look.name(inventory)
@@ -94,7 +94,7 @@ def arrivals(
 
 
 class _Registration(Draft):
-    """One look at machines on their way."""
+    """One pass over machines on their way."""
 
     def __init__(
         self,
@@ -124,7 +124,7 @@ class _Registration(Draft):
         self.unfilled: list[str] = []
 
     def name(self, inventory: Inventory | None) -> None:
-        """Give names to the machines of answered and doubtful orders that the cloud lists, or that have become nodes already."""
+        """Assign listed instances, or those that have become nodes already, to the machines of answered and doubtful orders."""
         orders = {order.token: order for order in self.book.orders if order.state != ledger.INTENDED}
         if not orders:
             return
@@ -143,16 +143,16 @@ class _Registration(Draft):
             self._settle(token, order, inventory)
 
     def _is_of(self, instance: Instance, one: Coming, order: Order) -> bool:
-        """Whether an instance that nobody claims may be the machine ``one``: of its offerings, or of its pool and of no offering at all."""
+        """Whether an unclaimed instance may be the machine ``one``: of its offerings, or of its pool and of no offering at all."""
         if instance.token:
             return instance.token == order.token
         strange = instance.pool == order.pool and instance.key not in self.offerings
         return (strange or instance.key in one.offerings) and instance.launched >= order.at - SKEW_SECONDS
 
     def recognise(self) -> None:
-        """Machines are what the cloud's list says, where that is offered, whatever they were granted as.
+        """Correct the offerings of machines to those of the cloud's list, whatever they were granted as.
 
-        A group that chooses among markets tells in which it launched a machine only later.
+        A group that chooses among markets reports only later in which market it launched a machine.
         """
         for one in self.book.coming:
             listed = self.roll.listed.alive.get(one.instance) if one.instance else None
@@ -160,7 +160,7 @@ class _Registration(Draft):
                 self.fold(ledger.Recognised(one.id, listed.key))
 
     def _closed_nodes(self) -> list[Instance]:
-        """Nodes with our arriving taint that no machine stands for, as the instances that they are, where there is no list that says it."""
+        """Return nodes with our arriving taint but no machine in the ledger, as instances; only where the cloud has no list."""
         return [
             Instance(node.provider_id, *member.offering.key, launched=node.created)
             for node, member in foreign(self.cluster, self.book, self.policy, self.roll)
@@ -168,13 +168,13 @@ class _Registration(Draft):
         ]
 
     def _settle(self, token: str, order: Order, inventory: Inventory | None) -> None:
-        """Give up what an order lacks: at once when its answer was lost and the list would show it by now, else when time is over."""
+        """Give up the missing machines of an order: at once if its answer was lost and the list would show them, else when overdue."""
         if all(one.order != token or one.instance for one in self.book.coming):
             return
         if order.state == ACCEPTED:
             if inventory is None or min(self.now, inventory.at) < order.since + self.waits.register:
                 return
-            self.fates += [offering_events.Failed(order.offerings[0], self.now, f"order {token} was accepted and not filled")]
+            self.fates += [offering_events.Failed(order.offerings[0], self.now, f"order {token} was accepted but not filled")]
         elif self.waits.keeps_tokens or inventory is None or inventory.at < order.since + self.waits.lag + SKEW_SECONDS:
             return
         self.fates += [offering_events.Dropped(key, self.now) for key in order.offerings]
@@ -182,18 +182,18 @@ class _Registration(Draft):
         self.fold(ledger.Settled(token))
 
     def give_up(self) -> None:
-        """What its group gave up while it started was a try in vain, whoever asked for it: the group tries again by itself."""
+        """Count machines that their group gave up during the start as failed, whoever ordered them: the group tries again by itself."""
         for one in self.roll.listed.given_up:
             if one.pool in self.pools:
                 self.fates.append(offering_events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
 
     def miss(self, inventory: Inventory) -> None:
-        """Machines that the cloud no longer lists have died, unless their node says that they live."""
+        """Drop machines that the cloud no longer lists, unless their node is Ready."""
         by_group = {one.id for one in self.roll.listed.ended if not one.doubt}
         for one in self.book.coming:
             node = self.cluster.nodes.get(one.node)
             if one.instance in by_group and node is None:
-                # What a group ends of its own accord, to balance zones perhaps, says nothing of the offering.
+                # A machine that its group ends by itself, perhaps to balance zones, says nothing about the offering.
                 self.fold(ledger.Lost(one.id))
                 continue
             if not one.instance or one.instance in self.roll.listed.alive or (node is not None and node.ready):
@@ -202,8 +202,8 @@ class _Registration(Draft):
                 ended = self.roll.listed.by_id.get(one.instance)
                 why = f": {ended.doubt or ended.fault}" if ended is not None and (ended.doubt or ended.fault) else ""
                 if one.order and not one.node and one.key.market != SPOT and not (ended is not None and ended.doubt):
-                    # Spot may just have been taken back; where others end before they are nodes, nothing starts as this pool has it.
-                    self.fates.append(offering_events.Absent(one.key, one.asked, self.now, f"it ended before it was a node{why}"))
+                    # Spot may just have been reclaimed; in other markets an early end means that no machine of this pool's setup starts.
+                    self.fates.append(offering_events.Absent(one.key, one.asked, self.now, f"it ended before it became a node{why}"))
                 self.fates.append(offering_events.Failed(one.key, self.now, f"it ended before it opened{why}"))
                 self.fold(ledger.Lost(one.id))
 
@@ -230,12 +230,12 @@ class _Registration(Draft):
                 self._learn(one, node, registered)
 
     def doubt(self, one: Coming) -> str:
-        """Why the group of a machine may still give it up; empty where it may not."""
+        """Return why the group of a machine may still give it up; empty if it may not."""
         listed = self.roll.listed.alive.get(one.instance)
         return listed.doubt if listed is not None else ""
 
     def lacking(self, one: Coming, node: Node) -> Lack | None:
-        """What the node of a machine still lacks; None when it is ready."""
+        """Return what the node of a machine still lacks; None if it is ready."""
         if one.instance in self.exposed:
             return Lack("its group balances zones, and it is not protected from scale-in")
         if doubt := self.doubt(one):
@@ -244,11 +244,11 @@ class _Registration(Draft):
         found = lack(node, offering, self.pools.get(one.key.pool), asked_for(one.pods, self.cluster))
         if found is None or self.now < one.registered + DIVIDED_SECONDS:
             return found
-        # A divided one is of use to other pods, and the next is known better.
+        # A machine with divided devices is of use to other pods, and the template of the next one is learned from it.
         return None if is_divided(found, node, offering) else found
 
     def _learn(self, one: Coming, node: Node, registered: float) -> None:
-        """Remember how long ``one`` took, unless it became ready while nobody looked, or was a node before it was known here."""
+        """Learn the boot time of ``one``, unless it became ready while this process was down, or was a node before it was known here."""
         if not one.order and node.created < one.granted:
             return
         came = node.created if one.began < node.created < registered else registered
@@ -256,21 +256,21 @@ class _Registration(Draft):
             self.arrived.append(Arrived(one.key, came - one.began, self.now - came))
 
     def time_out(self) -> None:
-        """Machines whose time is over are ended."""
+        """End machines that are overdue."""
         then = min(self.now, self.waits.seen)
         lacks: Lack | None = None
         promised = {one.node for one in self.book.promises}
         for one in self.book.coming:
             over = one.node and then >= one.registered + GANG_SECONDS and one.node not in promised and not self.is_used(one.node)
             if over and is_half(one, self.cluster):
-                # That says nothing of the machine.
-                self.overdue.append(Overdue(one, f"the rest of gang {one.gang} was not to be had within {GANG_SECONDS:g} s"))
+                # That says nothing about the machine.
+                self.overdue.append(Overdue(one, f"the rest of gang {one.gang} got no machines within {GANG_SECONDS:g} s"))
                 self.fold(ledger.Lost(one.id))
                 continue
             if not one.instance or one.ready or (not one.order and self.is_used(one.node)):
                 continue
             if then >= one.granted and self.is_relaunched(one):
-                reason = f"machines of pool {one.key.pool} come to nothing, and its group launches one after the other by itself"
+                reason = f"machines of pool {one.key.pool} keep failing, and its group launches new ones by itself"
                 self.overdue.append(Overdue(one, reason))
                 self.fold(ledger.Lost(one.id))
                 continue
@@ -288,17 +288,17 @@ class _Registration(Draft):
                 continue
             self.overdue.append(Overdue(one, reason))
             if one.order and not one.node:
-                # What nobody here asked for may have been a node for long, until somebody deleted that.
+                # A machine that was not ordered here may have been a node for long, until its Node was deleted.
                 self.fates += of_absence(one.key, one.asked, self.now, reason)
             elif one.order:
                 self.fates.append(fate(one, self.now, reason, lacks))
             elif one.node and lacks is not None and lacks.resource:
-                # Whoever asked for it, it tells of the next ones.
+                # Even if it was not ordered here, it predicts what the next ones show.
                 self.fates.append(fate(one, self.now, reason, lacks))
             self.fold(ledger.Lost(one.id))
 
     def is_only_replaced(self, one: Coming) -> bool:
-        """Whether the group of a machine that nobody ordered would only start another, in place of one whose type never shows its GPUs.
+        """Whether ending an unordered machine would only make its group start another of a type that never shows its GPUs.
 
         Such a machine is kept until the next of the type may be tried.
         """
@@ -308,9 +308,9 @@ class _Registration(Draft):
         return sum(listed.pool == pool.name for listed in self.roll.listed.alive.values()) <= pool.min
 
     def is_relaunched(self, one: Coming) -> bool:
-        """Whether a group has launched a machine by itself that will come to nothing like those before.
+        """Whether a group has launched a machine by itself that will fail like those before.
 
-        It goes on for as long as its desired capacity says so; that is lowered as the machine is ended.
+        The group continues as long as its desired capacity asks for it; that is lowered as the machine is ended.
         """
         pool, listed = self.pools.get(one.key.pool), self.roll.listed.alive.get(one.instance)
         if one.order or pool is None or listed is None or (one.node and not listed.doubt):
@@ -322,14 +322,14 @@ class _Registration(Draft):
         return Relaunching(self.book, self.roll, self.breakers, self.now)
 
     def is_used(self, node: str) -> bool:
-        """Whether pods run on a closed node that would be missed: a machine that nobody here ordered may have been open before."""
+        """Whether a closed node runs pods that would be missed: a machine that was not ordered here may have been open before."""
         return any(not leaves_with_machine(pod, self.now) for pod in self.cluster.on_node.get(node, {}).values())
 
 
 def is_half(one: Coming, cluster: Cluster) -> bool:
-    """Whether a machine was bought for a gang that waits, for all of which there is no room: a pod of it that ran there would run alone.
+    """Whether a machine was bought for a pending gang that has no room as a whole: a pod of it that ran there would run alone.
 
-    Where some of the gang runs there already it has begun, whatever else is pending.
+    If some pods of the gang run there already, the gang has begun, whatever else is pending.
     """
     if not one.gang or any(waiting(one.pods, cluster)):
         return False
@@ -341,16 +341,16 @@ def is_half(one: Coming, cluster: Cluster) -> bool:
 
 
 def fate(one: Coming, now: float, reason: str, lacks: Lack | None) -> offering_events.Event:
-    """What the end of a machine that was not ready in time says of its offering."""
+    """Return the event for the offering of a machine that was ended because it was not ready in time."""
     if lacks is not None and lacks.resource:
         return offering_events.Lacking(one.key, now, lacks.resource, reason)
     return offering_events.Failed(one.key, now, reason)
 
 
 def foreign(cluster: Cluster, book: Ledger, policy: Policy, roll: Roll) -> Iterator[tuple[Node, Member]]:
-    """Nodes of our pools with our arriving taint that no machine of ``book`` stands for: other people added them.
+    """Yield nodes of our pools with our arriving taint that no machine of ``book`` stands for: other people added them.
 
-    Only where the cloud has no list: machines on a list become machines of the ledger, by
+    Only if the cloud has no list: listed machines become machines of the ledger, by
     :mod:`~gpuscaler.lifecycle.registration.unregistered`.
     """
     if roll.listed.instances is not None:

@@ -1,8 +1,8 @@
-"""Machines of our pools that no offering describes, and the stop that they put to buying.
+"""Machines of our pools that no offering describes, and the breakers that stop buying because of them.
 
 A cloud grants a machine of another market, zone or type than the pool offers, or an adapter misreads an answer. Such a machine costs money
-and has GPUs, and counts as the dearest that it may be. While it is there nothing more is bought in its pool: whatever made it unfamiliar
-would make the next one so.
+and has GPUs, and counts as the most expensive machine that it may be. While it exists nothing more is bought in its pool: the next machine
+would be just as unfamiliar.
 """
 
 from collections.abc import Mapping
@@ -16,20 +16,20 @@ from gpuscaler.planning.state.breakers import Breaker, Breakers, Target
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import UNFAMILIAR
 
-#: So many machines are named in one sentence.
+#: How many machines are named in one sentence.
 NAMED = 3
 
 
 def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, roll: Roll) -> Mapping[str, OfferingKey]:
-    """Machines that came of our orders under keys that their pools do not offer, by id, for as long as they are there.
+    """Return the machines from our orders whose keys their pools do not offer, by id, as long as they exist.
 
-    ``known`` are those of the look before. One whose pool offers its key by now is understood. Nodes that are there under a key that the
-    settings offered once are no such machines: they are what they were bought as.
+    ``known`` are those of the pass before. A machine whose pool offers its key by now is no longer unfamiliar. Existing nodes with a key
+    that the settings offered before are not unfamiliar: they are what they were bought as.
     """
     offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
     coming = {one.instance: one.offering for one in book.coming if one.order and one.instance and one.offering is not None}
     listed = {name: instance.key for name, instance in roll.listed.alive.items()}
-    # Without a list, who is not a node may be there all the same.
+    # Without a list, a machine without a node may still exist.
     stays = {
         name: listed.get(name, key)
         for name, key in known.items()
@@ -40,9 +40,9 @@ def unfamiliar(known: Mapping[str, OfferingKey], book: Ledger, policy: Policy, r
 
 
 def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
-    """Machines under keys that their pools do not offer which other people started and that are not open yet, by id.
+    """Return machines with keys that their pools do not offer, which were not ordered here and are not open yet, by id.
 
-    Once such a machine is open it is a node like others: nobody here asked for it, and no order brings the next one.
+    Once such a machine is open it is an ordinary node: it was not ordered here, and no order brings the next one.
     """
     offerings, pools = policy.offerings, {pool.name for pool in policy.pools}
     found = {one.instance: one.key for one in book.coming if one.instance and not one.order}
@@ -50,7 +50,7 @@ def of_others(book: Ledger, policy: Policy) -> Mapping[str, OfferingKey]:
 
 
 def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: float) -> Breakers:
-    """``breakers`` with one for each pool that has unfamiliar machines, open until these are gone or understood."""
+    """Return ``breakers`` with one for each pool that has unfamiliar machines, open until these are gone or their keys are offered."""
     if not strangers:
         return breakers
     by_pool: dict[str, list[str]] = {}
@@ -64,4 +64,4 @@ def with_stops(breakers: Breakers, strangers: Mapping[str, OfferingKey], now: fl
 
 def _named(machines: list[str]) -> str:
     more = f" and {len(machines) - NAMED} more" if len(machines) > NAMED else ""
-    return f"{', '.join(machines[:NAMED])}{more}, which the pool does not offer; it counts as the dearest that it may be"
+    return f"{', '.join(machines[:NAMED])}{more}, which the pool does not offer; it counts as the most expensive machine that it may be"

@@ -1,9 +1,9 @@
-"""Machines that the cloud lists for a pool of ours, and that are neither in the ledger nor open. Each costs money and serves nothing.
+"""Machines that the cloud lists for a pool of ours and that are neither in the ledger nor open. Each costs money and serves nothing.
 
-They are left behind where a memory was lost, where an order was given up and filled all the same, where other people raised a pool or
-deleted a Node, and where a group launches machines by itself: up to its minimum, for an update, in place of one that ended. A machine whose
-node is closed by our arriving taint is opened like any other that arrives, however old it is. Of those that are no nodes a young one may
-still become one, and is counted as on its way; an old one had its time.
+Their causes: a memory was lost, an order was given up and filled all the same, other people raised a pool or deleted a Node, or a group
+launches machines by itself: up to its minimum, for an update, in place of one that ended. A machine whose node is closed by our arriving
+taint is opened like any other new machine, however old it is. Of those without a node, a young one may still become one and counts as on
+its way; an old one is given up.
 """
 
 import math
@@ -23,9 +23,9 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import SKEW_SECONDS
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
-#: What is listed for so long, beyond what a list may be behind, is there, in seconds: it is in no answer that is still on its way.
+#: After this many seconds, plus the possible age of the list, a listed machine belongs to no answer that is still on its way.
 LISTED_SECONDS = 60.0
-#: Old machines are left alone where more than so many, and more than this part of all that are listed, are no nodes.
+#: Old machines are skipped if more than this many, and more than this share of all listed machines, have no node.
 FEW, SHARE = 3, 0.45
 
 
@@ -40,12 +40,12 @@ def adopted(
     roll: Roll,
     breakers: Breakers = NO_BREAKERS,
 ) -> tuple[ledger.Event, ...]:
-    """Steps that note strangers in ``book`` and make machines of the ledger of those that have been strangers for long enough.
+    """Return steps that note unordered machines in ``book``, and that add them to the ledger once they have been there for long enough.
 
-    ``roll`` is that of ``cluster`` and ``inventory``. What a group launches in place of others that came to nothing, as
-    ``breakers`` have it, is taken at once: it may be gone a minute later, and the next one be launched.
+    ``roll`` is the index of ``cluster`` and ``inventory``. Machines that a group launches in place of failed ones, according to
+    ``breakers``, are added at once: a minute later they may be gone and replaced again.
 
-    They are on their way from when they were first seen, so that those that do not become nodes are given up ``waits.register`` later.
+    They count as on their way from when they were first seen, so that those without a node are given up ``waits.register`` later.
     """
     if inventory is None:
         return ()
@@ -57,7 +57,7 @@ def adopted(
     due = [one for name, one in sorted(seen.items()) if then >= noted[name] + _patience(one, noted[name], waits) or relaunching.covers(one)]
     old = [one for one in due if not is_young(one, noted[one.id], waits)]
     if len(old) > FEW and len(old) > SHARE * len(roll.listed.alive):
-        # Where so many lost their Nodes, the Nodes were lost and not the machines (I4).
+        # If that many lost their Nodes, the Nodes were lost and not the machines (I4).
         due = [one for one in due if one not in old]
     left = {name: since for name, since in noted.items() if all(name != one.id for one in due)}
     steps: list[ledger.Event] = [] if left == book.strangers else [ledger.Noticed(left)]
@@ -68,7 +68,7 @@ def adopted(
 
 
 def adopted_name(instance: str) -> str:
-    """What the ledger calls a machine that nobody here ordered."""
+    """Return the ledger's name of a machine that was not ordered here."""
     return f"found-{instance}"
 
 
@@ -81,10 +81,10 @@ def _adoption(one: Instance, since: float, prices: Mapping[OfferingKey, float]) 
 
 
 def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iterator[Instance]:
-    """Listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
+    """Yield listed machines of ``pools`` whose node has our arriving taint, and that no order may be waiting for.
 
-    Pools that keep their machines for large pods close nodes on purpose, and are none of these. Pools that were let go are: nothing else
-    would open their nodes.
+    Pools that keep their machines for large pods close nodes on purpose and are not among ``pools``. Released pools are: nothing else would
+    open their nodes.
     """
     closed = [node for node in cluster.table.tainted(ARRIVING_TAINT) if node.provider_id in roll.listed.alive and not node.deleted]
     if not closed:
@@ -93,21 +93,21 @@ def _closed(book: Ledger, cluster: Cluster, roll: Roll, pools: Set[str]) -> Iter
     known, is_ordered = in_ledger(book), _ordered(book)
     for node in closed:
         one = roll.listed.alive[node.provider_id]
-        # Of two nodes that say they are one machine, neither is sure to be it.
+        # If two nodes claim the same machine, it is unknown which of them is right.
         sure = len(roll.by_machine[one.id]) == 1 and node.name not in under_way
         if sure and one.id not in known and one.pool in pools and not is_ordered(one):
             yield one
 
 
 def in_ledger(book: Ledger) -> Set[str]:
-    """Machines that ``book`` knows, by id, those included that have left it while an order still waits for some without a name."""
+    """Return the ids of machines that ``book`` knows, including those that have left it while an order still waits for unnamed ones."""
     return {one.instance for one in book.coming} | {one.instance for one in book.leaving} | book.past
 
 
 def _ordered(book: Ledger) -> Callable[[Instance], bool]:
-    """Tells whether a machine may be one that an open order waits for.
+    """Return a function that tells whether a machine may be one that an open order waits for.
 
-    Where machines carry no tokens, that is any of its offerings that was not seen yet when the order was made.
+    Without tokens, that is any machine of its offerings that had not been seen when the order was made.
     """
     tokens = {order.token for order in book.orders}
     awaited: dict[OfferingKey, float] = {}
@@ -124,7 +124,7 @@ def _ordered(book: Ledger) -> Callable[[Instance], bool]:
 
 
 def _patience(one: Instance, since: float, waits: Waits) -> float:
-    """How long after it was first seen ``one`` is taken for ours: soon while it may become a node, else when its time is over."""
+    """Return how long after it was first seen ``one`` is added: soon while it may become a node, else when its time is over."""
     return waits.lag + LISTED_SECONDS if is_young(one, since, waits) else waits.register
 
 
@@ -134,14 +134,14 @@ def is_young(one: Instance, since: float, waits: Waits) -> bool:
 
 
 def _strangers(book: Ledger, cluster: Cluster, roll: Roll, policy: Policy) -> Iterator[Instance]:
-    """Machines that are listed for a pool of ours, and that no node, no removal and no order may be."""
+    """Yield machines that are listed for a pool of ours, and that belong to no node, removal or order."""
     known, is_ordered = in_ledger(book), _ordered(book)
     nodeless = [one for one in roll.nodeless if one.id not in known]
     if not nodeless or any(entry.object.startswith("Node ") for entry in cluster.set_aside):
-        # A Node that cannot be read may be any of them (I4).
+        # A Node that cannot be parsed may belong to any of them (I4).
         return
     pools = {pool.name for pool in policy.pools}
-    # So may a node of ours that does not say yet which machine it is.
+    # The same holds for a node of ours that has no provider ID yet.
     unnamed = roll.unnamed
     doubtful = max((unnamed[name].created for name in (members(unnamed, policy) if unnamed else ())), default=-math.inf)
     for one in nodeless:

@@ -1,7 +1,7 @@
-"""Resources that the machines of an offering are sold with and do not show: they are not promised to pods.
+"""Resources that the machines of an offering should have but do not show: they are not promised to pods.
 
-A network adapter whose device plug-in does not run there, such as EFA's, is no reason to buy no machine: pods that do not ask for it run on
-machines without. Pods that ask for it would wait on machine after machine. GPUs are another matter: without them nothing is bought.
+A network adapter whose device plug-in does not run, such as EFA's, is no reason to stop buying: pods that do not request it run on
+machines without it. Pods that request it would wait for machine after machine. GPUs are different: without them nothing is bought.
 """
 
 from collections.abc import Iterable, Mapping
@@ -18,7 +18,7 @@ from gpuscaler.planning.state.breakers import Breaker, Breakers, counts, is_open
 from gpuscaler.planning.state.ledger.ledger import Ledger
 from gpuscaler.planning.state.offering_events import LACKING
 
-#: A node that is open and so old has shown what it has, in seconds: as long as a new one is waited for.
+#: Age at which an open node has shown all its resources, in seconds: as long as a new node gets to become ready.
 SHOWN_SECONDS = 900.0
 
 #: Resources by pool and instance type.
@@ -26,7 +26,7 @@ Unshown = Mapping[tuple[str, str], frozenset[str]]
 
 
 def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
-    """What no open node of a pool and type shows, of what its offering promises beside GPUs, cores and memory."""
+    """Return, by pool and type, the promised resources that no open node shows, except GPUs, cores and memory."""
     if not any(beside(offering) for offering in policy.offerings.values()):
         return {}
     shown: dict[tuple[str, str], set[str]] = {}
@@ -46,12 +46,12 @@ def unshown(cluster: Cluster, policy: Policy, now: float) -> Unshown:
 
 
 def beside(offering: Offering) -> frozenset[str]:
-    """The extended resources of an offering that are no accelerators."""
+    """Return the extended resources of an offering that are not accelerators."""
     return frozenset(name for name, amount in offering.allocatable.items() if amount and "/" in name and not is_device(name))
 
 
 def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -> tuple[Policy, tuple[str, ...]]:
-    """``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
+    """Return ``policy`` without promises that machines do not keep, and a sentence for each that open nodes do not keep."""
     lacks = unshown(cluster, policy, now)
     stops = [one for one in breakers.open if withholds(one) and counts(one) and is_open(one, now)]
     if not (lacks or stops):
@@ -67,29 +67,29 @@ def withheld(policy: Policy, breakers: Breakers, cluster: Cluster, now: float) -
     pools = tuple(replace(pool, offerings=tuple(map(honest, pool.offerings))) for pool in policy.pools)
     said = tuple(
         f"pool {pool}: no open node of type {instance_type} shows {', '.join(sorted(resources))}, which its machines are sold with; "
-        f"pods that ask for it are not bought for; is its device plugin running there?"
+        f"nothing is bought for pods that ask for it; check whether its device plugin runs there"
         for (pool, instance_type), resources in sorted(lacks.items())
     )
     return replace(policy, pools=pools), said
 
 
 def shows_no_gpus(breakers: Breakers, key: OfferingKey) -> Breaker | None:
-    """What is known of machines of ``key`` where one after the other of their type never showed the GPUs that they are sold with."""
+    """Return the breaker of a type whose machines, one after the other, never showed their GPUs; None if there is none for ``key``."""
     return next(
         (one for one in breakers.open if one.cause == LACKING and counts(one) and not withholds(one) and one.target.covers(key)), None
     )
 
 
 def unproven(book: Ledger, breakers: Breakers) -> frozenset[str]:
-    """Machines on their way that no pod is to wait for, by the ledger's names: nobody ordered them, and their type never shows its GPUs.
+    """Return machines on their way that no pod should wait for, by name: not ordered here, and of a type that never shows its GPUs.
 
-    A group with a minimum starts them again and again. What is ordered of such a type is ordered for pods, to find out.
+    A group with a minimum starts them again and again. Machines of such a type are ordered only as a test, for pods.
     """
     return frozenset(one.id for one in book.coming if not (one.order or one.ready) and shows_no_gpus(breakers, one.key))
 
 
 def probes(breakers: Breakers, keys: Iterable[OfferingKey], asked: frozenset[str], now: float) -> frozenset[str]:
-    """Of the resources ``asked`` for those that a machine of ``keys`` would find out about: machines lacked them, and one is tried."""
+    """Return those resources of ``asked`` that a machine of ``keys`` would test: earlier machines lacked them, and one is tried."""
     keys = tuple(keys)
     return frozenset(
         one.lacks

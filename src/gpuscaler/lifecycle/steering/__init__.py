@@ -1,1 +1,1 @@
-"""Steering: the pods that a machine was bought for are bound to it before it opens to others."""
+"""Steering: promised pods are bound to their machine before it opens to other pods."""

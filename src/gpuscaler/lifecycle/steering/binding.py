@@ -1,8 +1,8 @@
-"""Binding: the pods that were promised a machine are bound to it while it is still closed, and then it opens.
+"""Binding: pods are bound to their promised machine while it is still closed, and then it opens.
 
-A binding asks for no toleration, and kube-scheduler drops a pod that is bound from its queue, as it does for any second scheduler. So no
-other pod can take the room of a promised pod, in whatever order machines become ready. What is bound passes the filters that kube-scheduler
-has, counting all that is bound in the same look. Pods that are left to their scheduler are nominated once, right before the machine opens.
+A binding needs no toleration, and kube-scheduler drops a bound pod from its queue, as it does for any second scheduler. So no other pod can
+take the room of a promised pod, in whatever order machines become ready. A bound pod has passed the filters of kube-scheduler, with all
+bindings of the same pass counted. Pods that are left to their scheduler are nominated once, right before the machine opens.
 """
 
 from collections import Counter, deque
@@ -27,31 +27,31 @@ from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.feasibility.volumes.claims import ClaimReader
 from gpuscaler.planning.state.ledger.ledger import Ledger, Promise
 
-#: A binding of which nothing has shown is sent again after so long: the API server refuses a second one.
+#: A binding that has not shown after this time is sent again: the API server refuses a second one.
 REPEAT_SECONDS = 5.0
-#: So long a pod keeps its promise that can come only beside pods which are not there yet, or to a node that has trouble.
+#: How long a pod keeps its promise while it waits for other pods that must be there first, or while its node has trouble.
 PATIENCE_SECONDS = 120.0
-#: So long after its bindings have shown a machine opens. kube-scheduler has a watch of its own, which may be behind ours, and takes a pod's
-#: room for free until it hears of the binding. The pods run meanwhile. Measured by ``python -m benchmarks binding``: beside a scheduler
-#: that is up to a second behind, kubelets turn no pod away; beside one that is two, they do.
+#: How long after its bindings have shown a machine opens. kube-scheduler has a watch of its own, which may be behind ours, and regards a
+#: pod's room as free until it sees the binding. The pods already run during this time. Measured by ``python -m benchmarks binding``: with a
+#: scheduler that is up to one second behind, kubelets turn no pod away; with one that is two seconds behind, they do.
 MARGIN_SECONDS = 1.0
-#: So long a machine whose pods have all gone elsewhere stays closed: a plan may have others for it.
+#: How long a machine whose pods have all gone elsewhere stays closed: a plan may have other pods for it.
 UNWANTED_SECONDS = 3.0
-#: So long a machine stays closed for nominations that have not shown.
+#: How long a machine stays closed for nominations that have not shown.
 NOMINATED_SECONDS = 5.0
-#: So long pods of a pool are nominated after a binding was refused.
+#: How long pods of a pool are nominated after a binding was refused.
 AGAIN_SECONDS = 600.0
-#: Gangs from these sources are bound by their scheduler, as a whole.
+#: Gangs from these sources are bound as a whole by their scheduler.
 BOUND_AT_ONCE = frozenset({"coscheduling", "volcano", "workload"})
 #: Pods that are bound together or not at all, each with its node.
 Unit = list[tuple[Pod, str]]
 
 
 class Binding(Struct, frozen=True, gc=False):
-    """What is done for one closed machine: ``promise`` as it is now, what is written of its pods, and those that are planned again.
+    """The result for one closed machine: its ``promise`` now, the writes for its pods, and the pods that are planned again (``gone``).
 
-    ``left`` are pods that a scheduler binds once the machine is open. ``closed`` says why it does not open now, in words; empty where
-    nothing keeps it closed.
+    ``left`` are pods that a scheduler binds once the machine is open. ``closed`` is why it does not open now, as text; empty if nothing
+    keeps it closed.
     """
 
     promise: Promise
@@ -62,7 +62,7 @@ class Binding(Struct, frozen=True, gc=False):
 
 
 class BindingRefused(Struct, frozen=True, gc=False):
-    """A binding to ``node`` that would be refused again, and why. ``pool`` is empty where the ledger knows the node's."""
+    """A binding to ``node`` that would be refused again, and why. ``pool`` is empty if the ledger knows the node's pool."""
 
     pod: str
     node: str
@@ -71,14 +71,14 @@ class BindingRefused(Struct, frozen=True, gc=False):
 
 
 class Unbinding(Struct, frozen=True, gc=False):
-    """No pods are bound to machines of a pool before ``until``, for what was said."""
+    """No pods are bound to machines of a pool before ``until``; ``why`` is the refusal."""
 
     until: float
     why: str
 
 
 def unbinding(known: Mapping[str, Unbinding], refused: Iterable[BindingRefused], book: Ledger, now: float) -> Mapping[str, Unbinding]:
-    """The pools where pods are nominated since bindings were refused, by name; they are bound again after a while: rights may be given."""
+    """Return pools whose pods are nominated because bindings were refused, by name; after a while binding is tried again."""
     pools = {one.node: one.offering.pool for one in book.promises}
     found = ((one.pool or pools.get(one.node, ""), one.why) for one in refused)
     new = {pool: Unbinding(now + AGAIN_SECONDS, why) for pool, why in found if pool}
@@ -87,14 +87,14 @@ def unbinding(known: Mapping[str, Unbinding], refused: Iterable[BindingRefused],
 
 
 def steering_of(pool: Pool | None, policy: Policy, nominating: Set[str]) -> str:
-    """How pods that say nothing come to machines of ``pool``; ``nominating`` are pools where bindings were refused."""
+    """Return how pods without a setting of their own come to machines of ``pool``; ``nominating`` are pools where bindings were refused."""
     if pool is None:
         return policy.steering
     return NOMINATE if pool.name in nominating else pool.steering or policy.steering
 
 
 class Binder:
-    """One look at machines that are ready and closed, as ``cluster`` is at ``now``.
+    """One pass over ready, closed machines, for ``cluster`` at ``now``.
 
     ``nominating`` are pools where bindings were refused, so that their pods are nominated, ``leaving`` nodes that are being removed.
     """
@@ -108,14 +108,14 @@ class Binder:
         self._pools = {pool.name: pool for pool in policy.pools}
         self._offerings = policy.offerings
         self._placed: set[str] = set()
-        #: What closed nodes lack of what their promises need, in words.
+        #: What closed nodes lack for their promises, as text.
         self._lacking: Mapping[str, str] = {}
         self._room_left: Room | None = None
 
     def steering(self, pod: Pod, pool: str) -> str:
-        """How a pod comes to a machine of ``pool``: the nearest word counts.
+        """Return how a pod comes to a machine of ``pool``: the most specific setting counts.
 
-        Pods for which a scheduler has more to do than to choose a node are left to it.
+        Pods for which a scheduler does more than choose a node are left to it.
         """
         namespace = self._cluster.namespaces.get(pod.namespace)
         said = pod.options.steering or (namespace.steering if namespace is not None else "")
@@ -123,7 +123,7 @@ class Binder:
         return NOMINATE if said == BIND and (pool in self._nominating or not self._is_simple(pod)) else said
 
     def _is_simple(self, pod: Pod) -> bool:
-        """Whether its scheduler has nothing to do for a pod but to choose its node."""
+        """Whether the only task of the pod's scheduler is to choose its node."""
         spec = pod.spec
         if spec.scheduler_name not in self._policy.bind_schedulers or spec.gates or spec.resource_claims:
             return False
@@ -132,9 +132,9 @@ class Binder:
         return not (spec.volumes and self._claims.read(spec).delayed)
 
     def look(self, promises: Iterable[Promise], promised: Set[str], unready: Set[str]) -> Mapping[str, Binding]:
-        """What is done for each of ``promises``, machines that are closed, by node.
+        """Decide what is done for each of ``promises``, which are closed machines, by node.
 
-        ``promised`` are all pods that any machine is meant for, ``unready`` gangs of which a machine is still to come.
+        ``promised`` are all pods that any machine is meant for, ``unready`` gangs that still wait for a machine.
         """
         line = sorted(promises, key=lambda one: (one.since, one.node))
         self._lacking = {one.node: lacks for one in line if (lacks := self._lacks(one))}
@@ -150,20 +150,20 @@ class Binder:
         bound += self._bindable(whole)
         refused = {pod.key for unit in units for pod, _ in unit if pod.gang not in unready} - self._placed
         found = {one.node: self._found(one, [pod for pod, node in bound if node == one.node], refused) for one in line}
-        # Gangs that their scheduler binds whole: their machines open together.
+        # Gangs that their scheduler binds as a whole: their machines open together.
         late = {pod.gang: one.closed for one in found.values() if one.closed for pod in one.left if _is_whole(pod)}
-        late |= dict.fromkeys(unready, "a machine of it is not ready")
+        late |= dict.fromkeys(unready, "one of its machines is not ready")
         for node, one in found.items():
-            why = next((f"it opens with those of gang {pod.gang}: {late[pod.gang]}" for pod in one.left if pod.gang in late), "")
+            why = next((f"it opens together with all of gang {pod.gang}: {late[pod.gang]}" for pod in one.left if pod.gang in late), "")
             found[node] = replace(one, closed=one.closed or why or self._tempts(node, one, promised))
         return found
 
     def _tempts(self, node: str, found: Binding, promised: Set[str]) -> str:
-        """Which pod would upset a plan if it took room that is left on a node whose pods are bound, in words.
+        """Return, as text, which pod would upset a plan by taking the free room of a node whose pods are bound.
 
-        Where pods spread, or must be near or apart from others, the place of one depends on those of the others: on another node than the
-        planned one it may shut out the next, for which one more machine would be bought. What such rules admit changes with each binding,
-        so they do not count here. Pods that are left to a scheduler do not wait for this; pods that are bound run meanwhile.
+        For pods with spread or affinity rules, the place of one depends on the places of the others. On another node than planned, a pod
+        may exclude the next one, for which one more machine would be bought. What such rules admit changes with each binding, so they do
+        not count here. Machines with pods that are left to a scheduler do not wait for this; pods that are bound already run.
         """
         if found.left or found.promise.closes or not self._ruled or node not in self._room.table.row:
             return ""
@@ -174,17 +174,17 @@ class Binder:
                 continue
             passes = self._room.verdict(lifted(pod.spec), pod.labels).passes
             if all(passed[row] for name, passed in passes.items() if name not in BETWEEN_PODS):
-                return f"pod {pod.key} is planned elsewhere and could take the room that is left, so that others had none"
+                return f"pod {pod.key} is planned on another node and could take the free room here, so that other pods would have none"
         return ""
 
     @cached_property
     def _ruled(self) -> Sequence[Mapping[str, Pod]]:
-        """Pending pods that have rules about where others are, by class."""
+        """Pending pods that have rules about where other pods are, by class."""
         samples = ((bucket.sample.spec, bucket.pods) for key, bucket in self._cluster.unbound.items() if not key.terminating)
         return [pods for spec, pods in samples if spec.affinity or spec.anti_affinity or any(rule.hard for rule in spec.spread)]
 
     def _short(self, gangs: Set[str], here: Set[str]) -> set[str]:
-        """Those of ``gangs`` of which too few have a place: what runs or has run, and pods ``here``, that are promised ready machines."""
+        """Return those of ``gangs`` with too few members: pods that run or have run, and the pods ``here``, promised to ready machines."""
         if not gangs:
             return set()
         there, size = Counter[str](), Counter[str]()
@@ -196,7 +196,7 @@ class Binder:
         return {gang for gang in gangs if there[gang] < size[gang]}
 
     def _lacks(self, promise: Promise) -> str:
-        """What a node lacks of what its promise needs, in words: pods that are bound while a device plugin restarts fail for good."""
+        """Return, as text, what a node lacks for its promise: pods that are bound while a device plugin restarts fail for good."""
         node, offering = self._cluster.nodes.get(promise.node), self._offerings.get(promise.offering)
         if node is None:
             return "its Node is gone"
@@ -206,13 +206,13 @@ class Binder:
         return "" if found is None or is_divided(found, node, offering) else found.words
 
     def _ours(self, promise: Promise) -> list[Pod]:
-        """Pods that still wait for a machine and that we bind, important ones first."""
+        """Return the pending pods of a machine that we bind, the most important first."""
         pods = waiting(promise.pods, self._cluster)
         ours = [pod for pod in pods if self.steering(pod, promise.offering.pool) == BIND]
         return sorted(ours, key=lambda pod: -pod.spec.priority)
 
     def _sent(self, promise: Promise) -> list[Pod]:
-        """Pods whose binding is under way."""
+        """Return the pods whose binding has been sent and does not show yet."""
         fresh = self._now < promise.nominated + REPEAT_SECONDS
         return [pod for pod in self._ours(promise) if fresh and pod.key in promise.sent]
 
@@ -220,9 +220,9 @@ class Binder:
         return [pod for pod in self._ours(promise) if pod.key not in self._placed]
 
     def _ahead(self, promise: Promise, promised: Set[str]) -> Iterator[Pod]:
-        """Pods that nothing is promised to, and that take the room of some that wait for the machine, since they come before those.
+        """Yield unpromised pods that come before some pods of the machine, because of a higher priority, and that take their room.
 
-        Of pods of a namespace that ask for the same, once one has no room the others are not tried.
+        Once a pod has no room, other pods of the same namespace with the same spec are not tried.
         """
         due, pool = self._due(promise), self._pools.get(promise.offering.pool)
         if not due or due[-1].spec.priority >= self._most_important:
@@ -252,7 +252,7 @@ class Binder:
 
     @cached_property
     def _strangers(self) -> Sequence[deque[Pod]]:
-        """Pending pods that are of no gang, those of a namespace that ask for the same together, important and old ones first."""
+        """Pending pods outside gangs, grouped by namespace and spec, the most important and oldest first."""
         found: dict[tuple[str, str, str], list[Pod]] = {}
         for key, bucket in self._cluster.unbound.items():
             one = bucket.sample
@@ -267,7 +267,7 @@ class Binder:
         return max((bucket.sample.spec.priority for key, bucket in self._cluster.unbound.items() if key.unschedulable), default=0)
 
     def _bindable(self, units: list[Unit]) -> Unit:
-        """The pods of ``units`` that may be bound now, each unit whole: again and again, since one pod may let the next one in."""
+        """Return the pods of ``units`` that may be bound now, each unit as a whole. It repeats, because one pod may admit the next."""
         found: Unit = []
         left, before = units, -1
         while left and len(left) != before:
@@ -282,11 +282,11 @@ class Binder:
         return found
 
     def _fits(self, unit: Unit) -> bool:
-        """Whether the filters admit all pods of ``unit`` one after the other; then they have their places."""
+        """Whether the filters admit all pods of ``unit`` one after the other; if so, their places are taken."""
         trial = self._room.copy() if len(unit) > 1 else self._room
         left, before = unit, len(unit) + 1
         while left and len(left) < before:
-            # One of a gang may let another in.
+            # One pod of a gang may make another admissible.
             before, still = len(left), []
             for pod, node in left:
                 row = trial.table.row[node]
@@ -321,7 +321,7 @@ class Binder:
         pods = [pod for pod in waiting(names, self._cluster) if pod not in gone]
         left = tuple(pod for pod in pods if self.steering(pod, pool) != BIND)
         if bind:
-            # What is under way longest decides when all that has not shown is sent again.
+            # The oldest binding that has not shown decides when all of them are sent again.
             since = promise.nominated if self._sent(promise) else self._now
             promise = replace(promise, nominated=since, sent=tuple(pod.key for pod in pods if pod.key in self._placed))
         promise = replace(promise, pods=tuple(pod.key for pod in pods))
@@ -330,13 +330,13 @@ class Binder:
         return self._left_to_schedulers(promise if promise.stood else replace(promise, stood=self._now), gone, left)
 
     def _left_to_schedulers(self, promise: Promise, gone: tuple[Pod, ...], left: tuple[Pod, ...]) -> Binding:
-        """A machine to which no pod is to be bound any more: others are nominated, and then it opens."""
+        """Nominate the remaining pods of a machine to which no pod will be bound any more; then it opens."""
         nominated = [pod for pod in left if self.steering(pod, promise.offering.pool) == NOMINATE]
         begins, why = promise.stood, ""
         if promise.sent:
-            begins, why = begins + MARGIN_SECONDS, "its pods are bound, and kube-scheduler is given a moment to see that"
+            begins, why = begins + MARGIN_SECONDS, "its pods are bound; kube-scheduler gets a moment to observe that"
         elif not (promise.pods or promise.called):
-            begins, why = begins + UNWANTED_SECONDS, "nobody waits for it any more, and a plan may have others for it"
+            begins, why = begins + UNWANTED_SECONDS, "no pod waits for it any more, but the next plan may assign pods to it"
         if lacks := self._lacking.get(promise.node, "") if self._now < promise.since + PATIENCE_SECONDS and left else "":
             return Binding(replace(promise, stood=0.0), (), gone, left, lacks)
         if self._now < begins:
@@ -349,28 +349,28 @@ class Binder:
         return Binding(promise, (), gone, left, _unseen(unseen) if unseen and patient else "")
 
     def _awaits(self, pods: Sequence[Pod], promise: Promise) -> str:
-        """Why pods that we bind are not bound yet, in words."""
+        """Return, as text, why pods that we bind are not bound yet."""
         if pods[0].key in promise.sent:
-            return f"the binding of pod {pods[0].key} was sent and does not show yet"
+            return f"the binding of pod {pods[0].key} was sent but is not visible yet"
         if promise.node in self._lacking:
             return self._lacking[promise.node]
         if pods[0].gang:
-            return f"gang {pods[0].gang} is bound when there is room for all of it on machines that are ready"
+            return f"gang {pods[0].gang} is bound once the ready machines have room for all of it"
         name, why = self.obstacle(pods[0], promise.node)
         return f"pod {pods[0].key} is not admitted yet: {why} ({name})" if name else f"pod {pods[0].key} is bound next"
 
     def obstacle(self, pod: Pod, node: str) -> tuple[str, str]:
-        """The first filter that keeps a pod from a node, and what it saw; empty where none does."""
+        """Return the first filter that rejects a pod on a node, and what it saw; empty if none does."""
         row = self._room.table.row.get(node)
         return self._room.reason(lifted(pod.spec), pod.labels, row) if row is not None else ("", "")
 
     def admits(self, pod: Pod, node: str) -> bool:
-        """Whether the filters admit a pod to a node as things are now."""
+        """Whether the filters admit a pod to a node now."""
         row = self._room.table.row.get(node)
         return row is not None and self._admits(self._room, pod, row)
 
     def _has_room(self, pod: Pod, node: str) -> bool:
-        """Whether the node has what a pod asks for, beside all that is there."""
+        """Whether the node has the resources that a pod requests, beside all that is bound and placed there."""
         row = self._room.table.row.get(node)
         return row is not None and bool(self._room.verdict(lifted(pod.spec), pod.labels).passes["NodeResourcesFit"][row])
 
@@ -380,14 +380,14 @@ class Binder:
 
     @property
     def _room(self) -> Room:
-        """What is left beside all that is bound and placed; few looks need it."""
+        """The free room beside all that is bound and placed; only few passes need it."""
         if self._room_left is None:
             self._room_left = Room.of(self._cluster)
         return self._room_left
 
 
 def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
-    """The pods of a gang together, whichever machines they go to; all others each alone."""
+    """Group the pods of a gang, whichever machines they go to; every other pod is a unit of its own."""
     found: dict[str, Unit] = {}
     for pod, node in due:
         found.setdefault(f"gang {pod.gang}" if pod.gang else pod.key, []).append((pod, node))
@@ -395,21 +395,21 @@ def _units(due: Iterable[tuple[Pod, str]]) -> list[Unit]:
 
 
 def _is_whole(pod: Pod) -> bool:
-    """Whether its scheduler binds all of a pod's gang at once, or none."""
+    """Whether a pod's scheduler binds its whole gang at once, or none of it."""
     return bool(pod.options.gang) and pod.options.gang_source in BOUND_AT_ONCE
 
 
 def _unseen(pods: Sequence[Pod]) -> str:
-    return f"the nomination of pod {pods[0].key} was written and does not show yet"
+    return f"the nomination of pod {pods[0].key} was written but is not visible yet"
 
 
 def _devices(node: Node) -> Mapping[str, int]:
-    """The devices that a node offers: a binding is made only where it still does."""
+    """Return the devices that a node offers: a binding is made only while it still offers them."""
     return {name: amount for name, amount in node.allocatable.items() if amount and is_device(name)}
 
 
 def opens_for(left: Sequence[Pod], bound: bool) -> str:
-    """Why a machine opens, in words."""
+    """Return why a machine opens, as text."""
     if left:
         return f"it is ready, and {len(left)} {'pod is' if len(left) == 1 else 'pods are'} left to the scheduler"
-    return "it is ready, and its pods are bound" if bound else "nobody waits for it"
+    return "it is ready, and its pods are bound" if bound else "no pod waits for it"

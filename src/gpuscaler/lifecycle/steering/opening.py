@@ -1,6 +1,6 @@
-"""Making plans come true: machines arrive closed, the pods that are planned on them are bound, or left to their scheduler, then they open.
+"""Carrying out plans: machines arrive closed; the pods planned on them are bound, or left to their scheduler; then the machines open.
 
-What became of every promise is recorded, so that a machine that did not take its pods is not bought again for them.
+The result of every promise is recorded, so that a machine that did not take its pods is not bought for them again.
 """
 
 from collections.abc import Mapping, Set
@@ -31,12 +31,12 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.ledger import CLOSING, NOMINATING, OPEN, Coming, Ledger, Promise
 
-#: Writes that have not shown after so long are made again.
+#: Writes that have not shown after this time are repeated.
 REPEAT_SECONDS = 5.0
 
 
 class UnfitNode(Struct, frozen=True, gc=False):
-    """The node of a machine that was bought for ``pod`` is not what that selects by; ``why`` is the label, with what was seen."""
+    """The node of a machine bought for ``pod`` does not match the pod's selector; ``why`` is the label, with the value seen."""
 
     pod: str
     node: str
@@ -46,7 +46,7 @@ class UnfitNode(Struct, frozen=True, gc=False):
 class Steering(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``outcomes`` the promises, ``acts`` are to be carried out now.
 
-    ``stray`` are pods that were bound to another node than the promised one, or whose room there is taken by others; ``suspected`` those
+    ``stray`` are pods that were bound to another node than the promised one, or whose room there is taken by others. ``suspected`` are pods
     that a node was opened for in vain, ``unfit`` those whose node lacks a label that they select by.
     """
 
@@ -69,9 +69,9 @@ def steer(
     roll: Roll | None = None,
     nominating: Set[str] = frozenset(),
 ) -> Steering:
-    """What opens next. ``attempts`` tells when the scheduler last failed to place a pod, by ``namespace/name``, ``said`` its words then.
+    """Decide what opens next. ``attempts`` is when kube-scheduler last failed a pod, by ``namespace/name``, ``said`` its message then.
 
-    ``roll`` is that of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
+    ``roll`` is the index of ``cluster`` and the cloud's list. ``nominating`` are pools where no pods are bound for now.
     """
     opening = _Opening(book, cluster, policy, now, nominating)
     opening.attempts, opening.said = attempts, said or {}
@@ -91,17 +91,17 @@ def steer(
 
 
 def still_closed(book: Ledger, cluster: Cluster, policy: Policy, *, nominating: Set[str], now: float) -> Mapping[str, str]:
-    """Why machines of ``book`` that are ready are still closed, in words, by node; those that open now are left out."""
+    """Return, by node and as text, why ready machines of ``book`` are still closed; those that open now are left out."""
     opening = _Opening(book, cluster, policy, now, nominating)
     ready = [one for one in book.coming if one.ready and one.node in cluster.nodes and is_closed(cluster.nodes[one.node])]
-    held = {one.node: opening.held(one) or "labels that its pods select by are awaited" for one in ready}
+    held = {one.node: opening.held(one) or "it waits for node labels that its pods select by" for one in ready}
     opening.arrive_all()
     shut = {node: one.closed for node, one in opening.bindings.items() if node in cluster.nodes and is_closed(cluster.nodes[node])}
     return {node: why for node, why in {**held, **shut}.items() if why}
 
 
 def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tuple[Placement, ...], now: float) -> tuple[ledger.Event, ...]:
-    """Promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
+    """Return promises for pods that a plan places on closed nodes of pools that keep their machines for large pods."""
     kept = {pool.name for pool in policy.pools if pool.min_gpus_per_pod}
     busy = {one.node for one in book.promises} | {one.node for one in book.coming}
     wanted: dict[str, list[str]] = {}
@@ -117,7 +117,7 @@ def promised_on(book: Ledger, cluster: Cluster, policy: Policy, placements: tupl
 
 
 class _Opening(Draft):
-    """One look at machines that are ready, and at promises."""
+    """One pass over ready machines and promises."""
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, nominating: Set[str]) -> None:
         super().__init__(book)
@@ -132,7 +132,7 @@ class _Opening(Draft):
         self.acts: list[Act] = []
         self.stray: list[str] = []
         self.unfit: list[UnfitNode] = []
-        #: Pods that are promised a machine, or are nominated in vain.
+        #: Pods that are promised a machine, or whose nomination failed.
         self.busy = {pod for one in book.promises for pod in one.pods} | set(dict(book.broken))
         still_to_come = [one for one in book.coming if not one.ready]
         self.unready_gangs = {pod.gang for one in still_to_come for pod in waiting(one.pods, cluster)} - {""}
@@ -146,12 +146,12 @@ class _Opening(Draft):
         if isinstance(event, ledger.Promised):
             self.busy.update(event.promise.pods)
 
-    # A machine of the ledger that is ready
+    # Ready machines of the ledger
 
     def arrive_all(self) -> None:
-        """Promise machines that are ready, and decide what becomes of those that are closed."""
+        """Turn ready machines into promises, and decide about those that are closed."""
         for name in [machine.id for machine in self.book.coming if machine.ready]:
-            # A machine before it may have changed which pods wait for this one.
+            # An earlier machine may have changed which pods wait for this one.
             self.arrive(next(machine for machine in self.book.coming if machine.id == name))
         closed = [one for one in self.book.promises if one.step == NOMINATING]
         if closed:
@@ -159,7 +159,7 @@ class _Opening(Draft):
             self.bindings = self.binder.look(closed, meant, self.unready_gangs)
 
     def arrive(self, machine: Coming) -> None:
-        """Begin to open a ready machine, unless its pods wait for others; note when it is open."""
+        """Begin to open a ready machine, unless its pods wait for other machines; note when it is open."""
         node = self.cluster.nodes.get(machine.node)
         if node is None:
             return
@@ -178,7 +178,7 @@ class _Opening(Draft):
         machine = next(one for one in self.book.coming if one.id == machine.id)
         seated = self.seated(machine)
         if not is_closed(node) or (keeps and not seated):
-            # It never had our taint, or a person took that off, or it stays closed until large pods are planned onto it.
+            # It never had our taint, or a person removed it, or it stays closed until large pods are planned onto it.
             if seated:
                 self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, OPEN)))
             self.fold(ledger.Opened(machine.id))
@@ -188,7 +188,7 @@ class _Opening(Draft):
             self.fold(ledger.Promised(Promise(node.name, machine.key, seated, self.now, closes=keeps, called=called)))
 
     def misses_labels(self, machine: Coming, node: Node) -> bool:
-        """Whether to wait for labels that promised pods select by. Where those do not come, the promises are broken before it opens."""
+        """Whether to wait for labels that promised pods select by. If they do not come, the promises are broken before it opens."""
         unfit = [pod for pod in waiting(machine.pods, self.cluster) if not admits(pod.spec, node)]
         if not unfit:
             return False
@@ -202,32 +202,32 @@ class _Opening(Draft):
         return False
 
     def follow(self, machine: Coming, promise: Promise) -> None:
-        """Let the promise of a closed machine be what plans say by now: later plans may put other pods on it, or its own on another.
+        """Update the promise of a closed machine to the latest plans: they may put other pods on it, or its own pods on another machine.
 
-        A plan says nothing of pods whose nomination stands.
+        Pods with a valid nomination are not part of a plan.
         """
         if promise.lifted:
             return
         elsewhere = {pod for one in self.book.coming if one.id != machine.id for pod in one.pods}
         mine = [pod for pod in waiting((*promise.pods, *machine.pods), self.cluster) if pod.key not in elsewhere or pod.key in machine.pods]
         pods = tuple(dict.fromkeys(pod.key for pod in mine))
-        # Pods that have come are still to be recorded. A machine that could not have all its pods takes no new ones: it opens.
+        # Bound pods still have to be recorded. A machine that could not get all its pods takes no new ones: it opens.
         came = [pod.key for pod in filter(None, map(self.cluster.pods.get, promise.pods)) if pod.node_name]
         pods = tuple(dict.fromkeys((*came, *(key for key in pods if key in promise.pods or not promise.called))))
         if set(pods) != set(promise.pods):
             self.fold(ledger.Promised(replace(promise, pods=pods, stood=0.0)))
 
     def held(self, machine: Coming) -> str:
-        """Why a machine that is ready cannot be opened for its gang yet, in words: the rest of it is not to be had, or not ready."""
+        """Return, as text, why a ready machine cannot open for its gang yet: the rest has no room, or is not ready."""
         if is_half(machine, self.cluster):
             return f"there is no room for the rest of gang {machine.gang}"
         gangs = (pod.gang for pod in waiting(machine.pods, self.cluster))
         return next((f"other machines of gang {gang} are not ready" for gang in gangs if gang in self.unready_gangs), "")
 
     def seated(self, machine: Coming) -> tuple[str, ...]:
-        """The pods that still wait for a machine which is about to open: of those that are alike, the oldest of all come in first.
+        """Return the pending pods of a machine that is about to open; among identical pods the oldest come first.
 
-        A pod that has to make room for one of them waits for what that waited for, or is planned again.
+        A pod that has to make room for one of them takes over that pod's place, or is planned again.
         """
         pods = list(waiting(machine.pods, self.cluster))
         pairs = overtaken(pods, self.pending, busy=self.busy)
@@ -250,10 +250,10 @@ class _Opening(Draft):
             self.fold(ledger.Redeemed(promise.node))
         elif self.now >= promise.nominated + REPEAT_SECONDS:
             self.fold(ledger.Promised(replace(promise, nominated=self.now)))
-            self.acts.append(Close(node.name, "kept for large pods, and those that it was opened for have come", kept=True))
+            self.acts.append(Close(node.name, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
 
     def seat(self, promise: Promise, node: Node, found: Binding) -> None:
-        """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open it once that has shown."""
+        """Bind the pods of a closed machine, nominate those that are left to a scheduler, and open the machine once that shows."""
         if not is_closed(node):
             opened = replace(promise, step=OPEN, since=self.now)
             self.fold(ledger.Promised(opened))
@@ -268,13 +268,13 @@ class _Opening(Draft):
             self.lose(promise, node, pod)
         after = replace(found.promise, called=self.now) if found.gone else found.promise
         if not (after.pods or found.acts) and any(is_half(one, self.cluster) for one in self.machines_of(node)):
-            # Open, it would have one of a gang run alone there. After a while it may have others of the gang, or is ended: at once, a plan
-            # might put the same pods there again and again.
+            # Once open, a pod of the gang would run alone there. After a while it may get other pods of the gang, or is ended. Not at once,
+            # because a plan might put the same pods there again and again.
             late = self.now >= promise.since + PATIENCE_SECONDS
             self.fold(ledger.Redeemed(node.name) if late else ledger.Promised(after))
             return
         if not found.closed and promise.closes and not found.left:
-            # It is kept for large pods, and has them: no other pod is to come.
+            # It is kept for large pods and has them: no other pod may come.
             self.fold(ledger.Redeemed(node.name))
             self.opened(node.name)
             return
@@ -285,11 +285,11 @@ class _Opening(Draft):
             self.fold(ledger.Promised(after))
 
     def machines_of(self, node: Node) -> list[Coming]:
-        """The machines of the ledger that stand for a node: one, or none."""
+        """Return the machines of the ledger that stand for a node: one, or none."""
         return [one for one in self.book.coming if one.node == node.name]
 
     def lose(self, promise: Promise, node: Node, pod: Pod) -> None:
-        """A pod that cannot come to a machine any more is planned again."""
+        """Plan a pod again that cannot come to its machine any more."""
         for machine in self.machines_of(node):
             self.fold(ledger.Unfit(machine.id, (pod.key,)))
         self.fold(ledger.Broken(pod.key, node.name))
@@ -305,9 +305,9 @@ class _Opening(Draft):
                 self.fold(ledger.Opened(machine.id))
 
     def watch(self, promise: Promise, node: Node) -> None:
-        """See which pods have come to an open machine. Where a person or another program opened it, they are nominated now."""
+        """Check which pods have come to an open machine. If a person or another program opened it, its pods are nominated now."""
         left: list[Pod] = []
-        # A pod that was planned again meanwhile is awaited there.
+        # A pod that has been promised another machine is expected there.
         elsewhere = {pod for one in self.book.promises if one.step == NOMINATING and one.node != node.name for pod in one.pods}
         for pod in filter(None, map(self.cluster.pods.get, promise.pods)):
             if pod.finished or pod.deleted or pod.key in elsewhere:
@@ -316,7 +316,7 @@ class _Opening(Draft):
             if pod.node_name:
                 self.settle(promise, pod)
             elif not has_room((pod,), node, self.cluster) or (in_vain and not self.binder.admits(pod, node.name)):
-                self.lose(promise, node, pod)  # others came first
+                self.lose(promise, node, pod)  # other pods came first
             elif in_vain:
                 self.fold(ledger.Broken(pod.key, node.name))
                 self.suspected.append(node_refusals.Suspected(pod.key, node.name, promise.since))
@@ -343,15 +343,15 @@ class _Opening(Draft):
             self.stray.append(pod.key)
 
     def fulfil(self, promise: Promise) -> None:
-        """No pod is awaited any more."""
+        """End a promise that no pod waits for any more."""
         if promise.closes:
             self.fold(ledger.Promised(replace(promise, pods=(), step=CLOSING, since=self.now, nominated=self.now)))
-            self.acts.append(Close(promise.node, "kept for large pods, and those that it was opened for have come", kept=True))
+            self.acts.append(Close(promise.node, "it is kept for large pods, and the pods that it was opened for are bound", kept=True))
         else:
             self.fold(ledger.Redeemed(promise.node))
 
     def release(self) -> None:
-        """Take back nominations that no node redeemed: they would hold room for pods that do not come."""
+        """Withdraw nominations that did not lead to a binding: they would reserve room for pods that do not come."""
         for key, name in self.book.broken:
             pod = self.cluster.pods.get(key)
             if pod is None or pod.node_name or pod.finished or pod.nominated_node != name:
@@ -360,7 +360,7 @@ class _Opening(Draft):
                 self.acts.append(Nominate(pod.key, pod.uid, ""))
 
     def open_foreign(self, roll: Roll) -> None:
-        """Without a list, machines with our taint that other people bought are opened once they are ready; kept ones stay closed."""
+        """Without a list, open ready machines with our taint that other people bought; kept ones stay closed."""
         for node, member in foreign(self.cluster, self.book, self.policy, roll):
             if not member.pool.min_gpus_per_pod and missing(node, member.offering, member.pool) is None:
                 self.acts.append(Lift(node.name, "it is ready, and no plan waits for it"))

@@ -1,7 +1,7 @@
-"""Pods that a kubelet turns away after we bound them to its node: they fail for good, and their owner makes new ones.
+"""Pods that a kubelet turns away after they were bound to its node: they fail for good, and their owner creates new ones.
 
-A kubelet admits by what it sees itself: a device that is not healthy, CPUs of one socket, pods that no API server knows. Where that happens
-twice in a row in a pool, its pods are nominated for a while, so that kube-scheduler is asked again.
+A kubelet admits pods by its own view: a device that is not healthy, CPUs of one socket, pods that no API server knows. If a pool has two
+rejections in a row, its pods are nominated instead of bound for a while, so that kube-scheduler checks them again.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,17 +13,17 @@ from gpuscaler.lifecycle.steering.binding import BindingRefused
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: What kubelets say of pods that they do not admit (``pkg/kubelet/lifecycle/predicate.go``, the topology and device managers), or how
-#: that begins: ``OutOfcpu``, ``OutOfnvidia.com/gpu``.
+#: Reasons, or their beginnings, of kubelets for pods that they do not admit (``pkg/kubelet/lifecycle/predicate.go``, the topology and
+#: device managers): ``OutOfcpu``, ``OutOfnvidia.com/gpu``.
 REASONS = ("OutOf", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError")
-#: After so long a pod that was bound has been admitted, or its node has other troubles.
+#: After this time a bound pod has been admitted, or its node has other troubles.
 WATCHED_SECONDS = 300.0
-#: So many in a row keep a pool from binding.
+#: How many rejections in a row stop a pool from binding.
 MOST = 2
 
 
 class SentBinding(Struct, frozen=True, gc=False):
-    """A binding that was sent at this moment, for a machine of ``pool``."""
+    """A binding that was sent at the moment ``at``, for a machine of ``pool``."""
 
     pod: str
     node: str
@@ -32,7 +32,7 @@ class SentBinding(Struct, frozen=True, gc=False):
 
 
 class TurnedAway(Struct, frozen=True, gc=False):
-    """A pod that we bound and the kubelet of ``node``, a machine of ``pool``, did not admit; ``reason`` is one word of the kubelet's."""
+    """A pod that we bound and that the kubelet of ``node``, a machine of ``pool``, did not admit; ``reason`` is the kubelet's word."""
 
     pod: str
     node: str
@@ -42,14 +42,14 @@ class TurnedAway(Struct, frozen=True, gc=False):
 
 
 class Admissions(Struct, frozen=True, gc=False):
-    """``bound`` are pods of which no kubelet has said anything yet, by uid; ``row`` how many of a pool were turned away in a row."""
+    """``bound`` are pods that no kubelet has answered for yet, by uid; ``row`` is how many pods of a pool were turned away in a row."""
 
     bound: Mapping[str, SentBinding] = {}
     row: Mapping[str, int] = {}
 
 
 class AdmissionFindings(Struct, frozen=True, gc=False):
-    """What kubelets have said: ``refused`` are bindings to pools that are left alone for a while."""
+    """The kubelets' answers: ``refused`` are bindings to pools where nothing is bound for a while."""
 
     admissions: Admissions
     turned_away: tuple[TurnedAway, ...] = ()
@@ -64,7 +64,7 @@ def sent(known: Admissions, acts: Iterable[Act], book: Ledger, now: float) -> Ad
 
 
 def observe(known: Admissions, cluster: Cluster, now: float) -> AdmissionFindings:
-    """What has become of the pods that were bound."""
+    """Find what became of the pods that were bound."""
     if not known.bound:
         return AdmissionFindings(known)
     bound, row = dict(known.bound), dict(known.row)

@@ -1,12 +1,12 @@
-"""Windows: a closed machine lets pods of DaemonSets come for a moment, so that DaemonSets work there as they are shipped.
+"""Windows: a closed machine admits DaemonSet pods for a moment, so that DaemonSets work there without changes.
 
 The DaemonSet controller creates no pod on a node with a ``NoSchedule`` taint that the DaemonSet does not tolerate, and deletes none that is
 there already (``nodeShouldRunDaemonPod`` in ``pkg/controller/daemon/daemon_controller.go``). NVIDIA's device plugin tolerates
-``nvidia.com/gpu`` and little else, so that the GPUs of a machine with our taint would never show. So in place of that taint the node is
-cordoned until those pods are bound: the DaemonSet controller gives all of its pods a toleration of that, and no other pod can come. That
-our taint stays, without its hard effect, says that the cordon is ours. Nodes that register without our taint get it the same way.
+``nvidia.com/gpu`` and little else, so the GPUs of a machine with our taint would never show. Therefore the taint is replaced by a cordon
+until those pods are bound: the DaemonSet controller gives all of its pods a toleration of the cordon, and no other pod can come. Our taint
+stays on the node without its hard effect, as a sign that the cordon is ours. Nodes that register without our taint get it the same way.
 
-To all other decisions such a node is closed, as it is before and after (:func:`as_closed`): pods are bound to it meanwhile.
+All other decisions treat such a node as closed, as it is before and after (:func:`as_closed`): pods are bound to it during the window.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,13 +30,13 @@ from gpuscaler.planning.capacity.pool_membership import members
 from gpuscaler.planning.feasibility.min_gpus import is_closed
 from gpuscaler.planning.state.ledger.ledger import NOMINATING, Ledger
 
-#: A window is open for so long at most, from when that shows.
+#: Maximum time that a window is open, from when it shows.
 OPEN_SECONDS = 10.0
-#: A write that has not shown after so long is made again.
+#: A write that has not shown after this time is repeated.
 REPEAT_SECONDS = 5.0
-#: A DaemonSet whose pod did not come is tried again after so long, and after twice as long each time, up to the second.
+#: Pause before a DaemonSet whose pod did not come is tried again; it doubles each time, up to the second value.
 FIRST_PAUSE, LONGEST_PAUSE = 60.0, 600.0
-#: While a window is open, pods that come are looked for so often.
+#: How often new pods are checked while a window is open.
 LOOK_SECONDS = 0.2
 
 ARRIVING, KEPT = Taint(ARRIVING_TAINT), Taint(KEPT_TAINT)
@@ -52,10 +52,10 @@ class Attempt(Struct, frozen=True, gc=False):
 
 
 class Window(Struct, frozen=True, gc=False):
-    """What is known of one closed machine's node. Moments that were not yet are 0.
+    """The state of one closed machine's node. Moments that have not happened yet are 0.
 
-    ``opened`` is when its window was to open, ``seen`` when that first showed, ``closed`` when it was last to be closed again; all of them
-    are 0 while the node is closed. ``failed`` are DaemonSets whose pods did not come.
+    ``opened`` is when its window was requested to open, ``seen`` when that first showed, ``closed`` when it was last requested to close
+    again; all of them are 0 while the node is closed. ``failed`` are DaemonSets whose pods did not come.
     """
 
     uid: str
@@ -66,7 +66,7 @@ class Window(Struct, frozen=True, gc=False):
 
 
 class Site(Struct, frozen=True, gc=False):
-    """The node of a machine of ``pool``, by its id, that is not open yet or ``kept`` for large pods."""
+    """The node of a machine of ``pool``, with the machine's id; the machine is not open yet, or ``kept`` for large pods."""
 
     node: Node
     pool: str
@@ -75,7 +75,7 @@ class Site(Struct, frozen=True, gc=False):
 
 
 class Windows(Struct, frozen=True, gc=False):
-    """``windows`` is what is remembered, by node; ``acts`` are to be carried out now, ``remarks`` are worth reporting."""
+    """``windows`` is the new memory, by node; ``acts`` are to be carried out now, ``remarks`` are worth reporting."""
 
     windows: Mapping[str, Window]
     acts: tuple[Act, ...] = ()
@@ -83,9 +83,9 @@ class Windows(Struct, frozen=True, gc=False):
 
 
 def as_closed(cluster: Cluster) -> Cluster:
-    """``cluster`` with nodes whose window is open as they are when that is closed, but for :attr:`~gpuscaler.model.nodes.Node.ajar`.
+    """Return ``cluster`` with open windows shown as closed, except for :attr:`~gpuscaler.model.nodes.Node.ajar`.
 
-    The node controller writes a taint for each cordon, and takes it off some moments after that.
+    The node controller writes a taint for each cordon, and removes it a moment after the cordon is gone.
     """
     ours = {node.name: node for taint in CLOSING_TAINTS for node in cluster.table.tainted(taint)}
     changed = tuple(closed for node in ours.values() if (closed := _as_closed(node)) is not node)
@@ -104,7 +104,7 @@ def _as_closed(node: Node) -> Node:
 
 
 def observe(before: Mapping[str, Window], book: Ledger, cluster: Cluster, policy: Policy, *, now: float) -> Windows:
-    """The windows of machines of ``book``, and of kept ones, that open now, and those that are closed again."""
+    """Open the windows of machines of ``book`` and of kept ones that are due now, and close others again."""
     sites = _sites(book, cluster, policy)
     if not sites and not before:
         return Windows(before)
@@ -118,7 +118,7 @@ def observe(before: Mapping[str, Window], book: Ledger, cluster: Cluster, policy
 
 
 def _sites(book: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
-    """The nodes of machines that are not open yet, and of kept ones. What a person has opened or cordoned is left alone."""
+    """Return the nodes of machines that are not open yet, and of kept ones. Nodes that a person has opened or cordoned are skipped."""
     leaving = {one.node for one in book.leaving}
     found: dict[str, Site] = {}
     for one in book.coming:
@@ -143,13 +143,13 @@ def _sites(book: Ledger, cluster: Cluster, policy: Policy) -> list[Site]:
 
 
 def next_look(windows: Mapping[str, Window], now: float) -> float | None:
-    """When something may be due by the passing of time alone."""
+    """Return when something may be due by the passing of time alone."""
     moments = [now + LOOK_SECONDS if one.opened else min((each.again for each in one.failed), default=None) for one in windows.values()]
     return min((max(at, now + LOOK_SECONDS) for at in moments if at is not None), default=None)
 
 
 def recalled(windows: Mapping[str, Window], now: float) -> Mapping[str, Window]:
-    """``windows`` as they were read at ``now``: no moment is after that, and writes that were under way are made again at once."""
+    """Return ``windows`` as read at ``now``: no moment is later than that, and unconfirmed writes are repeated at once."""
 
     def in_doubt(one: Window) -> Window:
         failed = tuple(replace(each, again=min(each.again, now + LONGEST_PAUSE)) for each in one.failed)
@@ -160,7 +160,7 @@ def recalled(windows: Mapping[str, Window], now: float) -> Mapping[str, Window]:
 
 
 def reports(windows: Mapping[str, Window]) -> Iterator[str]:
-    """A sentence for each DaemonSet whose pods did not come to machines that are not open yet."""
+    """Report each DaemonSet whose pods did not come to machines that are not open yet, in one sentence."""
     nodes: dict[tuple[str, str], list[str]] = {}
     for name, window in sorted(windows.items()):
         for one in window.failed:
@@ -168,28 +168,28 @@ def reports(windows: Mapping[str, Window]) -> Iterator[str]:
     for (daemon, why), names in sorted(nodes.items()):
         more = f" and {len(names) - 1} more" if len(names) > 1 else ""
         yield (
-            f"DaemonSet {daemon} has no pod on node {names[0]}{more}, where it should run before the machine opens: {why}; tried again "
-            f"after 1 to 10 min; look at its Events: kubectl describe daemonset"
+            f"DaemonSet {daemon} has no pod on node {names[0]}{more}, where it should run before the machine opens: {why}; retried "
+            f"after 1 to 10 min; see its Events: kubectl describe daemonset"
         )
 
 
 def explained(window: Window, now: float) -> Iterator[str]:
-    """What people want to know of one node whose window opens, in sentences that go on from ``it``."""
+    """Describe one node with a window, for people, in sentences that start with ``it``."""
     if window.opened:
-        yield "it is cordoned for seconds by gpuscaler, so that DaemonSets which do not tolerate its taint get their pods there"
+        yield "it is cordoned by gpuscaler for a few seconds, so that DaemonSets that do not tolerate its taint get their pods there"
     for one in window.failed:
         again = f"in {(one.again - now) / 60:.0f} min" if one.again > now + 30.0 else "soon"
         yield f"it has no pod of DaemonSet {one.daemon}, which was tried {one.times} times: {one.why}; it is tried again {again}"
 
 
 class _Closed:
-    """One look at all machines that are closed."""
+    """One pass over all closed machines."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self._cluster, self._policy, self._now = cluster, policy, now
         self._pools = {pool.name: pool for pool in policy.pools}
         daemons = [(one, one.template.tolerations) for one in daemon_sets(cluster) if one.template is not None]
-        #: DaemonSets that our taint keeps away, and those that the taint of kept machines does.
+        #: DaemonSets that cannot tolerate our arriving taint, and those that cannot tolerate the taint of kept machines.
         self._blocked = {
             kept: {key_of(one): one for one, tolerations in daemons if untolerated((KEPT if kept else ARRIVING,), tolerations)}
             for kept in (False, True)
@@ -198,11 +198,11 @@ class _Closed:
         self.remarks: list[Remark] = []
 
     def at(self, site: Site, before: Window | None) -> Window | None:
-        """What is remembered of a node; nothing where there is nothing to do."""
+        """Return the window of a node after this pass; None if there is nothing to do."""
         node = site.node
         window = before if before is not None and before.uid == node.uid else Window(node.uid)
         missing = self._missing(site)
-        # A clock that was put back must not keep a window open.
+        # A clock that was set back must not keep a window open.
         opened, seen, closed = (min(at, self._now) for at in (window.opened, window.seen, window.closed))
         failed = tuple(one for one in window.failed if one.daemon in missing)
         window = Window(node.uid, opened, seen, closed, failed)
@@ -216,7 +216,7 @@ class _Closed:
         return None if after == Window(node.uid) else after
 
     def _shut(self, site: Site, window: Window, due: list[str]) -> Window:
-        """Open the window of a node that lacks pods of DaemonSets; close one that no taint of ours closes."""
+        """Open the window of a node that lacks DaemonSet pods; close a node that has none of our taints."""
         if window.opened and not window.seen and self._now < window.opened + REPEAT_SECONDS:
             return window
         window = Window(window.uid, closed=window.closed, failed=window.failed)
@@ -227,7 +227,7 @@ class _Closed:
         return replace(window, closed=0.0) if is_closed(site.node) else self._close(site, window)
 
     def _ajar(self, site: Site, window: Window, missing: Mapping[str, str], due: list[str]) -> Window:
-        """Close the window once the pods of the node's DaemonSets have come, or after a while."""
+        """Close the window once the node's DaemonSet pods have come, or after a while."""
         window = replace(window, opened=window.opened or self._now, seen=window.seen or self._now)
         if due and not window.closed and self._now < window.seen + OPEN_SECONDS:
             return window
@@ -236,12 +236,12 @@ class _Closed:
     def _close(self, site: Site, window: Window) -> Window:
         if window.closed and self._now < window.closed + REPEAT_SECONDS:
             return window
-        why = "it is kept for large pods" if site.kept else "it is not open yet, and opens for the pods that it was bought for"
+        why = "it is kept for large pods" if site.kept else "it is not open yet; it opens for the pods that it was bought for"
         self.acts.append(Close(site.node.name, why, kept=site.kept))
         return replace(window, closed=self._now)
 
     def _failed(self, site: Site, window: Window, missing: Mapping[str, str]) -> Window:
-        """Remember the DaemonSets in ``missing``, each with the reason. All others have come."""
+        """Remember the ``missing`` DaemonSets, each with the reason. The pods of all others have come."""
         known = {one.daemon: one for one in window.failed}
         failed = []
         for name, why in sorted(missing.items()):
@@ -257,9 +257,9 @@ class _Closed:
         return replace(window, failed=tuple(failed))
 
     def _missing(self, site: Site) -> dict[str, str]:
-        """The DaemonSets that should have a pod on a node and have none that is bound, each with the reason.
+        """Return the DaemonSets that should have a pod on a node but have none that is bound, each with the reason.
 
-        One whose pod is ending or has failed gets no other before that is gone.
+        A DaemonSet whose pod is ending or has failed gets no other pod before that one is gone.
         """
         node, blocked = site.node, self._blocked[site.kept]
         if not blocked:
@@ -269,7 +269,7 @@ class _Closed:
         waiting = {owner_of(pod): pod.key for pod in self._waiting.get(node.name, ())}
         missing = sorted(name for name, one in blocked.items() if name not in here and runs_on(one, bare))
         return {
-            name: f"the scheduler has not bound pod {waiting[name]}" if name in waiting else "the DaemonSet controller made none"
+            name: f"kube-scheduler has not bound pod {waiting[name]}" if name in waiting else "the DaemonSet controller created none"
             for name in missing
         }
 
@@ -278,7 +278,7 @@ class _Closed:
 
     @cached_property
     def _waiting(self) -> Mapping[str, list[Pod]]:
-        """Pods of DaemonSets without a node, by the node that they are meant for."""
+        """Unbound DaemonSet pods, by the node that they are meant for."""
         found: dict[str, list[Pod]] = {}
         for key, bucket in self._cluster.unbound.items():
             if key.owner.kind == "DaemonSet" and not key.terminating:
@@ -297,7 +297,7 @@ def owner_of(pod: Pod) -> str:
 
 
 def meant_for(pod: Pod) -> Iterator[str]:
-    """The node that the DaemonSet controller made ``pod`` for: it names it in the required affinity, by a field."""
+    """Yield the node that the DaemonSet controller created ``pod`` for: the required affinity names it in a field."""
     for term in pod.spec.node_affinity.terms if pod.spec.node_affinity is not None else ():
         for field in term.fields:
             if (field.key, field.operator) == ("metadata.name", "In"):

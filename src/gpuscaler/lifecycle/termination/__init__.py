@@ -1,4 +1,4 @@
-"""Giving a machine back in steps: close it, look again, wait for what replaces it, evict its pods, end it by its id.
+"""Removing a machine in steps: close it, check it again, wait for its replacement, evict its pods, end it by its id.
 
 Until the machine is being ended every step can be undone: the node is opened again and nothing is lost.
 """

@@ -1,7 +1,7 @@
-"""Whom to evict now, and how: in order, one group after the other, no more often than the API server asks for, and before the machine goes.
+"""Which pods to evict now, and how: in order, group by group, at the rate the API server asks for, and before the machine goes.
 
-A machine that the cloud takes away at a known moment sets a deadline. What gives way to it, in this order: the time that pods have to save
-their work and to end; the order of the groups; and at the very last PodDisruptionBudgets.
+If the cloud takes a machine away at a known moment, that is a deadline. These give way to it, in this order: the time that pods have to
+save their work and to end; the order of the groups; and as a last resort PodDisruptionBudgets.
 """
 
 import math
@@ -15,22 +15,22 @@ from gpuscaler.lifecycle.termination.node_pods import NodePods, is_daemon
 from gpuscaler.model.pods import Pod
 from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
 
-#: An eviction that was refused, or of which nothing is seen, is tried again after this long, then after twice as long, and so on; kubectl
-#: tries every 5 s.
+#: Pause before an eviction that was refused, or had no visible effect, is tried again; it doubles each time, up to the second value.
+#: kubectl tries every 5 s.
 FIRST_PAUSE, LONGEST_PAUSE = 5.0, 60.0
-#: By so much everything has ended before the machine goes.
+#: How long before the machine goes everything has to be over.
 MARGIN_SECONDS = 5.0
-#: What a pod that saves its work first keeps of a short notice to end in.
+#: The part of a short notice that a pod that saves its work first keeps for its termination.
 END_IN_SECONDS = 30.0
-#: So long before the machine goes nobody is protected any more, and so long before budgets give way. The shortest notice of AWS is 120 s.
+#: How long before the machine goes no pod is protected any more, and how long before it budgets give way. AWS' shortest notice is 120 s.
 PROTECTED_SECONDS, LAST_SECONDS = 120.0, 15.0
 
 
 class EvictionRound(Struct, frozen=True, gc=False):
-    """``evictions`` is how far they are after ``acts``; ``done`` says that nobody is waited for any more.
+    """``evictions`` is their state after ``acts``; ``done`` means that no pod is waited for any more.
 
-    ``held`` says in words what holds them up, empty where nothing does. ``idle`` are pods of which nothing is to be seen but that they are
-    still there: they neither end nor save their work.
+    ``held`` is what delays them, as text, or empty. ``idle`` are pods that are still there without any visible progress: they neither end
+    nor save their work.
     """
 
     evictions: tuple[Eviction, ...]
@@ -41,7 +41,7 @@ class EvictionRound(Struct, frozen=True, gc=False):
 
 
 def evict(one: Leaving, found: NodePods, now: float, awaited: Set[str] = frozenset()) -> EvictionRound:
-    """The evictions of the removal ``one`` from here. ``awaited`` are pods that machines are on their way for."""
+    """Return the next evictions of the removal ``one``. ``awaited`` are pods that machines on their way are for."""
     known = {(entry.pod, entry.uid): entry for entry in one.evictions}
     entries: list[Eviction] = []
     acts: list[Act] = []
@@ -68,22 +68,22 @@ def evict(one: Leaving, found: NodePods, now: float, awaited: Set[str] = frozens
 
 
 def _one(one: Leaving, pod: Pod, entry: Eviction, now: float) -> tuple[Eviction, Act | None, Iterator[str]]:
-    """The next of one pod: how far its eviction is then, what is done, and what it waits for, in words."""
+    """Return the next step for one pod: the state of its eviction, the action, and what it waits for, as text."""
     again = now >= entry.again
     if pod.deleted:
-        # What ends too late for the machine is asked once more, with less time.
+        # A pod that would end too late for the machine is evicted again, with a shorter grace period.
         if one.ends and pod.deleted > one.ends - MARGIN_SECONDS + 1.0 and again:
             return _tried(one, entry, now), _evict(one, pod, now), iter(())
         return entry, None, iter(())
     if is_saving(one, pod, entry, now):
         entry = entry if entry.signalled else replace(entry, signalled=now)
         if pod.checkpoint_requested >= math.floor(entry.signalled) or not again:
-            return entry, None, iter((f"pod {pod.key} saves its work",))
+            return entry, None, iter((f"pod {pod.key} is saving its work",))
         asked = Checkpoint(pod.key, pod.uid, one.node, entry.signalled, saves_until(one, pod, entry.signalled) - entry.signalled)
-        return replace(entry, again=now + FIRST_PAUSE), asked, iter((f"pod {pod.key} saves its work",))
+        return replace(entry, again=now + FIRST_PAUSE), asked, iter((f"pod {pod.key} is saving its work",))
     waits = iter((f"pod {pod.key} cannot be evicted: {entry.why}",) if entry.why and not is_daemon(pod) else ())
     if entry.budget and one.ends and now >= one.ends - LAST_SECONDS:
-        # Whatever pause the last refusal asked for: there is no time for it.
+        # There is no time left for the pause that the last refusal asked for.
         if again or entry.again > now + FIRST_PAUSE:
             return _tried(one, entry, now), Delete(pod.key, pod.uid, one.node, grace_left(one, now)), waits
     elif (again or not entry.tries) and not (is_daemon(pod) and entry.tries):
@@ -97,23 +97,23 @@ def _evict(one: Leaving, pod: Pod, now: float) -> Evict:
 
 
 def _tried(one: Leaving, entry: Eviction, now: float) -> Eviction:
-    # Where the machine does not wait, the pauses do not grow.
+    # With a deadline the pauses do not grow.
     pause = FIRST_PAUSE if one.ends else min(FIRST_PAUSE * 2.0 ** min(entry.tries, 10), LONGEST_PAUSE)
     return replace(entry, tries=entry.tries + 1, again=now + pause)
 
 
 def grace_left(one: Leaving, now: float) -> int:
-    """How many whole seconds a pod has to end before the machine goes; one at least, since 0 would not even tell it to."""
+    """Return how many whole seconds a pod has to end before the machine goes; at least one, since 0 would kill it without a signal."""
     return max(1, int(one.ends - MARGIN_SECONDS - now))
 
 
 def is_late(one: Leaving, pod: Pod, now: float) -> bool:
-    """Whether ``pod`` would not have its time to end any more if it waited for its turn."""
+    """Whether ``pod`` would no longer have its full grace period if it waited for its turn."""
     return bool(one.ends) and now >= one.ends - MARGIN_SECONDS - pod.spec.grace_seconds - (pod.options.grace or 0.0)
 
 
 def why_spared(one: Leaving, pod: Pod, now: float, awaited: Set[str]) -> str | None:
-    """Why ``pod`` is left alone as long as it still gets its time before the machine goes, where the cloud has said early when that is."""
+    """Return why ``pod`` is not evicted while it still has its full time before an end that the cloud announced early; else None."""
     options = pod.options
     needs = (options.grace or 0.0) + pod.spec.grace_seconds + MARGIN_SECONDS
     if not one.ends or pod.deleted or now >= one.ends - max(PROTECTED_SECONDS, needs):
@@ -121,19 +121,19 @@ def why_spared(one: Leaving, pod: Pod, now: float, awaited: Set[str]) -> str | N
     if is_protected(pod, now):
         return f"an annotation of pod {pod.key} protects it for as long as the machine lasts"
     if (pod.owner.kind == "Job" or options.gang) and options.restart_cost is None:
-        return f"pod {pod.key} states no restart cost and runs for as long as the machine lasts"
-    return f"pod {pod.key} waits for the machine that comes in the place of this one" if pod.key in awaited else None
+        return f"pod {pod.key} states no restart cost and runs until the machine ends"
+    return f"pod {pod.key} waits for the replacement of this machine" if pod.key in awaited else None
 
 
 def is_protected(pod: Pod, now: float) -> bool:
-    """Whether an annotation or label of ``pod`` asks that it be left alone; for a time, that is from its start on, if that is known."""
+    """Whether an annotation or label protects ``pod``; a limited time counts from the pod's start, if that is known."""
     options, start = pod.options, pod.started or pod.created
     for_now = options.do_not_disrupt is not False and (options.do_not_disrupt is True or not start or now < start + options.do_not_disrupt)
     return options.do_not_drain or options.safe_to_evict is False or for_now
 
 
 def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
-    """Whether ``pod`` is given time to save its work before it is evicted."""
+    """Whether ``pod`` gets time to save its work before it is evicted."""
     if pod.options.grace is None or pod.deleted or pod.phase == "Pending":
         return False
     if entry.signalled and pod.checkpointed >= math.floor(entry.signalled):
@@ -142,7 +142,7 @@ def is_saving(one: Leaving, pod: Pod, entry: Eviction, now: float) -> bool:
 
 
 def saves_until(one: Leaving, pod: Pod, since: float) -> float:
-    """Until when ``pod``, which was asked at ``since`` to save its work, is given time for that."""
+    """Return until when ``pod``, which was asked at ``since`` to save its work, gets time for that."""
     until = since + (pod.options.grace or 0.0)
     if not one.ends:
         return until
@@ -150,7 +150,7 @@ def saves_until(one: Leaving, pod: Pod, since: float) -> float:
 
 
 def _holds_up(pod: Pod, entries: list[Eviction], now: float) -> bool:
-    """Whether the next group waits for ``pod``. A DaemonSet's that may not be evicted leaves with the machine."""
+    """Whether the next group waits for ``pod``. A DaemonSet pod that may not be evicted leaves with the machine."""
     if not is_daemon(pod) or pod.deleted:
         return True
     entry = next((entry for entry in entries if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)

@@ -1,4 +1,4 @@
-"""What evictions were refused by, folded into the ledger: a pod that may not go now is asked again later, and named meanwhile."""
+"""Refused evictions, folded into the ledger: such a pod is tried again later and named in the meantime."""
 
 from collections.abc import Iterable
 from itertools import groupby
@@ -10,14 +10,14 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import Eviction, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: Bytes of a refusal that are kept: the ledger has to fit into a ConfigMap.
+#: How many bytes of a refusal are kept: the ledger has to fit into a ConfigMap.
 MOST_WORDS = 240
 
 
 class EvictionRefused(Struct, frozen=True, gc=False):
-    """An eviction for the removal of ``node`` came to nothing: ``why`` in the server's words.
+    """An eviction for the removal of ``node`` failed; ``why`` is the server's message.
 
-    ``budget`` says that a PodDisruptionBudget refused it, or several did; ``retry_after`` are seconds that the server asks to wait.
+    ``budget`` is whether PodDisruptionBudgets refused it; ``retry_after`` are the seconds that the server asks to wait.
     """
 
     node: str
@@ -29,7 +29,7 @@ class EvictionRefused(Struct, frozen=True, gc=False):
 
 
 def hear(book: Ledger, refused: Iterable[EvictionRefused], now: float) -> list[ledger.Event]:
-    """Remember who may not go; a refusal that belongs to no removal under way says nothing."""
+    """Remember which pods may not be evicted; refusals for removals that are over are ignored."""
     steps: list[ledger.Event] = []
     leaving = {one.node: one for one in book.leaving}
     for node, some in groupby(sorted(refused, key=lambda one: one.node), key=lambda one: one.node):

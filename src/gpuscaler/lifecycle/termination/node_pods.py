@@ -1,4 +1,4 @@
-"""Who is on a node that leaves, by what becomes of them."""
+"""The pods of a node that is being removed, by how they are handled."""
 
 from typing import NamedTuple
 
@@ -16,9 +16,9 @@ LEAVING = Taint(LEAVING_TAINT)
 class NodePods(NamedTuple):
     """The pods of a node.
 
-    ``missed`` are those that somebody loses something by. ``groups`` are evicted one after the other: pods, then those of DaemonSets,
-    then critical pods, then critical ones of DaemonSets; who tolerates that the machine leaves is in none of them, since it might come
-    back at once. ``stuck`` should have ended by now, and are not waited for.
+    ``missed`` are those whose end loses something. ``groups`` are evicted one after the other: pods, then DaemonSet pods, then critical
+    pods, then critical DaemonSet pods. Pods that tolerate the leaving taint are in none of them, since they might come back at once.
+    ``stuck`` should have ended by now, and are not waited for.
     """
 
     missed: tuple[Pod, ...]
@@ -27,7 +27,7 @@ class NodePods(NamedTuple):
 
 
 def residents(cluster: Cluster, node: Node, now: float) -> NodePods:
-    """The pods on ``node``, in the order of their names. Finished ones are gone, and static ones are the node's own."""
+    """Return the pods on ``node``, sorted by name, without static ones, which belong to the node. Finished pods are not on it."""
     missed: list[Pod] = []
     groups: tuple[list[Pod], ...] = ([], [], [], [])
     stuck: list[Pod] = []
@@ -49,5 +49,5 @@ def is_daemon(pod: Pod) -> bool:
 
 
 def stays(pod: Pod) -> bool:
-    """Whether ``pod`` tolerates that its machine leaves."""
+    """Whether ``pod`` tolerates the leaving taint of its machine."""
     return untolerated((LEAVING,), pod.spec.tolerations) is None

@@ -1,4 +1,4 @@
-"""The way of a removal, step by step. What is done next depends on what is seen and on the ledger alone: a restart goes on from there."""
+"""The steps of a removal. The next step depends only on the cluster, the cloud's list and the ledger, so it survives a restart."""
 
 from collections.abc import Mapping, Set
 from functools import cached_property
@@ -28,24 +28,25 @@ from gpuscaler.planning.state.ledger.draft import Draft
 from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAINING, ENDING, MARKING, REOPENING, WAITING, Leaving
 from gpuscaler.planning.state.ledger.ledger import Ledger
 
-#: A write that has not shown after so long is made again. Evictions do not wait for one that concerns load balancers any longer.
+#: A write that has not shown after this time is repeated. Evictions then no longer wait for a write that concerns load balancers.
 REPEAT_SECONDS = 5.0
-#: A node that cannot be emptied within this time, and what its pods take to save their work, is opened again; so is one that waits as long
-#: for what replaces it. Longer than it takes a machine to be given up that does not come. Cluster Autoscaler tries evictions for 2 minutes.
+#: How long a drain may take, in addition to the time that its pods take to save their work, and how long a node may wait for its
+#: replacement; after that the node is opened again. The wait is longer than the time after which a missing machine is given up. Cluster
+#: Autoscaler tries evictions for 2 minutes.
 DRAIN_SECONDS, WAIT_SECONDS = 600.0, 2400.0
-#: How long volumes may take to be detached. Kubernetes itself takes one away by force 6 minutes after its node is gone.
+#: How long volumes may take to be detached. Kubernetes itself detaches one by force 6 minutes after its node is gone.
 DETACH_SECONDS = 120.0
-#: An empty node is looked at once more after so long before its machine is ended: the scheduler may have bound a pod just before it saw
-#: the taint. An end that has come to nothing is asked for again.
+#: How long after a node became empty it is checked once more before its machine is ended: the scheduler may have bound a pod just before it
+#: saw the taint. And how long after a failed end it is requested again.
 SETTLE_SECONDS, END_SECONDS = 1.0, 60.0
-#: So long the cloud's controller has to delete the Node of a machine that is gone.
+#: How long the cloud's controller has to delete the Node of a machine that is gone.
 CLEAR_SECONDS = 60.0
 
 
 class Departure(Struct, frozen=True, gc=False):
     """``steps`` change the ledger, ``acts`` are to be carried out now, ``kept`` are nodes that stay after all, and why.
 
-    ``given_up`` are those of them whose pods did not go in time: it would be no use to try again at once.
+    ``given_up`` are those of them that were not drained in time: trying again at once would be no use.
     """
 
     steps: tuple[ledger.Event, ...] = ()
@@ -66,10 +67,10 @@ def take_leave(
     held: str = "",
     unsafe: Mapping[OfferingKey, str] | None = None,
 ) -> Departure:
-    """The next steps of all removals under way. ``unseen`` are nodes on which a last look has found pods, in words.
+    """Return the next steps of all removals in progress. ``unseen`` are nodes on which a last check found pods, as text.
 
-    While a person holds removals, ``held`` says so: those that can still be undone are undone, but for machines that the cloud takes.
-    ``roll`` is that of ``cluster`` and ``inventory``, where it is known.
+    While a person holds removals, ``held`` is the reason: removals that can still be undone are undone, except for machines that the cloud
+    takes. ``roll`` is the index of ``cluster`` and ``inventory``, if the caller has one.
     """
     roll = roll or Roll.of(cluster, inventory)
     removals = _Removals(book, cluster, policy, now, roll)
@@ -80,7 +81,7 @@ def take_leave(
     removals.held = held
     halted = bool(book.leaving) and is_halted(book, roll, policy)
     for one in book.leaving:
-        # What falls silent together with most others is no machine of its own that broke.
+        # A node that falls silent together with most others is not a broken machine.
         if (one.forced and not one.unready) or one.step in (ENDING, CLEARING, REOPENING) or not halted:
             removals.go_on(one)
     removals.clean_up()
@@ -88,13 +89,13 @@ def take_leave(
 
 
 def is_halted(book: Ledger, roll: Roll, policy: Policy) -> bool:
-    """Whether so many nodes are not Ready that nobody is evicted, either, until it is known what is the matter."""
+    """Whether so many nodes are not Ready that evictions stop, too, until the cause is known."""
     promised = frozenset(one.node for one in book.coming if one.node)
     return len(roll.unready) > 3 and unhealthy(roll.nodes.values(), members(roll.nodes, policy), promised) is not None
 
 
 class _Removals(Draft):
-    """One look at machines that are given back."""
+    """One pass over machines that are being removed."""
 
     def __init__(self, book: Ledger, cluster: Cluster, policy: Policy, now: float, roll: Roll) -> None:
         super().__init__(book)
@@ -120,26 +121,26 @@ class _Removals(Draft):
         return frozenset(pod for one in self.book.coming for pod in one.pods)
 
     def awaited_for(self, one: Leaving, found: NodePods) -> Set[str]:
-        """The pods of a node that machines on their way are for; a group that ends a machine most often launches another in its place."""
+        """Return the pods of a node that machines on their way are for; a group usually launches a replacement for a machine it ends."""
         if not one.ends:
             return frozenset()
         return self.awaited | {pod.key for pod in found.missed} if one.held and one.offering.pool in self.delivered else self.awaited
 
     @cached_property
     def delivered(self) -> Set[str]:
-        """Pools whose groups launch machines by themselves now, or have launched some that are not open yet."""
+        """Pools whose groups are launching machines by themselves, or have launched some that are not open yet."""
         unopened = {one.pool for one in self.roll.nodeless} | {one.key.pool for one in self.book.coming if not one.order}
         return unopened | {one.pool for one in self.deliveries if one.missing and not one.failing}
 
     @cached_property
     def attached(self) -> Mapping[str, Set[str]]:
-        """The volumes of each node, looked up once for all that are being emptied."""
+        """The volumes of each node, computed once for all removals."""
         return attachments(self.cluster)
 
     def go_on(self, one: Leaving) -> None:
         node = self.cluster.nodes.get(one.node)
         if node is not None and node.provider_id != one.instance:
-            # A new machine has taken the name.
+            # A new machine has the same node name.
             node = None
         if (
             one.ends
@@ -148,14 +149,14 @@ class _Removals(Draft):
             and one.instance not in self.alive
             and one.step not in (ENDING, CLEARING)
         ):
-            # It went as was announced.
+            # It went as announced.
             self.go(one, ENDING)
         elif one.step == ENDING:
             self.end(one, node)
         elif one.step == CLEARING:
             self.clear(one, node)
         elif node is None or node.deleted:
-            # Somebody else removed the Node; the machine behind it is ended all the same.
+            # The Node was deleted by someone else; the machine behind it is ended all the same.
             self.go(one, ENDING)
         elif one.step == REOPENING:
             self.reopen(one, node)
@@ -164,7 +165,7 @@ class _Removals(Draft):
         elif one.step == MARKING:
             self.mark(one, node)
         elif not is_marked(node) and not one.forced:
-            self.keep(one, node, "somebody has taken our taint off it")
+            self.keep(one, node, "the leaving taint was removed by someone else")
         elif one.step == WAITING:
             self.wait(one, node)
         elif one.step == DRAINING:
@@ -173,7 +174,7 @@ class _Removals(Draft):
             self.detach(one, node)
 
     def why_given_up(self, one: Leaving, node: Node) -> str:
-        """Why a removal that could still be undone is, in words; empty where it goes on."""
+        """Return why a removal that can be undone has to be, as text; empty if it continues."""
         if one.unready and node.ready:
             return "it is Ready again"
         return self.held if one.unready or not one.forced else ""
@@ -187,31 +188,31 @@ class _Removals(Draft):
         return replace(one, step=step, since=self.now, tried=0.0, detail="")
 
     def note(self, one: Leaving) -> None:
-        """Write down what changed within a step."""
+        """Save what changed within a step."""
         if one not in self.begun:
             self.fold(ledger.Left(one))
 
     def mark(self, one: Leaving, node: Node) -> None:
         if is_marked(node) or (one.forced and one.tried and self.now >= one.tried + REPEAT_SECONDS / 2):
-            # A machine that the cloud takes does not wait for an API server that is slow.
+            # A machine that the cloud takes does not wait for a slow API server.
             self.wait(self.go(one, WAITING), node)
         elif self.now >= one.tried + REPEAT_SECONDS:
             self.note(replace(one, tried=self.now))
             self.acts.append(Mark(node.name, one.reason))
 
     def wait(self, one: Leaving, node: Node) -> None:
-        """Look again, now that nobody else comes; then wait until what replaces the node is open."""
+        """Check again, now that no new pods can come; then wait until the replacement of the node is open."""
         found = residents(self.cluster, node, self.now)
         why = None if one.forced else self.objections.before(one, node, found)
         if why is not None:
             self.keep(one, node, why)
         elif one.bereft or self.now >= one.since + WAIT_SECONDS:
-            self.keep(one, node, "what replaces it did not come")
+            self.keep(one, node, "the replacement machine did not become ready in time")
         elif not one.needs:
             self.drain(self.go(one, DRAINING), node)
 
     def drain(self, one: Leaving, node: Node) -> None:
-        """Evict who is left; a node that does not get empty stays."""
+        """Evict the remaining pods; a node that cannot be drained in time stays."""
         found = residents(self.cluster, node, self.now)
         why = None if one.forced else self.objections.during(one, node, found)
         if why is not None:
@@ -220,15 +221,15 @@ class _Removals(Draft):
         marked = is_marked(node)
         if not marked or EXCLUDE_LABEL not in node.labels:
             if self.now >= one.tried + REPEAT_SECONDS:
-                # A machine that is taken does not wait for its taint; but without it whoever is evicted may come back at once.
+                # A machine that the cloud takes does not wait for its taint; but without it an evicted pod may come back at once.
                 self.acts.append(Exclude(node.name, one.reason) if marked else Mark(node.name, one.reason))
                 one = replace(one, tried=self.now)
             if not one.forced and self.now < one.since + REPEAT_SECONDS:
-                # Load balancers are told before anybody goes whom they still ask.
+                # Load balancers have to stop sending traffic before the first pod is evicted.
                 self.note(one)
                 return
         if not (one.forced or node.ready):
-            self.hold(one, node, found, "it is not Ready, so what runs on it is not known")
+            self.hold(one, node, found, "it is not Ready, so it is unknown which pods run on it")
             return
         one = self.extended(one)
         effort = evict(one, found, self.now, self.awaited_for(one, found))
@@ -245,7 +246,7 @@ class _Removals(Draft):
             self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
 
     def extended(self, one: Leaving) -> Leaving:
-        """Have the cloud hold the machine until its pods are gone: they may end as late as the machine was to go."""
+        """Have the cloud keep the machine until its pods are gone: they may end after the moment at which it was to end."""
         if not one.held or self.now < max(one.at, one.extended) + one.held / 2:
             return one
         self.acts.append(Extend(one.instance, one.node))
@@ -259,16 +260,16 @@ class _Removals(Draft):
         return not one.forced and self.now >= one.since + DRAIN_SECONDS + max((pod.options.grace or 0.0 for pod in pods), default=0.0)
 
     def hold(self, one: Leaving, node: Node, found: NodePods, held: str) -> None:
-        """Nothing is done; a node that this is true of for too long is opened again."""
+        """Do nothing and note why; a node that is held for too long is opened again."""
         if self.overdue(one, ()):
-            why = f"it could not be emptied within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
+            why = f"it could not be drained within {DRAIN_SECONDS:g} s: {held}{self.cost(one)}"
             self.given_up.append(GivenUp(node.name, one.instance, one.offering, why, self.now))
             self.keep(one, node, why)
         else:
             self.note(replace(one, detail=said(held, found)))
 
     def detach(self, one: Leaving, node: Node) -> None:
-        """Wait until volumes are detached, for a while; until then the removal can be undone."""
+        """Wait a limited time until volumes are detached; until then the removal can be undone."""
         found = residents(self.cluster, node, self.now)
         if self.turned_back(one, node, found):
             return
@@ -280,7 +281,7 @@ class _Removals(Draft):
             self.end(replace(self.go(one, ENDING), detail=said("", found)), node)
 
     def turned_back(self, one: Leaving, node: Node, found: NodePods) -> bool:
-        """Whether an empty node is none any more: who came meanwhile keeps it, who came back is evicted again."""
+        """Whether a drained node is not empty any more: a new pod keeps the node, a returned pod is evicted again."""
         why = None if one.forced else self.objections.during(one, node, found)
         if why is not None:
             self.keep(one, node, why)
@@ -291,10 +292,10 @@ class _Removals(Draft):
         return True
 
     def end(self, one: Leaving, node: Node | None) -> None:
-        """End the machine, and see that it is gone. Right before, the node is looked at for the last time."""
+        """End the machine, and verify that it is gone. Right before, the node is checked for the last time."""
         gone = self.alive is not None and one.instance not in self.alive and self.listed_at > max(one.since, one.tried)
         if node is not None and not one.forced and one.node in self.unseen:
-            # As long as the watch has not shown them the node looks as idle as before, and is not closed again at once.
+            # Until the watch shows these pods the node looks idle, so it must not be closed again at once.
             self.given_up.append(GivenUp(node.name, one.instance, one.offering, self.unseen[one.node], self.now))
             self.keep(one, node, self.unseen[one.node])
         elif one.tried and gone:
@@ -303,9 +304,9 @@ class _Removals(Draft):
             self.end_if_empty(one, node)
 
     def end_if_empty(self, one: Leaving, node: Node | None) -> None:
-        """Ask for the end of a machine that nobody has come to: the first time, and again where it is still there long after.
+        """Request the end of a machine without pods: the first time, and again if it still exists long after that.
 
-        A machine that never opened has come here at once, and nothing of it is looked at.
+        A machine that never opened is ended without these checks.
         """
         opened = one.since > one.at
         if opened and not one.forced and one.offering in self.unsafe:
@@ -324,7 +325,7 @@ class _Removals(Draft):
         self.acts.append(End(one.instance, one.node, one.reason, look))
 
     def clear(self, one: Leaving, node: Node | None) -> None:
-        """Delete the Node of a machine that is gone, if nobody else has."""
+        """Delete the Node of a machine that is gone, if nothing else has."""
         if node is None:
             self.fold(ledger.Finished(one.node))
         elif self.alive is not None and one.instance in self.alive:
@@ -345,9 +346,9 @@ class _Removals(Draft):
             self.acts.append(Unmark(node.name, "its removal was given up"))
 
     def clean_up(self) -> None:
-        """Our own taints that no removal stands behind are left from a time that nobody remembers: they come off.
+        """Remove our own leaving taints that belong to no removal: they are left from a lost memory.
 
-        Those of machines that are not listed are not ours: another gpuscaler, which has other pools of this cluster, removes these.
+        Taints of unlisted machines are not ours: another gpuscaler, which has other pools of this cluster, removes those.
         """
         under_way = {one.node for one in self.begun}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
@@ -356,14 +357,14 @@ class _Removals(Draft):
 
 
 def is_marked(node: Node) -> bool:
-    """Whether our leaving taint keeps pods away."""
+    """Whether the node has our leaving taint, which keeps pods away."""
     return any(taint.key == LEAVING_TAINT for taint in node.taints)
 
 
 def said(held: str, found: NodePods) -> str:
-    """What holds a step up, and who is not waited for any more."""
+    """Return what delays a step, and which pods are not waited for any more."""
     if not found.stuck:
         return held
     first, more = found.stuck[0], len(found.stuck) - 1
-    behind = f"pod {first.key}{f' and {more} more' if more else ''} should have ended {STUCK_AFTER:g} s ago and more"
-    return f"{held}{'; ' if held else ''}{behind}: its kubelet does not answer, or a finalizer holds it. It is not waited for"
+    behind = f"pod {first.key}{f' and {more} more' if more else ''} should have ended more than {STUCK_AFTER:g} s ago"
+    return f"{held}{'; ' if held else ''}{behind}: its kubelet does not answer, or a finalizer blocks it. The removal does not wait for it"

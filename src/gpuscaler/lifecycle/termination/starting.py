@@ -16,7 +16,7 @@ from gpuscaler.planning.state.ledger.ledger import Ledger
 
 
 class Overdue(Struct, frozen=True, gc=False):
-    """A machine that did not come in time: it is to be ended."""
+    """A machine that did not come in time and has to be ended."""
 
     machine: Coming
     reason: str
@@ -25,7 +25,7 @@ class Overdue(Struct, frozen=True, gc=False):
 def begin(
     book: Ledger, cluster: Cluster, policy: Policy, removals: tuple[Removal, ...], *, names: Mapping[str, str], now: float
 ) -> list[ledger.Event]:
-    """Removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
+    """Return the removals that a plan decided, for the ledger. ``names`` are the ledger's names of the plan's machines."""
     under_way = {one.node for one in book.leaving}
     coming = {one.node for one in book.coming if one.node}
     nodes = {one.node: cluster.nodes[one.node] for one in removals if one.node in cluster.nodes}
@@ -37,7 +37,7 @@ def begin(
         if node is None or node.name in under_way or node.name in coming or not node.provider_id or node.name not in found:
             continue
         if alike[node.provider_id] > 1:
-            # To end the machine of one node would end what runs on the other (I4).
+            # Ending the machine of one node would end what runs on the other (I4).
             continue
         offering = found[node.name].offering
         steps.append(
@@ -59,7 +59,7 @@ def begin(
 
 
 def give_up(overdue: Overdue, now: float) -> ledger.Left:
-    """The removal of a machine that never opened: nothing runs there, so it is ended at once."""
+    """Return the removal of a machine that never opened: nothing runs there, so it is ended at once."""
     one = overdue.machine
     return ledger.Left(
         Leaving(

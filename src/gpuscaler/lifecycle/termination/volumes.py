@@ -1,4 +1,4 @@
-"""Volumes that are still attached to a node: a machine that ends with them keeps their next user waiting for minutes."""
+"""Volumes that are still attached to a node: ending the machine with them would delay their next user by minutes."""
 
 from collections.abc import Mapping, Set
 
@@ -7,7 +7,7 @@ from gpuscaler.model.nodes import Node
 
 
 def attachments(cluster: Cluster) -> Mapping[str, Set[str]]:
-    """The persistent volumes attached to each node, by its name."""
+    """Return the persistent volumes attached to each node, by its name."""
     found: dict[str, set[str]] = {}
     for one in cluster.attachments.values():
         if one.volume:
@@ -16,7 +16,7 @@ def attachments(cluster: Cluster) -> Mapping[str, Set[str]]:
 
 
 def unused(cluster: Cluster, node: Node, volumes: Set[str]) -> tuple[str, ...]:
-    """Those of ``volumes``, attached to ``node``, that no pod there uses any more, by name: those of pods that stay are never detached."""
+    """Return those of ``volumes``, attached to ``node``, that no pod there uses, sorted: volumes of pods that stay are never detached."""
     if not volumes:
         return ()
     pods = cluster.on_node.get(node.name, {}).values()

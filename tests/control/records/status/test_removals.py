@@ -39,7 +39,7 @@ def known(*removals: Leaving, spared: tuple[Spared, ...] = ()) -> Latest:
 
 
 def test_removals_that_are_held_up_come_first_and_the_dearest_of_them_at_the_top() -> None:
-    given_up = Spared("n4", "i-4", G8.key, "it could not be emptied", NOW + 600.0)
+    given_up = Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
     found = removals_of(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
 
     assert [(one.node, one.step, one.dollars_per_hour) for one in found] == [
@@ -51,9 +51,9 @@ def test_removals_that_are_held_up_come_first_and_the_dearest_of_them_at_the_top
 
 
 def test_a_node_whose_drain_came_to_nothing_is_listed_for_as_long_as_it_is_spared() -> None:
-    latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be emptied", NOW + 90.0),))
+    latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
 
-    assert [told(one, NOW) for one in removals_of(latest, NOW)] == ["n4 ($6.50/h) stays: it could not be emptied; tried again in 1m30s"]
+    assert [told(one, NOW) for one in removals_of(latest, NOW)] == ["n4 ($6.50/h) stays: it could not be drained; tried again in 1m30s"]
     assert removals_of(latest, NOW + 90.0) == ()
 
 
@@ -96,7 +96,7 @@ def test_what_holds_a_removal_up_is_told_once() -> None:
 def test_a_machine_that_the_cloud_takes_is_told_with_the_time_that_is_left() -> None:
     taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
 
-    assert happened(None, taken) == [(kinds.DECIDED, "node n1 is to be removed: idle; it goes in 2m; 1 pod to move first")]
+    assert happened(None, taken) == [(kinds.DECIDED, "node n1 will be removed: idle; its machine ends in 2m; 1 pod must move first")]
 
 
 def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]) -> None:
@@ -113,7 +113,7 @@ def test_a_pod_is_told_to_save_its_work_and_a_budget_that_holds_is_no_failure() 
     asked = of_outcome(Outcome(Checkpoint("default/p", "u", "n1", NOW, 300.0)), NOW)
 
     assert asked is not None
-    assert (asked.kind, asked.pods, asked.text) == (kinds.CHECKPOINT, ("default/p",), "save your work within 5m: node n1 leaves")
+    assert (asked.kind, asked.pods, asked.text) == (kinds.CHECKPOINT, ("default/p",), "save your work within 5m: node n1 is being removed")
     assert of_outcome(Outcome(Evict("default/p", "u", "n1"), "the budget", budget=True), NOW) is None
     failed = of_outcome(Outcome(Evict("default/p", "u", "n1"), "no answer"), NOW)
     assert failed is not None

@@ -59,7 +59,7 @@ def test_of_a_machine_that_is_ready_it_is_told_why_it_is_still_closed() -> None:
     shut = node("n1", G1, taints=(Taint("gpuscaler.io/arriving"),))
     ready = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n1", registered=NOW - 30, ready=NOW - 1)
     sent = Ledger(coming=(ready,), promises=(Promise("n1", G1.key, (WAITS.key,), NOW - 1, nominated=NOW - 1, sent=(WAITS.key,)),))
-    why = "is ready as node n1 and is still closed: the binding of pod default/a was sent and does not show yet"
+    why = "is ready as node n1 and is still closed: the binding of pod default/a was sent but is not visible yet"
 
     assert any(why in line for line in node_lines(latest(WAITS, shut, book=sent)))
     assert any(why in line for line in pod_lines(latest(WAITS, shut, book=sent)))
