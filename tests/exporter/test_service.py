@@ -203,7 +203,7 @@ async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: Fake
     assert when == pytest.approx(time.time(), abs=30)
     assert f"{FIRST}: fell off the bus" in front
     assert f"{FIRST}: XID 79 (the GPU fell off the bus), " in front
-    assert "all is well" not in front
+    assert "no problems" not in front
 
 
 async def test_what_the_driver_asks_for_is_believed_before_the_catalogue(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -223,8 +223,8 @@ async def test_what_the_driver_asks_for_is_believed_before_the_catalogue(nvml: F
     # The first one's driver says that nothing is to be done; the second one's says nothing.
     assert f"{FIRST}: XID" not in before
     assert f"{SECOND}: XID 95 (memory error that was not contained), " in before
-    assert "; reset the GPU; by NVIDIA's catalogue of 2025-10-29" in before
-    assert f"{FIRST}: the driver asks for a recovery (drain_and_reset): end what uses it, and reset the GPU" in after
+    assert "; reset the GPU; from NVIDIA's catalogue of 2025-10-29" in before
+    assert f"{FIRST}: the driver asks for a recovery (drain_and_reset): stop the processes that use it, and reset the GPU" in after
     assert found.values("gpuscaler_gpu_recovery_action", uuid=FIRST, action="none") == [0]
     assert found.values("gpuscaler_gpu_recovery_action", uuid=SECOND) == []
 
@@ -240,8 +240,8 @@ async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: Fak
         await running.until(running.working("pods"))
 
     assert broken.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == [None]
-    assert "pods: attribution broke: RuntimeError: no such table" in front
-    assert [text for level, text in running.log if level == "warning"] == ["pods: attribution broke: RuntimeError: no such table"]
+    assert "pods: attribution failed: RuntimeError: no such table" in front
+    assert [text for level, text in running.log if level == "warning"] == ["pods: attribution failed: RuntimeError: no such table"]
 
 
 async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,7 +254,7 @@ async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: Fak
         front = running.exporter.pages()["/"]().body.decode()
 
     assert without.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == [None]
-    assert "pods: saw no answer about pods for 0.2 s" in front
+    assert "pods: saw no answer about the pods of GPUs for 0.2 s" in front
 
 
 async def test_it_tells_what_it_takes_itself(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,5 +275,5 @@ async def test_the_front_page_names_gpus_and_pods_for_people(nvml: FakeNvml, mon
         page = running.exporter.pages()["/"]().body.decode()
 
     assert f"{SECOND}  NVIDIA H100 80GB HBM3  0 %  for ml/training-0 (main)" in page
-    assert "  MIG-0-0  1g.10gb  20 %  for nobody" in page
-    assert "all is well" in page
+    assert "  MIG-0-0  1g.10gb  20 %  for no pod" in page
+    assert "no problems" in page

@@ -132,8 +132,8 @@ while True:
         await until(lambda: len(lines.readings()) > before + 5)
         await until(lambda: sampler.starts > starts + 1)
 
-    assert lines.told[0].startswith("GPU-b: left alone for 0.5 s")
-    assert "GPU-b to be asked again" in lines.troubles()
+    assert lines.told[0].startswith("GPU-b: skipped for 0.5 s")
+    assert "measuring GPU-b again" in lines.troubles()
 
 
 async def test_a_gpu_that_hangs_now_and_then_is_not_left_alone() -> None:
@@ -166,7 +166,7 @@ async def test_a_process_that_talks_nonsense_is_replaced(nonsense: str) -> None:
     async with sampling(f"print({nonsense}, flush=True); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.starts == 2)
 
-    assert "cannot be read" in lines.troubles()[0]
+    assert "cannot be parsed" in lines.troubles()[0]
 
 
 async def test_starts_are_ever_further_apart() -> None:
@@ -197,7 +197,7 @@ async def test_no_more_are_started_while_too_many_cannot_be_killed(monkeypatch: 
     monkeypatch.setattr(subprocess.Popen, "kill", kill)
     monkeypatch.setattr(subprocess.Popen, "terminate", lambda _: None)
     async with sampling("say('asking', 'GPU-a'); time.sleep(60)") as (sampler, lines):
-        await until(lambda: sampler.stuck == MOST_STUCK and "does not let go" in lines.troubles()[-1])
+        await until(lambda: sampler.stuck == MOST_STUCK and "does not release" in lines.troubles()[-1])
         starts = sampler.starts
         for process in killed[:MOST_STUCK]:
             os.kill(process.pid, 9)

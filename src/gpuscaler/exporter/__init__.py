@@ -1,1 +1,1 @@
-"""The exporter of one node: what each GPU does, measured through its driver, and for which pod."""
+"""The exporter of one node: measures what each GPU does through its driver, and finds the pod that uses it."""

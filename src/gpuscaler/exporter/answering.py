@@ -1,8 +1,8 @@
-"""A small HTTP server for pages that are made at once: GET and HEAD, nothing else.
+"""A small HTTP server for pages that can be built immediately: GET and HEAD, nothing else.
 
 The server that the other processes share (:mod:`gpuscaler.serving.server`) takes 17 MB, and this process runs on every node with GPUs.
-The standard library's, with a thread for each client, takes 2.6 MB where two are left (``python -m benchmarks exporter``), and needs as
-much around it for its bounds as there is here.
+The server of the standard library, with a thread for each client, takes 2.6 MB, while two are left of the memory budget (``python -m
+benchmarks exporter``), and would need as much additional code for its limits as this module has.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from gpuscaler.serving.counted import Counted
 from gpuscaler.serving.listening import Listener, bind
 from gpuscaler.serving.rooms import Connection
 
-#: Of the head of a request; what browsers and Prometheus send is a tenth of it.
+#: Longest head of a request, in bytes; browsers and Prometheus send a tenth of it.
 LONGEST_HEAD = 16384
 BOUNDS = Bounds(by_peer=8, head=5.0, answer=30.0, most_bytes=2 * LONGEST_HEAD)
 
@@ -30,13 +30,13 @@ class Answer:
     status: HTTPStatus = HTTPStatus.OK
 
 
-#: What makes the page of a path.
+#: Functions that build the page of each path.
 Pages = Mapping[str, Callable[[], Answer]]
 
 
 @dataclass(slots=True)
 class PageServer:
-    """Serves ``pages`` from :meth:`start` until :meth:`close`; ``port`` is the one that was taken, and ``say`` told what is wrong."""
+    """Serves ``pages`` from :meth:`start` until :meth:`close`. ``port`` is the port in use; ``say`` receives problems as text."""
 
     pages: Pages
     say: Callable[[str], None] = lambda _text: None
@@ -46,7 +46,7 @@ class PageServer:
     _clients: "set[asyncio.Task[None]]" = field(default_factory=set, init=False)
 
     async def start(self, host: str, port: int) -> None:
-        """At ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
+        """Listen at ``host`` (empty: all addresses); ``port`` 0 takes a free port. Raises OSError if the port cannot be bound."""
         connections = Connections(self.bounds, asyncio.get_running_loop().time)
         make = _maker(self._serve, connections)
         self._listener = Listener(await bind(host, port), connections, make, None, self.say)
@@ -65,7 +65,7 @@ class PageServer:
         assert task is not None
         self._clients.add(task)
         try:
-            # Cancelled by nobody but close(), which waits for it; asyncio would log what is cancelled as an error.
+            # Only close() cancels this task, and it waits for it; asyncio would log the cancellation as an error.
             with suppress(ConnectionError, asyncio.IncompleteReadError, asyncio.CancelledError):
                 stays = True
                 while stays:
@@ -76,7 +76,7 @@ class PageServer:
             client.writer.close()
 
     async def _request(self, client: "_Client") -> bool:
-        """Answer one; whether the connection stays."""
+        """Answer one request; return whether the connection stays open."""
         writer = client.writer
         try:
             head = await client.reader.readuntil(b"\r\n\r\n")
@@ -90,7 +90,7 @@ class PageServer:
             await self._write(writer, wrong(HTTPStatus.BAD_REQUEST), body=True, stays=False)
             return False
         method, target, version = words
-        # A body is not read, so that the next request would begin in it.
+        # The body is not read, so the next request would start inside it: close the connection.
         carries = any(
             one.startswith("transfer-encoding:") or (one.startswith("content-length:") and one[15:].strip() != "0") for one in fields
         )
@@ -138,7 +138,7 @@ def _maker(serve: Callable[[_Client], Awaitable[None]], connections: Connections
 
 
 class _Stream(Counted, asyncio.StreamReaderProtocol):
-    """asyncio's side of a connection, which says what comes over it."""
+    """asyncio's side of a connection, which also counts what is received over it."""
 
 
 def wrong(status: HTTPStatus) -> Answer:

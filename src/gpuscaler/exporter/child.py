@@ -1,7 +1,7 @@
-"""The process that calls the driver: it may hang there or crash, and is then replaced (:mod:`gpuscaler.exporter.supervising`).
+"""The process that calls the driver. If it hangs there or crashes, :mod:`gpuscaler.exporter.supervising` replaces it.
 
-``python -m gpuscaler.exporter.child NAME INTERVAL DEVICES [SKIP]...`` writes lines of JSON to its standard output, arrays that begin with
-what they are (:mod:`gpuscaler.exporter.lines` reads them). It ends when nobody reads them any more. It imports little, to stay small.
+``python -m gpuscaler.exporter.child NAME INTERVAL DEVICES [SKIP]...`` writes lines of JSON to its standard output: arrays whose first
+element is their type (:mod:`gpuscaler.exporter.lines` reads them). It ends when its output is closed. It imports little, to stay small.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from gpuscaler.exporter.backends import Backend, StaleError, UnavailableError, make
 from gpuscaler.exporter.parts import Device
 
-#: Seconds between looks for GPUs where there are none, and between looks at which there are.
+#: Seconds between attempts to find GPUs while there are none, and between listings of the devices.
 RETRY = 5.0
 LOOK = 10.0
 
@@ -25,7 +25,7 @@ Write = Callable[[list[Any]], None]
 
 
 def sample(backend: Backend, write: Write, *, interval: float, skip: Sequence[str]) -> NoReturn:
-    """Measure every ``interval`` seconds, forever; devices of ``skip`` are left alone. Raises :class:`StaleError`."""
+    """Measure every ``interval`` seconds, forever; devices in ``skip`` are not measured. Raises :class:`StaleError`."""
     while True:
         write(["opening"])
         try:
@@ -56,7 +56,7 @@ def _rounds(backend: Backend, write: Write, *, interval: float, skip: Sequence[s
         for event in backend.events():
             write(["event", *event])
         write(["rested"])
-        # On a steady grid: a round that took long is followed by the next moment of the grid, not by a burst.
+        # Rounds start on a fixed time grid: a long round is followed by the next time of the grid, not by a burst.
         due += interval * max(1, -int((due - time.monotonic()) // interval))
         time.sleep(max(0.0, due - time.monotonic()))
 
@@ -66,16 +66,16 @@ def _stop(_signal: int, _frame: FrameType | None) -> NoReturn:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Exit 0 when told to or when nobody reads any more, 1 when another library is to be loaded, 2 where the backend is not installed."""
+    """Run, and return the exit status: 0 on SIGTERM or when the output is closed, 1 to load another library, 2 if not installed."""
     name, interval, devices, *skip = arguments
-    # A driver likes to be left in order: A100s with MIG froze when a process that watched them was killed (dcgm-exporter issue 84).
+    # Shut the driver down in order: A100s with MIG froze when a process that watched them was killed (dcgm-exporter issue 84).
     signal.signal(signal.SIGTERM, _stop)
 
     held: list[str] = []
 
     def write(line: list[Any]) -> None:
         held.append(json.dumps(line, separators=(",", ":")))
-        # What was measured before a call that hangs must have left this process, and which call it is.
+        # Before a call that may hang, everything measured so far and the name of the call must have left this process.
         if line[0] not in {"devices", "reading", "event"}:
             text = "".join(f"{one}\n" for one in held).encode()
             held.clear()

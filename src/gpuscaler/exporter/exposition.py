@@ -1,8 +1,9 @@
 """The page that Prometheus reads, written as text directly: a registry of metric objects takes ten times as long for the same lines.
 
-Which pod a figure is for: all figures of a device that one container has carry its labels. Of a device that several have, the six
-``nvidia_gpu_*`` metrics come once for each, with the container's own duty cycle and memory where processes can be told apart; the other
-figures come once, without a pod: they are nobody's alone. A device of nobody has no labels of pods.
+The pod labels depend on the number of containers that have the device. If one container has it, all figures carry its labels. If several
+have it, the six ``nvidia_gpu_*`` metrics are written once for each container, with the container's own duty cycle and memory if processes
+can be told apart; the other figures are written once, without a pod, since they belong to no single container. If none has it, no figure
+has pod labels.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,12 +22,12 @@ _SPLIT = frozenset({"duty_cycle", "memory_used_bytes"})
 
 @dataclass(slots=True)
 class Page:
-    """Lines by metric: a metric's lines must stand together."""
+    """Lines by metric: all lines of a metric must be adjacent."""
 
     lines: dict[str, list[str]] = field(default_factory=dict)
 
     def add(self, metric: str, help: str, kind: str = "gauge") -> list[str]:  # noqa: A002  # the format's own word
-        """The metric's lines, to append samples to."""
+        """Add a metric if it is new; return its lines, to append samples to."""
         found = self.lines.get(metric)
         if found is None:
             found = self.lines[metric] = [f"# HELP {metric} {help}.", f"# TYPE {metric} {kind}"]
@@ -37,7 +38,7 @@ class Page:
 
 
 def devices(page: Page, measured: Measured, attribution: Attribution, *, node: str, now: float) -> None:
-    """Add what is known of each GPU and MIG device at ``now``, on the machine's monotonic clock."""
+    """Add the figures of each GPU and MIG device at ``now``, on the machine's monotonic clock."""
     for known in measured.known(now):
         own = device_labels(known.device, known.instance, node)
         owners = attribution.owners.get(known.key, ())
@@ -66,7 +67,7 @@ def _values(page: Page, known: Known, own: str, *, alone: str, owners: tuple[Own
 
 @lru_cache(maxsize=1024)
 def _field(key: str) -> tuple[Field, str] | None:
-    """The field that a backend names so, and its labels with a comma before each."""
+    """The field of a backend's key, and its labels with a comma before each; None if there is no such field."""
     name, *said = key.split(":")
     what = FIELDS.get(name)
     if what is None or len(said) != len(what.labels):
@@ -75,7 +76,7 @@ def _field(key: str) -> tuple[Field, str] | None:
 
 
 def own_share(name: str, processes: Iterable[Process] | None, owner: Owner, by_process: Mapping[int, Owner] | None) -> float | None:
-    """A container's own part of a figure of a shared device; None where it cannot be told."""
+    """A container's own part of a figure of a shared device; None if unknown."""
     if name not in _SPLIT or processes is None or by_process is None:
         return None
     used = [
@@ -125,29 +126,29 @@ def _processes(
             lines = page.add("gpuscaler_gpu_process_memory_used_bytes", "Memory of the device that the process uses")
             lines.append(f"gpuscaler_gpu_process_memory_used_bytes{{{labels}}} {process.memory_bytes}")
         if process.sm_percent is not None:
-            lines = page.add("gpuscaler_gpu_process_sm_ratio", "Share of the SMs that the process used since the sample before")
+            lines = page.add("gpuscaler_gpu_process_sm_ratio", "Share of the SMs that the process used since the previous sample")
             lines.append(f"gpuscaler_gpu_process_sm_ratio{{{labels}}} {number(process.sm_percent / 100)}")
 
 
 def events(page: Page, measured: Measured, *, node: str, epoch: float) -> None:
-    """Add the XID errors since the exporter began; ``epoch`` is what makes a time of the monotonic clock one since the epoch.
+    """Add the XID errors since the exporter started; ``epoch`` plus a time of the monotonic clock is the time since the epoch.
 
-    A GPU's stay after it is gone. When the last was is a metric of its own, since a counter that begins with its first error has not
-    increased in Prometheus' eyes.
+    Errors of a GPU stay after the GPU is gone. The time of the last error is a separate metric, since Prometheus sees no increase in a
+    counter that first appears with its first error.
     """
     names = {device.uuid: device for device in measured.devices}
     for (uuid, code), (count, at) in sorted(measured.events.items()):
         labels = device_labels(names.get(uuid) or Device(uuid, -1, -1, ""), None, node)
         labels = f'{labels},xid="{code}",severity="{severity(code)}",action="{action(code)}"'
-        lines = page.add("gpuscaler_gpu_xid_errors_total", "Errors that the driver told of, by NVIDIA's XID number", "counter")
+        lines = page.add("gpuscaler_gpu_xid_errors_total", "Errors that the driver reported, by NVIDIA's XID number", "counter")
         lines.append(f"gpuscaler_gpu_xid_errors_total{{{labels}}} {count}")
-        lines = page.add("gpuscaler_gpu_last_xid_error_timestamp_seconds", "When the driver told of such an error last")
+        lines = page.add("gpuscaler_gpu_last_xid_error_timestamp_seconds", "Time at which the driver last reported such an error")
         lines.append(f"gpuscaler_gpu_last_xid_error_timestamp_seconds{{{labels}}} {number(round(epoch + at, 3))}")
 
 
 @lru_cache(maxsize=1024)
 def device_labels(device: Device, instance: Instance | None, node: str) -> str:
-    """Without braces. ``minor_number`` and ``name`` of a MIG device are its GPU's."""
+    """The labels of a device, without braces. ``minor_number`` and ``name`` of a MIG device are those of its GPU."""
     minor = "" if device.minor < 0 else str(device.minor)
     labels = {"node_name": node, "uuid": instance.uuid if instance else device.uuid, "minor_number": minor, "name": device.name}
     if instance:
@@ -157,13 +158,13 @@ def device_labels(device: Device, instance: Instance | None, node: str) -> str:
 
 @lru_cache(maxsize=4096)
 def owner_labels(owner: Owner) -> str:
-    """With a comma before each; empty ones are left out, which means the same to Prometheus."""
+    """The labels of a container, with a comma before each. Empty ones are left out, which is the same for Prometheus."""
     labels = {"pod_name": owner.pod, "namespace_name": owner.namespace, "container_name": owner.container}
     return "".join(f",{label}" for label in written(labels))
 
 
 def written(labels: Mapping[str, str]) -> Iterator[str]:
-    """As the format wants it."""
+    """Write labels in the exposition format."""
     for name, value in labels.items():
         if value:
             escaped = value.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
@@ -171,5 +172,5 @@ def written(labels: Mapping[str, str]) -> Iterator[str]:
 
 
 def number(value: float) -> str:
-    """Whole ones without a fraction."""
+    """Write a value; integers have no fraction."""
     return format(value, ".15g")

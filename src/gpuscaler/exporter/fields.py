@@ -1,7 +1,7 @@
-"""What is measured: each field's metric, its meaning, the call that it comes from and when it is absent.
+"""The fields that are measured: each one's metric, its meaning, the NVML call it comes from and when it is absent.
 
-A backend says values by the keys of :data:`FIELDS`, in the unit of the metric's name. The first six metrics are named and measured as by
-the exporter of Alibaba Cloud's write-up on HPA with GPU metrics (2018), which dashboards and HPA rules still use; the others follow
+A backend reports values by the keys of :data:`FIELDS`, in the unit of the metric's name. The first six metrics have the names and meanings
+of the exporter in Alibaba Cloud's write-up on HPA with GPU metrics (2018), which dashboards and HPA rules still use. The others follow
 Prometheus' conventions.
 """
 
@@ -10,10 +10,10 @@ from typing import NamedTuple
 
 
 class Field(NamedTuple):
-    """``labels`` are those beyond the device's and the pod's; a counter's metric ends in ``_total``.
+    """One measured field. ``labels`` are those in addition to the device's and the pod's; a counter's metric ends in ``_total``.
 
-    Of one with a ``windowed`` name the maximum and mean over trailing windows are served too, under that name, in Prometheus' base unit;
-    ``scale`` is how many of these one of the field's is.
+    A field with a ``windowed`` name is also served as maximum and mean over trailing windows, under that name and in Prometheus' base
+    unit; ``scale`` is the factor from the field's unit to that unit.
     """
 
     metric: str
@@ -36,7 +36,7 @@ _ECC = "where ECC is off or not there"
 FIELDS: Mapping[str, Field] = {
     "duty_cycle": Field(
         "nvidia_gpu_duty_cycle",
-        "Share of the last sample of the driver (1/6 to 1 s) in which a kernel ran, in percent",
+        "Share of the driver's last sample (1/6 to 1 s) in which a kernel ran, in percent",
         "nvmlDeviceGetUtilizationRates; of a MIG device nvmlGpmMetricsGet",
         "on a GPU divided by MIG, and on its MIG devices before Hopper",
         windowed="gpuscaler_gpu_duty_cycle_ratio",
@@ -45,7 +45,7 @@ FIELDS: Mapping[str, Field] = {
     "memory_used_bytes": Field(
         "nvidia_gpu_memory_used_bytes", "Memory in use", "nvmlDeviceGetMemoryInfo", windowed="gpuscaler_gpu_memory_used_bytes"
     ),
-    "memory_total_bytes": Field("nvidia_gpu_memory_total_bytes", "Memory there is", "nvmlDeviceGetMemoryInfo"),
+    "memory_total_bytes": Field("nvidia_gpu_memory_total_bytes", "Total memory", "nvmlDeviceGetMemoryInfo"),
     "power_usage_milliwatts": Field(
         "nvidia_gpu_power_usage_milliwatts",
         "Power drawn by the board",
@@ -55,13 +55,15 @@ FIELDS: Mapping[str, Field] = {
         scale=0.001,
     ),
     "temperature_celsius": Field("nvidia_gpu_temperature_celsius", "Temperature of the GPU", "nvmlDeviceGetTemperature", "on MIG devices"),
-    "fanspeed_percent": Field("nvidia_gpu_fanspeed_percent", "Speed of the fan, of its maximum", "nvmlDeviceGetFanSpeed", _PASSIVE),
+    "fanspeed_percent": Field(
+        "nvidia_gpu_fanspeed_percent", "Speed of the fan, in percent of its maximum", "nvmlDeviceGetFanSpeed", _PASSIVE
+    ),
     "memory_reserved_bytes": Field(
         "gpuscaler_gpu_memory_reserved_bytes", "Memory that the driver keeps for itself", "nvmlDeviceGetMemoryInfo_v2", "before driver 510"
     ),
     "memory_busy_ratio": Field(
         "gpuscaler_gpu_memory_busy_ratio",
-        "Share of the last sample of the driver in which memory was read or written",
+        "Share of the driver's last sample in which memory was read or written",
         "nvmlDeviceGetUtilizationRates",
         "with MIG",
         windowed="gpuscaler_gpu_memory_busy_ratio",
@@ -87,7 +89,7 @@ FIELDS: Mapping[str, Field] = {
     ),
     "clock_limited": Field(
         "gpuscaler_gpu_clock_limited",
-        "1 while clocks are lower than they could be for this reason",
+        "1 while this reason keeps the clocks lower than they could be",
         "nvmlDeviceGetCurrentClocksEventReasons",
         labels=("reason",),
     ),
@@ -97,33 +99,37 @@ FIELDS: Mapping[str, Field] = {
     "sm_active_ratio": Field(
         "gpuscaler_gpu_sm_active_ratio", "Share of the SMs that were busy", _GPM, _HOPPER, windowed="gpuscaler_gpu_sm_active_ratio"
     ),
-    "sm_occupancy_ratio": Field("gpuscaler_gpu_sm_occupancy_ratio", "Warps that were active, of all there could be", _GPM, _HOPPER),
+    "sm_occupancy_ratio": Field("gpuscaler_gpu_sm_occupancy_ratio", "Active warps, as a share of the maximum", _GPM, _HOPPER),
     "pipe_active_ratio": Field(
         "gpuscaler_gpu_pipe_active_ratio", "Share of time in which the SMs used this pipe", _GPM, _HOPPER, labels=("pipe",)
     ),
     "memory_bandwidth_ratio": Field(
         "gpuscaler_gpu_memory_bandwidth_ratio",
-        "Memory bandwidth used, of all there is",
+        "Used share of the memory bandwidth",
         _GPM,
         _HOPPER,
         windowed="gpuscaler_gpu_memory_bandwidth_ratio",
     ),
     "pcie_sent_bytes": Field(
         "gpuscaler_gpu_pcie_sent_bytes_total",
-        "Sent over PCIe",
+        "Bytes sent over PCIe",
         "nvmlDeviceGetFieldValues",
         "where the driver does not count",
         kind="counter",
     ),
     "pcie_received_bytes": Field(
         "gpuscaler_gpu_pcie_received_bytes_total",
-        "Received over PCIe",
+        "Bytes received over PCIe",
         "nvmlDeviceGetFieldValues",
         "where the driver does not count",
         kind="counter",
     ),
-    "pcie_sent_bytes_per_second": Field("gpuscaler_gpu_pcie_sent_bytes_per_second", "Being sent over PCIe", _GPM, _HOPPER),
-    "pcie_received_bytes_per_second": Field("gpuscaler_gpu_pcie_received_bytes_per_second", "Being received over PCIe", _GPM, _HOPPER),
+    "pcie_sent_bytes_per_second": Field(
+        "gpuscaler_gpu_pcie_sent_bytes_per_second", "Rate at which bytes are sent over PCIe", _GPM, _HOPPER
+    ),
+    "pcie_received_bytes_per_second": Field(
+        "gpuscaler_gpu_pcie_received_bytes_per_second", "Rate at which bytes are received over PCIe", _GPM, _HOPPER
+    ),
     "pcie_replays": Field(
         "gpuscaler_gpu_pcie_replays_total",
         "PCIe packets that were sent again",
@@ -134,22 +140,24 @@ FIELDS: Mapping[str, Field] = {
     "pcie_generation": Field("gpuscaler_gpu_pcie_generation", "PCIe generation in use", "nvmlDeviceGetCurrPcieLinkGeneration"),
     "pcie_lanes": Field("gpuscaler_gpu_pcie_lanes", "PCIe lanes in use", "nvmlDeviceGetCurrPcieLinkWidth"),
     "nvlink_sent_bytes": Field(
-        "gpuscaler_gpu_nvlink_sent_bytes_total", "Sent over all NVLinks", "nvmlDeviceGetFieldValues", "without NVLink", kind="counter"
+        "gpuscaler_gpu_nvlink_sent_bytes_total", "Bytes sent over all NVLinks", "nvmlDeviceGetFieldValues", "without NVLink", kind="counter"
     ),
     "nvlink_received_bytes": Field(
         "gpuscaler_gpu_nvlink_received_bytes_total",
-        "Received over all NVLinks",
+        "Bytes received over all NVLinks",
         "nvmlDeviceGetFieldValues",
         "without NVLink",
         kind="counter",
     ),
-    "nvlink_sent_bytes_per_second": Field("gpuscaler_gpu_nvlink_sent_bytes_per_second", "Being sent over all NVLinks", _GPM, _HOPPER),
+    "nvlink_sent_bytes_per_second": Field(
+        "gpuscaler_gpu_nvlink_sent_bytes_per_second", "Rate at which bytes are sent over all NVLinks", _GPM, _HOPPER
+    ),
     "nvlink_received_bytes_per_second": Field(
-        "gpuscaler_gpu_nvlink_received_bytes_per_second", "Being received over all NVLinks", _GPM, _HOPPER
+        "gpuscaler_gpu_nvlink_received_bytes_per_second", "Rate at which bytes are received over all NVLinks", _GPM, _HOPPER
     ),
     "ecc_errors": Field(
         "gpuscaler_gpu_ecc_errors_total",
-        "Memory errors; volatile: since the driver was loaded, aggregate: in the life of the board",
+        "Memory errors; volatile: since the driver was loaded, aggregate: over the life of the board",
         "nvmlDeviceGetTotalEccErrors",
         _ECC,
         labels=("kind", "scope"),
@@ -163,32 +171,32 @@ FIELDS: Mapping[str, Field] = {
         labels=("kind",),
     ),
     "row_remap_pending": Field(
-        "gpuscaler_gpu_row_remap_pending", "1 where a row is replaced at the next reset", "nvmlDeviceGetRemappedRows", "before Ampere"
+        "gpuscaler_gpu_row_remap_pending", "1 if a row will be replaced at the next reset", "nvmlDeviceGetRemappedRows", "before Ampere"
     ),
     "row_remap_failed": Field(
-        "gpuscaler_gpu_row_remap_failed", "1 where no spare row was left: the board is to go", "nvmlDeviceGetRemappedRows", "before Ampere"
+        "gpuscaler_gpu_row_remap_failed", "1 if no spare row was left: replace the board", "nvmlDeviceGetRemappedRows", "before Ampere"
     ),
     "retired_pages": Field(
         "gpuscaler_gpu_retired_pages",
-        "Pages of memory that are no longer used, for the errors in them",
+        "Pages of memory that are no longer used because of errors in them",
         "nvmlDeviceGetFieldValues",
         _AMPERE,
         labels=("kind",),
     ),
     "page_retirement_pending": Field(
         "gpuscaler_gpu_page_retirement_pending",
-        "1 where a page is retired when the driver is loaded next",
+        "1 if a page will be retired the next time the driver is loaded",
         "nvmlDeviceGetFieldValues",
         _AMPERE,
     ),
     "recovery_action": Field(
         "gpuscaler_gpu_recovery_action",
-        "1 for what the driver asks for so that the GPU can be used again",
+        "1 for the action that the driver asks for before the GPU can be used again",
         "nvmlDeviceGetFieldValues",
         "on MIG devices, and where the driver does not say",
         labels=("action",),
     ),
-    "lost": Field("gpuscaler_gpu_lost", "1 where the GPU fell off the bus", "any", "on MIG devices"),
+    "lost": Field("gpuscaler_gpu_lost", "1 if the GPU fell off the bus", "any", "on MIG devices"),
 }
 #: Trailing windows, in seconds.
 WINDOWS = (15, 60)

@@ -1,4 +1,4 @@
-"""What processes of ours take, from Linux' ``/proc``."""
+"""CPU time and memory of the exporter's own processes, from Linux' ``/proc``."""
 
 import os
 from pathlib import Path
@@ -11,12 +11,12 @@ class Footprint(NamedTuple):
 
 
 def footprint(pid: int) -> Footprint | None:
-    """None where the process is gone, or the system is not Linux."""
+    """CPU time and memory of a process; None if the process is gone, or the system is not Linux."""
     try:
         text = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
         return None
-    # The name of the program, in parentheses, may hold spaces.
+    # The name of the program, in parentheses, may contain spaces.
     fields = text.rpartition(")")[2].split()
     ticks, pages = int(fields[11]) + int(fields[12]), int(fields[21])
     return Footprint(ticks / os.sysconf("SC_CLK_TCK"), pages * os.sysconf("SC_PAGE_SIZE"))

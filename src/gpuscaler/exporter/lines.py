@@ -6,32 +6,32 @@ from gpuscaler.exporter.parts import Device, Process
 
 
 class _Line(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """An array whose first element says what it is."""
+    """An array whose first element is its type."""
 
 
 class Opening(_Line, frozen=True, tag="opening"):
-    """The driver's library is being loaded, which may take long where no other program holds the driver."""
+    """The driver's library is being loaded, which may take long if no other program keeps the driver loaded."""
 
 
 class Asking(_Line, frozen=True, tag="asking"):
-    """Calls about that begin: ``devices``, ``events``, or the UUID of a GPU."""
+    """Calls about one subject start: ``devices``, ``events``, or the UUID of a GPU."""
 
     about: str
 
 
 class Rested(_Line, frozen=True, tag="rested"):
-    """A round is done; the next begins an interval after this one began."""
+    """A round is done; the next starts one interval after the start of this one."""
 
 
 class Unavailable(_Line, frozen=True, tag="unavailable"):
-    """See :class:`gpuscaler.exporter.backends.UnavailableError`. It is tried again after a while."""
+    """See :class:`gpuscaler.exporter.backends.UnavailableError`. The process tries again after a while."""
 
     cause: str
     text: str
 
 
 class Devices(_Line, frozen=True, tag="devices"):
-    """What there is, first and whenever it changed."""
+    """The devices present, at the start and whenever they changed."""
 
     devices: tuple[Device, ...]
     driver: str
@@ -61,5 +61,5 @@ _decoder: msgspec.json.Decoder[Line] = msgspec.json.Decoder(Line)
 
 
 def read(line: bytes) -> Line:
-    """Raises :class:`msgspec.DecodeError`."""
+    """Decode a line. Raises :class:`msgspec.DecodeError`."""
     return _decoder.decode(line)

@@ -1,4 +1,4 @@
-"""What is known of the GPUs now, from the lines of the measuring process. Old values expire: none is served as if it were of now."""
+"""The current state of the GPUs, from the lines of the measuring process. Old values expire: none is served as if it were current."""
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -8,12 +8,12 @@ from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 from gpuscaler.exporter.parts import Device, Instance, Owner, Process
 from gpuscaler.exporter.windows import Trail
 
-#: Seconds that a sample of the driver looks back at most (NVML: 1/6 to 1).
+#: Longest period that a sample of the driver covers, in seconds (NVML: 1/6 to 1).
 LOOKS_BACK = 1.0
 
 
 class Known(NamedTuple):
-    """A GPU, or a MIG device of it, with its last reading, which is not older than it may be."""
+    """A GPU or one of its MIG devices, with its last reading, which has not expired."""
 
     device: Device
     instance: Instance | None
@@ -26,25 +26,25 @@ class Known(NamedTuple):
 
 
 class Measured:
-    """``expiry`` is how many seconds a reading may be served. Times are of the machine's monotonic clock."""
+    """The last readings and events. A reading is served for ``expiry`` seconds. Times are from the machine's monotonic clock."""
 
     def __init__(self, expiry: float) -> None:
         self.expiry = expiry
         self.devices: tuple[Device, ...] = ()
         self.driver, self.cuda = "", ""
-        #: Why there is nothing to measure: one word, and a sentence; empty while there is.
-        self.cause, self.trouble = "starting", "the driver was not asked yet"
-        #: XID errors by device and number, since this process began: how many, and when the last was told.
+        #: Why there is nothing to measure: one word, and a sentence; both are empty while GPUs are measured.
+        self.cause, self.trouble = "starting", "the driver has not been asked yet"
+        #: XID errors by device and number, since this process started: their count, and when the last was reported.
         self.events: dict[tuple[str, int], tuple[int, float]] = {}
         self.readings = 0
         self._last: dict[str, Reading] = {}
         self._trails: dict[str, dict[str, Trail]] = {}
-        #: By device, the containers it was for last, and since when what is measured is theirs.
+        #: By device: the containers that had it last, and the time from which its readings are theirs.
         self._holders: dict[str, tuple[tuple[str, str, str], ...]] = {}
         self._since: dict[str, float] = {}
 
     def take(self, line: Line) -> None:
-        """Fold in what the measuring process said."""
+        """Apply a line of the measuring process."""
         match line:
             case Reading():
                 self._read(line)
@@ -77,9 +77,10 @@ class Measured:
                 trail.add(reading.at, value, reading.peaks.get(key))
 
     def assign(self, owners: Mapping[str, tuple[Owner, ...]], *, now: float, interval: float) -> None:
-        """Devices are for ``owners``, as was seen ``now``. The windows of one that changed hands begin anew: nobody is blamed for others.
+        """Set the ``owners`` of devices, as observed at ``now``. If the owners of a device changed, its windows restart.
 
-        They begin with the first reading that can tell nothing of the time before, neither itself nor its peak since the reading before.
+        So no container gets figures of another. The windows restart with the first reading that covers no time before the change, neither
+        in its value nor in its peak since the previous reading.
         """
         holders = {key: tuple((owner.namespace, owner.pod, owner.container) for owner in several) for key, several in owners.items()}
         self._since = {key: since for key, since in self._since.items() if since > now}
@@ -99,5 +100,5 @@ class Measured:
                     yield Known(device, instance, reading, self._trails.get(key, {}))
 
     def processes(self, now: float) -> tuple[Process, ...]:
-        """On all devices."""
+        """The processes on all devices."""
         return tuple(process for known in self.known(now) for process in known.reading.processes or ())

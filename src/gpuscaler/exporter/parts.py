@@ -1,7 +1,7 @@
-"""What backends measure, what attribution answers, and what metrics are made of.
+"""Types shared by backends, attribution and the metrics page.
 
 Percentages are 0 to 100 and times are seconds of the machine's monotonic clock, which all processes of one machine share.
-Named tuples, since the process that calls the driver must stay small: msgspec alone would add a fifth to it.
+They are named tuples, since the process that calls the driver must stay small: msgspec alone would add a fifth to it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 class Instance(NamedTuple):
     """A MIG device: a compute instance in a GPU instance, as ``nvidia-smi mig -lgi`` numbers them.
 
-    ``uuid`` begins with ``MIG-``; ``profile`` is as in ``1g.10gb``, or empty where the driver does not name it.
+    ``uuid`` starts with ``MIG-``; ``profile`` is, for example, ``1g.10gb``, or empty if the driver does not name it.
     """
 
     uuid: str
@@ -21,9 +21,9 @@ class Instance(NamedTuple):
 
 
 class Device(NamedTuple):
-    """A GPU. ``minor`` is n of ``/dev/nvidia<n>`` and -1 where unknown; ``number`` is its place among those of the machine.
+    """A GPU. ``minor`` is n of ``/dev/nvidia<n>``, and -1 if unknown; ``number`` is its index among the GPUs of the machine.
 
-    ``instances`` are its MIG devices. ``uuid``, here and of an instance, is the key of everything that is said of either.
+    ``instances`` are its MIG devices. The ``uuid`` of a GPU or an instance is its key everywhere.
     """
 
     uuid: str
@@ -35,9 +35,9 @@ class Device(NamedTuple):
 
 
 class Process(NamedTuple):
-    """What one process does on a device. ``device`` is a key; figures are None where the driver does not tell them.
+    """Use of a device by one process. ``device`` is a key; figures are None if the driver does not report them.
 
-    ``pid`` is as the driver's namespace of processes numbers them: the host's.
+    ``pid`` is the process ID in the PID namespace of the driver, which is the host's.
     """
 
     device: str
@@ -47,7 +47,7 @@ class Process(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """A container that a device is allocated to. ``uid`` is the pod's, empty where only its name is known."""
+    """A container that a device is allocated to. ``uid`` is the pod's, empty if only its name is known."""
 
     namespace: str
     pod: str
@@ -56,13 +56,13 @@ class Owner(NamedTuple):
 
 
 class Attribution(NamedTuple):
-    """Which containers each device is for.
+    """The containers that each device is allocated to.
 
-    ``owners`` has the keys of devices and of MIG devices; one that is absent is allocated to nobody, one with several owners is
-    shared. ``processes`` tells the container of each process by its pid, those outside of pods left out; it is None where
-    processes cannot be told apart (another namespace of processes, no access to their cgroups). ``trouble`` says why owners are
-    not known or only from a fallback, for a person; it is empty where all is well. ``source`` is where owners come from:
-    ``pod-resources``, ``checkpoint``, or nothing.
+    ``owners`` is keyed by GPUs and MIG devices. A device that is absent is not allocated; one with several owners is shared.
+    ``processes`` has the container of each process by pid, without processes outside of pods. It is None if processes cannot be
+    told apart (another PID namespace, no access to their cgroups). ``trouble`` says, for a person, why owners are unknown or come
+    from a fallback; it is empty if there is no problem. ``source`` is where owners come from: ``pod-resources``, ``checkpoint``,
+    or empty.
     """
 
     owners: Mapping[str, tuple[Owner, ...]] = {}
@@ -75,9 +75,9 @@ class Attributor(Protocol):
     """Finds the containers of devices."""
 
     async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
-        """Asked once per sampling interval, never twice at once. Answers within a second or two, from what it saw last if need be.
+        """Called once per sampling interval, never concurrently. Returns within a second or two, with the last known answer if necessary.
 
-        It never raises for what it finds outside: that is told in :attr:`Attribution.trouble`.
+        Problems outside of the exporter are never raised; they are reported in :attr:`Attribution.trouble`.
         """
         ...
 

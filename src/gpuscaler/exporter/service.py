@@ -1,4 +1,4 @@
-"""The exporter as a whole: it measures, attributes, and serves what it knows; none of these waits for another."""
+"""The exporter as a whole: it measures, attributes and serves; none of these waits for another."""
 
 import asyncio
 import os
@@ -16,9 +16,9 @@ from gpuscaler.exporter.parts import Attribution, Attributor
 from gpuscaler.exporter.supervising import Pace, Sampler
 from gpuscaler.exporter.xids import WORDS, catalogue, severity
 
-#: A reading is served for so many intervals, and for so many seconds at least.
+#: A reading is served for this many intervals, and at least for this many seconds.
 EXPIRY = 3, 5.0
-#: Seconds after which an attribution that does not answer is an attribution that is not known.
+#: Seconds after which an attribution that does not answer counts as unknown.
 ATTRIBUTION = 10.0
 
 #: Takes a level and a sentence.
@@ -27,7 +27,7 @@ Tell = Callable[[str, str], None]
 
 @dataclass(slots=True)
 class Exporter:
-    """``command`` starts the measuring process. ``clock`` is the machine's monotonic clock, ``wall`` seconds since the epoch."""
+    """The exporter. ``command`` starts the measuring process. ``clock`` is the monotonic clock, ``wall`` gives seconds since the epoch."""
 
     command: Sequence[str]
     backend: str
@@ -55,7 +55,7 @@ class Exporter:
         )
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Run until cancelled."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 tasks.create_task(self.sampler.run(), name="measuring")
@@ -72,7 +72,7 @@ class Exporter:
             self._say("gpus", self.measured.trouble, well=f"measuring {len(self.measured.devices)} GPUs")
 
     async def _attribute(self) -> None:
-        """Once per interval, on its own."""
+        """Attribute devices once per interval, independently of measuring."""
         while True:
             due = self.clock() + self.interval
             now = self.clock()
@@ -80,16 +80,16 @@ class Exporter:
                 async with asyncio.timeout(ATTRIBUTION):
                     self.attribution = await self.attributor.attribute(self.measured.devices, self.measured.processes(now))
             except TimeoutError:
-                self.attribution = Attribution(trouble=f"saw no answer about pods for {ATTRIBUTION:g} s")
-            except Exception as error:  # noqa: BLE001  # whatever breaks in attribution, the GPUs are measured
-                self.attribution = Attribution(trouble=f"attribution broke: {type(error).__name__}: {error}")
+                self.attribution = Attribution(trouble=f"saw no answer about the pods of GPUs for {ATTRIBUTION:g} s")
+            except Exception as error:  # noqa: BLE001  # no failure of attribution may stop the measuring of GPUs
+                self.attribution = Attribution(trouble=f"attribution failed: {type(error).__name__}: {error}")
             if self.attribution.source:
                 self.measured.assign(self.attribution.owners, now=self.clock(), interval=self.interval)
-            self._say("pods", self.attribution.trouble, well=f"pods are known from {self.attribution.source}")
+            self._say("pods", self.attribution.trouble, well=f"pods of GPUs are known from {self.attribution.source}")
             await asyncio.sleep(max(0.0, due - self.clock()))
 
     def _say(self, part: str, trouble: str, *, well: str) -> None:
-        """One line when something breaks, changes or mends."""
+        """Log one line when a problem starts, changes or ends."""
         if self._told.get(part) != trouble:
             self._told[part] = trouble
             self.tell("warning" if trouble else "info", f"{part}: {trouble or well}")
@@ -103,55 +103,57 @@ class Exporter:
         return Answer(page.text(), exposition.CONTENT_TYPE)
 
     def _self(self, page: Page, now: float) -> None:
-        """What is known of the exporter itself."""
+        """Add the metrics of the exporter itself."""
         measured, sampler = self.measured, self.sampler
         if measured.devices or measured.cause not in {"starting", "failed"}:
             page.add("nvidia_gpu_num_devices", "GPUs of the node").append(f"nvidia_gpu_num_devices {len(measured.devices)}")
-        working = page.add("gpuscaler_exporter_working", "1 while GPUs are measured, and while their pods are known")
+        working = page.add("gpuscaler_exporter_working", "1 while GPUs are measured (part gpus), or while their pods are known (part pods)")
         working.append(f'gpuscaler_exporter_working{{part="gpus"}} {int(any(True for _ in measured.known(now)))}')
         working.append(f'gpuscaler_exporter_working{{part="pods"}} {int(not self.attribution.trouble and bool(self.attribution.source))}')
         labels = {"version": __version__, "backend": self.backend, "driver_version": measured.driver, "cuda_version": measured.cuda}
-        page.add("gpuscaler_exporter_info", "1; what measures").append(f"gpuscaler_exporter_info{{{','.join(written(labels))}}} 1")
+        page.add("gpuscaler_exporter_info", "1; versions of the exporter, the driver and CUDA").append(
+            f"gpuscaler_exporter_info{{{','.join(written(labels))}}} 1"
+        )
         for name, kind, help_, value in (
             ("readings_total", "counter", "Readings taken, of GPUs and MIG devices", measured.readings),
-            ("measuring_starts_total", "counter", "Times that the measuring process was started", sampler.starts),
-            ("stuck_processes", "gauge", "Measuring processes that were killed and that the driver does not let go", sampler.stuck),
+            ("measuring_starts_total", "counter", "How often the measuring process was started", sampler.starts),
+            ("stuck_processes", "gauge", "Measuring processes that were killed but that the driver does not release", sampler.stuck),
         ):
             page.add(f"gpuscaler_exporter_{name}", help_, kind).append(f"gpuscaler_exporter_{name} {value}")
         for process, pid in (("serving", os.getpid()), ("measuring", sampler.pid)):
             taken = footprint(pid) if pid else None
             if taken is not None:
                 for name, help_, kind, amount in (
-                    ("cpu_seconds_total", "Processor time that the process took", "counter", taken.cpu_seconds),
+                    ("cpu_seconds_total", "CPU time that the process used", "counter", taken.cpu_seconds),
                     ("resident_memory_bytes", "Memory of the process", "gauge", taken.resident_bytes),
                 ):
                     metric = f"gpuscaler_exporter_{name}"
                     page.add(metric, help_, kind).append(f'{metric}{{process="{process}"}} {number(amount)}')
         for device in measured.devices:
-            lines = page.add("gpuscaler_gpu_hung", "1 where the driver does not answer for the GPU")
+            lines = page.add("gpuscaler_gpu_hung", "1 if the driver does not answer for the GPU")
             lines.append(f"gpuscaler_gpu_hung{{{device_labels(device, None, self.node)}}} {int(device.uuid in sampler.hung)}")
         for known in measured.known(now):
-            lines = page.add("gpuscaler_gpu_last_sample_timestamp_seconds", "When the device was measured last")
+            lines = page.add("gpuscaler_gpu_last_sample_timestamp_seconds", "Time of the last measurement of the device")
             at = number(round(self.wall() - (now - known.reading.at), 3))
             labelled = device_labels(known.device, known.instance, self.node)
             lines.append(f"gpuscaler_gpu_last_sample_timestamp_seconds{{{labelled}}} {at}")
 
     def _health(self) -> Answer:
-        """Without GPUs, and without a kubelet, the exporter is as well as it can be: a new process would not help."""
+        """Always healthy: without GPUs or a kubelet, a restart would not help."""
         return Answer(b"ok\n")
 
     def _front(self) -> Answer:
-        """For a person: what is measured, for whom, and what is wrong."""
+        """The page for people: devices, the pods that use them, and problems."""
         now = self.clock()
         lines = [f"gpuscaler exporter {__version__} on {self.node}", ""]
         for known in self.measured.known(now):
             owners = self.attribution.owners.get(known.key, ())
-            pods = ", ".join(f"{owner.namespace}/{owner.pod} ({owner.container})" for owner in owners) or "nobody"
+            pods = ", ".join(f"{owner.namespace}/{owner.pod} ({owner.container})" for owner in owners) or "no pod"
             indent, name = ("  ", known.instance.profile) if known.instance else ("", known.device.name)
             duty = known.reading.values.get("duty_cycle")
             busy = "" if duty is None else f"  {duty:g} %"
             lines.append(f"{indent}{known.key}  {name}{busy}  for {pods}")
-        lines += ["", *(list(self._troubles(now)) or ["all is well"]), "", "/metrics is for Prometheus", ""]
+        lines += ["", *(list(self._troubles(now)) or ["no problems"]), "", "/metrics is for Prometheus", ""]
         return Answer("\n".join(lines).encode())
 
     def _troubles(self, now: float) -> Iterator[str]:
@@ -167,7 +169,7 @@ class Exporter:
         yield from self._asked(now)
 
     def _asked(self, now: float) -> Iterator[str]:
-        """What drivers ask for, and what errors do of GPUs whose driver does not say."""
+        """Recovery actions that drivers ask for; for GPUs whose driver reports none, the actions that their XID errors require."""
         told: set[str] = set()
         for known in self.measured.known(now):
             for key, value in known.reading.values.items():
@@ -181,4 +183,4 @@ class Exporter:
             if severity(code) == "critical" and uuid not in told:
                 found = errors.errors[code]
                 said = f"{uuid}: XID {code} ({found.what}), {now - at:.0f} s ago"
-                yield f"{said}; {WORDS[found.action]}; by NVIDIA's catalogue of {errors.date}"
+                yield f"{said}; {WORDS[found.action]}; from NVIDIA's catalogue of {errors.date}"

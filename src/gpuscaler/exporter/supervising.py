@@ -1,4 +1,4 @@
-"""Keeping a measuring process at work: one that hangs, crashes or ends is replaced, so that no scrape ever waits for a driver."""
+"""Supervises the measuring process: one that hangs, crashes or ends is replaced, so that no scrape ever waits for a driver."""
 
 import asyncio
 import subprocess
@@ -13,24 +13,24 @@ from typing import IO
 from gpuscaler.exporter import lines
 from gpuscaler.exporter.lines import Asking, Line, Opening, Rested, Unavailable
 
-#: From the beginning of the back-off after so many rounds.
+#: After this many rounds the back-off is reset.
 HEALTHY_ROUNDS = 30
-#: A process in a call that never returns cannot be killed. So many may be left behind; then no more are started until one goes.
+#: A process in a call that never returns cannot be killed. This many may be left behind; then no more are started until one is gone.
 MOST_STUCK = 3
-#: A GPU at which this many processes hung one after the other is left alone for a while, so that the others are measured.
+#: A GPU at which this many processes in a row hung is skipped for a while, so that the others are measured.
 HANGS = 2
 LONGEST_LINE = 1 << 20
-#: A process that is told to end has so many seconds to, and one that is killed is gone by then, unless the driver holds it.
+#: Seconds in which a process ends after SIGTERM, or is gone after SIGKILL, unless the driver holds it.
 DYING = 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds. ``opening``: loading the driver may take some for each GPU where nothing else holds it (no persistence mode).
+    """Times in seconds. ``opening``: loading the driver may take a few seconds per GPU if nothing keeps it loaded (no persistence mode).
 
-    ``patience`` is between two lines of a process that measures, beyond the interval, and beyond ``pause`` after one that found nothing to
-    measure. Before the next process is started there is ``first_wait``, doubled each time up to ``longest_wait``. A GPU that the driver
-    does not answer for is left alone for ``leave_alone``.
+    ``patience`` is the longest time between two lines of the measuring process, in addition to the interval, or to ``pause`` after it found
+    nothing to measure. The wait before the next process is ``first_wait``, doubled each time up to ``longest_wait``. A GPU that the driver
+    does not answer for is skipped for ``leave_alone``.
     """
 
     opening: float = 60.0
@@ -42,7 +42,7 @@ class Pace:
 
 
 class HungError(Exception):
-    """The process said nothing for too long. ``about`` is what it was asking."""
+    """The process wrote nothing for too long. ``about`` is the subject of its current call."""
 
     def __init__(self, about: str, seconds: float) -> None:
         super().__init__(f"saw no answer from the driver for {seconds:g} s when asked about {about or 'its library'}")
@@ -51,9 +51,9 @@ class HungError(Exception):
 
 @dataclass(slots=True)
 class Sampler:
-    """Runs ``command`` again and again and hands each of its lines to ``take``. ``tell`` is told what a person should know.
+    """Runs ``command`` repeatedly and passes each of its lines to ``take``. ``tell`` receives messages for people.
 
-    ``clock`` is the machine's monotonic clock. ``interval`` is that of the command, in seconds.
+    ``clock`` is the machine's monotonic clock. ``interval`` is the sampling interval of the command, in seconds.
     """
 
     command: Sequence[str]
@@ -63,9 +63,9 @@ class Sampler:
     clock: Callable[[], float]
     pace: Pace = field(default_factory=Pace)
     starts: int = field(default=0, init=False)
-    #: Of the process that measures now, or 0.
+    #: Process ID of the current measuring process, or 0.
     pid: int = field(default=0, init=False)
-    #: GPUs that the driver did not answer for, and until when they are left alone.
+    #: GPUs that the driver did not answer for, and until when they are skipped.
     left_alone: dict[str, float] = field(default_factory=dict, init=False)
     _hangs: Counter[str] = field(default_factory=Counter, init=False)
     _stuck: list[subprocess.Popen[bytes]] = field(default_factory=list, init=False)
@@ -73,21 +73,21 @@ class Sampler:
 
     @property
     def hung(self) -> frozenset[str]:
-        """GPUs that the driver lately did not answer for."""
+        """GPUs that the driver recently did not answer for."""
         return frozenset(self._hangs) | frozenset(self.left_alone)
 
     @property
     def stuck(self) -> int:
-        """Processes that were killed and are still there."""
+        """Number of processes that were killed and are still there."""
         self._stuck = [process for process in self._stuck if process.poll() is None]
         return len(self._stuck)
 
     async def run(self) -> None:
-        """Until cancelled; the process is gone then, or stuck in the driver."""
+        """Run until cancelled; afterwards the process is gone, or stuck in the driver."""
         wait = self.pace.first_wait
         while True:
             self._rounds = 0
-            ended = await self._once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not let go"
+            ended = await self._once() if self.stuck < MOST_STUCK else f"saw {self.stuck} processes that the driver does not release"
             if self._rounds >= HEALTHY_ROUNDS:
                 wait = self.pace.first_wait
             self.take(Unavailable("failed", ended))
@@ -95,7 +95,7 @@ class Sampler:
             wait = min(2 * wait, self.pace.longest_wait)
 
     async def _once(self) -> str:
-        """One life of the process; how it ended."""
+        """Run the process once; return how it ended."""
         now = self.clock()
         self.left_alone = {device: until for device, until in self.left_alone.items() if until > now}
         process = subprocess.Popen(  # noqa: ASYNC220, S603  # a start takes a millisecond; our own module with our own arguments
@@ -113,7 +113,7 @@ class Sampler:
             await self._end(process)
 
     async def _end(self, process: "subprocess.Popen[bytes]") -> None:
-        """In order, where it still can; at once where it hangs."""
+        """End the process: with SIGTERM if it reacts, otherwise with SIGKILL."""
         process.terminate()
         if not await _ended(process):
             process.kill()
@@ -121,7 +121,7 @@ class Sampler:
                 self._stuck.append(process)
 
     async def _heard(self, process: "subprocess.Popen[bytes]", output: asyncio.StreamReader, errors: asyncio.StreamReader) -> str:
-        """Hear the process to its end; how it ended."""
+        """Read the output of the process to its end; return how it ended."""
         last_words = asyncio.create_task(_tail(errors), name="errors of the measuring process")
         try:
             return await self._lines(output) or await self._farewell(process, last_words)
@@ -130,24 +130,24 @@ class Sampler:
                 self._suspect(error.about)
             return str(error)
         except TimeoutError:
-            return "the measuring process closed its output and went on"
+            return "the measuring process closed its output but is still running"
         except ValueError as error:
-            return f"saw a line of the measuring process that cannot be read: {error}"
+            return f"saw a line from the measuring process that cannot be parsed: {error}"
         finally:
             last_words.cancel()
 
     async def _lines(self, output: asyncio.StreamReader) -> str:
-        """Hand on what the process says until it ends, or should for the reason returned. Raises :class:`HungError`."""
+        """Pass on the lines of the process until it ends; return the reason, or empty. Raises :class:`HungError`."""
         about, patience, line = "", self.pace.opening, None
         while True:
             try:
-                # Not wait_for: before Python 3.12 it may lose a cancellation that comes together with a line.
+                # Not wait_for: before Python 3.12 it may lose a cancellation that arrives together with a line.
                 async with asyncio.timeout(patience):
                     text = await output.readline()
             except TimeoutError:
                 raise HungError(about, patience) from None
             if not text:
-                # One that ends with a reason of its own is not to be explained further.
+                # If the process gave its own reason, no further explanation is needed.
                 return line.text if isinstance(line, Unavailable) else ""
             line = lines.read(text)
             match line:
@@ -163,7 +163,7 @@ class Sampler:
                     if self._rounds == HANGS:
                         self._hangs.clear()
                     if any(until <= self.clock() for until in self.left_alone.values()):
-                        return f"{', '.join(self.left_alone)} to be asked again"
+                        return f"measuring {', '.join(self.left_alone)} again"
                 case _:
                     pass
             self.take(line)
@@ -172,12 +172,10 @@ class Sampler:
         self._hangs[device] += 1
         if self._hangs[device] >= HANGS:
             self.left_alone[device] = self.clock() + self.pace.leave_alone
-            self.tell(
-                f"{device}: left alone for {self.pace.leave_alone:g} s: the driver does not answer for it; see dmesg, and reset the GPU"
-            )
+            self.tell(f"{device}: skipped for {self.pace.leave_alone:g} s: the driver does not answer for it; see dmesg, and reset the GPU")
 
     async def _farewell(self, process: "subprocess.Popen[bytes]", last_words: "asyncio.Task[str]") -> str:
-        """How a process ended that closed its output."""
+        """Describe how a process that closed its output ended."""
         async with asyncio.timeout(self.pace.patience):
             said = await last_words
         if not await _ended(process):
@@ -186,7 +184,7 @@ class Sampler:
 
 
 async def _ended(process: "subprocess.Popen[bytes]") -> bool:
-    """Give a process a moment to end; whether it did. The standard library would wait asleep, and hold up scrapes."""
+    """Give a process a moment to end; return whether it did. The standard library's wait would block scrapes."""
     for _ in range(round(DYING / 0.01)):
         if process.poll() is not None:
             return True
@@ -196,7 +194,7 @@ async def _ended(process: "subprocess.Popen[bytes]") -> bool:
 
 @asynccontextmanager
 async def _pipe(pipe: IO[bytes] | None) -> AsyncIterator[asyncio.StreamReader]:
-    """What comes through ``pipe``, until the end of the block."""
+    """A reader of ``pipe``, until the end of the block."""
     assert pipe is not None
     reader = asyncio.StreamReader(limit=LONGEST_LINE)
     transport, _ = await asyncio.get_running_loop().connect_read_pipe(partial(asyncio.StreamReaderProtocol, reader), pipe)
@@ -207,7 +205,7 @@ async def _pipe(pipe: IO[bytes] | None) -> AsyncIterator[asyncio.StreamReader]:
 
 
 async def _tail(errors: asyncio.StreamReader) -> str:
-    """The last line of what comes; the rest is read too, so that the process never waits for it to be."""
+    """The last line of the error output. All of it is read, so that the process never blocks on a full pipe."""
     last: deque[bytes] = deque(maxlen=1)
     while block := await errors.read(4096):
         last.extend(line for line in block.splitlines() if line.strip())
@@ -215,5 +213,5 @@ async def _tail(errors: asyncio.StreamReader) -> str:
 
 
 def command(*, backend: str, interval: float, devices: int) -> list[str]:
-    """How this package's own measuring process is started."""
+    """The command that starts this package's own measuring process."""
     return [sys.executable, "-m", "gpuscaler.exporter.child", backend, f"{interval}", f"{devices}"]

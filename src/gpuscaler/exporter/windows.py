@@ -1,4 +1,4 @@
-"""Maximum and mean over trailing windows, so that a burst between two scrapes is seen, by every scraper the same."""
+"""Maximum and mean over trailing windows, so that every scraper sees a burst between two scrapes, and the same one."""
 
 from collections import deque
 from typing import NamedTuple
@@ -17,13 +17,13 @@ class Trail:
         self._samples: deque[tuple[float, float, float]] = deque()
 
     def add(self, at: float, value: float, peak: float | None = None) -> None:
-        """``peak`` is the highest value since the sample before, where that is known. Times only grow; seconds."""
+        """Add a sample. ``peak`` is the highest value since the previous sample, if known. Times are seconds and only grow."""
         self._samples.append((at, value, value if peak is None else max(peak, value)))
         while self._samples[0][0] <= at - self._longest:
             self._samples.popleft()
 
     def over(self, seconds: float, *, now: float) -> Figures | None:
-        """Over the ``seconds`` before ``now``; None where there is no sample. The interval is steady, so each weighs the same."""
+        """Figures over the ``seconds`` before ``now``; None without a sample. All samples have equal weight: the interval is constant."""
         since = now - seconds
         inside = [sample for sample in self._samples if sample[0] > since]
         if not inside:

@@ -1,7 +1,7 @@
-"""What an XID error asks for, by NVIDIA's catalogue, and what the driver itself asks for.
+"""Actions that XID errors require, from NVIDIA's catalogue, and recovery actions that the driver itself asks for.
 
-The driver's own verdict is about this GPU, with what it knows of the error, and goes back to ``none`` once it is cured. The catalogue is
-for drivers that tell none: it knows the number of an error and nothing more.
+The driver's own action is specific to this GPU and this error, and returns to ``none`` once the GPU has recovered. The catalogue is for
+drivers that report no action: it is based on the number of the error alone.
 """
 
 import csv
@@ -10,22 +10,22 @@ from functools import lru_cache
 from importlib import resources
 from typing import NamedTuple
 
-#: What the driver may ask for, by NVML's numbers (``NVML_GPU_RECOVERY_ACTION_*``).
+#: Actions that the driver may ask for, by NVML's numbers (``NVML_GPU_RECOVERY_ACTION_*``).
 RECOVERY_ACTIONS = ("none", "reset", "reboot", "drain_p2p", "drain_and_reset", "recover_imex_domain", "bus_reset", "system_reboot")
-#: A number that is newer than this list.
+#: Stands for a number that is newer than this list.
 UNKNOWN = "unknown"
-#: Actions after which the GPU is not to be used as it is, and those that are the program's own affair.
+#: Actions that mean that the GPU must not be used as it is, and actions that concern only the program.
 CRITICAL = frozenset({"reset", "examine", "reboot", "power_cycle", "repair"})
 APPLICATION = frozenset({"restart_program"})
-#: What is to be done, as a sentence goes on.
+#: What to do for each action, as part of a sentence.
 WORDS: Mapping[str, str] = {
     "reset": "reset the GPU",
-    "examine": "reset the GPU, and replace it if the error comes again",
+    "examine": "reset the GPU, and replace it if the error occurs again",
     "reboot": "restart the machine",
     "power_cycle": "switch the machine off and on, or replace it",
     "repair": "have it repaired",
-    "drain_p2p": "end what uses the GPU together with others",
-    "drain_and_reset": "end what uses it, and reset the GPU",
+    "drain_p2p": "stop the processes that use the GPU together with others",
+    "drain_and_reset": "stop the processes that use it, and reset the GPU",
     "recover_imex_domain": "recover its IMEX domain",
     "bus_reset": "reset its bus",
     "system_reboot": "restart the whole system",
@@ -34,14 +34,14 @@ WORDS: Mapping[str, str] = {
 
 
 class Xid(NamedTuple):
-    """``action`` is what the error asks for at once, ``what`` what it is."""
+    """One XID error. ``action`` is what it requires immediately, ``what`` describes it."""
 
     action: str
     what: str
 
 
 class Catalogue(NamedTuple):
-    """``date`` is the edition's."""
+    """NVIDIA's catalogue of XID errors. ``date`` is that of the edition."""
 
     date: str
     errors: Mapping[int, Xid]
@@ -49,7 +49,7 @@ class Catalogue(NamedTuple):
 
 @lru_cache(maxsize=1)
 def catalogue() -> Catalogue:
-    """Read once, of the package's data."""
+    """The catalogue in the package's data; read once."""
     text = resources.files(__package__).joinpath("data", "xids.csv").read_text(encoding="utf-8")
     title, *lines = text.splitlines()
     rows = csv.DictReader(line for line in lines if not line.startswith("#"))
@@ -58,13 +58,13 @@ def catalogue() -> Catalogue:
 
 
 def action(xid: int) -> str:
-    """What the catalogue says that ``xid`` asks for; :data:`UNKNOWN` for one that it does not know."""
+    """The action that ``xid`` requires according to the catalogue; :data:`UNKNOWN` if it is not listed."""
     found = catalogue().errors.get(xid)
     return found.action if found is not None else UNKNOWN
 
 
 def severity(xid: int) -> str:
-    """``critical``, ``application``, or ``other``: unknown errors are none to act upon."""
+    """``critical``, ``application``, or ``other``; unknown errors are ``other``, since there is nothing to act upon."""
     asked = action(xid)
     return "critical" if asked in CRITICAL else "application" if asked in APPLICATION else "other"
 

@@ -138,7 +138,7 @@ async def test_an_entry_that_cannot_be_read_is_told_and_the_others_stand(tmp_pat
         here.kubelet.pods += [pod("ml", b"\xff", container("main", devices(SECOND))), TRAINER]
         found = await here.ask()
         assert found.owners.keys() == {GPU}
-        assert found.trouble.startswith("pod 2 of the 3 that the kubelet lists: 'utf-8' codec")
+        assert found.trouble.startswith("skipped pod 2 of the 3 that the kubelet lists: 'utf-8' codec")
 
 
 # Pods that end
@@ -237,7 +237,7 @@ async def test_a_broken_checkpoint_is_told_and_read_again_once_it_is_whole(tmp_p
     async with world(tmp_path, started=False) as here:
         here.node.runs("ml", "trainer-0", "main", uid=UID)
         here.node.checkpoint.write_text('{"Data":')
-        assert "is no checkpoint of a kubelet" in (await here.ask()).trouble
+        assert "is not a kubelet checkpoint" in (await here.ask()).trouble
         here.node.keeps((UID, "main", GPU))
         assert (await here.ask()).owners.keys() == {GPU}
 
@@ -282,7 +282,7 @@ async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> Non
         await here.ask()
         found = await here.ask(after=61.0)
         assert (found.owners, found.source) == ({}, "")
-        assert "have not answered" in found.trouble
+        assert "no answer yet from the kubelet" in found.trouble
 
 
 async def test_closing_waits_for_no_kubelet_that_hangs(tmp_path: Path) -> None:

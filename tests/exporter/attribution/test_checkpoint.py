@@ -62,7 +62,7 @@ def test_an_odd_entry_is_set_aside_and_the_others_stand(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["", '{"Data":{"PodDeviceEntr', "[]", '{"Data": 7}', "v1\x00\x01"])
 def test_a_broken_file_is_told(tmp_path: Path, content: str) -> None:
-    with pytest.raises(CheckpointError, match=r"kubelet_internal_checkpoint is no checkpoint of a kubelet: "):
+    with pytest.raises(CheckpointError, match=r"kubelet_internal_checkpoint is not a kubelet checkpoint: "):
         read_checkpoint(written(tmp_path, content))
 
 

@@ -52,9 +52,9 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
     ("odd", "told"),
     [
         (pod("ml", b"bad-\xff\xfe", container("main", devices(GPU))), "'utf-8' codec can't decode byte 0xff in position 4"),
-        (pod("ml", "bad", container("main", b"\x0a\x7f")), "it ends 127 bytes too early"),
+        (pod("ml", "bad", container("main", b"\x0a\x7f")), "the message ends 127 bytes too early"),
         (pod("ml", "bad", b"\x0b"), "saw wire type 3, expected 0, 1, 2 or 5"),
-        (pod("ml", "bad", b"\x12\x80"), "it ends in the middle of a number"),
+        (pod("ml", "bad", b"\x12\x80"), "the message ends in the middle of a number"),
         (pod("ml", "bad", b"\xff" * 12), "a number has more than ten bytes"),
     ],
 )
@@ -64,7 +64,7 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_the_others_stand(odd: byt
         found = asked(here)
         assert [one.owner.pod for one in found.found] == ["trainer-0"]
         assert len(found.aside) == 1
-        assert found.aside[0].startswith(f"pod 1 of the 2 that the kubelet lists: {told}")
+        assert found.aside[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
 
 
 def test_fields_that_a_later_kubernetes_adds_are_passed_over() -> None:
@@ -127,7 +127,7 @@ def test_a_socket_that_nobody_listens_on_is_told_and_asked_as_soon_as_somebody_d
 
 def test_a_file_in_the_place_of_the_socket_is_told(tmp_path: Path) -> None:
     (tmp_path / "kubelet.sock").write_text("")
-    with pytest.raises(KubeletError, match="is no socket"):
+    with pytest.raises(KubeletError, match="is not a socket"):
         PodResources(tmp_path / "kubelet.sock").allocations()
 
 
@@ -136,7 +136,7 @@ def test_a_folder_that_only_root_may_enter_is_told(monkeypatch: pytest.MonkeyPat
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "stat", refuse)
-    with pytest.raises(KubeletError, match=r"no kubelet socket at /x/kubelet\.sock \(Permission denied\): expected user 0"):
+    with pytest.raises(KubeletError, match=r"no kubelet socket at /x/kubelet\.sock \(Permission denied\): expected to run as user 0"):
         PodResources(Path("/x/kubelet.sock")).allocations()
 
 
@@ -164,14 +164,14 @@ def test_an_error_of_the_kubelet_is_told_and_the_next_question_is_asked(code: An
 def test_an_answer_that_is_no_list_is_told(answer: bytes) -> None:
     with kubelet() as here:
         here.behave = lambda _: answer
-        with pytest.raises(KubeletError, match=r"that are no v1\.ListPodResourcesResponse"):
+        with pytest.raises(KubeletError, match=r"that are not a v1\.ListPodResourcesResponse"):
             asked(here)
 
 
 def test_a_kubelet_that_knows_no_pod_yet_has_not_answered() -> None:
     with kubelet() as here:
         here.pods = []
-        with pytest.raises(KubeletError, match="lists no pod at all"):
+        with pytest.raises(KubeletError, match="lists no pods"):
             asked(here)
         here.pods = [PLAIN]
         assert asked(here) == Allocations()

@@ -26,9 +26,9 @@ def exporter(socket: Path, log: Path) -> Iterator[Callable[[], str]]:
     command += ["--kubelet-socket", str(socket), "--node-name", "node-a"]
     with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
         try:
-            seconds_until(lambda: "serving at port" in log.read_text() or process.poll() is not None)
+            seconds_until(lambda: "serving on port" in log.read_text() or process.poll() is not None)
             assert process.poll() is None, log.read_text()
-            port = log.read_text().partition("serving at port ")[2].partition('"')[0]
+            port = log.read_text().partition("serving on port ")[2].partition('"')[0]
             yield lambda: urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=PATIENCE).read().decode()
         finally:
             process.terminate()
@@ -83,7 +83,7 @@ def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_told_in_lines_of_
         seconds_until(lambda: 'part="pods"} 1' in metrics())
     said = [json.loads(line)["message"] for line in log.read_text().splitlines()]
     assert [message for message in said if message.startswith("pods: the kubelet at ")]
-    assert said[-1] == "pods: pods are known from pod-resources"
+    assert said[-1] == "pods: pods of GPUs are known from pod-resources"
 
 
 def test_without_a_socket_the_checkpoint_beside_its_folder_is_looked_for(tmp_path: Path) -> None:

@@ -1,1 +1,1 @@
-"""For whom each GPU works: from what the kubelet says was allocated, and from the cgroups of the processes on a GPU that is shared."""
+"""Finds the containers that use each GPU: from the kubelet's allocations, and on shared GPUs from the cgroups of the processes."""

@@ -1,4 +1,4 @@
-"""What was allocated to whom, as the kubelet tells it; devices are still under the names that their plugins and drivers gave them."""
+"""Allocations of devices to containers, as the kubelet reports them, with the device names of the plugins and drivers."""
 
 from dataclasses import dataclass
 
@@ -15,7 +15,7 @@ class PluginDevice:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedDevice:
-    """A device of a DRA driver: the name is unique in the pool, the pool among those of the driver."""
+    """A device of a DRA driver. The name is unique in the pool, the name of the pool among those of the driver."""
 
     driver: str
     pool: str
@@ -24,7 +24,7 @@ class ClaimedDevice:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """The devices of one container; one without a name has an owner whose ``uid`` is all that is known of its pod."""
+    """The devices of one container. If the names of its pod are unknown, the owner has only a ``uid``."""
 
     owner: Owner
     devices: tuple[PluginDevice | ClaimedDevice, ...]
@@ -32,7 +32,7 @@ class Allocation:
 
 @dataclass(frozen=True, slots=True)
 class Allocations:
-    """All that the kubelet told: containers with devices, and ``aside``, what could not be understood, in words."""
+    """All that the kubelet reported: containers with devices, and ``aside``, messages about entries that could not be parsed."""
 
     found: tuple[Allocation, ...] = ()
     aside: tuple[str, ...] = ()

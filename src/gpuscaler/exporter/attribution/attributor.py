@@ -1,4 +1,4 @@
-"""Finds for whom each GPU of the node works: what the exporter asks once per sampling interval."""
+"""Finds the containers that use each GPU of the node. The exporter calls it once per sampling interval."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from gpuscaler.kube.resources import PODS, RESOURCE_SLICES, Resource
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Places:
-    """Where things lie on the node, as the exporter sees them. What is not mounted is told as trouble only where it would be needed."""
+    """Paths on the node, as the exporter sees them. A path that is not mounted is reported as trouble only if it is needed."""
 
     socket: Path = Path("/var/lib/kubelet/pod-resources/kubelet.sock")
     checkpoint: Path = Path("/var/lib/kubelet/device-plugins/kubelet_internal_checkpoint")
@@ -30,16 +30,16 @@ class Places:
 
     @classmethod
     def of_kubelet(cls, socket: Path) -> "Places":
-        """Of a kubelet with another root folder, which keeps its checkpoint there too."""
+        """The paths of a kubelet with another root folder, which keeps its checkpoint there too."""
         return cls(socket=socket, checkpoint=socket.parent.parent / "device-plugins" / "kubelet_internal_checkpoint")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """Seconds that things take at most, or at least.
+    """Times in seconds.
 
-    ``timeout`` is of one question to the kubelet, ``spacing`` between two; ``patience`` is how long a caller waits before it gets what was
-    seen last, and ``kept`` how long that is, while nothing new can be seen.
+    ``timeout`` is the limit of one request to the kubelet, ``spacing`` the least time between two. After ``patience`` a caller gets the
+    last answer instead of a new one; the last answer is used for ``kept`` while there is no new one.
     """
 
     timeout: float = 1.0
@@ -50,7 +50,7 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """One answer, and what the API server would have to add to it."""
+    """One answer, and the resources of the API server that are needed to complete it."""
 
     attribution: Attribution
     wanted: tuple[Resource, ...] = ()
@@ -59,8 +59,8 @@ class _Look:
 class NodeAttributor:
     """The :class:`~gpuscaler.exporter.parts.Attributor` of a Kubernetes node.
 
-    Files and the kubelet are read in one thread of its own, so that a kubelet or a disk that hangs holds nobody up. ``cluster`` is asked
-    for what the node does not tell, and may be None. ``clock`` is monotonic, in seconds.
+    Files and the kubelet are read in a separate thread, so that a kubelet or a disk that hangs blocks nothing else. ``cluster`` is asked
+    for what the node itself does not show, and may be None. ``clock`` is monotonic, in seconds.
     """
 
     def __init__(self, places: Places, *, clock: Callable[[], float], cluster: Server | None = None, pace: Pace = Pace()) -> None:
@@ -77,7 +77,7 @@ class NodeAttributor:
         self._last: tuple[Attribution, float] | None = None
 
     async def attribute(self, devices: Sequence[Device], processes: Sequence[Process]) -> Attribution:
-        """Who owns ``devices``, and who runs ``processes``; within ``patience``, if need be as it was seen last."""
+        """The owners of ``devices`` and the containers of ``processes``, within ``patience``; the last answer if there is no new one."""
         self._take()
         if self._pending is None:
             view = self._cluster.view if self._cluster else ApiView()
@@ -85,7 +85,7 @@ class NodeAttributor:
         await asyncio.wait([self._pending], timeout=self._pace.patience)
         self._take()
         if self._last is None or self._clock() - self._last[1] > self._pace.kept:
-            return Attribution(trouble=f"the kubelet at {self._places.socket} and its files have not answered yet")
+            return Attribution(trouble=f"no answer yet from the kubelet at {self._places.socket} and its files")
         return self._last[0]
 
     async def close(self) -> None:
@@ -94,12 +94,12 @@ class NodeAttributor:
             await asyncio.wait([self._asking])
         if self._pending is not None:
             self._pending.cancel()
-        # In the thread that uses it: a question that is under way ends first.
+        # Closed in the thread that uses it: a request that is in progress ends first.
         self._worker.submit(self._kubelet.close)
         self._worker.shutdown(wait=False)
 
     def _take(self) -> None:
-        """Take what was seen, where it has been."""
+        """Take the answer of the worker thread, if it is ready."""
         if self._pending is not None and self._pending.done():
             pending, self._pending = self._pending, None
             look = pending.result()
@@ -120,7 +120,7 @@ class NodeAttributor:
         unnamed |= found.unnamed
         troubles += [*allocations.aside, *self._unresolved(found)]
         if processes and run_by is None and any(len(owners) > 1 for owners in found.owners.values()):
-            troubles.append(f"processes on shared GPUs cannot be told apart: expected hostPID, and {self._places.containers} mounted")
+            troubles.append(f"processes on shared GPUs cannot be told apart; expected hostPID, and {self._places.containers} mounted")
         if view.trouble and (unnamed or found.unsliced):
             troubles.append(view.trouble)
         wanted = [PODS] if unnamed or (source == "checkpoint" and node.live is None) else []
@@ -129,7 +129,7 @@ class NodeAttributor:
         return _Look(Attribution(found.owners, run_by, source, "; ".join(troubles)), tuple(wanted))
 
     def _allocations(self) -> tuple[Allocations, str, list[str]]:
-        """What is allocated, where that is from, and what is wrong."""
+        """The allocations, their source, and problems."""
         now = self._clock()
         trouble = self._list(now)
         if self._listed is not None and (not trouble or now - self._listed[1] <= self._pace.kept):
@@ -140,7 +140,7 @@ class NodeAttributor:
             return Allocations(), "", [trouble, str(error)]
 
     def _list(self, now: float) -> str:
-        """Ask the kubelet, unless it was asked just now; what was wrong."""
+        """Ask the kubelet, unless it was asked just now; return the problem, or empty."""
         if self._asked is not None and now - self._asked[1] < self._pace.spacing:
             return self._asked[0]
         trouble = ""
@@ -152,7 +152,7 @@ class NodeAttributor:
         return trouble
 
     def _users(self, processes: tuple[Process, ...], found: Owned, node: Node) -> tuple[dict[int, Owner] | None, frozenset[str]]:
-        """The container of each process, None where they cannot be told apart; and pods that have no name."""
+        """The container of each process, None if processes cannot be told apart; and UIDs of pods without a known name."""
         places = self._processes.places({one.pid for one in processes})
         if places is None:
             return None, frozenset()

@@ -1,9 +1,9 @@
-"""Pods by their cgroups: which pod a process is in, and which pods still have one.
+"""Pods by their cgroups: the pod of a process, and the pods that still have a cgroup.
 
-The kubelet makes a cgroup for each pod (Kubernetes 1.35, ``pkg/kubelet/cm``), named with the pod's UID, below one for all pods that is
-called ``kubepods``; the container runtime makes those of the containers in it, named with the container's id. The systemd driver spells a
+The kubelet makes a cgroup for each pod (Kubernetes 1.35, ``pkg/kubelet/cm``), named with the pod's UID, below a cgroup for all pods named
+``kubepods``. In it, the container runtime makes those of the containers, named with the container's id. The systemd driver spells a
 path ``kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod<uid with _>.slice/cri-containerd-<id>.scope``, the cgroupfs driver
-``kubepods/burstable/pod<uid>/<id>``, and a runtime that is set to the other one than the kubelet mixes both.
+``kubepods/burstable/pod<uid>/<id>``. If the runtime uses another driver than the kubelet, the path mixes both.
 """
 
 import os
@@ -13,30 +13,30 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-#: A UID of the API server, or the hash that is the UID of a static pod.
+#: A UID from the API server, or the hash that is the UID of a static pod.
 _UID: Final = r"[0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32}"
 _POD: Final = re.compile(rf"(?:^|[/-])pod({_UID})(?:\.slice)?(?=[/:]|$)")
 _CONTAINER: Final = re.compile(r"[/:-]([0-9a-f]{64})(?=\.scope|/|$)")
-#: How deep the cgroup of all pods may lie: below a cgroup root of the kubelet, of a node in a container, or of a version 1 controller.
+#: Greatest depth of the cgroup of all pods: below a cgroup root of the kubelet, of a node in a container, or of a version 1 controller.
 _DEPTH: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a process runs. ``container`` is the runtime's id, empty where the path does not tell it."""
+    """The pod and container of a process. ``container`` is the runtime's id, empty if the path does not contain it."""
 
     uid: str
     container: str = ""
 
 
 def place_of(cgroups: str) -> Place | None:
-    """The pod that ``/proc/<pid>/cgroup`` tells, version 1 or 2; None outside of pods.
+    """Read the pod from the content of ``/proc/<pid>/cgroup``, version 1 or 2; None outside of pods.
 
-    A path that is told from another cgroup namespace begins with ``/..`` and names its pod all the same.
+    A path seen from another cgroup namespace starts with ``/..`` but still names its pod.
     """
     for line in cgroups.splitlines():
         path = line.split(":", 2)[-1]
-        # The first pod and its first container: what a container runs within itself has deeper ones.
+        # The first pod and its first container: containers nested inside a container have deeper ones.
         if pod := _POD.search(path):
             container = _CONTAINER.search(path, pod.end())
             return Place(pod[1].replace("_", "-"), container[1] if container else "")
@@ -49,14 +49,15 @@ class Processes:
     def __init__(self, proc: Path) -> None:
         self._proc = proc
         self._seen = False
-        #: Of the processes that were asked for last. One that goes on is in the pod it was in.
+        #: The places of the last requested processes. A process never moves to another pod.
         self._known: dict[int, Place | None] = {}
 
     def places(self, pids: set[int]) -> dict[int, Place] | None:
-        """The pod of each process, those outside of pods and those that ended left out.
+        """The pod of each process, without processes outside of pods and those that ended.
 
-        None where nothing can be told: not one process was ever seen, so theirs is another namespace than ours, of which a driver may
-        also show none at all. There, a number may by chance be that of a process of ours; those of our own pod are no users of a GPU.
+        None if nothing is known: not one of the processes was ever found in ``/proc``, so they are in another PID namespace than ours.
+        (A driver may also list no process there.) A pid from there may by chance be that of a process of ours, so processes of our own
+        pod, which do not use GPUs, do not count.
         """
         self._known = {pid: place for pid, place in self._known.items() if pid in pids}
         if self._known.keys() != pids:
@@ -90,11 +91,11 @@ class LivePods:
         self._base: Path | None = None
 
     def uids(self) -> frozenset[str] | None:
-        """Their UIDs; None where the cgroups of pods cannot be seen."""
+        """The UIDs of these pods; None if the cgroups of pods cannot be seen."""
         if self._base is None or not self._base.is_dir():
             self._base = next(_bases(self._root, _DEPTH), None)
         found = frozenset(_pods_below(self._base)) if self._base else frozenset()
-        # This runs on a node with pods, so none at all means that we look at the wrong place.
+        # This process runs on a node with pods, so if there are none, the cgroups seen here are not those of the node.
         return found or None
 
 
@@ -116,7 +117,7 @@ def _pods_below(base: Path) -> Iterator[str]:
 
 
 def _folders(path: Path) -> list[str]:
-    # scandir knows folders from files without asking for each: a cgroup has sixty files, and this is done every second.
+    # scandir distinguishes folders from files without a call for each: a cgroup has sixty files, and this runs every second.
     try:
         with os.scandir(path) as entries:
             return [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]

@@ -1,8 +1,8 @@
-"""The file in which the kubelet's device manager keeps what it allocated, for when the kubelet itself cannot be asked.
+"""Reads the file in which the kubelet's device manager saves its allocations, for when the kubelet itself does not answer.
 
-All its shapes are read: ``DeviceIDs`` is a list up to Kubernetes 1.19 and since then a list for each NUMA node; the entries lie in
-``Data``, beside a ``Checksum``, since 1.11 and at the top before. The checksum is over Go's own way of printing and is not looked at: a
-file that was written by half is no JSON. DRA claims are not in it.
+All formats are supported: ``DeviceIDs`` is a list up to Kubernetes 1.19 and since then a list for each NUMA node; the entries are in
+``Data``, beside a ``Checksum``, since 1.11 and at the top level before. The checksum covers Go's own print format and is not checked: a
+file that was only half written is not valid JSON. The file does not contain DRA claims.
 """
 
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ import msgspec
 from gpuscaler.exporter.attribution.allocations import Allocation, Allocations, PluginDevice
 from gpuscaler.exporter.parts import Owner
 
-#: A file that is larger is none of the kubelet's: a thousand devices are 200 kB.
+#: A larger file is not from a kubelet: a thousand devices take 200 kB.
 _MOST: Final = 32 * 2**20
 
 
@@ -43,22 +43,22 @@ _read_entry: Final = msgspec.json.Decoder(_Entry).decode
 
 
 def read_checkpoint(path: Path) -> Allocations:
-    """What the file says; owners have the UID of their pod in place of its names. Raises :class:`CheckpointError`."""
+    """Read the allocations in the file; owners have the UID of their pod instead of its names. Raises :class:`CheckpointError`."""
     try:
         if path.stat().st_size > _MOST:
-            raise CheckpointError(f"{path} is larger than {_MOST} bytes, and so no checkpoint of a kubelet")
+            raise CheckpointError(f"{path} is larger than {_MOST} bytes, so it is not a kubelet checkpoint")
         file = _read_file(path.read_bytes())
     except OSError as error:
         raise CheckpointError(f"no kubelet checkpoint at {path} ({error.strerror})") from error
     except msgspec.DecodeError as error:
-        raise CheckpointError(f"{path} is no checkpoint of a kubelet: {error}") from error
+        raise CheckpointError(f"{path} is not a kubelet checkpoint: {error}") from error
     found: list[Allocation] = []
     aside: list[str] = []
     for raw in (file.data.entries if file.data else file.entries) or ():
         try:
             entry = _read_entry(raw)
         except msgspec.DecodeError as error:
-            aside.append(f"an entry of {path}: {error}")
+            aside.append(f"skipped an entry of {path}: {error}")
             continue
         if devices := tuple(PluginDevice(entry.resource, one) for one in _ids(entry)):
             found.append(Allocation(Owner("", "", entry.container, entry.pod), devices))

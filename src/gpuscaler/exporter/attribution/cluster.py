@@ -1,6 +1,6 @@
-"""What the API server adds, where the exporter may ask it: names of pods by UID, which of them are finished, and the GPUs behind claims.
+"""Data from the API server, if the exporter may ask it: names of pods by UID, which of them are finished, and the GPUs behind claims.
 
-Asked only for what the node itself does not tell, since there is one exporter on every node of the cluster.
+It is asked only for what the node itself does not show, since there is one exporter on every node of the cluster.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,9 +15,9 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.errors import ApiError, NotFound, Unreachable
 from gpuscaler.kube.resources import PODS, Resource
 
-#: Static pods go by this hash on their node, and by the UID of their mirror on the server.
+#: Annotation with the hash that identifies a static pod on its node; on the server its mirror pod has another UID.
 _CONFIG_HASH: Final = "kubernetes.io/config.hash"
-#: Seconds between two questions. Slices change when GPUs are put in or split anew.
+#: Seconds between two requests. Slices change when GPUs are added or divided differently.
 _PODS_PAUSE, _SLICES_PAUSE = 10.0, 60.0
 
 _T = TypeVar("_T")
@@ -55,7 +55,7 @@ class _Basic(msgspec.Struct):
 
 
 class _SliceDevice(msgspec.Struct):
-    """Version v1beta1 has in ``basic`` what later ones have at the top."""
+    """A device of a slice. Version v1beta1 has its attributes in ``basic``, later versions at the top level."""
 
     name: str = ""
     attributes: dict[str, _Attribute] | None = None
@@ -77,7 +77,7 @@ class _Slice(msgspec.Struct):
 
 
 class ClusterNames:
-    """Asks the API server about ``node``; ``clock`` is monotonic, in seconds. ``view`` is what is known."""
+    """Asks the API server about ``node``; ``clock`` is monotonic, in seconds. ``view`` has the answers so far."""
 
     def __init__(self, client: Client, node: str, *, clock: Callable[[], float]) -> None:
         self.view = ApiView()
@@ -86,12 +86,12 @@ class ClusterNames:
         self._troubles: dict[Resource, str] = {}
 
     def due(self, resource: Resource) -> bool:
-        """Whether enough time has passed since it was last asked for."""
+        """Whether enough time has passed since the last request for ``resource``."""
         asked = self._asked.get(resource)
         return asked is None or self._clock() - asked >= (_PODS_PAUSE if resource is PODS else _SLICES_PAUSE)
 
     async def refresh(self, resource: Resource) -> None:
-        """Ask for the pods or the slices of the node. What goes wrong is told in ``view.trouble``, and what was known stays."""
+        """Ask for the pods or the slices of the node. Errors are reported in ``view.trouble``, and earlier answers stay."""
         self._asked[resource] = self._clock()
         try:
             found = await self._listed(resource)
@@ -121,14 +121,14 @@ class ClusterNames:
             if pod.status.phase in {"Succeeded", "Failed"}:
                 finished.add(uid)
             for one in (*(pod.status.container_statuses or ()), *(pod.status.init_container_statuses or ())):
-                # A container that waits has no id yet.
+                # A waiting container has no id yet.
                 if container_id := one.id.rpartition("/")[2]:
                     containers[container_id] = Owner(about.namespace, about.name, one.name, uid)
         return replace(self.view, pods=pods, containers=containers, finished=frozenset(finished))
 
 
 def _read(found: list[bytes], kind: type[_T]) -> Iterator[_T]:
-    # An object that cannot be understood is passed over; the others stand.
+    # An object that cannot be parsed is skipped; the others are used.
     for raw in found:
         try:
             yield msgspec.json.decode(raw, type=kind)

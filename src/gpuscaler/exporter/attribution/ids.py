@@ -1,4 +1,4 @@
-"""The names that device plugins and DRA drivers give to a GPU, resolved to the keys of the devices that the driver sees."""
+"""Resolves the names that device plugins and DRA drivers give to a GPU to the keys of the driver's devices."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -9,13 +9,13 @@ from gpuscaler.exporter.parts import Device, Instance
 _UUID: Final = r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 #: Python refuses to read numbers of thousands of digits.
 _N: Final = r"[0-9]{1,9}"
-#: ``GPU-…``, ``MIG-…`` and what plugins that hand out shares append: ``::3`` (NVIDIA), ``-3`` (HAMi), ``-_-3`` (gpushare).
+#: ``GPU-…``, ``MIG-…`` and the suffixes of plugins that allocate shares: ``::3`` (NVIDIA), ``-3`` (HAMi), ``-_-3`` (gpushare).
 _BY_UUID: Final = re.compile(rf"((?:gpu|mig)-{_UUID})(?:(?:::|[-_]).*)?", re.IGNORECASE)
 #: MIG devices before driver 470: the GPU's UUID, the GPU instance, the compute instance.
 _OLD_MIG: Final = re.compile(rf"mig-(gpu-{_UUID})/({_N})/({_N})(?:::.*)?", re.IGNORECASE)
 #: GKE's plugin: the device file, a GPU instance of it, and a share of either.
 _BY_FILE: Final = re.compile(rf"nvidia({_N})(?:/gi({_N}))?(?:/vgpu{_N})?(?:::.*)?")
-#: As nvidia-smi counts: GPUs by PCI address, and the MIG devices of one.
+#: Numbers as in nvidia-smi: GPUs in the order of their PCI addresses, and the MIG devices of a GPU.
 _BY_NUMBER: Final = re.compile(rf"({_N})(?::({_N}))?(?:::.*)?")
 _BY_PCI: Final = re.compile(r"(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}:[0-9a-f]{2}\.[0-7])(?:::.*)?", re.IGNORECASE)
 #: NVIDIA's DRA driver names a GPU by its minor number, and a MIG device by GPU, profile, profile's number and place.
@@ -30,7 +30,7 @@ def _pci(domain: str | None, rest: str) -> str:
 class KnownDevices:
     """The devices of a node by each of their names.
 
-    A name is looked up as it stands first: a driver that has names of its own is understood too.
+    A name is first looked up as it is, so that a driver with other kinds of names works too.
     """
 
     def __init__(self, devices: Sequence[Device]) -> None:
@@ -47,9 +47,9 @@ class KnownDevices:
         return bool(self._keys)
 
     def of_plugin(self, device_id: str, *, resource: str) -> str | None:
-        """The key of a device that a device plugin allocated as ``resource``, or None where no device here has that name.
+        """The key of a device that a device plugin allocated as ``resource``, or None if no device here has that name.
 
-        Bare numbers and device files are read only under NVIDIA's resource names: other plugins number things that are no GPUs.
+        Plain numbers and device files are accepted only under NVIDIA's resource names: other plugins number things that are not GPUs.
         """
         key = self._keys.get(device_id.lower())
         if key is not None:
@@ -71,7 +71,7 @@ class KnownDevices:
         return None
 
     def of_claim(self, name: str) -> str | None:
-        """The key of the device that NVIDIA's DRA driver calls ``name``, where the name alone tells it."""
+        """The key of the device that NVIDIA's DRA driver calls ``name``, if the name alone identifies it."""
         match = _BY_CLAIM.fullmatch(name)
         if match is None:
             return None
@@ -102,7 +102,7 @@ def _nth(device: Device | None, index: int) -> str | None:
 
 
 def _only_of_profile(device: Device | None, profile: str) -> str | None:
-    # Dots and plus signs may not stand in the name of a claim's device: 1g.10gb+me is 1g10gb-me.
+    # Device names of claims may not contain dots and plus signs: 1g.10gb+me is 1g10gb-me.
     return _only(one.uuid for one in _instances(device) if _letters(one.profile) == _letters(profile))
 
 
@@ -111,6 +111,6 @@ def _letters(profile: str) -> str:
 
 
 def _only(keys: Iterable[str]) -> str | None:
-    """The key, where there is one; of several no one is picked at random."""
+    """The key if there is exactly one; None for several, rather than an arbitrary one."""
     found = list(keys)
     return found[0] if len(found) == 1 else None

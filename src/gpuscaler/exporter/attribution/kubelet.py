@@ -1,7 +1,7 @@
-"""Asking the kubelet over its unix socket.
+"""Asks the kubelet over its unix socket.
 
-The socket lies in a directory that is mounted as a whole: a kubelet that starts again makes a new one, and a mount of the file would keep
-the old one. A connection that failed is dropped and made anew at the next question.
+The directory of the socket is mounted as a whole: a kubelet that restarts makes a new socket, and a mount of the file would keep the old
+one. A connection that failed is dropped, and a new one is made for the next request.
 """
 
 import stat
@@ -14,25 +14,25 @@ from gpuscaler.exporter.attribution.allocations import Allocations
 from gpuscaler.exporter.attribution.messages import LIST, ListAnswers, NotListedError
 
 _OPTIONS: Final = (
-    # grpcio 1.57 and later send the path of the socket, with its slashes encoded, as :authority. Servers that want a host's name there
-    # refuse it (grpc/grpc#34305, #38142).
+    # grpcio 1.57 and later send the path of the socket, with its slashes encoded, as :authority. Servers that require a host name there
+    # reject it (grpc/grpc#34305, #38142).
     ("grpc.default_authority", "localhost"),
-    # A proxy in the environment is not for a socket of this machine.
+    # A proxy from the environment must not be used for a socket of this machine.
     ("grpc.enable_http_proxy", 0),
-    # A new channel would go on with the connection of the one before, and with its pauses between attempts, which grow to two minutes.
+    # Otherwise a new channel reuses the connection of the previous one, and its pauses between attempts, which grow to two minutes.
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.max_receive_message_length", 16 * 2**20),
 )
 
 
 class KubeletError(Exception):
-    """The kubelet could not be asked, or did not say; the message is a sentence for people."""
+    """The kubelet could not be asked, or did not answer; the message is a sentence for people."""
 
 
 class PodResources:
-    """Lists what the kubelet behind ``socket`` allocated. Blocks its thread, for ``timeout`` seconds at most.
+    """Lists the allocations of the kubelet behind ``socket``. Blocks its thread for at most ``timeout`` seconds.
 
-    A kubelet answers a hundred questions a second for all of its clients together; how often this one asks is the caller's choice.
+    A kubelet answers a hundred requests a second for all of its clients together; the caller decides how often to ask.
     """
 
     def __init__(self, socket: Path, *, timeout: float = 1.0) -> None:
@@ -42,7 +42,7 @@ class PodResources:
         self._list: Any = None
 
     def allocations(self) -> Allocations:
-        """What is allocated now. Raises :class:`KubeletError`."""
+        """The current allocations. Raises :class:`KubeletError`."""
         self._look()
         if self._channel is None:
             self._channel = grpc.insecure_channel(f"unix:{self._socket}", options=_OPTIONS)
@@ -61,16 +61,16 @@ class PodResources:
         self._channel = self._list = None
 
     def _look(self) -> None:
-        # A path that is not there, or is something else, is told in its own words and costs no attempt to connect.
+        # A path that is missing or not a socket gets its own message, without an attempt to connect.
         try:
             mode = self._socket.stat().st_mode
         except OSError as error:
             self.close()
-            what = "user 0, whose folder it is" if isinstance(error, PermissionError) else "the directory that holds it mounted"
+            what = "to run as user 0, which owns its folder" if isinstance(error, PermissionError) else "its directory to be mounted"
             raise KubeletError(f"no kubelet socket at {self._socket} ({error.strerror}): expected {what}") from error
         if not stat.S_ISSOCK(mode):
             self.close()
-            raise KubeletError(f"{self._socket} is no socket: expected the kubelet's, in its directory pod-resources")
+            raise KubeletError(f"{self._socket} is not a socket: expected the kubelet's socket, in its directory pod-resources")
 
     def _told(self, error: Any) -> str:
         code = error.code()

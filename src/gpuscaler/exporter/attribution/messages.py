@@ -1,8 +1,8 @@
-"""The kubelet's ``v1.PodResourcesLister`` on the wire.
+"""The wire format of the kubelet's ``v1.PodResourcesLister``.
 
-Of Kubernetes 1.35's ``podresources/v1/api.proto``, this reads names, devices and claims, and passes over the rest. All of these are texts
-and messages, which the wire has in one form (protobuf's ``LEN``), so they are read here: the protobuf library takes 3 MB on every node with
-GPUs, and gives up a whole answer for one name that is no UTF-8.
+Of Kubernetes 1.35's ``podresources/v1/api.proto``, this reads names, devices and claims, and skips the rest. All of these are strings and
+messages, which have one form on the wire (protobuf's ``LEN``), so they are decoded here: the protobuf library takes 3 MB on every node with
+GPUs, and rejects a whole answer because of one name that is not UTF-8.
 """
 
 from collections.abc import Iterable, Iterator
@@ -15,21 +15,21 @@ LIST: Final = "/v1.PodResourcesLister/List"
 
 
 class NotListedError(Exception):
-    """An answer to List that says nothing; the message tells why."""
+    """An answer to List that cannot be used; the message says why."""
 
 
 class WireError(ValueError):
-    """Bytes that are no protobuf message."""
+    """Bytes that are not a protobuf message."""
 
 
 class ListAnswers:
-    """Reads the answers to List, one that is the same as the one before without looking at it again."""
+    """Reads the answers to List; one that equals the previous answer is not decoded again."""
 
     def __init__(self) -> None:
         self._last = b"", Allocations()
 
     def read(self, answer: bytes) -> Allocations:
-        """What an answer says; an entry that cannot be understood is set aside. Raises :class:`NotListedError`."""
+        """Decode an answer; an entry that cannot be parsed is skipped. Raises :class:`NotListedError`."""
         if not answer or answer != self._last[0]:
             self._last = answer, _read(answer)
         return self._last[1]
@@ -40,17 +40,17 @@ def _read(answer: bytes) -> Allocations:
         # message ListPodResourcesResponse { repeated PodResources pod_resources = 1; }
         pods = _each(1, _fields(answer))
     except WireError as error:
-        raise NotListedError(f"answered {len(answer)} bytes that are no v1.ListPodResourcesResponse ({error})") from error
+        raise NotListedError(f"answered {len(answer)} bytes that are not a v1.ListPodResourcesResponse ({error})") from error
     if not pods:
-        # Every pod is listed, also those without devices. Right after its start a kubelet knows of none, while they run on.
-        raise NotListedError("lists no pod at all, as it does until it has read the pods of its node")
+        # Every pod is listed, also those without devices. Right after its start a kubelet knows no pods, although they still run.
+        raise NotListedError("lists no pods; a kubelet that has just started does so until it has read the pods of its node")
     found: list[Allocation] = []
     aside: list[str] = []
     for number, pod in enumerate(pods, 1):
         try:
             found += _of_pod(pod)
         except ValueError as error:
-            aside.append(f"pod {number} of the {len(pods)} that the kubelet lists: {error}")
+            aside.append(f"skipped pod {number} of the {len(pods)} that the kubelet lists: {error}")
     return Allocations(tuple(found), tuple(aside))
 
 
@@ -69,7 +69,7 @@ def _of_pod(raw: bytes) -> list[Allocation]:
 
 
 def _of_plugins(entries: Iterable[bytes]) -> Iterator[PluginDevice | ClaimedDevice]:
-    # Some kubelets list a device an entry, others one entry for each NUMA node.
+    # Some kubelets list one entry for each device, others one for each NUMA node.
     for each in entries:
         # message ContainerDevices { string resource_name = 1; repeated string device_ids = 2; }
         entry = _fields(each)
@@ -91,12 +91,12 @@ def _each(number: int, fields: list[tuple[int, bytes]]) -> list[bytes]:
 
 
 def _text(number: int, fields: list[tuple[int, bytes]]) -> str:
-    """The last one counts, and none at all means empty: so protobuf has it."""
+    """The text of a field. As in protobuf, the last one counts, and a missing field is empty."""
     return next((body.decode() for found, body in reversed(fields) if found == number), "")
 
 
 def _fields(raw: bytes) -> list[tuple[int, bytes]]:
-    """The texts and messages of a message by field number, in order; numbers are passed over. Raises :class:`WireError`."""
+    """The texts and messages of a message by field number, in order; numbers are skipped. Raises :class:`WireError`."""
     found = []
     at = 0
     while at < len(raw):
@@ -113,16 +113,16 @@ def _fields(raw: bytes) -> list[tuple[int, bytes]]:
         else:
             raise WireError(f"saw wire type {kind}, expected 0, 1, 2 or 5")
     if at > len(raw):
-        raise WireError(f"it ends {at - len(raw)} bytes too early")
+        raise WireError(f"the message ends {at - len(raw)} bytes too early")
     return found
 
 
 def _varint(raw: bytes, at: int) -> tuple[int, int]:
-    """A number of seven bits a byte, the lowest first, and where it ends."""
+    """A number encoded with seven bits per byte, lowest first, and the position after it."""
     value = shift = 0
     while shift < 70:
         if at >= len(raw):
-            raise WireError("it ends in the middle of a number")
+            raise WireError("the message ends in the middle of a number")
         byte = raw[at]
         at += 1
         value |= (byte & 127) << shift

@@ -1,6 +1,6 @@
-"""The names of the containers on this node, by pod UID and by container id, without asking anybody.
+"""The names of the containers on this node, by pod UID and by container id, read from files alone.
 
-For each container that it starts, the kubelet leaves a symbolic link in ``/var/log/containers`` for collectors of logs:
+For each container that it starts, the kubelet creates a symbolic link in ``/var/log/containers`` for log collectors:
 ``<pod>_<namespace>_<container>-<container id>.log`` to ``/var/log/pods/<namespace>_<pod>_<pod UID>/<container>/<restarts>.log``
 (Kubernetes 1.35, ``pkg/kubelet/kuberuntime/legacy.go``). Only the link is read. The logs themselves need not be mounted.
 """
@@ -12,15 +12,15 @@ from typing import Final
 
 from gpuscaler.exporter.parts import Owner
 
-#: Letters that Kubernetes allows in names; a file may be called anything.
+#: Characters that Kubernetes allows in names; other files may have any name.
 _NAME: Final = r"[-.a-zA-Z0-9]+"
 _TARGET: Final = re.compile(rf"/({_NAME})_({_NAME})_({_NAME})/({_NAME})/[^/]*")
-# A file's name is cut off where the kubelet would make it too long, and the id with it.
+# The kubelet truncates a file name that would be too long, and with it the id.
 _LINK: Final = re.compile(r".*-([0-9a-f]{64})\.log")
 
 
 class ContainerNames:
-    """The containers that ``folder`` has links of; finished ones are among them until the kubelet removes them."""
+    """The containers that have links in ``folder``; finished ones are included until the kubelet removes them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -30,7 +30,7 @@ class ContainerNames:
         self._uids: dict[tuple[str, str], set[str]] = {}
 
     def look(self) -> None:
-        """Read what is new. A folder that cannot be read has no links."""
+        """Read new links. A folder that cannot be read has no links."""
         try:
             now = {one.name for one in self._folder.iterdir()}
         except OSError:
@@ -49,11 +49,11 @@ class ContainerNames:
         return self._by_id.get(container_id)
 
     def pod(self, uid: str) -> tuple[str, str] | None:
-        """Namespace and name."""
+        """Namespace and name of a pod."""
         return self._pods.get(uid)
 
     def uids(self, namespace: str, pod: str) -> Iterable[str]:
-        """The pods of a name: one that was made anew under its old name is listed beside the old one for a while."""
+        """The UIDs of pods with this name: a pod that was recreated under the same name is listed beside the old one for a while."""
         return self._uids.get((namespace, pod), ())
 
     def _read(self, name: str) -> Owner | None:

@@ -1,4 +1,4 @@
-"""From what was allocated to the owners of devices: names to keys, pods to UIDs, and pods that are gone left out."""
+"""Resolves allocations to the owners of devices: device names to keys, pods to UIDs, without pods that are gone."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -13,13 +13,13 @@ from gpuscaler.exporter.attribution.view import ApiView
 from gpuscaler.exporter.parts import Owner
 
 NVIDIA_DRA: Final = "gpu.nvidia.com"
-#: Resources whose devices are GPUs or parts of one. NVIDIA's network operator has others under the same domain.
+#: Resources with devices that are GPUs or parts of one. NVIDIA's network operator has others under the same domain.
 _GPUS: Final = re.compile(r"nvidia\.com/(gpu|mig-).*")
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Who is who on a node. ``live`` are the UIDs of pods with a cgroup, None where these cannot be seen."""
+    """Identities of pods and containers on a node. ``live`` has the UIDs of pods with a cgroup, None if these cannot be seen."""
 
     names: ContainerNames
     live: frozenset[str] | None
@@ -33,7 +33,7 @@ class Node:
         return self.names.pod(uid) or self.api.pods.get(uid)
 
     def current(self, owner: Owner) -> Owner | None:
-        """The owner with its pod's names and UID, as far as they are known; None where the pod is gone."""
+        """The owner with its pod's names and UID, as far as they are known; None if the pod is gone."""
         if owner.uid:
             if self.gone(owner.uid):
                 return None
@@ -46,7 +46,7 @@ class Node:
         return owner._replace(uid=here[0]) if len(here) == 1 else owner
 
     def container(self, place: Place) -> Owner | None:
-        """The container in which a process runs, without the container's name where only the pod is known."""
+        """The container in which a process runs, without the container's name if only the pod is known."""
         found = self.names.container(place.container) or self.api.containers.get(place.container)
         if found is not None:
             return found
@@ -56,7 +56,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """The owners of each device by key; ``unnamed`` are UIDs without a name, ``unknown`` devices that nobody here has, in words."""
+    """The owners of each device by key. ``unnamed`` are UIDs of pods without a known name, ``unknown`` descriptions of unknown devices."""
 
     owners: Mapping[str, tuple[Owner, ...]]
     unnamed: frozenset[str]
@@ -65,9 +65,9 @@ class Owned:
 
 
 def owned(allocations: tuple[Allocation, ...], devices: KnownDevices, node: Node) -> Owned:
-    """Resolve ``allocations``. A container that has several shares of a device owns it once.
+    """Resolve ``allocations``. A container with several shares of a device owns it once.
 
-    ``unsliced`` is whether a claimed device is not in the slices that are known.
+    ``unsliced`` is whether a claimed device is missing in the known slices.
     """
     found: dict[str, set[Owner]] = {}
     unnamed: set[str] = set()
@@ -91,7 +91,7 @@ def owned(allocations: tuple[Allocation, ...], devices: KnownDevices, node: Node
 
 
 def users(places: Mapping[int, Place], owners: Mapping[str, tuple[Owner, ...]], node: Node) -> dict[int, Owner]:
-    """The container of each process, as it stands among ``owners`` where it does; processes whose pod has no name are left out."""
+    """The container of each process, as in ``owners`` if it is listed there. Processes of pods without a known name are left out."""
     known = {(owner.namespace, owner.pod, owner.container): owner for owner in _all(owners)}
     containers: dict[tuple[str, str], set[Owner]] = {}
     for owner in known.values():
@@ -101,7 +101,7 @@ def users(places: Mapping[int, Place], owners: Mapping[str, tuple[Owner, ...]], 
         user = node.container(place)
         if user is None:
             continue
-        # Of a pod with one container that has GPUs, it is that container.
+        # If only one container of the pod has GPUs, it is that container.
         only = containers.get((user.namespace, user.pod), set())
         if not user.container and len(only) == 1:
             found[pid] = next(iter(only))

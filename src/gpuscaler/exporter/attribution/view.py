@@ -1,6 +1,6 @@
-"""What the API server adds to what a node tells of itself, and who asks it.
+"""Data from the API server that complements what the node itself shows, and the protocol for asking it.
 
-Apart from :mod:`gpuscaler.exporter.attribution.cluster`, so that exporters that ask nobody need no client.
+Separate from :mod:`gpuscaler.exporter.attribution.cluster`, so that exporters that do not ask the API server need no client.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from gpuscaler.kube.resources import Resource
 
 @dataclass(frozen=True, slots=True)
 class ApiView:
-    """What the server said last. ``slices`` has the UUID of each device by (driver, pool, name)."""
+    """The last answers of the API server. ``slices`` has the UUID of each device by (driver, pool, name)."""
 
     pods: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     containers: Mapping[str, Owner] = field(default_factory=dict)
@@ -23,15 +23,15 @@ class ApiView:
 
 
 class Server(Protocol):
-    """Asks the API server; ``view`` is what it said so far."""
+    """Asks the API server; ``view`` has its answers so far."""
 
     @property
     def view(self) -> ApiView: ...
 
     def due(self, resource: Resource) -> bool:
-        """Whether enough time has passed since it was last asked for."""
+        """Whether enough time has passed since the last request for ``resource``."""
         ...
 
     async def refresh(self, resource: Resource) -> None:
-        """Ask. What goes wrong is told in ``view.trouble``, and what was known stays."""
+        """Ask for ``resource``. Errors are reported in ``view.trouble``, and earlier answers stay."""
         ...

@@ -1,7 +1,7 @@
-"""How GPUs are asked: one small protocol, a backend for each kind of driver.
+"""How GPUs are measured: one small protocol, with a backend for each kind of driver.
 
-A backend lives in a process of its own (:mod:`gpuscaler.exporter.child`) and may block, hang or crash there. It says what it measures by
-the names of :mod:`gpuscaler.exporter.fields`, in the units of that table; what a device does not support it leaves out.
+A backend runs in a separate process (:mod:`gpuscaler.exporter.child`) and may block, hang or crash there. It names its values as in
+:mod:`gpuscaler.exporter.fields` and uses the units of that table; it leaves out what a device does not support.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,16 +9,16 @@ from typing import NamedTuple, Protocol
 
 from gpuscaler.exporter.parts import Device, Process
 
-#: Names that ``--backend`` takes.
+#: Names that ``--backend`` accepts.
 NAMES = ("nvml", "simulated")
 
 
 class Reading(NamedTuple):
-    """What a GPU or a MIG device does: ``device`` is its key, ``at`` the moment, ``values`` are named as fields are.
+    """One measurement of a GPU or a MIG device: ``device`` is its key, ``at`` the time, ``values`` are keyed by field name.
 
-    A field with labels is named with their values after colons: ``ecc_errors:corrected:volatile``. ``peaks`` are for windows:
-    the highest value since the reading before, where the driver keeps finer samples than are taken here. ``processes`` are None
-    where the driver does not tell which there are.
+    The key of a field with labels has their values after colons: ``ecc_errors:corrected:volatile``. ``peaks`` are for windows:
+    the highest value since the previous reading, if the driver keeps finer samples than are taken here. ``processes`` is None
+    if the driver does not list processes.
     """
 
     device: str
@@ -29,7 +29,7 @@ class Reading(NamedTuple):
 
 
 class Event(NamedTuple):
-    """An error that the driver told of. ``code`` is NVIDIA's XID, ``at`` when it was told."""
+    """An error that the driver reported. ``code`` is NVIDIA's XID, ``at`` the time of the report."""
 
     device: str
     code: int
@@ -37,7 +37,7 @@ class Event(NamedTuple):
 
 
 class UnavailableError(Exception):
-    """There is nothing to measure now. ``cause`` is one word for a label, the text a sentence for a person."""
+    """There is nothing to measure now. ``cause`` is one word for a label; the text is a sentence for a person."""
 
     def __init__(self, cause: str, text: str) -> None:
         super().__init__(text)
@@ -45,37 +45,37 @@ class UnavailableError(Exception):
 
 
 class StaleError(Exception):
-    """The library that is loaded no longer fits the driver: only a new process can load the right one."""
+    """The loaded library no longer matches the driver: only a new process can load the right one."""
 
 
 class Backend(Protocol):
     def open(self) -> None:
-        """Begin, or begin anew. Raises :class:`UnavailableError`, and :class:`StaleError`, as all that follows may."""
+        """Start, or start again. Raises :class:`UnavailableError` and :class:`StaleError`, as may all methods below."""
         ...
 
     def devices(self) -> tuple[Device, ...]:
-        """What there is now; asked every few seconds, since GPUs go and MIG devices change."""
+        """The devices present now; called every few seconds, since GPUs disappear and MIG devices change."""
         ...
 
     def versions(self) -> tuple[str, str]:
-        """Of the driver, and of CUDA or what stands for it; empty where unknown."""
+        """Versions of the driver, and of CUDA or its equivalent; empty if unknown."""
         ...
 
     def measure(self, device: Device) -> Iterable[Reading]:
-        """The GPU itself, then its MIG devices."""
+        """Readings of the GPU itself, then of its MIG devices."""
         ...
 
     def events(self) -> Iterable[Event]:
-        """Those since the last call; does not wait."""
+        """Events since the last call; does not wait."""
         ...
 
     def close(self) -> None: ...
 
 
 def make(name: str, *, devices: int) -> Backend:
-    """The backend of that name, one of :data:`NAMES`; ``devices`` is how many GPUs the simulated one has.
+    """Create the backend with that name, one of :data:`NAMES`; ``devices`` is the number of GPUs of the simulated backend.
 
-    Raises :class:`UnavailableError` where what it needs is not installed.
+    Raises :class:`UnavailableError` if a package that it needs is not installed.
     """
     if name == "simulated":
         from gpuscaler.exporter.backends.simulated import Simulated  # noqa: PLC0415  # only one backend is ever loaded

@@ -1,6 +1,6 @@
-"""GPUs that are not there, for demos and tests: each has a part to play, the same in every run.
+"""Simulated GPUs for demos and tests: each plays a fixed role, the same in every run.
 
-Training keeps a GPU busy, inference comes in bursts, a notebook is mostly idle; the last of two or more GPUs is divided by MIG.
+Training keeps a GPU busy, inference comes in bursts, a notebook is mostly idle. With two or more GPUs, the last is divided by MIG.
 """
 
 import math
@@ -37,17 +37,17 @@ _PARTS: tuple[Callable[[float], float], ...] = (_training, _training, _inference
 
 
 class Simulated:
-    """``count`` GPUs; time is the machine's monotonic clock."""
+    """A backend with ``count`` simulated GPUs; time is the machine's monotonic clock."""
 
     def __init__(self, count: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._devices = tuple(_device(number, count) for number in range(count))
-        #: Joules of each GPU, and up to when.
+        #: Joules used by each GPU, and the time up to which they are counted.
         self._energy = dict.fromkeys(range(count), 0.0)
         self._until = dict.fromkeys(range(count), clock())
 
     def open(self) -> None:
-        """They are always there."""
+        """Do nothing: the GPUs are always there."""
 
     def devices(self) -> tuple[Device, ...]:
         return self._devices
@@ -67,7 +67,7 @@ class Simulated:
             yield Reading(instance.uuid, at, _use(share, int(instance.profile.partition(".")[2][:-2]) * _GIB))
 
     def _values(self, number: int, busy: float, at: float) -> dict[str, float]:
-        """Of the whole GPU."""
+        """Values of the whole GPU."""
         watts = 70 + 630 * busy
         self._energy[number] += watts * (at - self._until[number])
         self._until[number] = at
@@ -86,7 +86,7 @@ class Simulated:
         return iter(())
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: there is nothing to release."""
 
 
 def _use(busy: float, memory: int) -> dict[str, float]:

@@ -1,1 +1,1 @@
-"""NVIDIA GPUs, through libnvidia-ml.so.1, which comes with their driver."""
+"""Backend for NVIDIA GPUs, through libnvidia-ml.so.1, which comes with their driver."""

@@ -1,4 +1,4 @@
-"""All GPUs that the driver of the machine shows."""
+"""The NVML backend: measures all GPUs that the driver of the machine shows."""
 
 import time
 from collections.abc import Iterator, Mapping
@@ -11,7 +11,7 @@ from gpuscaler.exporter.backends.nvml.library import NvmlError, code, is_closed,
 from gpuscaler.exporter.backends.nvml.measuring import Measured
 from gpuscaler.exporter.parts import Device
 
-#: What NVML's errors at the beginning mean: one word for a label, and what to do about it.
+#: Meaning of NVML's errors at startup: one word for a label, and a message that says what to do.
 _CAUSES: Mapping[int, tuple[str, str]] = {
     nvml.NVML_ERROR_LIBRARY_NOT_FOUND: (
         "no-library",
@@ -23,7 +23,7 @@ _CAUSES: Mapping[int, tuple[str, str]] = {
 
 
 class Nvml:
-    """See :class:`gpuscaler.exporter.backends.Backend`. Handles of a GPU stay valid until the driver goes."""
+    """Implements :class:`gpuscaler.exporter.backends.Backend`. Handles of a GPU stay valid until the driver is unloaded."""
 
     def __init__(self) -> None:
         self._gpus: dict[int, Gpu] = {}
@@ -45,11 +45,11 @@ class Nvml:
             self._gpus = look(self._gpus)
             self._measure_anew()
         if not self._gpus:
-            raise UnavailableError("no-devices", "saw a driver that shows no GPU, expected one at least; see nvidia-smi and the kernel log")
+            raise UnavailableError("no-devices", "saw a driver that shows no GPU, expected at least one; see nvidia-smi and the kernel log")
         return tuple(gpu.device for gpu in self._gpus.values())
 
     def _measure_anew(self) -> None:
-        """What is new gets measured, what is gone no longer. A GPU that was divided, or is no longer, answers other questions."""
+        """Start measuring new devices and stop measuring removed ones. A GPU whose MIG mode changed is set up again: its probes differ."""
         gpus = {gpu.device.uuid: gpu for gpu in self._gpus.values() if gpu.handle is not None}
         parts = {part.instance.uuid: (gpu.handle, part) for gpu in self._gpus.values() for part in gpu.parts}
         for key, measured in list(self._measured.items()):
@@ -65,7 +65,7 @@ class Nvml:
                 self._measured[key] = Measured(key, part.handle, parent=whole, gpu_instance=part.instance.gpu_instance)
 
     def measure(self, device: Device) -> Iterator[Reading]:
-        """A GPU that fell off the bus has the one field that says so."""
+        """Read the device. A GPU that fell off the bus has only the field ``lost``."""
         try:
             for key in (device.uuid, *(instance.uuid for instance in device.instances)):
                 if key in self._measured:
@@ -84,7 +84,7 @@ class Nvml:
                 yield from self._events.poll()
 
     def close(self) -> None:
-        """Also after the driver went away underneath."""
+        """Release everything; also works after the driver was unloaded."""
         for measured in self._measured.values():
             measured.close()
         with suppress(NvmlError):
@@ -103,11 +103,11 @@ def _sorted() -> Iterator[None]:
 
 
 def _general(error: Exception) -> Exception:
-    """An error of NVML as one of ours."""
+    """Convert an NVML error to one of this package's errors."""
     if is_stale(error):
         return StaleError(
-            "saw a driver of another version than the library libnvidia-ml.so.1, expected the same; "
-            "where this lasts, restart the pod, so that it gets the new library"
+            "saw a driver with another version than the library libnvidia-ml.so.1, expected the same; "
+            "if this persists, restart the pod, so that it gets the new library"
         )
     cause, text = _CAUSES.get(code(error), ("closed" if is_closed(error) else "failed", f"saw NVML fail: {error}"))
     return UnavailableError(cause, text)

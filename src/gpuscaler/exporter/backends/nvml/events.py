@@ -1,4 +1,4 @@
-"""XID errors, as the driver tells them to who listens."""
+"""XID errors, as the driver reports them to registered listeners."""
 
 import time
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from gpuscaler.exporter.backends.nvml.library import Handle, NvmlError, address,
 
 
 class Events:
-    """Listens to the GPUs that are added. Without rights, or on an old GPU, there are none."""
+    """Listens to the GPUs that are added. Without permission, or on an old GPU, there are no events."""
 
     def __init__(self) -> None:
         self._set: Handle | None = None
@@ -23,7 +23,7 @@ class Events:
                 self._keys[address(gpu)] = key
 
     def poll(self) -> Iterator[Event]:
-        """Those since the last call; does not wait."""
+        """Events since the last call; does not wait."""
         while self._keys:
             try:
                 event = nvml.nvmlEventSetWait_v2(self._set, 0)

@@ -1,6 +1,6 @@
 """GPU performance monitoring: counters of Hopper and later GPUs and of their MIG devices, without a profiler.
 
-A figure is over the time between two samples that the driver took, so there is none at the first asking.
+A figure covers the time between two samples of the driver, so the first call returns none.
 """
 
 import math
@@ -11,7 +11,7 @@ from gpuscaler.exporter.backends.nvml.probes import Values
 
 _PERCENT = 0.01
 _MIB = 1024.0 * 1024.0
-#: NVML's numbers of metrics, each with the field it fills and how many of the unit here one of theirs is.
+#: NVML's metric numbers, each with the field that it fills and the factor from NVML's unit to the field's unit.
 _METRICS: Mapping[int, tuple[str, float]] = {
     nvml.NVML_GPM_METRIC_GRAPHICS_UTIL: ("graphics_active_ratio", _PERCENT),
     nvml.NVML_GPM_METRIC_SM_UTIL: ("sm_active_ratio", _PERCENT),
@@ -29,12 +29,12 @@ _METRICS: Mapping[int, tuple[str, float]] = {
 
 
 def is_supported(gpu: Handle) -> bool:
-    """Whether the GPU has them; may raise NVML's errors, as all that follows."""
+    """Whether the GPU has these counters; may raise NVML's errors, as may everything below."""
     return bool(nvml.nvmlGpmQueryDeviceSupport(gpu).isSupportedDevice)
 
 
 class Gpm:
-    """The counters of a GPU, or of one of its GPU instances. To be closed: samples are the driver library's memory."""
+    """The counters of a GPU, or of one of its GPU instances. Must be closed: the driver library owns the memory of the samples."""
 
     def __init__(self, gpu: Handle, gpu_instance: int | None = None) -> None:
         self._gpu, self._gpu_instance = gpu, gpu_instance
@@ -47,7 +47,7 @@ class Gpm:
             self._question.metrics[place].metricId = number
 
     def ask(self) -> Values:
-        """Since the last asking."""
+        """The values since the last call."""
         self._new, self._old = self._old, self._new
         if self._gpu_instance is None:
             nvml.nvmlGpmSampleGet(self._gpu, self._new)

@@ -1,4 +1,4 @@
-"""Which GPUs and MIG devices there are, with NVML's handle of each."""
+"""The GPUs and MIG devices of the machine, with the NVML handle of each."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -16,7 +16,7 @@ class Part(NamedTuple):
 
 
 class Gpu(NamedTuple):
-    """``handle`` is None where the GPU fell off the bus; what it was is still known. ``divided`` is whether MIG is on, parts or not."""
+    """A GPU. ``handle`` is None if it fell off the bus; ``device`` is still known then. ``divided``: MIG is on, with or without parts."""
 
     device: Device
     handle: Handle | None
@@ -25,9 +25,9 @@ class Gpu(NamedTuple):
 
 
 def look(before: dict[int, Gpu]) -> dict[int, Gpu]:
-    """The GPUs by NVML's numbers. One that cannot be looked at is told as it was ``before``, without handle.
+    """The GPUs by NVML's numbers. A GPU that cannot be read is returned as it was ``before``, without a handle.
 
-    Raises NVML's errors that are about all of them.
+    Raises NVML's errors that concern all GPUs.
     """
     found = {}
     for number in range(nvml.nvmlDeviceGetCount()):
@@ -64,7 +64,7 @@ def _parts(gpu: Handle) -> Iterator[Part]:
     with tolerated():
         places = nvml.nvmlDeviceGetMaxMigDeviceCount(gpu)
     for place in range(places):
-        # Places that no MIG device takes say so by an error.
+        # NVML raises an error for places without a MIG device.
         with tolerated():
             handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu, place)
             _, _, profile = text_of(partial(nvml.nvmlDeviceGetName, handle)).rpartition("MIG ")

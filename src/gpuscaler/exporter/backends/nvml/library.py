@@ -1,4 +1,4 @@
-"""The library with types, and its errors sorted by what is to be done about them."""
+"""The NVML library with types, and its errors classified by how to handle them."""
 
 import ctypes
 from collections.abc import Callable, Iterator
@@ -7,12 +7,12 @@ from typing import Any
 
 import pynvml  # type: ignore[import-untyped]  # NVIDIA ships no types; nothing else imports it
 
-#: What pynvml gives and takes: handles, structures with the fields that NVML's manual names. Its functions may raise :data:`NvmlError`.
+#: pynvml passes handles, and structures with the fields from NVML's manual. Its functions may raise :data:`NvmlError`.
 nvml: Any = pynvml
 NvmlError: type[Exception] = pynvml.NVMLError
 Handle = Any
 
-#: The device, this driver or this library will not answer that call whenever it is asked, or not to us.
+#: Errors that stay: the device, this driver or this library never answers that call, or not with our permissions.
 _UNSUPPORTED = frozenset(
     [
         nvml.NVML_ERROR_NOT_SUPPORTED,
@@ -39,29 +39,29 @@ def is_unsupported(error: Exception) -> bool:
 
 
 def is_lost(error: Exception) -> bool:
-    """The GPU fell off the bus, or is no longer there."""
+    """Whether the GPU fell off the bus, or is no longer there."""
     return code(error) in _LOST
 
 
 def is_closed(error: Exception) -> bool:
-    """The driver was unloaded underneath: all handles are void."""
+    """Whether the driver was unloaded: all handles are invalid."""
     return code(error) in _CLOSED
 
 
 def is_stale(error: Exception) -> bool:
-    """The driver was replaced by another version while the library of the old one is loaded."""
+    """Whether the driver was replaced by another version while the library of the old one is loaded."""
     return code(error) == int(nvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
 
 
 def raise_if_general(error: Exception) -> None:
-    """Raise errors anew that are about more than the one question: the GPU, the driver or the library is gone."""
+    """Raise the error again if it concerns more than this one call: the GPU, the driver or the library is gone."""
     if is_lost(error) or is_closed(error) or is_stale(error):
         raise error
 
 
 @contextmanager
 def tolerated() -> Iterator[None]:
-    """An error of NVML ends the block; it leaves it only where it is about more than the block's question."""
+    """Suppress NVML errors that concern only the calls in the block; such an error ends the block. Others are raised."""
     try:
         yield
     except NvmlError as error:
@@ -69,7 +69,7 @@ def tolerated() -> Iterator[None]:
 
 
 def text_of(ask: Callable[[], Any]) -> str:
-    """What a call answers as text; empty where it is not supported."""
+    """The result of a call as text; empty if it is not supported."""
     try:
         answer = ask()
     except NvmlError:
@@ -78,5 +78,5 @@ def text_of(ask: Callable[[], Any]) -> str:
 
 
 def address(handle: Handle) -> int:
-    """What makes a handle equal to another: events come with a handle of their own."""
+    """The address behind a handle, to compare handles: each event comes with a new handle object."""
     return int(ctypes.cast(handle, ctypes.c_void_p).value or 0)

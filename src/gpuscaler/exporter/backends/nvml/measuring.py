@@ -1,4 +1,4 @@
-"""Measuring one device again and again: what it does not support is asked once."""
+"""Measures one device repeatedly; a call that the device does not support is made only once."""
 
 from contextlib import suppress
 
@@ -9,7 +9,7 @@ from gpuscaler.exporter.backends.nvml.probes import GPU, MIG, Probe
 from gpuscaler.exporter.backends.nvml.processes import Processes
 from gpuscaler.exporter.parts import Process
 
-#: Slow probes are asked in one of so many rounds.
+#: Slow probes run in one of this many rounds.
 SLOW_ROUNDS = 10
 
 
@@ -30,7 +30,7 @@ class Measured:
                 self._gpm = gpm.Gpm(handle) if parent is None else gpm.Gpm(parent, gpu_instance)
 
     def read(self, at: float) -> Reading:
-        """Raises NVML's errors only where they are about the whole GPU, the driver or the library."""
+        """Take a reading. Raises NVML's errors only if they concern the whole GPU, the driver or the library."""
         values: dict[str, float] = {}
         slow_round = self._rounds % SLOW_ROUNDS == 0
         self._rounds += 1
@@ -40,11 +40,11 @@ class Measured:
         values.update(self._slow)
         values.update(self._counters())
         if not self._whole and "graphics_active_ratio" in values:
-            # NVML tells no duty cycle of a MIG device; this is the same share of time, of the instance.
+            # NVML has no duty cycle for a MIG device; this is the same share of time, for the instance.
             values["duty_cycle"] = values["graphics_active_ratio"] * 100
         processes: tuple[Process, ...] | None = None
         with tolerated():
-            # The processes of a GPU that is divided are those of its MIG devices.
+            # The processes of a divided GPU are listed for its MIG devices.
             processes = () if self.divided else self._processes.ask()
         return Reading(self._key, at, values, processes, self._peaks())
 
@@ -72,7 +72,7 @@ class Measured:
             return {}
 
     def _peaks(self) -> dict[str, float]:
-        """The driver keeps samples of the duty cycle finer than a second: a burst between two readings shows there."""
+        """Peaks since the previous reading: the driver samples the duty cycle more often than once a second, so bursts are visible."""
         if self._fine_since is None:
             return {}
         try:
@@ -85,7 +85,7 @@ class Measured:
         fresh = [one for one in samples if one.timeStamp > self._fine_since and one.sampleValue.uiVal <= 100]
         if not fresh:
             return {}
-        # The first answer is all that the driver kept, from before this was here.
+        # The first answer has all samples that the driver kept, also from before this process started.
         first, self._fine_since = self._fine_since == 0, max(one.timeStamp for one in fresh)
         return {} if first else {"duty_cycle": max(one.sampleValue.uiVal for one in fresh)}
 

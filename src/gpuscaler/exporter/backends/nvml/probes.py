@@ -1,7 +1,7 @@
-"""One question to NVML each, and the fields that its answer fills.
+"""Probes: each makes one call to NVML and returns the fields that its answer fills.
 
-NVML has percentages, MHz, mW, mJ and KiB; fields have ratios, hertz, watts, joules and bytes, but for the six names that this
-project took over with their units.
+NVML has percentages, MHz, mW, mJ and KiB; fields have ratios, hertz, watts, joules and bytes, except for the six names that this
+project adopted with their units.
 """
 
 from collections.abc import Callable, Mapping
@@ -15,9 +15,9 @@ Values = Mapping[str, float]
 
 _MHZ = 1e6
 _KIB = 1024
-#: All links of a GPU together, where a field asks for the number of a link.
+#: Stands for all links of a GPU together, where a call takes the number of a link.
 _ALL_LINKS = 0xFFFFFFFF
-#: Why clocks are lower than they could be, by NVML's bits.
+#: Reasons for reduced clocks, with NVML's bits.
 _LIMITS: Mapping[str, int] = {
     "idle": 0x1,
     "applications_clocks": 0x2,
@@ -32,9 +32,9 @@ _LIMITS: Mapping[str, int] = {
 
 
 class Probe(NamedTuple):
-    """``ask`` raises NVML's errors. ``otherwise`` is asked in its place from then on when a device does not support it.
+    """One call to NVML. ``ask`` raises NVML's errors. If a device does not support it, ``otherwise`` replaces it from then on.
 
-    A ``slow`` one is asked every few seconds only: its figures seldom change, or the call takes long.
+    A ``slow`` probe runs only every few seconds: its figures seldom change, or the call takes long.
     """
 
     ask: Callable[[Handle], Values]
@@ -48,13 +48,13 @@ def utilization(handle: Handle) -> Values:
 
 
 def memory(handle: Handle) -> Values:
-    """What the driver keeps for itself is apart here, as ``nvidia-smi`` shows it."""
+    """Memory, with the driver's own reserved memory listed separately, as ``nvidia-smi`` shows it."""
     info = nvml.nvmlDeviceGetMemoryInfo(handle, version=nvml.nvmlMemory_v2)
     return {"memory_used_bytes": info.used, "memory_total_bytes": info.total, "memory_reserved_bytes": info.reserved}
 
 
 def memory_before_v2(handle: Handle) -> Values:
-    """Drivers before 510: what the driver keeps for itself counts as used."""
+    """Memory with drivers before 510: the driver's own reserved memory counts as used."""
     info = nvml.nvmlDeviceGetMemoryInfo(handle)
     return {"memory_used_bytes": info.used, "memory_total_bytes": info.total}
 
@@ -113,7 +113,7 @@ def _limits(bits: int) -> Values:
 
 Fields = Mapping[int | tuple[int, int], tuple[str, float]]
 
-#: Field numbers of NVML that are asked together, each with its name here and how many of the unit here one of theirs is.
+#: NVML field numbers that are read in one call, each with its field and the factor from NVML's unit to the field's unit.
 _TOGETHER: Fields = {
     nvml.NVML_FI_DEV_MEMORY_TEMP: ("memory_temperature_celsius", 1),
     (nvml.NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX, _ALL_LINKS): ("nvlink_sent_bytes", _KIB),
@@ -121,13 +121,13 @@ _TOGETHER: Fields = {
     nvml.NVML_FI_DEV_PCIE_COUNT_TX_BYTES: ("pcie_sent_bytes", 1),
     nvml.NVML_FI_DEV_PCIE_COUNT_RX_BYTES: ("pcie_received_bytes", 1),
 }
-#: The same, of GPUs before Ampere: pages that are no longer used, where later ones have spare rows.
+#: The same for GPUs before Ampere, which retire pages where later GPUs have spare rows.
 _RETIRED: Fields = {
     nvml.NVML_FI_DEV_RETIRED_SBE: ("retired_pages:corrected", 1),
     nvml.NVML_FI_DEV_RETIRED_DBE: ("retired_pages:uncorrected", 1),
     nvml.NVML_FI_DEV_RETIRED_PENDING: ("page_retirement_pending", 1),
 }
-#: The member of NVML's union that holds a value, by the type that it says.
+#: The member of NVML's union that holds a value, by value type.
 _MEMBERS: Mapping[int, str] = {
     nvml.NVML_VALUE_TYPE_DOUBLE: "dVal",
     nvml.NVML_VALUE_TYPE_UNSIGNED_INT: "uiVal",
@@ -140,7 +140,7 @@ _MEMBERS: Mapping[int, str] = {
 
 
 def together(handle: Handle, *, asked: Fields) -> Values:
-    """Each of them says by itself whether the device has it."""
+    """Read several fields in one call; each answer has its own status, so unsupported fields are left out."""
     answers = nvml.nvmlDeviceGetFieldValues(handle, list(asked))
     values = {}
     for answer, (name, scale) in zip(answers, asked.values(), strict=True):
@@ -151,7 +151,7 @@ def together(handle: Handle, *, asked: Fields) -> Values:
 
 
 def recovery_action(handle: Handle) -> Values:
-    """What the driver wants done: each action by its name, 1 for the one that it is; nothing where it does not say."""
+    """The recovery action that the driver asks for: 1 for that action and 0 for all others; empty if the driver reports none."""
     (answer,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_GET_GPU_RECOVERY_ACTION])
     member = _MEMBERS.get(answer.valueType)
     if answer.nvmlReturn != nvml.NVML_SUCCESS or member is None:
@@ -187,7 +187,7 @@ def remapped_rows(handle: Handle) -> Values:
     }
 
 
-#: Of a whole GPU. PCIe throughput of old drivers (``nvmlDeviceGetPcieThroughput``) is not among them: it measures for 20 ms a call.
+#: Probes of a whole GPU. PCIe throughput of old drivers (``nvmlDeviceGetPcieThroughput``) is left out: each call measures for 20 ms.
 GPU: tuple[Probe, ...] = (
     Probe(utilization),
     Probe(memory, Probe(memory_before_v2)),
@@ -213,5 +213,5 @@ GPU: tuple[Probe, ...] = (
     Probe(partial(together, asked=_RETIRED), slow=True),
     Probe(recovery_action, slow=True),
 )
-#: Of a MIG device: what NVML tells of no part of a GPU (power, temperature, clocks) is told of the GPU only.
+#: Probes of a MIG device. NVML reports power, temperature and clocks only for the whole GPU.
 MIG: tuple[Probe, ...] = (Probe(memory, Probe(memory_before_v2)),)

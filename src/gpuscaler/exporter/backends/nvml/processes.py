@@ -1,4 +1,4 @@
-"""Which processes are on a device, and how much each uses where the driver tells."""
+"""The processes on a device, and how much each uses if the driver reports it."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -7,7 +7,7 @@ from typing import Any
 from gpuscaler.exporter.backends.nvml.library import Handle, NvmlError, code, is_unsupported, nvml
 from gpuscaler.exporter.parts import Process
 
-#: Compute, graphics, and clients of the MPS server, which are not among the compute processes. One may be in several lists.
+#: Compute, graphics, and clients of the MPS server, which are not among the compute processes. A process may be in several lists.
 _LISTS: tuple[Callable[[Handle], Sequence[Any]], ...] = (
     nvml.nvmlDeviceGetComputeRunningProcesses_v3,
     nvml.nvmlDeviceGetGraphicsRunningProcesses_v3,
@@ -16,17 +16,17 @@ _LISTS: tuple[Callable[[Handle], Sequence[Any]], ...] = (
 
 
 class Processes:
-    """The processes of one device. ``shares`` False leaves out how much of the SMs each uses: of a MIG device that is not told."""
+    """The processes of one device. ``shares`` False leaves out each one's share of the SMs: NVML does not report it for MIG devices."""
 
     def __init__(self, key: str, handle: Handle, *, shares: bool) -> None:
         self._key, self._handle = key, handle
         self._lists = list(_LISTS)
         self._shares = shares
-        #: Microseconds of the driver's clock: the newest sample of use that was seen.
+        #: Time of the newest utilization sample seen, in microseconds of the driver's clock.
         self._seen = 0
 
     def ask(self) -> tuple[Process, ...] | None:
-        """Those of now, None where the device does not tell; raises NVML's errors that are about something else."""
+        """The current processes, None if the device does not list them. Raises NVML's errors other than "not supported"."""
         memory: dict[int, int | None] = {}
         for ask in list(self._lists):
             try:
@@ -42,20 +42,20 @@ class Processes:
         return tuple(Process(self._key, pid, used, None if shares is None else shares.get(pid, 0.0)) for pid, used in memory.items())
 
     def _used(self) -> dict[int, float] | None:
-        """Percent of the SMs by pid, over the samples since the last asking; None where the device does not tell."""
+        """Percent of the SMs by pid, over the samples since the last call; None if the device does not report it."""
         try:
             samples = nvml.nvmlDeviceGetProcessUtilization(self._handle, self._seen)
         except NvmlError as error:
             if is_unsupported(error):
                 self._shares = False
                 return None
-            # Nobody used it since; pynvml raises success itself where the list is empty.
+            # No process used the GPU since then; pynvml itself raises "success" if the list is empty.
             if code(error) in {nvml.NVML_ERROR_NOT_FOUND, nvml.NVML_SUCCESS}:
                 return {}
             raise
         found = defaultdict(list)
         for sample in samples:
-            # Drivers leave rubbish in samples of processes that ended: times of the past, use beyond all there is.
+            # Drivers leave garbage in samples of processes that ended: times in the past, utilization above 100 %.
             if sample.timeStamp > self._seen and sample.smUtil <= 100:
                 found[sample.pid].append(sample.smUtil)
         self._seen = max([self._seen, *(sample.timeStamp for sample in samples)])
