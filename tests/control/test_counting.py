@@ -107,7 +107,7 @@ async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_is_
         assert len(here.machines()) == 1
         assert (await here.bound())["train"]
         (waiting,) = [one for one in (await here.status()).waiting if one.pods == ("default/later",)]
-        assert "nothing is bought until this is understood" in waiting.reason
+        assert "nothing is bought until this is resolved" in waiting.reason
         assert "MachineNotUnderstood" in {one["reason"] for one in await events(here)}
 
         # What is there is understood again, and the other pod gets its machine.

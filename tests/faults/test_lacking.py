@@ -120,7 +120,7 @@ async def test_f68_the_machine_that_turns_out_to_be_divided_serves_others_and_no
         await ask(here, "slice", 7)
         await here.sleep(5.0)
         (waiting,) = (await here.status()).waiting
-        assert "say it in the pool's resources, or by a tag of its group" in waiting.reason
+        assert "declare it in the pool's resources or with a tag of its group" in waiting.reason
         await here.submit("whole")
         await here.sleep(240.0)
 

@@ -125,7 +125,7 @@ async def test_f80_where_the_group_chooses_the_zone_the_pod_and_the_pool_say_to_
         status = await here.status()
 
         assert here.machines() == []
-        assert "and the pod fits only in us-east-1b: create one group per zone" in str(status.waiting)
+        assert "and the pod fits only in us-east-1b: make one group per zone" in str(status.waiting)
         assert any("make one group per zone" in warning for warning in status.warnings)
 
 

@@ -142,7 +142,7 @@ def test_an_upcoming_machine_that_may_become_several_types_counts_as_the_least_o
 def test_an_upcoming_machine_of_a_pool_that_is_gone_is_named_and_not_counted() -> None:
     made = planned([pod("p")], state=State(upcoming=(Upcoming("m-1", "gone", "g.1", "on-demand", "z1"),)))
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
-    assert made.warnings == ("upcoming machine m-1: pool 'gone' is not known here, or offers nothing; not counted as capacity",)
+    assert made.warnings == ("upcoming machine m-1: pool 'gone' is unknown or has no offerings; not counted as capacity",)
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,9 @@ def test_an_upcoming_machine_of_a_pool_that_is_gone_is_named_and_not_counted() -
 def test_an_upcoming_machine_that_no_offering_describes_is_room_for_the_pods_it_was_bought_for(strange: tuple[str, str, str]) -> None:
     made = planned([pod("p")], state=State(upcoming=(Upcoming("m-1", "main", *strange),)))
     assert (placed(made), bought(made)) == ({"p": "m-1"}, {})
-    assert made.warnings == (f"upcoming machine m-1: pool 'main' offers no {' '.join(strange)}; it counts as the dearest that it may be",)
+    assert made.warnings == (
+        f"upcoming machine m-1: pool 'main' offers no {' '.join(strange)}; it counts as the most expensive offering that it may be",
+    )
 
 
 def test_a_nominated_pod_holds_its_node_and_is_no_demand() -> None:

@@ -63,7 +63,7 @@ def test_what_the_assumed_limit_keeps_out_is_told_that_nobody_set_it() -> None:
     made = plan(cluster_of(pod(n) for n in range(300)), State(), policy, NOW)
 
     assert 0 < sum(machine.price_per_hour for machine in made.machines) <= DEFAULT_DOLLARS
-    assert "the default, since no limits are set" in made.unplaced[0].reasons[0].detail
+    assert "the default, because no limits are set" in made.unplaced[0].reasons[0].detail
     assert made.warnings[0].startswith("limits: saw none")
 
 
@@ -73,7 +73,7 @@ def test_no_machine_with_gpus_is_bought_for_pods_without() -> None:
     assert not made.machines
     ((reason,),) = (each.reasons for each in made.unplaced)
     assert reason.excluded_by == "taint"
-    assert "is bought for pods that ask for GPUs, the pod asks for none; set min_gpus_per_pod: 0" in reason.detail
+    assert "is bought only for pods that request GPUs, and the pod requests none; set min_gpus_per_pod: 0" in reason.detail
 
 
 @pytest.mark.parametrize("text", [settings(more=", min_gpus_per_pod: 0"), MIXED])

@@ -1,1 +1,1 @@
-"""Pure decisions: same input, same plan. No I/O, no clock, no hidden randomness."""
+"""Planning: pure decisions without I/O, clock or hidden randomness. The same input gives the same plan."""

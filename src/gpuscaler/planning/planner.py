@@ -34,13 +34,13 @@ from gpuscaler.planning.scale_up.zone_balance import balanced
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.breaker_messages import trouble
 
-#: How often all is decided anew because what was decided later shuts out pods that spread.
+#: How often everything is decided again because later placements violate the spread of pods placed earlier.
 TRIES = 4
 
 
 @dataclass(frozen=True)
 class PlanRequest:
-    """What one call of :func:`plan` is given."""
+    """The arguments of one call of :func:`plan`."""
 
     cluster: Cluster
     state: State
@@ -53,20 +53,20 @@ class PlanRequest:
 def plan(
     cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
 ) -> Plan:
-    """What to buy, where pending pods go, and what to give back.
+    """Decide which machines to buy, where pending pods go, and which nodes to remove.
 
-    ``now`` is in seconds since the epoch. The work done is bounded by ``policy.work_budget``, counted and not timed, so that one input
-    gives one plan; ``should_stop`` is an emergency brake for callers with a clock, and the plan says when it was pulled. ``live`` says that
-    a scheduler is at work on the cluster, so that pods it has not tried yet are left to it.
+    ``now`` is in seconds since the epoch. The work is bounded by ``policy.work_budget``, which is counted and not timed, so that the same
+    input gives the same plan. ``should_stop`` is an emergency brake for callers with a clock; the plan says whether it was used. ``live``
+    says that a scheduler works on the cluster, so pods that it has not tried yet are left to it.
     """
     return Planner(policy).plan(cluster, state, now, live=live, should_stop=should_stop)
 
 
 class Planner:
-    """Plans for one policy, for callers that plan again and again.
+    """Plans repeatedly for one policy.
 
-    It keeps what it found out about templates, nodes, and the pods on them while those are the same objects, so that the work of a plan is
-    proportional to what changed. That changes no plan: everything kept is what would be found out again.
+    It caches results about templates, nodes, and the pods on them while those are the same objects, so that the work of a plan is
+    proportional to the changes. The cache changes no plan: every cached result is what would be computed again.
     """
 
     def __init__(self, policy: Policy) -> None:
@@ -79,7 +79,7 @@ class Planner:
     def plan(
         self, cluster: Cluster, state: State, now: float, *, live: bool = False, should_stop: Callable[[], bool] | None = None
     ) -> Plan:
-        """As the function :func:`plan`."""
+        """Like the function :func:`plan`."""
         return self.plan_and_proof(cluster, state, now, live=live, should_stop=should_stop)[0]
 
     def plan_and_proof(
@@ -95,7 +95,7 @@ class Planner:
         seen = self._pictures.of(cluster, state)
         leaving = evacuees(cluster, state, policy)
         wants = with_evacuees(demand(cluster, state, policy, now, live=live), leaving)
-        # What may be bought needs no rows where nobody waits for a place.
+        # Templates need no rows when no pod is pending.
         waits = bool(wants.classes or wants.gangs or wants.nominated)
         room = self._pictures.with_templates(seen, self._templates) if waits else seen.room
         desk = desk_for(asked, seen, room, self._templates)
@@ -127,7 +127,7 @@ class Planner:
 
 
 def in_even_zones(made: Plan, cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]) -> Plan:
-    """The plan with its machines in the emptiest zones that serve their pods at the same price, where their group balances zones."""
+    """Move machines of groups that balance zones to the emptiest zones that suit their pods at no higher price."""
     machines = balanced(made.machines, cluster, policy, state, members)
     return made if machines == made.machines else msgspec.structs.replace(made, machines=machines, purchases=purchases(machines))
 
@@ -156,7 +156,7 @@ def desk_for(asked: PlanRequest, seen: Picture, room: Room, templates: Templates
 
 
 def idle_price(asked: PlanRequest, seen: Picture, row: int) -> float:
-    """What a machine costs by the hour on which nothing runs but DaemonSets, or that is on its way; 0 for any other row."""
+    """The hourly price of an ordered machine, or of a node that runs only DaemonSet pods; 0 for any other row."""
     if row >= len(seen.names):
         return 0.0
     name = seen.room.table.names[row]
@@ -170,7 +170,7 @@ def idle_price(asked: PlanRequest, seen: Picture, row: int) -> float:
 
 
 def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
-    """The nodes alone, where machines of the ledger that have registered are not open yet; then all machines of the ledger, too."""
+    """The stages of placement: first the nodes that are open now, then these and all machines of the ledger."""
     stand = seen.stand
     if not stand.coming:
         return (Stage(seen.room.copy(), seen.open_rows),)
@@ -181,7 +181,7 @@ def stages(cluster: Cluster, seen: Picture) -> tuple[Stage, ...]:
 
 
 def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> None:
-    """Pods that the scheduler has nominated occupy their node."""
+    """Reserve room on their nodes for pods that the scheduler has nominated."""
     for promise in wants.nominated:
         row = seen.row_of[promise.node]
         for room in (desk.room, *(stage.room for stage in desk.stages if row < len(stage.room))):
@@ -189,9 +189,10 @@ def hold_nominated(desk: Desk, seen: Picture, wants: Demand) -> None:
 
 
 def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: Set[str] = frozenset()) -> Demand:
-    """Pods that a machine of the ledger was bought for stay with it, as long as they fit; the rest of the demand is returned.
+    """Place pods on the machine of the ledger that was bought for them, as long as they fit; return the rest of the demand.
 
-    So are those who are ``late``: others are there before them; and gangs of which nobody runs, if a member lacks a machine.
+    The rest includes the ``late`` pods, which are placed after all others, and gangs without a running member in which some member has
+    no promised machine.
     """
     known = [machine for machine in state.upcoming if machine.id in seen.row_of]
     promised = {pod: seen.row_of[machine.id] for machine in known for pod in machine.pods if pod not in late}
@@ -204,11 +205,14 @@ def keep_promises(desk: Desk, seen: Picture, state: State, wants: Demand, late: 
 
 
 def keep_who_may(desk: Desk, wants: Demand, promised: Mapping[str, int]) -> Demand:
-    """Place who is admitted where he is promised now; others may be once these have their places, whom they spread with or must be near."""
+    """Place pods on the machine that was promised to them, if the filters admit them now; return the rest of the demand.
+
+    Some pods become admissible only after others are placed (spread, affinity), so the caller repeats this.
+    """
     gangs = []
     for gang in wants.gangs:
         if not gang.nodes and any(key not in promised for one in gang.classes for key in one.keys):
-            # Somebody's machine was lost or refused before any member had its place: a better zone for all of them may be another one now.
+            # The machine of a member was lost or refused before any member was placed: another zone may be better for the gang now.
             gangs.append(gang)
             continue
         classes = tuple(without_promised(desk, one, promised) for one in gang.classes)
@@ -222,18 +226,18 @@ def keep_who_may(desk: Desk, wants: Demand, promised: Mapping[str, int]) -> Dema
 
 
 def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> PodClass:
-    """Place the promised pods of a class; returns the class without them."""
+    """Place the promised pods of a class; return the class without them."""
     by_row: dict[int, list[str]] = {}
     for key in one.keys:
         if key in promised:
             by_row.setdefault(promised[key], []).append(key)
     if not by_row:
         return one
-    # What was sure when a machine was asked for need not be sure now, if the cloud has still to choose it.
+    # If the cloud has not chosen the machine yet, a place that was certain when it was ordered may not be certain now.
     unsure = doubtful(desk, one, admitted_by_others(desk, one)) if by_row.keys() & desk.undecided.keys() else None
     kept: set[str] = set()
     spec = one.spec
-    # Pods that only take resources leave as much room on other machines as there was.
+    # Pods without such rules leave the room on other machines unchanged.
     alone = not (spec.spread or spec.affinity or spec.anti_affinity or spec.host_ports or spec.volumes)
     room = desk.room.capacity(spec, one.labels)
     counts: dict[int, int] = {}
@@ -256,9 +260,9 @@ def without_promised(desk: Desk, one: PodClass, promised: Mapping[str, int]) -> 
 def place_all(
     asked: PlanRequest, desk: Desk, seen: Picture, wants: Demand, late: frozenset[str] = frozenset()
 ) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
-    """Find everybody a place, last those who are ``late``.
+    """Place all pods, the ``late`` ones last.
 
-    Who spreads and is shut out by what others got later, as a gang or at a lower priority, comes after them.
+    Pods whose topology spread is violated by pods placed later (a gang, or a lower priority) become late, and everything is placed again.
     """
     for _ in range(TRIES):
         trial = desk.copy()
@@ -280,7 +284,7 @@ def place_all(
 
 
 def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
-    """The demand without those who are ``late``, and they."""
+    """Yield the demand without the ``late`` pods, then only the late pods."""
     if not late:
         yield wants
         return
@@ -291,9 +295,9 @@ def in_turn(wants: Demand, late: Set[str]) -> Iterator[Demand]:
 
 
 def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[UnplacedGang], list[Queue]]:
-    """Gangs first, since they have fewest places; but where limits are set, nobody of lower priority before anybody of higher.
+    """Place gangs first, because they have the fewest places; but where limits are set, never before classes of a higher priority.
 
-    ``respect`` asks to meet what pods prefer, at a price, rather than only where it makes no difference.
+    ``respect`` meets preferences of pods even if that costs more; otherwise they only decide between equal choices.
     """
     place_these, place_this = (place_classes, place_gang) if respect else (scale_up, settle_gang)
     bounded = desk.remaining.any()
@@ -306,7 +310,7 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Unpla
             queues += place_these(desk, ahead)
             waiting = [one for one in waiting if one.spec.priority <= gang.priority]
         if not desk.effort.left:
-            refused.append(UnplacedGang(gang, "planning budget of this plan used up before its turn; it comes in a later one"))
+            refused.append(UnplacedGang(gang, "planning budget of this plan used up before this gang; it is planned for in a later plan"))
             continue
         desk, failed = place_this(desk, gang)
         refused += failed
@@ -314,10 +318,10 @@ def place(desk: Desk, wants: Demand, *, respect: bool) -> tuple[Desk, list[Unpla
 
 
 def give_back(asked: PlanRequest, desk: Desk, seen: Picture, memory: CandidateCache) -> Down:
-    """Scale-down over the cluster as it will be when this plan's placements are made.
+    """Plan removals on the cluster as it will be after this plan's placements.
 
-    Its room is that of the desk without templates and new machines, whose empty domains would count for topology spread: whatever was
-    placed on the desk, nominated pods among it, is taken (I11).
+    The room is that of the desk without templates and new machines, whose empty domains would count for topology spread. All pods placed
+    on the desk, including nominated ones, take up room in it (I11).
     """
     room = seen.room.copy()
     taken: set[int] = set()
@@ -345,14 +349,14 @@ def give_back(asked: PlanRequest, desk: Desk, seen: Picture, memory: CandidateCa
 
 
 def beyond(cuts: Iterable[BudgetCut], policy: Policy) -> Iterator[Unplaced]:
-    """Every pod that was not planned for, since the budget of its namespace or owner is used up."""
+    """Every pod that was not planned for because the planning budget of its namespace or owner is used up."""
     for cut in cuts:
         why = tuple(Reason(pool.name, "budget", cut.detail) for pool in policy.pools)
         yield from (Unplaced(key, why) for key in cut.keys)
 
 
 def unplaced(desk: Desk, queues: Sequence[Queue], refused: Sequence[UnplacedGang], policy: Policy) -> tuple[Unplaced, ...]:
-    """Every pod without a place, with the reasons of its class."""
+    """Every unplaced pod, with the reasons of its class."""
     found: list[Unplaced] = []
     for queue in queues:
         if queue.left:

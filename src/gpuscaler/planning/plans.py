@@ -1,4 +1,4 @@
-"""What a plan is: actions, each with its reason. The field names are those of ``gpuscaler plan --json``."""
+"""Plans: actions, each with its reason. The field names are those of ``gpuscaler plan --json``."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from msgspec import Struct
 from gpuscaler.model.aside import SetAside
 from gpuscaler.model.offerings import OfferingKey
 
-#: What may exclude a pool from taking a pod, most static first.
+#: Reasons that exclude a pool from taking a pod, most static first.
 EXCLUSIONS = (
     "selector",
     "affinity",
@@ -26,7 +26,7 @@ EXCLUSIONS = (
 
 
 class Choice(Struct, frozen=True, gc=False):
-    """One member of the set that a cloud chooses from, or of what is asked for where others have run dry."""
+    """One member of the set that a cloud chooses from, or one fallback."""
 
     instance_type: str
     market: str
@@ -37,7 +37,7 @@ class Choice(Struct, frozen=True, gc=False):
 class Machine(Struct, frozen=True, gc=False):
     """One machine to buy. ``id`` is ``new-1``, ``new-2``, …; ``opens_after`` lists ids that must be open before this one opens.
 
-    ``fallbacks`` are asked for in the same request, first come first, and granted only where all of what is meant has run dry.
+    ``fallbacks`` are part of the same request, in order of preference, and are granted only if the intended offerings have no capacity.
     """
 
     id: str
@@ -58,13 +58,13 @@ class Machine(Struct, frozen=True, gc=False):
 
     @property
     def keys(self) -> tuple[OfferingKey, ...]:
-        """What it may be: one offering, or all that the cloud chooses from, cheapest first."""
+        """The offerings that it may be: one, or all that the cloud chooses from, cheapest first."""
         choices = sorted(self.choices, key=lambda one: (one.price_per_hour, one.instance_type, one.market, one.zone))
         return self._keys_of(choices) or (self.key,)
 
     @property
     def requested(self) -> tuple[OfferingKey, ...]:
-        """All that one request asks for, in its order: ``keys``, then ``fallbacks``."""
+        """All offerings of one request, in its order: ``keys``, then ``fallbacks``."""
         return (*self.keys, *self._keys_of(self.fallbacks))
 
     def _keys_of(self, choices: Iterable[Choice]) -> tuple[OfferingKey, ...]:
@@ -83,7 +83,7 @@ class Purchase(Struct, frozen=True, gc=False):
 
 
 class Placement(Struct, frozen=True, gc=False):
-    """A pending pod that an existing node, or an upcoming machine (by its id), takes."""
+    """A pending pod and its place: an existing node, or an upcoming machine (by its id)."""
 
     pod: str
     node: str
@@ -95,7 +95,7 @@ class Move(Struct, frozen=True, gc=False):
 
 
 class Removal(Struct, frozen=True, gc=False):
-    """A node to give back. ``needs`` names machines of this plan that must be ready before ``moves`` begin."""
+    """A node to remove. ``needs`` names machines of this plan that must be ready before ``moves`` begin."""
 
     node: str
     reason: str
@@ -118,7 +118,7 @@ class Unplaced(Struct, frozen=True, gc=False):
 
 
 class Ignored(Struct, frozen=True, gc=False):
-    """A pod that is no demand: gated, of another scheduler, DRA, nominated, finished, expendable, …"""
+    """A pod that is not planned for: gated, of another scheduler, DRA, nominated, finished, expendable, …"""
 
     pod: str
     reason: str
@@ -131,7 +131,7 @@ class BlockedNode(Struct, frozen=True, gc=False):
 
 
 class Cut(Struct, frozen=True, gc=False):
-    """Machines of ``pool`` that the hard stop took off a plan, and why: see :mod:`~gpuscaler.lifecycle.hard_stop`."""
+    """Machines of ``pool`` that the hard stop removed from a plan, and why: see :mod:`~gpuscaler.lifecycle.hard_stop`."""
 
     pool: str
     machines: int
@@ -141,8 +141,8 @@ class Cut(Struct, frozen=True, gc=False):
 class Plan(Struct, frozen=True, gc=False):
     """The result of planning.
 
-    ``cost_per_hour`` and ``lower_bound_per_hour`` are those of machines with purpose "demand"; ``gap`` is cost/bound - 1 (0 when
-    nothing is bought). ``brake`` is True when ``should_stop`` ended the search early; the plan is then valid but may depend on time.
+    ``cost_per_hour`` and ``lower_bound_per_hour`` cover machines with purpose "demand"; ``gap`` is cost/bound - 1 (0 when nothing is
+    bought). ``brake`` is True when ``should_stop`` ended the search early; the plan is then valid but may depend on time.
     """
 
     machines: tuple[Machine, ...] = ()

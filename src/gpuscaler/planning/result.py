@@ -1,4 +1,4 @@
-"""Writing a plan down: ids, purchases, bounds and the order in which machines open."""
+"""Turns a draft into a plan: ids, purchases, bounds and the order in which machines open."""
 
 import math
 from collections import Counter
@@ -18,15 +18,15 @@ from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.scale_up.draft.buying import bound
 from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine, Solved
 
-#: The blocker of nodes that would go but for a hold.
+#: The blocker of nodes that would be removed without the hold.
 HOLD = "hold"
 #: The warning of a plan whose removals were left out.
-REMOVALS_WITHHELD = "nothing is given back now: what is known of the cluster or of the cloud is old or incomplete"
+REMOVALS_WITHHELD = "no nodes are removed now: the known state of the cluster or of the cloud is old or incomplete"
 
 
 @dataclass(frozen=True)
 class DraftPlan:
-    """Everything that was decided, not yet in a plan's words."""
+    """All decisions of a plan, before they are written as a :class:`Plan`."""
 
     desk: Desk
     names: tuple[str, ...]
@@ -39,9 +39,9 @@ class DraftPlan:
 
 
 def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
-    """The plan of a draft, and what proves its lower bound.
+    """Return the plan of a draft, and the proof of its lower bound.
 
-    Machines are numbered ``new-1``, ``new-2``, … in an order that depends on their content alone.
+    Machines are numbered ``new-1``, ``new-2``, … in an order that depends only on their content.
     """
     desk = draft.desk
     pods = pods_by_row(desk)
@@ -76,27 +76,27 @@ def write(draft: DraftPlan) -> tuple[Plan, Solved | None]:
 
 
 def guesses(kinds: Sequence[Kind]) -> tuple[str, ...]:
-    """What is bought at prices that nobody knows, in words."""
+    """Warnings about machines that are bought at guessed prices."""
     found: dict[str, None] = {}
     for one in (member for kind in kinds for member in kind.members or (kind.offering,)):
         if one.price_from == BY_SIZE:
             found[f"prices unknown: the price of {one.instance_type} ({one.market}) is guessed from its size"] = None
         elif one.price_from:
-            found[
-                f"the price of {one.instance_type} ({one.market}) in {one.zone or 'its zone'} is guessed: it is that in {one.price_from}"
-            ] = None
+            found[f"the price of {one.instance_type} ({one.market}) in {one.zone or 'its zone'} is guessed from {one.price_from}"] = None
     return tuple(sorted(found))
 
 
 def without_removals(plan: Plan, held: str = "") -> Plan:
-    """``plan`` for a moment at which nothing may be removed: without removals and without what replaces them, and it says so.
+    """``plan`` without removals and their replacement machines, and with a warning, for a time at which nothing may be removed.
 
-    ``held`` says why, where a person holds removals: each node that would go is then named as blocked.
+    ``held`` is the reason of a hold on removals: each node that would be removed is then listed as blocked.
     """
     if not plan.removals:
         return plan
     machines = tuple(machine for machine in plan.machines if machine.purpose != "replacement")
-    blocked = [BlockedNode(removal.node, HOLD, f"{held}; it would go: {removal.reason}") for removal in plan.removals] if held else []
+    blocked = (
+        [BlockedNode(removal.node, HOLD, f"{held}; it would be removed: {removal.reason}") for removal in plan.removals] if held else []
+    )
     return msgspec.structs.replace(
         plan,
         machines=machines,
@@ -108,7 +108,7 @@ def without_removals(plan: Plan, held: str = "") -> Plan:
 
 
 def pods_by_row(desk: Desk) -> Mapping[int, tuple[str, ...]]:
-    """The pods of each machine bought, sorted: those it was bought for, and those that found room on it."""
+    """The pods of each bought machine, sorted: those it was bought for, and those that also fit on it."""
     found: dict[int, list[str]] = {machine.row: [key for part in machine.contents for key in part.keys] for machine in desk.bought}
     for entry in desk.taken:
         if entry.row in found:
@@ -133,14 +133,14 @@ def machine_of(name: str, kind: Kind, pods: tuple[str, ...], after: tuple[str, .
 
 
 def choices(kind: Kind) -> tuple[Choice, ...]:
-    """The set that the cloud chooses from; empty where we name the offering."""
+    """The set that the cloud chooses from; empty where the purchase names the offering."""
     return tuple(Choice(o.instance_type, o.market, o.zone, o.price) for o in sorted(kind.members, key=lambda o: (o.price, o.key)))
 
 
 def openings(desk: Desk, ids: Mapping[int, str]) -> Mapping[int, tuple[str, ...]]:
-    """What must be open before each machine, by row: for a pod that must be near others, one machine that has such a pod.
+    """The machines that must be open before each machine, by row: for a pod that must be near others, one machine that has such a pod.
 
-    Nobody waits for who is there: on the machine itself, or on one that exists. Machines do not wait for each other in a circle.
+    A machine does not wait if such a pod is on the machine itself or on an existing one. Machines never wait for each other in a circle.
     """
     after: dict[int, list[int]] = {}
     for machine in desk.bought:
@@ -157,7 +157,7 @@ def number_of(name: str) -> int:
 
 
 def company(desk: Desk, machine: NewMachine, term: PodAffinityTerm) -> list[int]:
-    """Rows of machines to be bought that have pods of ``term`` in the domain of ``machine``; none when some pod is there without them."""
+    """Rows of machines to buy that have pods of ``term`` in the domain of ``machine``; none when such a pod is already there."""
     desk.build()
     codes = desk.room.table.column(term.topology_key).codes
     beside = codes == codes[machine.row]
@@ -171,7 +171,7 @@ def company(desk: Desk, machine: NewMachine, term: PodAffinityTerm) -> list[int]
 
 
 def reaches(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
-    """Whether ``start`` waits for ``goal``, be it through others."""
+    """Whether ``start`` waits for ``goal``, directly or through others."""
     seen, waiting = {start}, [start]
     while waiting:
         row = waiting.pop()
@@ -184,7 +184,7 @@ def reaches(after: Mapping[int, Sequence[int]], start: int, goal: int) -> bool:
 
 
 def renumbered(down: Down, machines: list[Machine]) -> tuple[Down, list[Machine]]:
-    """Replacements join the list of machines under ids of their own."""
+    """Add replacement machines to the list of machines, with ids that continue its numbering."""
     names = {machine.id: f"new-{len(machines) + number}" for number, machine in enumerate(down.machines, 1)}
     if not names:
         return down, machines
@@ -209,16 +209,16 @@ def purchases(machines: Sequence[Machine]) -> tuple[Purchase, ...]:
 
 
 def placements(desk: Desk, names: Sequence[str]) -> tuple[Placement, ...]:
-    """Pods on machines that exist or are coming, by pod."""
+    """Placements on existing and ordered machines, sorted by pod."""
     homes = {key: names[entry.row] for entry in desk.taken if entry.row < len(names) for key in entry.keys}
     return tuple([Placement(pod, homes[pod]) for pod in sorted(homes)])
 
 
 def lower_bound(desk: Desk) -> Solved | None:
-    """The mix whose lower bound no plan that buys for the same pods can undercut; None when nothing is bought.
+    """The mix whose lower bound no plan for the same pods can undercut; None when nothing is bought.
 
-    One mix without rules between pods is its own bound. Otherwise (gangs, pools by priority, pods bound to a zone) the bound is that of
-    the same pods with those rules left out.
+    A single mix without rules between pods is its own bound. Otherwise (gangs, pools by priority, pods bound to a zone) the bound is
+    computed for the same pods without those rules.
     """
     if not desk.bought:
         return None
@@ -235,6 +235,6 @@ def lower_bound(desk: Desk) -> Solved | None:
 
 
 def bound_to_machines(desk: Desk, one: PodClass) -> bool:
-    """Whether the optimiser was told all about a class and nothing else: no domains, no company, no pods that are only announced."""
+    """Whether the optimiser got exactly the constraints of a class: no domains, no affinity on one host, no announced pods."""
     its = shape(desk.cluster, one)
     return not its.wide and not its.host_affinity and not one.announced

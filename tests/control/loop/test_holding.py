@@ -103,7 +103,7 @@ async def test_an_idle_node_stays_while_removing_is_held_and_goes_when_it_is_res
         assert here.notes.last is not None
         (blocked,) = here.notes.last.blocked_nodes
         assert (blocked.node, blocked.blocker) == (node["metadata"]["name"], "hold")
-        assert "it would go: idle for" in blocked.detail
+        assert "it would be removed: idle for" in blocked.detail
 
         await here.hold(removing=None)
         await here.sleep(60)
@@ -186,7 +186,7 @@ async def test_a_hold_that_cannot_be_understood_holds_everything_and_is_reported
 
         assert here.notes.orders == []
         assert here.brake.trouble.startswith("ConfigMap kube-system/gpuscaler-hold: saw ")
-        assert "`gpuscaler resume` does" in here.brake.trouble
+        assert "run `gpuscaler resume`" in here.brake.trouble
 
         await change(here.user, "kube-system", {"buying": None, "removing": None})
         await until_bound(here)
@@ -216,7 +216,7 @@ async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_u
             assert await brake.poll()
 
             assert len(brake.holds.sentences(here.now())) == 2
-            assert "could not be read, so everything is held until it can be" in brake.trouble
+            assert "could not be read, so everything is held until it can be read" in brake.trouble
 
         assert await brake.poll()
         assert (brake.holds, brake.trouble) == (Holds(), "")

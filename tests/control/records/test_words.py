@@ -29,10 +29,10 @@ def test_a_duration_says_what_matters_at_its_length(seconds: float, text: str) -
 def test_a_forecast_says_typical_late_and_price() -> None:
     assert expected(Forecast(220.0, 360.0, 5, ""), "$1.01/h") == "ready in about 3m40s, p95 6m, $1.01/h"
     assert (
-        expected(Forecast(30.0, 30.0, 1, "1 of its kind seen so far"), "$1.01/h")
-        == "ready in about 30s (1 of its kind seen so far), $1.01/h"
+        expected(Forecast(30.0, 30.0, 1, "only 1 of its kind observed"), "$1.01/h")
+        == "ready in about 30s (only 1 of its kind observed), $1.01/h"
     )
-    assert expected(Forecast(), "$0.0123/h") == "ready in about 4m, p95 5m (assumed, none of its kind was seen yet), $0.0123/h"
+    assert expected(Forecast(), "$0.0123/h") == "ready in about 4m, p95 5m (assumed; none of its kind observed yet), $0.0123/h"
 
 
 def test_an_offering_says_what_is_known_of_it() -> None:

@@ -238,7 +238,7 @@ TOLD: Mapping[str, Told] = {
     ),
     "a pod behind a gate is no demand": Told(gated, lambda _: {"held": "has scheduling gates: example.com/quota"}),
     "a pod with claims of devices is named": Told(
-        claiming, lambda _: {"claims": "uses dynamic resource allocation (resource claims), which is not planned for yet"}
+        claiming, lambda _: {"claims": "uses dynamic resource allocation (resource claims), which is not supported yet"}
     ),
     "a gang waits for its members": Told(
         gang, lambda minor: dict.fromkeys(("worker-0", "worker-1"), "nowhere" if minor >= 35 else "g.1 in z1")

@@ -68,7 +68,7 @@ def test_who_can_go_nowhere_else_is_told_that_the_block_ends() -> None:
     made = planned([pod("p")], pool(BLOCK), now=LAST + 1.0)
     (reason,) = reasons(made, "p")
     assert unplaced(made) == ["p"]
-    assert "machines of it last until 2023-11-15 22:13:20 UTC, which is too soon to buy one" in reason.detail
+    assert "its machines end at 2023-11-15 22:13:20 UTC, too soon to buy one" in reason.detail
 
 
 def test_room_on_a_machine_that_ends_is_used_for_as_long_as_it_is_there() -> None:

@@ -196,7 +196,7 @@ def test_who_is_left_out_by_a_pools_maximum_is_told_so() -> None:
 def test_who_is_left_out_by_an_offering_that_has_no_more_is_told_so() -> None:
     made = planned(pods("p", 2), pool(offering(count=1)))
     (reason,) = reasons(made, "p-1")
-    assert (reason.excluded_by, reason.detail) == ("limit", "1 g.1 can be had, and all are taken")
+    assert (reason.excluded_by, reason.detail) == ("limit", "only 1 g.1 can be bought, and all are taken")
 
 
 def test_headroom_asks_for_no_more_of_an_offering_than_it_has_left() -> None:

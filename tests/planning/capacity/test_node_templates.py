@@ -109,7 +109,7 @@ def test_an_offering_whose_breaker_is_open_is_not_asked_and_the_next_one_is() ->
 def test_a_pool_without_any_offering_that_may_be_asked_says_so() -> None:
     dry = State(blocked_offerings=frozenset({OfferingKey("main", "on-demand", "g.1", "z1")}))
     made = planned([pod("p")], state=dry)
-    assert [(r.excluded_by, r.detail) for r in reasons(made, "p")] == [("market", "no offering of this pool may be asked now")]
+    assert [(r.excluded_by, r.detail) for r in reasons(made, "p")] == [("market", "no offering of this pool can be bought now")]
 
 
 def test_pools_of_higher_priority_come_first_whatever_they_cost() -> None:
@@ -157,7 +157,10 @@ def test_where_a_purchase_names_the_zone_a_pod_bound_to_a_zone_gets_a_machine_th
 def test_where_the_cloud_chooses_the_zone_a_pod_bound_to_one_is_told_to_want_one_group_per_zone() -> None:
     made = planned([pod("p", spec(gpus=1, node_selector=((ZONE, "z2"),)))], pool(*TWO_TYPES, chooser="cloud"))
     (reason,) = reasons(made, "p")
-    assert "the cloud chooses among z1, z2 for each machine of this pool, and only z2 would do: make one group per zone" in reason.detail
+    assert (
+        "the cloud chooses among z1, z2 for each machine of this pool, and the pod fits only in z2: make one group per zone"
+        in reason.detail
+    )
 
 
 def test_where_a_purchase_names_the_zone_a_pod_must_fit_whatever_comes_there() -> None:

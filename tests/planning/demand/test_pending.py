@@ -10,13 +10,13 @@ from gpuscaler.model.pods import Pod
     ("left_alone", "why"),
     [
         (pod("p", spec(gates=("wait.example.com",))), "has scheduling gates: wait.example.com"),
-        (pod("p", spec(scheduler_name="volcano")), "is scheduled by 'volcano'; ours are default-scheduler"),
-        (pod("p", spec(resource_claims=("gpu",))), "uses dynamic resource allocation (resource claims), which is not planned for yet"),
-        (pod("p", spec(priority=-11)), "has priority -11, below the cut-off -10: expendable pods are no demand"),
+        (pod("p", spec(scheduler_name="volcano")), "uses scheduler 'volcano'; only pods of default-scheduler are planned for"),
+        (pod("p", spec(resource_claims=("gpu",))), "uses dynamic resource allocation (resource claims), which is not supported yet"),
+        (pod("p", spec(priority=-11)), "has priority -11, below the cut-off -10: nothing is bought for expendable pods"),
         (pod("p", deleted=NOW), "is being deleted"),
         (
             pod("p", owner=DAEMON),
-            "is a DaemonSet's pod: it runs on machines that exist and is no reason to buy one",
+            "is a DaemonSet pod: it runs on existing machines and is no reason to buy one",
         ),
         (pod("p", phase="Failed"), "finished"),
         (pod("p", phase="Succeeded", on="gone"), "finished"),

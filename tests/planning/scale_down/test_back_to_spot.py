@@ -53,7 +53,7 @@ def test_of_several_machines_one_goes_back_to_spot_and_the_others_say_what_they_
     assert removal.reason == "its pod runs cheaper on 1 x g.1 (spot, z1), which saves $3.0000 per hour"
     (first, second) = sorted({"a", "b", "c"} - {removal.node})
     assert blockers(answer) == {first: "going-back", second: "going-back"}
-    assert detail(answer, first) == "it could run cheaper on spot; machines of pool main go back to it one at a time"
+    assert detail(answer, first) == "it could run cheaper on spot; machines of pool main return to spot one at a time"
 
 
 def test_while_one_leaves_with_its_pods_no_other_of_its_pool_goes_back() -> None:
@@ -145,7 +145,7 @@ def test_it_says_which_spot_would_be_cheaper_and_why_it_is_not_relied_upon() -> 
     answer = down(on("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
 
     assert blockers(answer) == {"a": "in-use"}
-    said = "; g.1 on spot in z1 would cost $1.0000 per hour (spot g.1 z1: no capacity since 22:13:10 UTC (no g.1); asked again at"
+    said = "; g.1 on spot in z1 would cost $1.0000 per hour (spot g.1 z1: no capacity since 22:13:10 UTC (no g.1); retried at"
     assert said in detail(answer, "a")
 
 
@@ -164,7 +164,7 @@ def test_after_spot_of_a_pool_was_taken_back_nothing_goes_back_to_the_pool_for_a
 
     assert removed(answer) == (["a"] if goes else [])
     if not goes:
-        said = "a spot machine of pool main was taken back a short while ago, and nothing goes back to it before 22:13:21 UTC"
+        said = "a spot machine of pool main was reclaimed a short while ago, so no machine returns to it before 22:13:21 UTC"
         assert detail(answer, "a") == f"it could run cheaper on spot; {said}"
 
 

@@ -83,7 +83,7 @@ def test_a_gang_that_does_not_fit_whole_gets_nothing_and_says_how_near_it_came()
     assert made.machines == ()
     assert unplaced(made) == [f"train-{n}" for n in range(4)]
     assert [(r.excluded_by, r.detail) for r in reasons(made, "train-0")] == [
-        ("gang", "at most 3 of 4 members fit in one zone on one GPU product; it is placed whole or not at all")
+        ("gang", "at most 3 of 4 members fit in one zone on one GPU product; a gang is placed completely or not at all")
     ]
 
 
@@ -95,7 +95,7 @@ def test_a_gang_that_cannot_be_placed_takes_no_room_from_others() -> None:
 def test_a_gang_whose_members_do_not_all_exist_yet_waits() -> None:
     made = planned(gang("train", 4)[:3], pool(big("z1")))
     assert made.machines == ()
-    assert reasons(made, "train-0")[0].detail == "3 of 4 members exist; it is bought for once all do"
+    assert reasons(made, "train-0")[0].detail == "3 of 4 members exist; machines are bought once all exist"
 
 
 def test_a_gang_may_have_more_members_than_it_needs_and_all_are_placed() -> None:

@@ -44,7 +44,7 @@ def test_it_says_what_it_waits_for_and_until_when() -> None:
 
     assert reason.excluded_by == "market"
     assert "is on-demand" in reason.detail
-    assert "it waits for spot until 2023-11-14 22:22:20 UTC (gpuscaler.io/spot-wait)" in reason.detail
+    assert "the pod waits for spot until 2023-11-14 22:22:20 UTC (gpuscaler.io/spot-wait)" in reason.detail
 
 
 def test_a_wait_for_spot_ends() -> None:

@@ -94,7 +94,7 @@ def test_a_pod_without_a_place_is_told_what_the_cloud_said() -> None:
     (reason,) = reasons(planned([pod("p")], policy.pools[0], state=state(policy, breakers, NOW)), "p")
 
     assert reason.excluded_by == "market"
-    assert reason.detail.startswith("no offering of this pool may be asked now: spot g.1 z1: no capacity since 22:12:20 UTC (Insufficient")
+    assert reason.detail.startswith("no offering of this pool can be bought now: spot g.1 z1: no capacity since 22:12:20 UTC (Insufficient")
     assert reason.detail.endswith(" UTC")
 
 

@@ -30,9 +30,9 @@ def test_where_nothing_was_seen_the_usual_is_assumed_or_what_the_cloud_is_set_to
 @pytest.mark.parametrize(
     ("key", "basis"),
     [
-        (OTHER, "as 2 of other types of its pool took; none of its kind was seen yet"),
-        (offering("g.1", pool="elsewhere").key, "as 2 of its type in other pools took; none of its kind was seen yet"),
-        (offering("g.2", pool="elsewhere").key, "as 2 of other types took; none of its kind was seen yet"),
+        (OTHER, "from 2 machines of other types of its pool; none of its kind observed yet"),
+        (offering("g.1", pool="elsewhere").key, "from 2 machines of its type in other pools; none of its kind observed yet"),
+        (offering("g.2", pool="elsewhere").key, "from 2 machines of other types; none of its kind observed yet"),
     ],
 )
 def test_of_a_kind_that_nobody_has_seen_other_machines_speak(key: OfferingKey, basis: str) -> None:
@@ -43,14 +43,14 @@ def test_of_a_kind_that_nobody_has_seen_other_machines_speak(key: OfferingKey, b
 
 def test_what_few_machines_say_says_how_many_they_were() -> None:
     assert [forecast(after(*[10.0] * number), KEY).basis for number in (1, 4, 5)] == [
-        "1 of its kind seen so far",
-        "4 of its kind seen so far",
+        "only 1 of its kind observed",
+        "only 4 of its kind observed",
         "",
     ]
 
 
 def test_one_machine_speaks_for_the_next_whatever_its_zone_and_market() -> None:
-    assert forecast(after(100.0), ELSEWHERE) == Forecast(200.0, 200.0, 1, "1 of its kind seen so far")
+    assert forecast(after(100.0), ELSEWHERE) == Forecast(200.0, 200.0, 1, "only 1 of its kind observed")
 
 
 def test_of_several_the_typical_is_in_the_middle_and_the_late_near_the_end() -> None:
@@ -66,7 +66,7 @@ def test_only_the_newest_machines_count() -> None:
 
 
 def test_a_clock_that_runs_backwards_is_taken_for_no_time_at_all() -> None:
-    assert forecast(after(-30.0), KEY) == Forecast(0.0, 0.0, 1, "1 of its kind seen so far")
+    assert forecast(after(-30.0), KEY) == Forecast(0.0, 0.0, 1, "only 1 of its kind observed")
 
 
 def test_kinds_are_kept_apart() -> None:

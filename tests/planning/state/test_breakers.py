@@ -246,7 +246,7 @@ def test_what_only_some_pods_ask_for_closes_nothing() -> None:
 
     assert blocked(lacking, 2.0) == set()
     assert f"machines never showed {EFA}, 2 times" in explained(lacking, 2.0)[0]
-    assert "pods that ask for it are not bought for; asked again at" in explained(lacking, 2.0)[0]
+    assert "nothing is bought for pods that request it; retried at" in explained(lacking, 2.0)[0]
 
 
 def test_machines_that_do_not_come_up_need_one_that_does_and_not_only_a_grant() -> None:
@@ -407,15 +407,15 @@ def test_a_breaker_says_what_why_and_until_when() -> None:
     (line,) = explained(breakers, 3601.0)
 
     assert line.startswith("spot g5.xlarge us-east-1a: no capacity, 2 times since 00:00:00 UTC (InsufficientInstanceCapacity); ")
-    assert line.endswith("asked again at 01:06:30 UTC")
-    assert explained(breakers, one.until)[0].endswith("; may be asked as a probe")
-    assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("; asked at 01:06:40 UTC as a probe, not answered yet")
+    assert line.endswith("retried at 01:06:30 UTC")
+    assert explained(breakers, one.until)[0].endswith("; may be probed now")
+    assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("; probed at 01:06:40 UTC, no answer yet")
 
 
 def test_what_waits_for_a_person_says_so() -> None:
     (line,) = explained(after(Refused(A, 0.0, cause=PRICE)), 1.0)
 
-    again = "asked again at 00:32:01 UTC with one machine, or as soon as the settings or the pool change"
+    again = "retried at 00:32:01 UTC with one machine, or as soon as the settings or the pool change"
     assert line == f"pool gpus spot: price refused since 00:00:00 UTC; {again}"
 
 
@@ -471,7 +471,7 @@ def test_three_tries_in_a_row_without_a_node_pause_the_whole_pool() -> None:
     assert blocked(twice, 2700.0) == set()
     assert blocked(thrice, 2700.0) == {key for key in ALL if key[0] == "gpus"}
     (said,) = explained(thrice, 2700.0)
-    assert said.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); asked again at 1970-01-02 ")
+    assert said.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); retried at 1970-01-02 ")
 
 
 def test_machines_that_were_bought_together_are_one_try() -> None:

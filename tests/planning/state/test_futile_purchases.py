@@ -35,7 +35,7 @@ def test_three_lost_machines_in_a_row_for_one_pod_are_fruitless_and_two_are_not(
 
     assert after(*machines[:2], pods=waiting("p"))[1] == []
     (fate,) = after(*machines, pods=waiting("p"))[1]
-    assert fate == Fruitless(KEY, 200.0, "pod default/p waits after 3 machines; the last, i-2, ended before it opened")
+    assert fate == Fruitless(KEY, 200.0, "pod default/p is still pending after 3 machines; the last one, i-2, ended before it opened")
 
 
 def test_machines_for_three_different_pods_are_no_row() -> None:
@@ -105,5 +105,5 @@ def test_a_pool_with_too_many_fruitless_machines_within_an_hour_is_closed_until_
     assert with_hourly(Breakers(), known, 11, 100.0).open == ()
     (stop,) = with_hourly(Breakers(), known, 10, 100.0).open
     assert (stop.target.pool, stop.cause, stop.until) == ("main", "fruitless", 3600.0)
-    assert "10 machines within an hour whose pods still wait, and the most is 10 (limits.fruitless_per_hour)" in stop.detail
+    assert "10 machines within an hour whose pods are still pending; the limit is 10 (limits.fruitless_per_hour)" in stop.detail
     assert with_hourly(Breakers(), known, 10, 3601.0).open == ()

@@ -109,4 +109,4 @@ def test_why_nothing_is_bought_is_told(resting: State) -> None:
     (reason,) = reasons(planned([pod("p")], pool(CHEAP), state=resting), "p")
 
     assert reason.excluded_by == "market"
-    assert reason.detail.startswith("cheap in z1 did not take such pods the last times")
+    assert reason.detail.startswith("cheap in z1: the last machines bought for these pods did not get them scheduled")

@@ -1,1 +1,1 @@
-"""The machines that there are, those on their way, and those that could be bought."""
+"""Capacity: machines that exist, that are ordered, and that could be bought."""

@@ -1,4 +1,4 @@
-"""The cluster as planning counts it: nodes as they are, machines on their way as they will be."""
+"""The capacity of the cluster for planning: existing nodes, and ordered machines as the nodes they will become."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +21,7 @@ from gpuscaler.planning.state import State
 
 
 class Belonging(NamedTuple):
-    """The pool of each node by its name, and what it counts for under limits."""
+    """The pool of each node by its name, and the amounts that it counts for under limits."""
 
     members: Mapping[str, Member]
     worths: Mapping[str, Worth]
@@ -29,11 +29,12 @@ class Belonging(NamedTuple):
 
 @dataclass(frozen=True)
 class Stand:
-    """What of a picture only changes with the nodes and the machines on their way.
+    """The part of a picture that changes only with the nodes and the ordered machines.
 
-    ``belonging`` tells the pool of each node that is not ``unlisted``, ``coming`` the nodes that upcoming machines will be, by machine
-    id, ``registered`` the id of those whose Node exists, by its name, ``pools`` the pools of upcoming machines, by id. ``rows`` are the
-    nodes, then the other machines; ``standing`` flags those that are there for new pods, and ``names`` says what each is called in a plan.
+    ``belonging`` has the pool of each node that is not ``unlisted``. ``coming`` has the nodes that upcoming machines will become, by
+    machine id; ``registered`` the ids of those whose Node exists, by node name; ``pools`` the pools of upcoming machines, by id.
+    ``rows`` are the nodes, then the other machines; ``standing`` flags rows that take new pods; ``names`` has the name of each row in
+    plans.
     """
 
     nodes: Mapping[str, Node]
@@ -48,7 +49,7 @@ class Stand:
 
     @cached_property
     def row_of(self) -> Mapping[str, int]:
-        """Rows by the names of nodes and by those in plans."""
+        """Rows by node names and by their names in plans."""
         if not self.coming:
             return self.rows.table.row
         return {**self.rows.table.row, **{name: row for row, name in enumerate(self.names)}}
@@ -56,7 +57,11 @@ class Stand:
 
 @dataclass(frozen=True)
 class Picture:
-    """``open_rows`` flags rows that count as capacity; ``have`` is what each pool has, empty where no limit and no minimum asks for it."""
+    """The capacity at one moment.
+
+    ``open_rows`` flags rows that count as capacity. ``have`` has the machines of each pool; it is empty where no limit and no minimum
+    needs it.
+    """
 
     stand: Stand
     room: Room
@@ -84,7 +89,7 @@ class Picture:
 
 
 class Pictures:
-    """Pictures for one policy, for callers that need one after the other: what stands is kept while the very same nodes stand."""
+    """Makes one picture after another for one policy; the ``Stand`` is reused as long as the nodes are the same objects."""
 
     def __init__(self, policy: Policy) -> None:
         self._policy = policy
@@ -102,7 +107,7 @@ class Pictures:
         self._wide: tuple[Rows, Rows] | None = None
 
     def of(self, cluster: Cluster, state: State) -> Picture:
-        """Rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
+        """Return rows for nodes and upcoming machines. A registered machine of the ledger is one row, as its offering promises (I3)."""
         coming, warnings = arriving(cluster, self._offerings, state, self._promised)
         registered = {m.node: m.id for m in state.upcoming if m.id in coming and m.node in cluster.nodes}
         pools = {m.id: Member(self._pools[m.pool], None) for m in state.upcoming if m.id in coming}
@@ -126,7 +131,7 @@ class Pictures:
         )
 
     def _belonging(self, nodes: Mapping[str, Node], unlisted: frozenset[str]) -> Belonging:
-        """What every node belongs to, worked out again for those that changed, or that the cloud's list has lost or gained."""
+        """The pool of every node, computed again for nodes that changed or that the cloud's list has lost or gained."""
         stand = self._stand
         if stand is not None and stand.nodes is nodes and stand.unlisted == unlisted:
             return stand.belonging
@@ -152,7 +157,7 @@ class Pictures:
         return known[2]
 
     def with_templates(self, seen: Picture, templates: Templates) -> Room:
-        """The room of a picture with ``templates`` as rows behind the machines, boundless."""
+        """The room of a picture with ``templates`` appended as rows with boundless resources."""
         rows = seen.stand.rows
         behind = self._behind if self._behind is not None and self._behind[0] is templates else None
         if behind is None:
@@ -176,7 +181,7 @@ def standing(
     *,
     keeping: bool,
 ) -> Stand:
-    """What stands; ``keeping`` says that some pool keeps its machines for large pods."""
+    """Build a ``Stand``; ``keeping`` says that some pool keeps its machines for large pods."""
     table = cluster.table
     if registered:
         table = table.followed_by([coming[registered[node.name]] if node.name in registered else node for node in table.nodes])
@@ -195,7 +200,7 @@ def standing(
 
 
 def is_standing(node: Node) -> bool:
-    """Whether a node is ready and not on its way out of the cluster."""
+    """Whether a node is ready and not being deleted."""
     return node.ready and not node.deleted
 
 

@@ -1,4 +1,4 @@
-"""Machines that are reserved until a known moment: they are emptied before it, and none is bought that would have to be emptied at once."""
+"""Machines whose reservation ends at a known time: they are emptied before it, and none is bought shortly before it."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
@@ -9,12 +9,12 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Policy, Pool
 from gpuscaler.planning.state import State
 
-#: A machine is emptied from so long before its end, in seconds: longer than it takes another to boot in its place. Where its pods save
-#: their work first it begins earlier by the time that they ask for, up to the second.
+#: Emptying a machine starts this many seconds before its end: longer than a replacement takes to boot. Where its pods save their work
+#: first, it starts earlier by the time that they ask for, at most by the second number.
 EMPTY_SECONDS, SAVE_SECONDS = 1800.0, 1800.0
-#: None is bought that would have less time than this until it may have to be emptied: as long as a change of machine counts.
+#: No machine is bought with less time than this until it may have to be emptied: the same time that a change of machine counts for.
 WORTH_SECONDS = 900.0
-WHY = "the time that it is reserved for ends"
+WHY = "its reservation ends"
 
 
 def closing(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
@@ -23,15 +23,15 @@ def closing(pools: Iterable[Pool]) -> Mapping[OfferingKey, float]:
 
 
 def without_closed(state: State, closes: Mapping[OfferingKey, float], now: float) -> State:
-    """``state`` in which nothing is asked for that is about to end."""
+    """``state`` with offerings blocked that are about to end."""
     closed = frozenset(key for key, at in closes.items() if now > at)
     return replace(state, blocked_offerings=state.blocked_offerings | closed) if closed else state
 
 
 def told(policy: Policy, key: OfferingKey, now: float) -> str:
-    """Why an offering that is about to end is not bought; empty where it is not."""
+    """Why an offering that is about to end is not bought; empty where it is not about to end."""
     for one in (one for pool in policy.pools if pool.name == key.pool for one in pool.offerings if one.key == key and one.ends):
         if now > closing((Pool(key.pool, (one,)),))[key]:
             until = datetime.fromtimestamp(one.ends, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
-            return f"{one.market} {one.instance_type} {one.zone}: machines of it last until {until}, which is too soon to buy one"
+            return f"{one.market} {one.instance_type} {one.zone}: its machines end at {until}, too soon to buy one"
     return ""

@@ -1,7 +1,7 @@
-"""What else would do for a machine of a plan, if its spot market has run dry: asked for in the same request, it spares a round each.
+"""Fallbacks: other offerings that suit a machine of a plan, asked for in the same request in case its spot market has no capacity.
 
 A cloud takes many offerings in one request and grants from the first that has capacity (EC2's CreateFleet, an Auto Scaling group of
-several types). A dozen dry markets then cost one answer and not a dozen.
+several types). A dozen markets without capacity then cost one answer instead of a dozen.
 """
 
 from collections import Counter
@@ -20,14 +20,15 @@ from gpuscaler.planning.capacity.node_templates import Overhead, Templates
 from gpuscaler.planning.plans import Choice, Machine
 from gpuscaler.planning.state import State
 
-#: Spot offerings that would do, cheapest first, by the machine's own and its pods: whether they are bound, and how many of each spec.
+#: Spot offerings that would fit, cheapest first, by the machine's own offering, by :func:`is_bound` of its pods, and by their counts
+#: per spec.
 Known = MutableMapping[tuple[object, ...], tuple[Offering, ...]]
 
 
 def with_fallbacks(
     machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, have: Mapping[str, Fleet], *, templates: Templates
 ) -> tuple[Machine, ...]:
-    """``machines`` of a plan with their fallbacks. Whatever the cloud grants, the limits hold (I5): the pools ``have`` what exists."""
+    """``machines`` of a plan with their fallbacks. The limits hold for anything the cloud may grant (I5); pools ``have`` what exists."""
     if not any(map(may_fall_back, machines)):
         return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
@@ -50,14 +51,14 @@ def with_fallbacks(
 
 
 def may_fall_back(machine: Machine) -> bool:
-    """Whether anything may stand behind a machine: it is spot's, or its cloud chooses, and no pods that run are to move to it."""
+    """Whether a machine may have fallbacks: it is spot or its cloud chooses, and it does not replace a machine with running pods."""
     return machine.purpose != "replacement" and bool(machine.choices or machine.market == SPOT)
 
 
 def within_limits(
     machine: Machine, others: Sequence[Offering], offerings: Mapping[OfferingKey, Offering], left: Slack
 ) -> Sequence[Offering]:
-    """Those of ``others`` for which the limits have room in place of ``machine``; of a set that the cloud chooses from, all or none."""
+    """Those of ``others`` that the limits admit in place of ``machine``; all or none of a set that the cloud chooses from."""
     admitted = left.admit(offerings[machine.keys[0]], others)
     if not machine.choices:
         return admitted
@@ -76,16 +77,17 @@ def alternatives(
     half_open: Set[OfferingKey],
     known: Known | None = None,
 ) -> tuple[OfferingKey, ...]:
-    """Spot offerings of the machine's pool that hold its pods as well, cheapest first; none for a machine that is not spot's.
+    """Spot offerings of the machine's pool that also hold its pods, cheapest first; none for a machine that is not spot.
 
     Nor for one that pods which run are to move to: what was not weighed for them need be neither settled nor worth it.
 
     None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``half_open``,
     whose breaker is, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
-    Pods that are placed with regard to others stay in the zone, and on the GPU product, that the plan chose for them. Who asks again
-    and again while offerings and DaemonSets stay the same gives ``known``, in which what was found is kept.
+    Pods whose placement depends on other pods stay in the zone, and on the GPU product, that the plan chose for them. ``known`` caches
+    the result for callers that ask repeatedly while offerings and DaemonSets stay the same.
 
-    Where a purchase names a zone and the cloud chooses among the offerings there, the other zones of the pool would do, each as a whole.
+    Where a purchase names a zone and the cloud chooses among the offerings there, the fallbacks are the pool's other zones, each as a
+    whole.
     """
     chosen = offerings.get(machine.key) if may_fall_back(machine) else None
     pods = [cluster.pods[key] for key in machine.pods if key in cluster.pods] if chosen is not None else []
@@ -105,7 +107,7 @@ def alternatives(
 def others(
     chosen: Offering, pods: Sequence[PodSpec], offerings: Mapping[OfferingKey, Offering], *, overhead: Overhead, bound: bool
 ) -> tuple[Offering, ...]:
-    """Spot offerings beside ``chosen`` that hold ``pods`` together and are worth asking, cheapest first."""
+    """Spot offerings other than ``chosen`` that hold all ``pods`` and cost less than on-demand, cheapest first."""
     wanted = total(pods)
     specs = list({spec.digest: spec for spec in pods}.values())
     fitting = [one for one in offerings.values() if one.pool == chosen.pool and is_like(one, chosen if bound else None)]
@@ -118,9 +120,9 @@ def others(
 def other_zones(
     machine: Machine, pods: Sequence[PodSpec], offerings: Mapping[OfferingKey, Offering], *, overhead: Overhead, blocked: Set[OfferingKey]
 ) -> tuple[OfferingKey, ...]:
-    """The sets of other zones that hold ``pods`` whatever the cloud chooses there, cheapest zone first; sets that are all dry excepted.
+    """The sets of other zones in which every offering holds ``pods``, cheapest zone first, without sets that are blocked completely.
 
-    None for a set that spans all zones of its pool.
+    Empty for a set that spans all zones of its pool.
     """
     wanted, zones = total(pods), {choice.zone for choice in machine.choices}
     by_zone: dict[str, list[Offering]] = {}
@@ -137,13 +139,13 @@ def other_zones(
 
 
 def is_bound(pod: Pod) -> bool:
-    """Whether where a pod goes is of concern to others, or others to it."""
+    """Whether the place of a pod depends on other pods or on volumes."""
     spec = pod.spec
     return bool(pod.options.gang or spec.spread or spec.affinity or spec.anti_affinity or spec.volumes or spec.preferred_affinity)
 
 
 def total(specs: Sequence[PodSpec]) -> Mapping[str, int]:
-    """What pods request together."""
+    """The sum of the requests of pods."""
     wanted = {"pods": len(specs)}
     for spec in specs:
         for name, amount in spec.requests.items():
@@ -152,7 +154,7 @@ def total(specs: Sequence[PodSpec]) -> Mapping[str, int]:
 
 
 def is_like(offering: Offering, chosen: Offering | None) -> bool:
-    """Whether an offering shares zone and GPU product with ``chosen``, where that matters."""
+    """Whether an offering has the zone and GPU product of ``chosen``; always true without ``chosen``."""
     return chosen is None or (offering.zone, _product(offering)) == (chosen.zone, _product(chosen))
 
 

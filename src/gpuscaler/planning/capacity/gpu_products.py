@@ -1,4 +1,4 @@
-"""Which GPU product a node has: by its labels, by what its type is known to be sold with, and else by the type itself."""
+"""The GPU product of a node: by the product known for its instance type, by its labels, or else by the type itself."""
 
 from collections.abc import Mapping
 
@@ -9,22 +9,22 @@ from gpuscaler.planning.capacity.node_templates import Templates
 
 
 def product(node: Node, products: Mapping[str, str]) -> str:
-    """The GPU product of a node with accelerators; where nothing tells it, one instance type is one product."""
+    """The GPU product of a node with accelerators; where it is unknown, each instance type is its own product."""
     instance_type = first_label(node, INSTANCE_TYPE_LABELS)
     return products.get(instance_type) or first_label(node, PRODUCT_LABELS) or instance_type
 
 
 def own_product(node: Node) -> str:
-    """The GPU product of a node by itself; where no label tells it, one instance type is one product. "" without accelerators."""
+    """The GPU product by the node's own labels; without such a label each instance type is its own product. "" without accelerators."""
     if found := first_label(node, PRODUCT_LABELS):
         return found
     return first_label(node, INSTANCE_TYPE_LABELS) if any(map(is_device, node.allocatable)) else ""
 
 
 def products_of_types(templates: Templates) -> dict[str, str]:
-    """The GPU product of each instance type, as far as templates tell one.
+    """The GPU product of each instance type for which the templates name exactly one.
 
-    What labels a node's product is installed in some clusters and not in others, and names it in its own way.
+    The component that labels nodes with their product is not installed in every cluster, and uses its own names.
     """
     found: dict[str, set[str]] = {}
     for node, offering in zip(templates.nodes, templates.offerings, strict=True):

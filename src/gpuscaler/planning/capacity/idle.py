@@ -1,24 +1,24 @@
-"""What makes a node idle: no pods on it but those that come and go with the machine."""
+"""Idle nodes: nodes that run only pods which come and go with the machine."""
 
 import math
 from collections.abc import Iterable
 
 from gpuscaler.model.pods import Pod
 
-#: A pod that should have been gone this many seconds ago is taken for gone: its kubelet does not answer. Source: Cluster Autoscaler,
+#: A pod that should have terminated this many seconds ago counts as gone: its kubelet does not answer. Source: Cluster Autoscaler,
 #: ``PodLongTerminatingExtraThreshold``.
 STUCK_AFTER = 30.0
 
 
 def leaves_with_machine(pod: Pod, now: float) -> bool:
-    """Whether ``pod`` needs no other home: a DaemonSet's or a mirror pod, a finished one, or one that is stuck in termination."""
+    """Whether ``pod`` needs no other node: a DaemonSet pod, a mirror pod, a finished pod, or a pod stuck in termination."""
     if pod.finished or pod.options.mirror or pod.owner.kind in ("DaemonSet", "Node"):
         return True
     return 0 < pod.deleted < now - STUCK_AFTER
 
 
 def busy_until(pods: Iterable[Pod]) -> float:
-    """Until when a node with these pods is not idle, in seconds since the epoch; infinite where one of them is not ending."""
+    """The time until which a node with these pods is not idle, in seconds since the epoch; infinite where one is not terminating."""
     until = -math.inf
     for pod in pods:
         if not leaves_with_machine(pod, math.inf):
@@ -29,5 +29,5 @@ def busy_until(pods: Iterable[Pod]) -> float:
 
 
 def is_idle(pods: Iterable[Pod], now: float) -> bool:
-    """Whether a node with these pods does nothing that would be missed."""
+    """Whether a node with these pods runs only pods that leave with the machine."""
     return all(leaves_with_machine(pod, now) for pod in pods)

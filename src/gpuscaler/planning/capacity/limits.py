@@ -1,4 +1,4 @@
-"""What may still be bought: limits less what exists and what is on its way (I5)."""
+"""The purchases that limits still admit: limits minus existing and ordered machines (I5)."""
 
 import math
 from collections import Counter
@@ -22,7 +22,7 @@ from gpuscaler.planning.state import State, Upcoming
 
 @dataclass(frozen=True)
 class Fleet:
-    """The machines of a pool that exist or are coming. ``vacated`` of them are ending, and leave their places under its maximum."""
+    """The machines of a pool that exist or are ordered. ``vacated`` of them are ending and no longer count for the pool's maximum."""
 
     machines: int = 0
     gpus: int = 0
@@ -34,8 +34,8 @@ class Fleet:
 class Remaining:
     """Room under the limits, counted down as a plan buys. None is no limit.
 
-    ``spent`` counts what was bought of offerings of which only so many can be had, by their key. ``assumed`` says that nobody has set
-    them, ``held`` why nothing is bought while a person holds it.
+    ``spent`` counts the machines bought of offerings with a limited stock, by key. ``assumed`` says that the limits are defaults,
+    ``held`` why nothing is bought during a hold.
     """
 
     machines: int | None
@@ -57,7 +57,7 @@ class Remaining:
         return MixLimits(machines=self.machines, gpus=self.gpus, dollars_per_hour=self.dollars_per_hour, pools=dict(self.pools))
 
     def spend(self, kind: Kind, times: int) -> None:
-        """Take ``times`` machines of ``kind`` off what remains."""
+        """Subtract ``times`` machines of ``kind``."""
         if self.machines is not None:
             self.machines -= times
         if self.gpus is not None:
@@ -84,7 +84,7 @@ class Remaining:
         return max(0, min(room))
 
     def admitted(self, templates: Templates) -> Mask:
-        """The kinds of which the limits admit one more machine: where :meth:`most` of one is not 0."""
+        """The kinds of which the limits admit one more machine: those for which :meth:`most` of one is not 0."""
         mask = np.full(len(templates.kinds), self.machines is None or self.machines >= 1)
         if not mask.any():
             return mask
@@ -102,7 +102,7 @@ class Remaining:
 
 
 class Worth(NamedTuple):
-    """What one machine counts for under the limits of its pool and of all."""
+    """The amounts that one machine counts for under the limits of its pool and of all pools."""
 
     pool: str
     gpus: int
@@ -110,9 +110,9 @@ class Worth(NamedTuple):
 
 
 def worth(node: Node, member: Member) -> Worth:
-    """What a node counts for. One whose device plug-in is not up yet, or that offers only slices, has the GPUs it was bought with.
+    """The amounts that a node counts for. A node without a running device plug-in, or with slices only, counts its purchased GPUs.
 
-    One of a type that its pool does not offer has the GPUs that it shows, and costs as much as the dearest machine of the pool.
+    A node of a type that its pool does not offer counts the GPUs that it shows, and the price of the most expensive machine of the pool.
     """
     gpus, bought = gpus_in(node.allocatable), member.offering
     if bought is not None:
@@ -123,7 +123,7 @@ def worth(node: Node, member: Member) -> Worth:
 
 
 def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: State, nodes: Mapping[str, Worth]) -> dict[str, Fleet]:
-    """What each pool has, registered (``nodes``, by name) or coming; a machine of the ledger that has registered is counted once (I3)."""
+    """The machines of each pool, registered (``nodes``, by name) or ordered; a registered machine of the ledger counts once (I3)."""
     coming = {machine.node for machine in state.upcoming if machine.node}
     gpus: dict[str, list[int]] = {pool.name: [] for pool in policy.pools}
     prices: dict[str, list[float]] = {pool.name: [] for pool in policy.pools}
@@ -132,7 +132,7 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
             gpus[pool].append(has)
             prices[pool].append(costs)
     for machine in state.upcoming:
-        # While nobody knows what it is, it counts for the most that it may be.
+        # Until its offering is known, it counts for the most that it may be.
         if machine.pool in gpus:
             choices = may_be(keys_of(machine), offerings)
             gpus[machine.pool].append(max((offering.gpus for offering in choices), default=0))
@@ -140,7 +140,7 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
     vacated = Counter(one.offering.pool for one in state.ending)
     for ending in state.ending:
         if ending.node not in nodes and ending.offering.pool in gpus:
-            # Its Node is gone, and it costs until it is gone itself.
+            # Its Node is gone, but the machine costs money until it is gone, too.
             choices = may_be([ending.offering], offerings)
             gpus[ending.offering.pool].append(max((offering.gpus for offering in choices), default=0))
             prices[ending.offering.pool].append(max((offering.price for offering in choices), default=0.0))
@@ -148,23 +148,23 @@ def fleets(policy: Policy, offerings: Mapping[OfferingKey, Offering], state: Sta
 
 
 def keys_of(machine: Upcoming) -> list[OfferingKey]:
-    """Keys of all that a machine may turn out to be, what was only asked for behind it included."""
+    """Keys of all offerings that a machine may turn out to be, including the fallbacks that were asked for."""
     meant = machine.choices or ((machine.instance_type, machine.market, machine.zone),)
     return [OfferingKey(machine.pool, market, instance_type, zone) for instance_type, market, zone in (*meant, *machine.behind)]
 
 
 @dataclass
 class Slack:
-    """What the limits leave when a plan is carried out as it is, in accelerators and dollars per hour, infinite without a limit.
+    """Room that the limits leave beside a plan, in accelerators and dollars per hour; infinite without a limit.
 
-    From it comes what machines may have and cost beyond what was planned, where something else is granted.
+    Fallbacks that have more accelerators or cost more than planned use it up.
     """
 
     gpus: float
     dollars_per_hour: float
 
     def admit(self, planned: Offering, others: Iterable[Offering]) -> list[Offering]:
-        """Those of ``others``, in their order, of which any may be granted in place of ``planned``; the most they take is taken off."""
+        """Those of ``others``, in order, that the limits admit in place of ``planned``; the most that one adds is subtracted."""
         if self.gpus == self.dollars_per_hour == math.inf:
             return list(others)
         more, dearer, admitted = 0, 0.0, []
@@ -179,7 +179,7 @@ class Slack:
 
 
 def slack(policy: Policy, state: State, have: Mapping[str, Fleet], planned: Iterable[Iterable[OfferingKey]]) -> Slack:
-    """What the limits leave beside what the pools ``have`` and the machines that a plan buys: ``planned`` tells what each may be."""
+    """Room that the limits leave beside what the pools ``have`` and the machines of a plan; ``planned`` has the keys that each may be."""
     left, offerings = remaining(policy, state, have), policy.offerings
     if left.gpus is None and left.dollars_per_hour is None:
         return Slack(math.inf, math.inf)
@@ -209,6 +209,6 @@ def remaining(policy: Policy, state: State, have: Mapping[str, Fleet]) -> Remain
 
 
 def least(*bounds: int | None) -> int | None:
-    """The smallest bound that is given, not below zero; None when none is."""
+    """The smallest of the given bounds, not below zero; None when all are None."""
     given: Iterable[int] = [bound for bound in bounds if bound is not None]
     return max(0, min(given)) if given else None

@@ -1,4 +1,4 @@
-"""Machines that could be bought, as node templates: one row per offering, one kind per thing that a purchase can name."""
+"""Node templates of machines that could be bought: one row per offering, and one kind per choice that a purchase can name."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,16 +22,16 @@ from gpuscaler.model.well_known import ARCH, HOSTNAME
 from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.mix.problem import MixKind, Solution
 
-#: Room enough for any demand: templates bound what fits by their own arithmetic, the filters only need the resource to exist.
+#: Room for any demand: templates check resources separately, and the filters only need the resource to exist.
 BOUNDLESS = 2**60
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Something a purchase can name: one offering, or the set of a pool whose cloud chooses, in all its zones or in one.
+    """A choice that a purchase can name: one offering, or the set of a pool whose cloud chooses, in all its zones or in one.
 
     ``rows`` index the templates that it may turn out to be, ``members`` are their offerings; a pod must fit all of them. ``offering`` is
-    the dearest of them. ``probe`` says that no more than one may be asked for, to see whether it can be had again.
+    the most expensive of them. ``probe`` says that only one may be requested, to check whether it is available again.
     """
 
     pool: Pool
@@ -46,7 +46,7 @@ class Kind:
 
     @cached_property
     def gpus(self) -> int:
-        """The most accelerators that a machine of it may have."""
+        """The largest number of accelerators that a machine of it may have."""
         return max(offering.gpus for offering in self.members or (self.offering,))
 
     @cached_property
@@ -55,7 +55,7 @@ class Kind:
 
     @cached_property
     def count(self) -> int | None:
-        """How many can be had, None when nobody knows a bound."""
+        """The number of machines that can be bought; None if no bound is known."""
         members = self.members or (self.offering,)
         known = [offering.count for offering in members if offering.count is not None]
         most = sum(known) if len(known) == len(members) else None
@@ -63,9 +63,9 @@ class Kind:
 
 
 class Templates:
-    """All offerings that may be bought now. ``nodes[row]`` is the template node of ``offerings[row]``, DaemonSet overhead taken off.
+    """All offerings that may be bought now. ``nodes[row]`` is the template node of ``offerings[row]`` minus DaemonSet overhead.
 
-    Offerings in ``blocked`` may not be asked; of those in ``probing`` one machine may.
+    Offerings in ``blocked`` may not be requested; of each of those in ``probing``, one machine may.
     """
 
     def __init__(
@@ -82,14 +82,14 @@ class Templates:
         self.kinds = tuple(self._kinds(blocked, probing))
         self._thresholds = sorted({pool.min_gpus_per_pod for pool in policy.pools if pool.min_gpus_per_pod})
         self._holds: dict[tuple[tuple[str, int], ...], Mask] = {}
-        #: The cheapest mixes of these templates that were asked for before: the same pods wait again and again.
+        #: Cache of the cheapest mixes of these templates: the same pods are often pending in consecutive plans.
         self.answers: dict[tuple[object, ...], Solution] = {}
-        #: What stands behind spot machines: see :mod:`~gpuscaler.planning.capacity.fallbacks`.
+        #: Fallbacks of spot machines: see :mod:`~gpuscaler.planning.capacity.fallbacks`.
         self.fallbacks: dict[tuple[object, ...], tuple[Offering, ...]] = {}
         self._domains: dict[tuple[tuple[str, ...], bytes], dict[tuple[int, ...], int]] = {}
 
     def hold_for(self, cluster: Cluster, blocked: frozenset[OfferingKey], probing: frozenset[OfferingKey] = frozenset()) -> bool:
-        """Whether these templates are what would be made now: the same offerings may be asked, and the same DaemonSets run."""
+        """Whether these templates are still current: the same offerings may be requested, and the same DaemonSets run."""
         *before, daemons = self._made_for
         now = daemon_sets(cluster)
         return before == [blocked, probing] and len(now) == len(daemons) and all(old is new for old, new in zip(daemons, now, strict=True))
@@ -102,8 +102,8 @@ class Templates:
             else:
                 rows.setdefault((pool.name, self.offerings[row].zone if pool.names_zone else ""), []).append(row)
         for members in rows.values():
-            # A set may be asked for while any member is not known to be dry; the cloud passes over those that are. From one market to
-            # another it does not, where it divides machines between them.
+            # A set may be requested while any member is not blocked; the cloud skips members without capacity. It does not switch to
+            # another market where it divides machines between markets.
             awake: dict[str, list[Offering]] = {}
             for row in members:
                 offering, pool = self.offerings[row], self.pools[row]
@@ -120,9 +120,9 @@ class Templates:
 
     @cached_property
     def boundless(self) -> tuple[Node, ...]:
-        """The templates with room without end, for questions that are not about resources.
+        """The templates with unlimited resources, for checks that are not about resources.
 
-        Devices that traces divide keep their number: each one is a cell of its own.
+        Devices that traces divide keep their number, because each one is a cell of its own.
         """
         return tuple(
             Node(
@@ -136,7 +136,7 @@ class Templates:
 
     @cached_property
     def foreign_arch(self) -> Mask:
-        """Templates of another architecture than amd64, in pools that were not set up for it."""
+        """Templates of an architecture other than amd64, in pools that do not declare it."""
         return np.array(
             [
                 (arch := offering.labels.get(ARCH, "amd64")) != "amd64" and pool.arch != arch
@@ -147,23 +147,23 @@ class Templates:
 
     @cached_property
     def least_gpus(self) -> Array | None:
-        """The GPUs that a pod must ask for at least on each template; None where anybody may go anywhere."""
+        """The minimum GPUs that a pod must request on each template; None if no pool has a minimum."""
         return np.array([pool.min_gpus_per_pod for pool in self.pools], dtype=np.int64) if self._thresholds else None
 
     @cached_property
     def for_gpus(self) -> Mask | None:
-        """Templates that are not bought for pods without accelerators; None where all are."""
+        """Templates that are not bought for pods without accelerators; None if there are none."""
         if all(pool.buys_without_gpus for pool in self.pools):
             return None
         return np.array([not pool.buys_without_gpus for pool in self.pools], dtype=np.bool_)
 
     def rank_of(self, spec: PodSpec) -> int:
-        """How many of the pools' different ``min_gpus_per_pod`` a pod meets: those of one rank may go to the same pools."""
+        """The number of different ``min_gpus_per_pod`` values that a pod meets: pods of one rank may go to the same pools."""
         return bisect_right(self._thresholds, gpus_in(spec.requests)) if self._thresholds else 0
 
     @cached_property
     def price_rank(self) -> Array:
-        """The place of each template when they are sorted by price, cheapest first."""
+        """The rank of each template by price, cheapest first."""
         order = sorted(range(len(self.offerings)), key=lambda row: (self.offerings[row].price, self.offerings[row].key))
         places = np.empty(len(order), dtype=np.int64)
         places[order] = np.arange(len(order))
@@ -171,12 +171,12 @@ class Templates:
 
     @cached_property
     def twins(self) -> tuple[tuple[int, ...], ...]:
-        """For each kind the kinds of its pool, type, price and room, itself among them: they differ in their place alone."""
+        """For each kind, the kinds with the same pool, type, price and room, including itself: they differ only in their place."""
         return self._alike([is_scattered(kind) or kind.count is not None for kind in self.kinds])
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """As ``twins``, with kinds of which one machine may be asked for as a probe among the others."""
+        """Like ``twins``, but including kinds of which only one machine may be requested as a probe."""
         return self._alike([is_scattered(kind) or kind.offering.count is not None for kind in self.kinds])
 
     def _alike(self, apart: Sequence[bool]) -> tuple[tuple[int, ...], ...]:
@@ -192,12 +192,12 @@ class Templates:
 
     @cached_property
     def scarce(self) -> bool:
-        """Whether less may be had than asked for even without limits: offerings that run out, sets that are in no one domain."""
+        """Whether a purchase may fall short even without limits: offerings with a bounded stock, or sets without a single domain."""
         return any(len(kind.rows) > 1 or kind.count is not None for kind in self.kinds)
 
     @cached_property
     def counted(self) -> tuple[int, ...]:
-        """The kinds of which only so many can be had."""
+        """The kinds with a bounded stock."""
         return tuple(index for index, kind in enumerate(self.kinds) if kind.count is not None)
 
     @cached_property
@@ -217,7 +217,7 @@ class Templates:
 
     @cached_property
     def mix_kinds(self) -> tuple[MixKind, ...]:
-        """The kinds as the optimiser takes them."""
+        """The kinds as input of the optimiser."""
         return tuple(
             MixKind(
                 key=kind.key,
@@ -232,11 +232,11 @@ class Templates:
 
     @cached_property
     def sizes(self) -> tuple[tuple[int, int, int], ...]:
-        """GPUs, cpu and memory of each template, to tell the larger one."""
+        """GPUs, cpu and memory of each template, to compare sizes."""
         return tuple((gpus_in(node.allocatable), node.allocatable.get("cpu", 0), node.allocatable.get("memory", 0)) for node in self.nodes)
 
     def less(self, spent: Mapping[OfferingKey, int]) -> "Templates":
-        """These templates when so many machines of each offering are bought already, for offerings of which so many can be had."""
+        """These templates with the stock of offerings reduced by the machines that are bought already."""
         if not spent:
             return self
         new = copy(self)
@@ -248,9 +248,10 @@ class Templates:
         return new
 
     def settled(self, unsettled: frozenset[OfferingKey]) -> "Templates":
-        """These templates without machines that are sure to be of ``unsettled``.
+        """These templates without kinds whose offerings are all ``unsettled``.
 
-        Of a set that the cloud chooses from, something is always dry: one that has settled is enough, since what is dry is passed over.
+        In a set that the cloud chooses from, some offering always lacks capacity: one settled offering is enough, because the cloud skips
+        those without capacity.
         """
         if not unsettled:
             return self
@@ -276,11 +277,11 @@ class Templates:
         return np.cumsum([0] + [len(kind.rows) for kind in self.kinds])[:-1]
 
     def capacity(self, kind: Kind) -> Mapping[str, int]:
-        """What every member of ``kind`` offers at least."""
+        """The resources that every member of ``kind`` has at least."""
         return smallest([self.nodes[row] for row in kind.rows])
 
     def holds_one(self, spec: PodSpec) -> Mask:
-        """Templates that hold one pod of ``spec`` when empty, by resources alone. Not to be changed."""
+        """Templates that hold one pod of ``spec`` when empty, by resources only. The caller must not change the mask."""
         key = tuple(sorted(spec.requests.items()))
         mask = self._holds.get(key)
         if mask is None:
@@ -291,7 +292,7 @@ class Templates:
         return mask
 
     def by_domain(self, keys: tuple[str, ...], mask: Mask) -> Mapping[tuple[int, ...], int]:
-        """The cheapest template in ``mask`` of each domain; a domain is the codes of its values of ``keys``. Not to be changed."""
+        """The cheapest template in ``mask`` of each domain, a tuple of codes of ``keys``. The caller must not change the result."""
         what = (keys, mask.tobytes())
         found = self._domains.get(what)
         if found is None:
@@ -305,19 +306,19 @@ class Templates:
 
 
 def is_scattered(kind: Kind) -> bool:
-    """Whether a machine of ``kind`` may come to one of several zones, as the cloud chooses."""
+    """Whether the cloud chooses among several zones for a machine of ``kind``."""
     return len(kind.rows) > 1 and not kind.pool.names_zone
 
 
 def template_node(offering: Offering, overhead: "Overhead", name: str) -> Node:
-    """The node that ``offering`` becomes: its labels with a host name of its own, its room without what DaemonSets take."""
+    """The node that ``offering`` becomes: its labels with a host name of its own, its resources minus DaemonSet overhead."""
     labels = {**offering.labels, HOSTNAME: name}
     bare = Node(name=name, labels=labels, allocatable=offering.allocatable, taints=offering.taints)
     return Node(name=name, labels=labels, allocatable=overhead.left(bare), taints=offering.taints)
 
 
 class Overhead:
-    """What DaemonSets take on a new node."""
+    """The resources that DaemonSets use on a new node."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.daemons = daemon_sets(cluster)
@@ -340,21 +341,21 @@ class Overhead:
         return found
 
     def left(self, node: Node) -> dict[str, int]:
-        """The allocatable of ``node`` after its DaemonSets, never below zero."""
+        """The allocatable resources of ``node`` minus those of its DaemonSets, never below zero."""
         taken = self.on(node)
         return {resource: max(0, amount - taken.get(resource, 0)) for resource, amount in node.allocatable.items()}
 
 
 def daemon_sets(cluster: Cluster) -> tuple[Workload, ...]:
-    """The DaemonSets whose pods can be foreseen, by key."""
+    """The DaemonSets with a pod template, sorted by key."""
     found = [workload for workload in cluster.workloads.values() if workload.kind == "DaemonSet" and workload.template is not None]
     return tuple(sorted(found, key=lambda workload: workload.key))
 
 
 def runs_on(daemon: Workload, node: Node) -> bool:
-    """Whether the DaemonSet controller would put a pod on ``node``: selector, affinity and taints, and nothing else.
+    """Whether the DaemonSet controller would put a pod on ``node``, by selector, affinity and taints only.
 
-    A template comes with the tolerations that the controller adds to its pods (``model.decoding``).
+    The template already has the tolerations that the controller adds to its pods (``model.decoding``).
     """
     spec = daemon.template
     if spec is None or not all(node.labels.get(key) == value for key, value in spec.node_selector):
@@ -365,7 +366,7 @@ def runs_on(daemon: Workload, node: Node) -> bool:
 
 
 def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> bool:
-    """Whether a pod says something about the architecture, so that the selector and affinity filters can be trusted with it."""
+    """Whether a pod selects by architecture, so that the selector and affinity filters decide about it."""
     if any(key == ARCH for key, _ in spec.node_selector):
         return True
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
@@ -373,7 +374,7 @@ def admits_arch(spec: PodSpec, wishes: tuple[NodeSelectorTerm, ...] = ()) -> boo
 
 
 def smallest(nodes: Sequence[Node]) -> Mapping[str, int]:
-    """What every one of ``nodes`` offers at least."""
+    """The resources that every one of ``nodes`` has at least."""
     first, *others = (node.allocatable for node in nodes)
     if not others:
         return first

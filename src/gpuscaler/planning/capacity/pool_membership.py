@@ -1,4 +1,4 @@
-"""Which pool a node belongs to, and which offering it was bought as."""
+"""The pool of a node, and the offering that it was bought as."""
 
 from collections.abc import Mapping, Set
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from gpuscaler.model.well_known import INSTANCE_TYPE_LABELS, MARKET_LABELS, POOL
 
 
 class Member(NamedTuple):
-    """A node's pool, and the pool's offering that it looks like: None when no offering has its instance type."""
+    """A node's pool, and the pool's most similar offering: None when no offering has its instance type."""
 
     pool: Pool
     offering: Offering | None
 
 
 class Membership:
-    """Tells the pools of nodes under one policy, again and again: those with the same values of all labels that count are members alike."""
+    """Finds the pools of nodes under one policy. Results are cached by the values of all labels that count."""
 
     def __init__(self, policy: Policy) -> None:
         self._by_name = {pool.name: pool for pool in policy.pools}
@@ -26,11 +26,11 @@ class Membership:
                 self._by_type.setdefault(instance_type, []).append(pool)
         asked = {key for pool in policy.pools for key in pool.match_labels}
         self._keys = tuple(sorted(asked | {POOL_LABEL, *INSTANCE_TYPE_LABELS, *ZONE_LABELS, *MARKET_LABELS}))
-        # A cluster has few such groups.
+        # A cluster has few different combinations of these values.
         self._alike: dict[tuple[object, ...], Member | None] = {}
 
     def of(self, nodes: Mapping[str, Node], unlisted: Set[str] = frozenset()) -> dict[str, Member]:
-        """The pool of every node that has one, by name. Nodes that are ``unlisted`` have none, whatever their labels say."""
+        """The pool of every node that has one, by name. ``unlisted`` nodes have none, regardless of their labels."""
         found: dict[str, Member] = {}
         for name, node in nodes.items():
             if name in unlisted:
@@ -46,15 +46,15 @@ class Membership:
 
 
 def members(nodes: Mapping[str, Node], policy: Policy, unlisted: Set[str] = frozenset()) -> dict[str, Member]:
-    """The pool of every node that has one: by its cloud's list, and only where there is no list by labels and instance type.
+    """The pool of every node that has one: by its cloud's list, or without a list by labels and instance type.
 
-    ``unlisted`` are nodes whose machines a list does not have. They belong to other people, and to no pool.
+    ``unlisted`` are nodes whose machines the list does not have. They are not managed here, and belong to no pool.
     """
     return Membership(policy).of(nodes, unlisted)
 
 
 def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[Pool]]) -> Pool | None:
-    """The cloud's list decides. Without one the label names the pool, known or not; without that, labels and instance type must agree."""
+    """The pool by the cloud's list; without a list by the pool label; without that, by matching labels and instance type."""
     if node.bought is not None:
         return by_name.get(node.bought.pool)
     named = node.labels.get(POOL_LABEL)
@@ -67,9 +67,9 @@ def pool_of(node: Node, by_name: Mapping[str, Pool], by_type: Mapping[str, list[
 
 
 def offering_of(node: Node, pool: Pool) -> Offering | None:
-    """The offering of ``pool`` with the node's instance type, preferring one of its zone and market; the dearest where several remain.
+    """The offering of ``pool`` with the node's instance type, preferably of its zone and market; the most expensive if several remain.
 
-    The dearest, so that a node whose market is not known is never taken for cheaper than it is.
+    The most expensive, so that a node with an unknown market never counts as cheaper than it is.
     """
     told = (first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS))
     instance_type, zone = told if node.bought is None else node.bought[2:]
@@ -79,7 +79,7 @@ def offering_of(node: Node, pool: Pool) -> Offering | None:
 
 
 def market_of(node: Node) -> str:
-    """The market a node was bought in, by its cloud's list or its capacity-type label; empty when neither says."""
+    """The market a node was bought in, by its cloud's list or its capacity-type label; empty if neither is known."""
     if node.bought is not None:
         return node.bought.market
     for key, meanings in MARKET_LABELS.items():

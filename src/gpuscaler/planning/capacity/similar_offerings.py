@@ -1,6 +1,6 @@
-"""What a machine may be that is known under a key of no offering: an offering of its pool, the dearest of those most like it.
+"""Stand-ins for machines whose key matches no offering: the most expensive of the most similar offerings of their pool.
 
-What is not counted is bought again, and again, so that such a machine counts for the most that it may be.
+A machine that is not counted would be bought again and again, so such a machine counts for the most that it may be.
 """
 
 from collections.abc import Iterable, Mapping
@@ -10,9 +10,9 @@ from gpuscaler.model.pools import Offering
 
 
 def may_be(keys: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
-    """What a machine under any of ``keys`` may be: the offerings of these keys, or where none is offered, those most like them.
+    """The offerings that a machine under any of ``keys`` may be: those of these keys, or the most similar ones if there are none.
 
-    These are offerings of its pool with its instance type, or all offerings of the pool where none has it.
+    These are the offerings of its pool with its instance type, or all offerings of the pool if none has that type.
     """
     keys = list(keys)
     found = [offerings[key] for key in keys if key in offerings]
@@ -20,16 +20,16 @@ def may_be(keys: Iterable[OfferingKey], offerings: Mapping[OfferingKey, Offering
 
 
 def alike(key: OfferingKey, offerings: Iterable[Offering]) -> list[Offering]:
-    """Offerings of the pool of ``key`` with its instance type, or all of the pool where none has it."""
+    """Offerings of the pool of ``key`` with its instance type, or all of the pool if none has that type."""
     pool, _, instance_type, _ = key
     same_pool = [offering for offering in offerings if offering.pool == pool]
     return [offering for offering in same_pool if offering.instance_type == instance_type] or same_pool
 
 
 def taken_for(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> Offering | None:
-    """The one offering that a machine under ``key`` is planned as; None where its pool has none.
+    """The one offering that a machine under ``key`` is planned as; None if its pool has no offerings.
 
-    Where no offering has the key, that is the dearest that it may be, of the same zone and market where there is one.
+    If no offering has the key, this is the most expensive one that it may be, of the same zone and market if there is one.
     """
     if key in offerings:
         return offerings[key]

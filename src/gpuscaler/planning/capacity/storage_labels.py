@@ -1,7 +1,7 @@
-"""Labels by which storage drivers tell where a node is, on machines that are not there yet.
+"""Topology labels of storage drivers, on machines that do not exist yet.
 
 A driver's node plugin labels its node with the driver's own topology keys (CSI's NodeGetInfo), and volumes name these keys in their
-affinity, as storage classes do in ``allowedTopologies``. The keys of the large clouds' drivers are known beforehand
+affinity, as storage classes do in ``allowedTopologies``. The keys of the large clouds' drivers are known in advance
 (:mod:`gpuscaler.catalogue.node_labels`); those of any other driver are read from the nodes that run it.
 """
 
@@ -15,16 +15,16 @@ from gpuscaler.model.nodes import Node, first_label
 from gpuscaler.model.pools import Offering, Policy
 from gpuscaler.model.well_known import ARCH, HOSTNAME, REGION_LABELS, ZONE_LABELS
 
-#: Labels of a place that the cloud controller writes on every node, though no driver names them.
+#: Location labels that the cloud controller sets on every node, although no driver names them.
 _CLOUD_PLACES: Final = ("topology.k8s.aws/zone-id",)
-#: Labels that every node template has already, or that tell one node from another.
+#: Labels that every node template already has, or that are unique to a node.
 _KNOWN: Final = frozenset((*ZONE_LABELS, *REGION_LABELS, HOSTNAME, ARCH, "kubernetes.io/os"))
-#: A value that one node alone shows may name that node.
+#: The number of nodes that must show a value: a value on a single node may be the name of that node.
 _AT_LEAST: Final = 2
 
 
 def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
-    """``policy`` with offerings that carry the topology labels of storage drivers, as far as nodes of ``cluster`` tell them by zone."""
+    """``policy`` with the topology labels of storage drivers on its offerings, as far as nodes of ``cluster`` show them by zone."""
     named = {key for csi_node in cluster.csi_nodes.values() for key in csi_node.topology_keys} - _KNOWN
     seen = _seen(cluster.nodes.values(), (*sorted(named), *_CLOUD_PLACES))
     if not seen:
@@ -39,7 +39,7 @@ def with_storage_places(policy: Policy, cluster: Cluster) -> Policy:
     return policy if pools == policy.pools else replace(policy, pools=pools)
 
 
-#: By zone and key the values that nodes there show, and how many nodes show one.
+#: The values that nodes show, and the number of nodes that show one, by zone and key.
 Seen = Mapping[tuple[str, str], tuple[Set[str], int]]
 
 
@@ -58,7 +58,7 @@ def _seen(nodes: Iterable[Node], keys: Sequence[str]) -> Seen:
 def by_zone(seen: Seen) -> Mapping[str, Mapping[str, str]]:
     """The labels that a new node of each zone gets: those on which several nodes of the zone agree, and those of the cloud controller.
 
-    A key whose values differ within a zone, such as one that names the node, tells nothing of the next node there.
+    A key whose values differ within a zone, such as one with the node's name, does not predict the next node there.
     """
     found: dict[str, dict[str, str]] = {}
     for (zone, key), (values, count) in sorted(seen.items()):
@@ -68,6 +68,6 @@ def by_zone(seen: Seen) -> Mapping[str, Mapping[str, str]]:
 
 
 def _with(offering: Offering, labels: Mapping[str, str]) -> Offering:
-    """``offering`` with those of ``labels`` that it does not have: what its pool says of its nodes wins."""
+    """``offering`` with those of ``labels`` that it does not have: labels that its pool declares win."""
     new = {key: value for key, value in labels.items() if key not in offering.labels}
     return replace(offering, labels={**offering.labels, **new}) if new else offering

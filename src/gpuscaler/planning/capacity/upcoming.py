@@ -1,4 +1,4 @@
-"""Machines that were bought and are not open yet, as the nodes they will be."""
+"""Ordered machines as the nodes that they will become."""
 
 from collections.abc import Mapping, Sequence
 
@@ -14,18 +14,18 @@ from gpuscaler.planning.capacity.node_templates import Overhead, smallest, templ
 from gpuscaler.planning.capacity.similar_offerings import taken_for
 from gpuscaler.planning.state import State, Upcoming
 
-#: What an upcoming machine's node was made from, and the node: see :func:`arriving`.
+#: The inputs from which the node of an upcoming machine was made, and the node: see :func:`arriving`.
 Promised = tuple[Upcoming, Node | None, Mapping[str, Pod] | None, tuple[Workload, ...], Node]
 
 
 def arriving(
     cluster: Cluster, offerings: Mapping[OfferingKey, Offering], state: State, known: dict[str, Promised]
 ) -> tuple[dict[str, Node], list[str]]:
-    """Nodes that upcoming machines will be, by machine id, and warnings about those that no offering describes any more.
+    """Nodes that upcoming machines will become, by machine id, and warnings about machines that no offering describes any more.
 
-    A machine that has registered is planned as its offering promises: its row takes the place of what the Node shows now, and what its
-    own DaemonSet pods take already is not taken off twice. ``known`` keeps nodes from call to call, for as long as all that they are made
-    from is the same; ``offerings`` must not change meanwhile.
+    A registered machine is planned as its offering promises: its row replaces what the Node shows now, and resources that its own
+    DaemonSet pods already use are not subtracted twice. ``known`` caches nodes from call to call, as long as their inputs are the same;
+    ``offerings`` must not change between calls.
     """
     overhead = Overhead(cluster)
     nodes: dict[str, Node] = {}
@@ -37,7 +37,7 @@ def arriving(
             found = planned_as(machine, offerings)
             if not found:
                 warnings.append(
-                    f"upcoming machine {machine.id}: pool {machine.pool!r} is not known here, or offers nothing; not counted as capacity"
+                    f"upcoming machine {machine.id}: pool {machine.pool!r} is unknown or has no offerings; not counted as capacity"
                 )
                 continue
             known[machine.id] = before = (machine, registered, pods, overhead.daemons, promised_node(cluster, machine, found, overhead))
@@ -45,7 +45,7 @@ def arriving(
         if all(key not in offerings for key in machine.keys):
             warnings.append(
                 f"upcoming machine {machine.id}: pool {machine.pool!r} offers no {machine.instance_type} {machine.market} {machine.zone}; "
-                f"it counts as the dearest that it may be"
+                f"it counts as the most expensive offering that it may be"
             )
     for gone in known.keys() - nodes.keys():
         del known[gone]
@@ -53,14 +53,14 @@ def arriving(
 
 
 def planned_as(machine: Upcoming, offerings: Mapping[OfferingKey, Offering]) -> list[Offering]:
-    """The offerings that an upcoming machine may turn out to be; where none is offered, the one that it is taken for."""
+    """The offerings that an upcoming machine may turn out to be; if none of them exists any more, the one that stands in for it."""
     keys = machine.keys
     found = [offerings[key] for key in keys if key in offerings]
     return found or [offering for key in keys[:1] if (offering := taken_for(key, offerings)) is not None]
 
 
 def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offering], overhead: Overhead) -> Node:
-    """What all of ``offerings`` promise of one machine: labels they share, taints of any, room of the smallest."""
+    """A node with the common promise of all ``offerings``: shared labels, the taints of any, the room of the smallest."""
     registered = cluster.nodes.get(machine.node) if machine.node else None
     name = registered.name if registered is not None else machine.id
     any_of = undecided_node(name, [template_node(offering, overhead, name) for offering in offerings])
@@ -71,12 +71,12 @@ def promised_node(cluster: Cluster, machine: Upcoming, offerings: Sequence[Offer
             if pod.owner.kind == "DaemonSet":
                 for resource, amount in (*pod.spec.requests.items(), ("pods", 1)):
                     room[resource] = min(room.get(resource, 0) + amount, FULL)
-    # Pods may tolerate any taint; where there is no room nobody waits.
+    # A taint would not keep every pod off, because pods may tolerate any taint; a node without room does.
     return Node(name=name, labels=labels, allocatable={} if machine.unproven else room, taints=any_of.taints, may_be=may_be)
 
 
 def undecided_node(name: str, nodes: Sequence[Node]) -> Node:
-    """A machine that may turn out to be any of ``nodes``: labels they share, taints of any, room of the smallest, its own host name."""
+    """A node that may turn out to be any of ``nodes``: shared labels, taints of any, room of the smallest, its own host name."""
     first, *others = nodes
     may_be = tuple({**node.labels, HOSTNAME: name} for node in nodes) if others else ()
     labels = {key: value for key, value in first.labels.items() if all(other.labels.get(key) == value for other in others)}

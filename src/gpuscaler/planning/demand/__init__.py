@@ -1,1 +1,1 @@
-"""Which pods need a place: pending ones, and those on machines that are being taken away."""
+"""Demand: pods that need a place, either pending or on machines that are being taken away."""

@@ -1,34 +1,34 @@
-"""Jobs that must be done by a moment: on spot as long as that stays safe, else on-demand.
+"""Jobs with a deadline: they run on spot as long as that is safe, otherwise on-demand.
 
 The setting is that of "Can't Be Late" (Wu et al., NSDI 2024). Three rules decide:
 
-1. Never a choice after which on-demand could no longer be done in time (:func:`safe`).
-2. Spot whenever it is there. On-demand is left only for spot that was there at the decision before too: of the spells in AWS's series of
-   2023 more than a quarter end within ten minutes, less than a change of machine takes.
-3. Where spot is not there, wait while the time to spare, less what a reclaim undoes, is more than ``PATIENCE`` of the work that is left,
-   else run on-demand, and go on until spot is back. Waiting longer would spend the time to spare that spot itself needs later on, since
-   every reclaim costs some of it.
+1. Never make a choice after which on-demand would no longer finish in time (:func:`safe`).
+2. Use spot whenever it is available. Leave on-demand only for spot that was also available at the previous decision: more than a quarter
+   of the spells in AWS's series of 2023 end within ten minutes, which is shorter than a change of machine takes.
+3. Without spot, wait while the spare time, minus the work that a reclaim undoes, is more than ``PATIENCE`` of the remaining work.
+   Otherwise run on-demand until spot is back. Waiting longer would use up spare time that spot needs later, because every reclaim
+   costs some of it.
 
-``PATIENCE`` follows from a model and not from the series: of the Markov decision process in which spot comes and goes for two hours each,
-on-demand costs three times as much and a change takes twelve minutes, the best policy has the shape of these rules, with thresholds
-between a fifth and a quarter of the work left, for 4 to 48 hours of it.
+``PATIENCE`` comes from a model, not from the series. In the Markov decision process in which spot alternates between two hours available
+and two hours unavailable, on-demand costs three times as much and a change takes twelve minutes, the optimal policy has the shape of
+these rules, with thresholds between a fifth and a quarter of the remaining work, for 4 to 48 hours of work.
 """
 
 from msgspec import Struct
 
 WAIT, SPOT, ON_DEMAND = "", "spot", "on-demand"
 
-#: How much time to spare is worth keeping, as a part of the work that is left.
+#: The spare time that is worth keeping, as a fraction of the remaining work.
 PATIENCE = 0.2
 
 
 class Job(Struct, frozen=True, gc=False):
-    """A job with a deadline, as it stands. Everything but the markets is in seconds.
+    """The current state of a job with a deadline. Everything except the markets is in seconds.
 
-    ``total`` work was to be done in ``allowed`` time; ``work`` and ``left`` are what remains of them. A change of machine takes
+    ``total`` work had to be done in ``allowed`` time; ``work`` and ``left`` are what remains of them. A change of machine takes
     ``changeover`` and undoes up to ``loss`` of the work; the next decision comes after ``step``. ``on`` is the market it runs on now, ""
-    for none; ``warming`` is what is left of the changeover there. ``spot`` says whether a spot machine can be had, ``spot_for`` for how
-    long it could.
+    for none; ``warming`` is the rest of the changeover there. ``spot`` says whether spot is available, ``spot_for`` for how long it has
+    been.
     """
 
     total: float
@@ -45,12 +45,12 @@ class Job(Struct, frozen=True, gc=False):
 
     @property
     def spare(self) -> float:
-        """Time that is left beyond the work that is left."""
+        """The remaining time minus the remaining work."""
         return self.left - self.work
 
 
 def safe(job: Job, choice: str) -> bool:
-    """Whether on-demand can still be done in time when ``choice`` holds until the next decision and spot is gone then."""
+    """Whether on-demand can still finish in time if ``choice`` holds until the next decision and spot is gone then."""
     left = job.left - job.step
     if choice == WAIT:
         return left >= job.work + job.changeover

@@ -1,4 +1,4 @@
-"""Pods that leave their machines: room for those that come back is found, or bought, before others are promised it."""
+"""Pods on interrupted machines: room for those that come back is found or bought while they are still running."""
 
 from msgspec.structs import replace
 
@@ -11,10 +11,10 @@ from gpuscaler.planning.state import State
 
 
 def evacuees(cluster: Cluster, state: State, policy: Policy) -> tuple[PodClass, ...]:
-    """The pods on the vanishing nodes of ``state`` that their controllers start again, as if they waited already.
+    """The pods on the vanishing nodes of ``state`` that their controllers will start again, as if they were pending already.
 
-    Left out are those that need not be there again at once: who waits for spot or has a deadline, and members of gangs, whose place
-    depends on all of them.
+    Pods that need not restart at once are left out: those that wait for spot or have a deadline, and members of gangs, because the place
+    of a gang depends on all its members.
     """
     alike: dict[object, list[Pod]] = {}
     for name in sorted(state.vanishing):
@@ -35,14 +35,14 @@ def _comes_back(pod: Pod, policy: Policy) -> bool:
 
 
 def with_evacuees(wants: Demand, some: tuple[PodClass, ...]) -> Demand:
-    """``wants``, and ``some`` beside those that wait already."""
+    """``wants`` with ``some`` added to the pending classes."""
     return Demand((*wants.classes, *some), wants.gangs, wants.nominated, wants.ignored) if some else wants
 
 
 def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan:
-    """What ``plan`` says of pods that wait: nobody is to expect ``some``, who still run, to come to a node, or to miss a place for them.
+    """``plan`` without placements on nodes, and without unplaced entries, for ``some``: those pods are still running.
 
-    That a machine on its way is meant for them stays said.
+    Their placements on ordered machines stay, because those machines are reserved for them.
     """
     running = {key for one in some for key in one.keys}
     return replace(
@@ -53,7 +53,7 @@ def of_waiting(plan: Plan, some: tuple[PodClass, ...], cluster: Cluster) -> Plan
 
 
 def untried(cluster: Cluster, policy: Policy) -> tuple[Pod, ...]:
-    """Pods that a scheduler of ours has still to try, by name."""
+    """Pods that one of the policy's schedulers has not tried yet, sorted by name."""
     found = (
         pod
         for key, bucket in cluster.unbound.items()

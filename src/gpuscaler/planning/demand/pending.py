@@ -1,4 +1,4 @@
-"""Which pods are demand, grouped into classes and gangs, and which are not, with the reason."""
+"""Sorts pending pods into demand, grouped into classes and gangs, and ignored pods, with the reason."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -21,10 +21,10 @@ from gpuscaler.planning.state import State
 class PodClass:
     """Pending pods that scheduling cannot tell apart. ``keys`` are their ``namespace/name``, sorted.
 
-    ``announced`` more are wanted by their owners and not created yet: they shape the mix, and are bought for once they exist. ``wishes``
-    are terms that every node for them must match although the scheduler does not insist on it. ``market_because`` says why the markets of
-    ``options`` are not the pods' own now; empty when they are. Offerings in ``paused`` are not bought for them. ``beside_gpus`` says
-    that others of their gang ask for accelerators.
+    ``announced`` is the number of further pods that their owners want but have not created yet: they influence the mix, and machines are
+    bought for them once they exist. ``wishes`` are terms that every node for them must match although the scheduler does not require it.
+    ``market_because`` says why the markets of ``options`` are not the pods' own now; empty when they are. Offerings in ``paused`` are not
+    bought for them. ``beside_gpus`` says that other members of their gang request accelerators.
     """
 
     spec: PodSpec
@@ -43,7 +43,7 @@ class PodClass:
 
     @cached_property
     def order(self) -> tuple[object, ...]:
-        """Higher priority first, then the larger request; the rest makes the order independent of arrival."""
+        """Sort key: higher priority first, then the larger request; the rest makes the order independent of arrival."""
         requests = self.spec.requests
         accelerators = sum(amount for name, amount in requests.items() if "/" in name and not name.startswith("kubernetes.io/"))
         return (-self.spec.priority, -accelerators, -requests.get("cpu", 0), -requests.get("memory", 0), self.spec.digest, self.keys[0])
@@ -53,7 +53,7 @@ class PodClass:
 class Gang:
     """Pods that are useful only together.
 
-    ``nodes`` are those of the members that are bound or nominated already; fewer than ``size`` in all cannot start.
+    ``nodes`` are the nodes of members that are already bound or nominated. The gang cannot start with fewer than ``size`` members.
     """
 
     name: str
@@ -77,7 +77,7 @@ class Gang:
 
 @dataclass(frozen=True)
 class Nominated:
-    """Pending pods that the scheduler has promised room on an existing node."""
+    """Pending pods that the scheduler has nominated to an existing node."""
 
     one: PodClass
     node: str
@@ -94,7 +94,7 @@ class Demand:
 def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: bool = False) -> Demand:
     """Sort the unbound pods of ``cluster``. ``now`` is in seconds since the epoch.
 
-    In a ``live`` cluster only pods that the scheduler has tried and called unschedulable are demand; a file may hold pods it never saw.
+    In a ``live`` cluster only pods that the scheduler has marked unschedulable are demand; a file may contain pods it never saw.
     """
     wanted: list[PodClass] = []
     nominated: list[Nominated] = []
@@ -131,7 +131,7 @@ def demand(cluster: Cluster, state: State, policy: Policy, now: float, *, live: 
 
 
 def asks_for_device(one: PodClass) -> bool:
-    """Whether the pods of a class ask for an accelerator, or for a part of one."""
+    """Whether the pods of a class request an accelerator or a part of one."""
     return any(amount > 0 and is_device(name) for name, amount in one.spec.requests.items())
 
 
@@ -140,9 +140,9 @@ def pod_class(pod: Pod, keys: tuple[str, ...], announced: int = 0) -> PodClass:
 
 
 def announcements(cluster: Cluster) -> dict[str, int]:
-    """How many pods owners want beyond those that exist, by the owner's uid, for owners with pods waiting.
+    """The number of pods that owners want beyond the existing ones, by the owner's uid, for owners with pending pods.
 
-    The owner's own status counts what exists. A status that counts fewer pods than are waiting is behind, and says nothing.
+    The owner's status counts the existing pods. A status that counts fewer pods than are pending is outdated and ignored.
     """
     waiting: dict[str, int] = {}
     for key, bucket in cluster.unbound.items():
@@ -165,33 +165,33 @@ def without(keys: tuple[str, ...], some: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def why_no_demand(key: ClassKey, pod: Pod, policy: Policy, *, live: bool) -> str:
-    """Why a class of unbound pods is not ours to find machines for; empty when it is."""
+    """The reason that a class of unbound pods is ignored; empty when it is demand."""
     spec = pod.spec
     if key.terminating:
         return "is being deleted"
     if spec.gates:
         return f"has scheduling gates: {', '.join(spec.gates)}"
     if spec.scheduler_name not in policy.schedulers:
-        return f"is scheduled by {spec.scheduler_name!r}; ours are {', '.join(policy.schedulers)}"
+        return f"uses scheduler {spec.scheduler_name!r}; only pods of {', '.join(policy.schedulers)} are planned for"
     if spec.resource_claims:
-        return "uses dynamic resource allocation (resource claims), which is not planned for yet"
+        return "uses dynamic resource allocation (resource claims), which is not supported yet"
     if spec.priority < policy.priority_cutoff:
-        return f"has priority {spec.priority}, below the cut-off {policy.priority_cutoff}: expendable pods are no demand"
+        return f"has priority {spec.priority}, below the cut-off {policy.priority_cutoff}: nothing is bought for expendable pods"
     if live and key.unschedulable is not True:
         return "has not been tried by the scheduler yet"
     if key.owner.kind == "DaemonSet":
-        return "is a DaemonSet's pod: it runs on machines that exist and is no reason to buy one"
+        return "is a DaemonSet pod: it runs on existing machines and is no reason to buy one"
     return ""
 
 
 def delayed(bucket: Bucket, now: float) -> tuple[str, ...]:
-    """The pods whose annotation asks to wait longer before machines are bought for them."""
+    """The pods whose annotation still delays buying machines for them."""
     return tuple(key for key in bucket.keys if now - (pod := bucket.pods[key]).created < (pod.options.scale_up_delay or 0.0))
 
 
 @dataclass(frozen=True)
 class LiveSelector:
-    """A selector that looks at pending pods: which namespaces it covers is decided by :func:`covers`."""
+    """A selector that matches pending pods; :func:`covers` decides which namespaces it covers."""
 
     selector: LabelSelector
     namespaces: tuple[str, ...]
@@ -199,7 +199,7 @@ class LiveSelector:
 
 
 def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveSelector, ...]:
-    """Every selector by which a pending or bound pod could notice the labels of a pending pod."""
+    """Every selector of a pending or bound pod that could match the labels of a pending pod."""
     found: dict[tuple[LabelSelector, tuple[str, ...], LabelSelector | None], None] = {}
     specs = {user.spec.digest: user.spec for user in cluster.users.values()}
     specs.update((one.spec.digest, one.spec) for one in classes)
@@ -214,9 +214,9 @@ def live_selectors(cluster: Cluster, classes: Iterable[PodClass]) -> tuple[LiveS
 
 
 def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluster) -> bool:
-    """Whether a term looks at pods of ``namespace``.
+    """Whether a term covers the pods of ``namespace``.
 
-    A selector that no labels at all satisfy takes in every namespace, as kube-scheduler has it (see ``filters.peers.Query``).
+    A namespace selector that an empty label set satisfies covers every namespace, as in kube-scheduler (see ``filters.peers.Query``).
     """
     if namespace in term.namespaces:
         return True
@@ -230,8 +230,8 @@ def covers(term: PodAffinityTerm | LiveSelector, namespace: str, cluster: Cluste
 def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> list[PodClass]:
     """Join classes whose labels no selector tells apart.
 
-    Pods of one template often differ by a label (a job's index, a StatefulSet's pod name) that nobody selects by. The namespace needs no
-    look: it is part of the specification's digest, so joined classes share it.
+    Pods of one template often differ by a label (a job's index, a StatefulSet's pod name) that no selector uses. The namespace needs no
+    check: it is part of the specification's digest, so joined classes share it.
     """
     joined: dict[tuple[object, ...], list[PodClass]] = {}
     signatures: dict[LabelSet, tuple[int, ...]] = {}
@@ -244,20 +244,20 @@ def merge(classes: Sequence[PodClass], selectors: Sequence[LiveSelector]) -> lis
 
 
 def join(alike: Sequence[PodClass]) -> PodClass:
-    """One class of several; the first label set in order stands for all."""
+    """Join several classes into one, with the labels of the class that has the first pod key."""
     first = min(alike, key=lambda one: one.keys[0])
     keys = tuple(sorted(key for one in alike for key in one.keys))
     return PodClass(first.spec, first.labels, first.options, keys, sum(one.announced for one in alike))
 
 
 def group_of(cluster: Cluster, source: str, namespace: str, name: str) -> PodGroup | None:
-    """The object that declares a gang. Pods of a native Workload name their replica of a group behind the group's own name."""
+    """The object that declares a gang. Pods of a native Workload append their replica of a group to the group's name."""
     own = name.rpartition("/")[0] if source == "workload" and name.count("/") > 1 else name
     return cluster.pod_groups.get(f"{source}/{namespace}/{own}")
 
 
 def is_basic(cluster: Cluster, one: PodClass) -> bool:
-    """Whether a class belongs to a group of a native Workload that is scheduled pod by pod: no gang at all."""
+    """Whether a class belongs to a group of a native Workload that is scheduled pod by pod, so that it is not a gang."""
     if one.options.gang_source != "workload":
         return False
     group = group_of(cluster, "workload", one.spec.namespace, one.options.gang)
@@ -265,7 +265,7 @@ def is_basic(cluster: Cluster, one: PodClass) -> bool:
 
 
 def parallelism(cluster: Cluster, namespace: str, name: str) -> int:
-    """How many pods the Jobs run at a time whose pods wait in an annotated gang that gives no size; 0 when no Job is known."""
+    """The total parallelism of the Jobs with unbound pods in an annotated gang; 0 when no such Job is known."""
     jobs = {
         key.owner.uid
         for key, bucket in cluster.unbound.items()
@@ -275,9 +275,9 @@ def parallelism(cluster: Cluster, namespace: str, name: str) -> int:
 
 
 def gather(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[Nominated]) -> tuple[Gang, ...]:
-    """Join the classes of each gang, with the members that run already or hold their place, lest they wait for each other for ever.
+    """Join the classes of each gang, and count members that are bound or nominated, so that the rest does not wait for them forever.
 
-    Its size is what its group object or annotation asks for, else what its Jobs run at a time, else all pods there are.
+    The size of a gang comes from its group object or annotation, else from the parallelism of its Jobs, else it is the number of its pods.
     """
     by_name: dict[tuple[str, str, str], list[PodClass]] = {}
     for one in classes:
@@ -306,7 +306,7 @@ def gather(cluster: Cluster, classes: Sequence[PodClass], nominated: Sequence[No
 
 
 def seated_members(cluster: Cluster, nominated: Sequence[Nominated]) -> dict[tuple[str, str, str], list[str]]:
-    """The nodes of the bound and the ``nominated`` pods of each gang, one entry a pod."""
+    """The nodes of the bound and the ``nominated`` pods of each gang, one entry per pod."""
     nodes: dict[tuple[str, str, str], list[str]] = {}
     for promise in nominated:
         options = promise.one.options

@@ -1,11 +1,11 @@
-"""What planning for each pod class is estimated to cost, and who is planned for where that is more than a plan may take.
+"""The planning budget: estimates the planning work of each pod class, and limits it per namespace and owner where it is too much.
 
-Whoever may create pods in one namespace writes the rules that planning has to weigh. A plan for all of them must not take so long that
-nothing is bought for anybody. So work is estimated before any is done, by counting rules and never by a clock, and where there is too much
-of it each namespace gets an equal share, and in it each owner; simple pods and those with many rules have shares apart, so that no number
-of namespaces full of rules shuts out what costs next to nothing. A share that is not needed goes to the others, and so does what is left
-of shares that are too small for any class or gang of their owner. Pods beyond it are reported, and planned for once those before them have
-their machines. Demand of which the estimate is within the bound is planned for as it is.
+Anyone who may create pods in one namespace writes rules that planning has to evaluate. A plan for all of them must not take so long that
+nothing is bought for anyone. So the work is estimated before any is done, by counting rules and never by a clock. Where there is too much
+of it, each namespace gets an equal share, and each owner an equal part of that. Simple pods and pods with many rules have separate shares,
+so that namespaces full of rules do not shut out pods that cost next to nothing. Shares that are not needed go to the others, and so does
+the rest of shares that are too small for any class or gang of their owner. Pods beyond the budget are reported, and planned for once the
+pods before them have their machines. Demand with an estimate within the bound is not restricted.
 """
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
@@ -19,23 +19,23 @@ from gpuscaler.planning.demand.pending import Demand, Gang, PodClass
 
 K = TypeVar("K")
 H = TypeVar("H", bound=Hashable)
-#: Whether it is more than simple, its namespace, and its owner.
+#: Whether an item is more than simple, its namespace, and its owner.
 _Whose: TypeAlias = tuple[bool, str, str]
 
-#: What all demand of one plan may cost, in units of about a microsecond on one core of a 2020s server.
+#: The budget for all demand of one plan, in units of about a microsecond on one core of a 2020s server.
 TOTAL = 2_500_000
-#: What one class costs at least, and what each kind of rule adds. Time and memory grow with the square of how many different classes there
-#: are: 1,900 take 6 s and 700 MiB, and 1,250 take 3 s and 320 MiB.
+#: The minimum cost of a class, and the additional cost of each kind of rule. Time and memory grow with the square of the number of
+#: different classes: 1,900 take 6 s and 700 MiB, and 1,250 take 3 s and 320 MiB.
 CLASS, GANG, GANG_CLASS, WIDE, WIDE_ANTI, HOST, SPREAD, WORD = 2_000, 8_000, 5_000, 4_500, 2_500, 300, 500, 15
-#: What costs no more than this is simple: requests, tolerations, a spread or a rule about pods on one host.
+#: A class that costs no more than this is simple: requests, tolerations, a spread or a rule about pods on one host.
 SIMPLE = 2 * CLASS
-#: Among equals another one is the first after so many seconds: what cannot be served at all must not keep the others from being tried.
+#: The seconds after which another of several equal items comes first: an item that cannot be served must not block the others.
 TURN_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
 class BudgetCut:
-    """Pods that are not planned for now; ``detail`` says what they would have cost, and whose budget is used up."""
+    """Pods that are not planned for now; ``detail`` says what they would have cost, and which budget is used up."""
 
     keys: tuple[str, ...]
     detail: str
@@ -43,7 +43,7 @@ class BudgetCut:
 
 @dataclass(frozen=True)
 class _Item:
-    """A class, or a gang, which is planned for as a whole or not at all."""
+    """A class or a gang, which is planned for completely or not at all."""
 
     what: PodClass | Gang
     namespace: str
@@ -55,7 +55,7 @@ class _Item:
 def rationed(
     wants: Demand, cluster: Cluster, now: float, *, first: Set[str] = frozenset(), total: int = TOTAL
 ) -> tuple[Demand, list[BudgetCut]]:
-    """The demand that is planned for, and what is not. Pods in ``first`` come before the others of their owner.
+    """Return the demand that is planned for, and the cuts. Pods in ``first`` come before the others of their owner.
 
     ``now`` is in seconds since the epoch.
     """
@@ -85,7 +85,7 @@ def rationed(
 
 
 def _leftovers(waiting: Mapping[_Whose, Sequence[_Item]], left: int, now: float) -> set[int]:
-    """The ids of what is not planned for, although ``left`` units that nobody has spent go to one owner after the other."""
+    """Give the ``left`` unspent units to one owner after the other; return the ids of items that are still not planned for."""
     start = int(now // TURN_SECONDS) * 61 % len(waiting) if waiting else 0
     owners = sorted(waiting)
     queues = [waiting[whose] for whose in (*owners[start:], *owners[:start])]
@@ -100,14 +100,14 @@ def _leftovers(waiting: Mapping[_Whose, Sequence[_Item]], left: int, now: float)
 
 
 def units(what: PodClass | Gang) -> int:
-    """What planning for a class, or for a gang as a whole, is estimated to cost, in units of :data:`TOTAL`."""
+    """The estimated planning cost of a class or of a complete gang, in units of :data:`TOTAL`."""
     if isinstance(what, Gang):
         return sum(map(cost, what.classes)) + GANG + GANG_CLASS * len(what.classes)
     return cost(what)
 
 
 def cost(one: PodClass) -> int:
-    """What planning for a class is estimated to cost, whatever else there is."""
+    """The estimated planning cost of a class, regardless of the rest of the demand."""
     spec = one.spec
     anti = [term for term in spec.anti_affinity if term.topology_key != HOSTNAME]
     units = CLASS + (WIDE if any(term.topology_key != HOSTNAME for term in spec.affinity) else 0) + (WIDE_ANTI if anti else 0)
@@ -120,7 +120,7 @@ def cost(one: PodClass) -> int:
 
 
 def _words(rule: PodAffinityTerm | SpreadConstraint) -> int:
-    """How much the selector of a rule says beyond one label."""
+    """The size of a rule's selector beyond one label, in words."""
     said = rule.selector.requirements if rule.selector is not None else ()
     return max(0, sum(1 + len(requirement.values) for requirement in said) - 2)
 
@@ -129,7 +129,7 @@ def _item(what: PodClass | Gang, cluster: Cluster, first: Set[str]) -> _Item:
     classes = what.classes if isinstance(what, Gang) else (what,)
     keys = _keys(what)
     pod = cluster.pods.get(keys[0]) if keys else None
-    # Pods of nobody are bounded by their specification.
+    # Pods without an owner share the owner "".
     owner = (pod.owner.uid or pod.owner.name) if pod is not None else ""
     spec = classes[0].spec
     ahead = first.isdisjoint(keys)
@@ -152,7 +152,7 @@ def _whose(item: _Item) -> _Whose:
 
 
 def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_Whose, int]:
-    """What each owner may spend on simple pods, and on others: of ``total``, level by level of :data:`_Whose`."""
+    """The shares of ``total`` of each owner, for simple pods and for others, level by level of :data:`_Whose`."""
     parts = _grouped(items, lambda item: _whose(item)[depth])
     shares = levelled({part: sum(item.units for item in mine) for part, mine in parts.items()}, total)
     if depth == len(_whose(items[0])) - 1:
@@ -161,7 +161,7 @@ def _shares(items: Sequence[_Item], total: int, depth: int = 0) -> dict[_Whose, 
 
 
 def levelled(needs: Mapping[H, int], total: int) -> dict[H, int]:
-    """Shares of ``total``: what each needs, or as much as any other that does not get what it needs."""
+    """Fair shares of ``total``: each gets what it needs, or an equal share with all others that need more."""
     shares: dict[H, int] = {}
     left = total
     for place, (name, need) in enumerate(sorted(needs.items(), key=lambda entry: (entry[1], entry[0]))):
@@ -171,7 +171,7 @@ def levelled(needs: Mapping[H, int], total: int) -> dict[H, int]:
 
 
 def _turned(items: Sequence[_Item], now: float) -> list[_Item]:
-    """``items``, sorted by order, with another one first among equals from time to time."""
+    """``items``, sorted by order; among equal ones, the first changes every ``TURN_SECONDS``."""
     found: list[_Item] = []
     for alike in _grouped(items, lambda item: item.order).values():
         start = int(now // TURN_SECONDS) * 61 % len(alike)
@@ -182,11 +182,11 @@ def _turned(items: Sequence[_Item], now: float) -> list[_Item]:
 def _because(item: _Item, share: int, needs: int, total: int) -> str:
     if item.units > total:
         return (
-            f"planning for it takes {item.units} units of work, more than the {total} of one plan, so that it is not planned for while "
-            f"others wait; use fewer different pods, or fewer rules"
+            f"planning for it takes {item.units} units of work, more than the {total} of one plan, so it is not planned for while "
+            f"other pods are pending; use fewer different pods, or fewer rules"
         )
     return (
-        f"planning budget of namespace {item.namespace} used up: its pods of one owner have rules that take {needs} units of work to "
-        f"weigh, of which {share} are for them in this plan; it is planned for once those before it have their machines; use fewer "
+        f"planning budget of namespace {item.namespace} used up: the rules of its pods of one owner take {needs} units of work, and "
+        f"their share of this plan is {share}; it is planned for once the pods before it have their machines; use fewer "
         f"different pods, or fewer rules"
     )

@@ -1,4 +1,4 @@
-"""Which constraints of a pod class look at other pods, and at what scale: one machine, or a larger domain such as a zone."""
+"""Constraints of a pod class that depend on other pods, and their scale: one machine, or a larger domain such as a zone."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,10 +27,9 @@ def spreads_over(constraint: SpreadConstraint, owner: PodClass, one: PodClass) -
 class Shape:
     """The hard topology constraints of one class, sorted by how they must be met.
 
-    ``wide_*`` look at domains larger than a machine, ``host_*`` at single machines. ``self_*`` lists only constraints that count the
-    class itself, so that placing one of its pods changes where the next may go. ``by_host``: it has rules about who
-    shares a machine. ``per_host`` is how many of its pods may be on a machine that is bought, by their own rules; None where these are
-    silent.
+    ``wide_*`` concern domains larger than a machine, ``host_*`` single machines. ``self_*`` has only constraints that count the class
+    itself, so that placing one of its pods changes where the next may go. ``by_host`` says that it has rules about the pods that share
+    a machine. ``per_host`` is the number of its pods that its own rules allow on a bought machine; None without such rules.
     """
 
     wide_affinity: tuple[PodAffinityTerm, ...]
@@ -72,7 +71,7 @@ def shape(cluster: Cluster, one: PodClass) -> Shape:
 
 
 def without_hosts(spec: PodSpec) -> PodSpec:
-    """``spec`` without what concerns single machines (host names, ports, requests): what it asks of a template in whole domains.
+    """``spec`` without rules about single machines (host names, ports): the rules that apply to a template as a whole domain.
 
     A template stands for any number of machines, so two pods on one template need not share a machine.
     """
@@ -89,7 +88,7 @@ def without_hosts(spec: PodSpec) -> PodSpec:
 
 
 def by_itself(spec: PodSpec) -> PodSpec:
-    """``spec`` without its own rules about other pods, but for those that refuse it everywhere; what others say about it still counts."""
+    """``spec`` without its own rules about other pods, except unreadable ones, which refuse it everywhere; others' rules still apply."""
     if not (spec.affinity or spec.anti_affinity or spec.spread or spec.host_ports):
         return spec
     return msgspec.structs.replace(
@@ -103,14 +102,14 @@ def by_itself(spec: PodSpec) -> PodSpec:
 
 
 def unreadable(rule: PodAffinityTerm | SpreadConstraint) -> bool:
-    """Whether the scheduler cannot read a selector of ``rule``, and so refuses its pod on every machine."""
+    """Whether the scheduler cannot parse a selector of ``rule``, and therefore refuses its pod on every machine."""
     selectors = (rule.selector, rule.namespace_selector) if isinstance(rule, PodAffinityTerm) else (rule.selector,)
     return any(selector is not None and not selector.valid for selector in selectors)
 
 
 @dataclass(frozen=True)
 class HostRules:
-    """What new machines must respect between items: caps over sets of items, pairs that stay apart.
+    """Rules between items on new machines: caps over sets of items, and pairs that stay apart.
 
     Indices are positions in ``classes``.
     """
@@ -120,10 +119,10 @@ class HostRules:
 
 
 def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> HostRules:
-    """Anti-affinity, spread over host names and host ports, as rules on one machine that hold in any order of arrival.
+    """Anti-affinity, spread over host names and host ports, as rules for one machine that hold in any order of arrival.
 
-    A spread constraint over host names is met in every order when no machine ever holds more than ``maxSkew`` of the pods it counts: the
-    emptiest machine holds none at worst. Pods that it counts but that do not carry it themselves may come at any time, so they stay away.
+    A spread constraint over host names is met in every order if no machine ever holds more than ``maxSkew`` of the pods it counts: in the
+    worst case the emptiest machine holds none. Pods that it counts but that do not carry it may arrive at any time, so they stay apart.
     """
     caps: dict[tuple[int, ...], int] = {}
     apart: set[tuple[int, int]] = set()
@@ -142,7 +141,7 @@ def host_rules(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[S
 
 
 def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Shape]) -> list[tuple[set[int], set[int], int]]:
-    """(classes that carry one constraint, classes that it counts, how many of those one machine may hold)."""
+    """Tuples of (classes that carry one constraint, classes that it counts, number of those that one machine may hold)."""
     carriers: dict[object, tuple[set[int], PodAffinityTerm | SpreadConstraint, int]] = {}
     for i, (one, its) in enumerate(zip(classes, shapes, strict=True)):
         for term in its.host_anti:
@@ -163,9 +162,9 @@ def _families(cluster: Cluster, classes: Sequence[PodClass], shapes: Sequence[Sh
 
 
 def _port_clashes(classes: Sequence[PodClass]) -> list[tuple[int, ...]]:
-    """Sets of classes of which one machine takes a single pod, because they want the same port of the host.
+    """Sets of classes of which one machine takes a single pod, because they use the same host port.
 
-    Addresses are left out of account: two pods with one port on different addresses could share a machine, and get one each here.
+    Addresses are ignored: two pods with the same port on different addresses could share a machine, but get one machine each here.
     """
     users: dict[tuple[int, str], list[int]] = {}
     for i, one in enumerate(classes):

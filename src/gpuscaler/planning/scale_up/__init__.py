@@ -1,1 +1,1 @@
-"""Finding a place for every pending pod: on what exists, then on what is bought."""
+"""Scale-up: places every pending pod, on existing machines first, then on new ones."""

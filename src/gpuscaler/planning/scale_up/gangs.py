@@ -1,4 +1,4 @@
-"""Gangs: placed whole or not at all, by default in one zone on one GPU product."""
+"""Gangs: placed completely or not at all, by default in one zone and on one GPU product."""
 
 from dataclasses import dataclass
 
@@ -17,35 +17,37 @@ from gpuscaler.planning.scale_up.groups.groups import families
 from gpuscaler.planning.scale_up.groups.spread_check import spreads
 from gpuscaler.planning.scale_up.rounds import scale_up
 
-#: How many domains that can hold a gang are priced before the cheapest of them is taken.
+#: The number of domains that can hold a gang that are priced before the cheapest of them is chosen.
 DOMAINS_PRICED = 4
 
 
 @dataclass(frozen=True)
 class UnplacedGang:
-    """A gang that finds no whole place; ``detail`` says how near it came."""
+    """A gang that could not be placed completely; ``detail`` says how many members could be."""
 
     gang: Gang
     detail: str
 
 
 def settle_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
-    """The desk with the whole gang on it, or the desk as it is and why not."""
+    """Return the desk with the complete gang on it, or the unchanged desk and the reason."""
     missing = gang.size - gang.running - gang.count
     if missing > 0:
-        return desk, [UnplacedGang(gang, f"{gang.running + gang.count} of {gang.size} members exist; it is bought for once all do")]
+        return desk, [UnplacedGang(gang, f"{gang.running + gang.count} of {gang.size} members exist; machines are bought once all exist")]
     placed, nearest = place_gang(desk, gang)
     if placed is not None:
         return placed, []
-    where = "one zone on one GPU product" if gang.topology != "any" else "the pools together"
-    return desk, [UnplacedGang(gang, f"at most {nearest} of {gang.count} members fit in {where}; it is placed whole or not at all")]
+    where = "one zone on one GPU product" if gang.topology != "any" else "all pools together"
+    return desk, [
+        UnplacedGang(gang, f"at most {nearest} of {gang.count} members fit in {where}; a gang is placed completely or not at all")
+    ]
 
 
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
-    """The cheapest desk with the whole gang on it, or None and the most members that any domain took.
+    """Return the cheapest desk with the complete gang on it, or None and the largest number of members that fit in any domain.
 
-    A machine that is idle costs what it costs, since it would go if the gang went elsewhere: an idle spot machine is no reason to buy
-    the on-demand machine beside it where two new spot machines cost less.
+    An idle machine counts at its full price, because it would be removed if the gang went elsewhere: an idle spot machine does not
+    justify an additional on-demand machine where two new spot machines cost less.
     """
     if gang.topology == "any":
         return attempt(desk, gang, None)
@@ -65,16 +67,17 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk | None, int]:
 
 
 def outlay(desk: Desk, trial: Desk) -> tuple[float, float]:
-    """What the machines cost by the hour that ``trial`` buys or takes out of idleness, to the cent of a cent; and those that it buys."""
+    """The hourly cost of the machines that ``trial`` buys or takes out of idleness, to a hundredth of a cent; then of the bought ones."""
     before = {entry.row for entry in desk.taken}
     idle = sum(desk.idle_price(row) for row in {entry.row for entry in trial.taken[len(desk.taken) :]} - before)
     return round(trial.cost + idle, 4), round(trial.cost, 4)
 
 
 def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int]:
-    """A desk with the whole gang within ``only``, and how many members found a place.
+    """Return a desk with the complete gang within ``only``, and the number of members that were placed.
 
-    A gang that nodes take today as a whole goes there. Any other binds when its machines are there, which its spread counts.
+    A gang that fits completely on existing nodes goes there. Any other gang binds when its machines are there; its topology spread
+    counts them.
     """
     trial = desk.copy()
     every = families(trial, gang.classes)
@@ -89,21 +92,21 @@ def attempt(desk: Desk, gang: Gang, only: Mask | None) -> tuple[Desk | None, int
 
 
 def waits(desk: Desk, gang: Gang) -> bool:
-    """Whether a member was promised a machine that is not there yet, so that none binds today."""
+    """Whether a member was promised a machine that does not exist yet, so that no member binds now."""
     today = desk.stages[0].open_rows
     members = (entry for entry in desk.taken if f"{entry.one.spec.namespace}/{entry.one.options.gang}" == gang.name)
     return any(entry.row >= len(today) or not today[entry.row] for entry in members)
 
 
 def domains(desk: Desk, gang: Gang) -> list[Mask]:
-    """Rows of one zone and one GPU product each, most promising first: those with running members, then by what the gang would cost.
+    """Row masks of one zone and one GPU product each, the most promising first: domains with running members, then by estimated cost.
 
-    Machines without accelerators belong to every product of their zone: a launcher needs none.
+    Machines without accelerators belong to every product of their zone, because a launcher needs no accelerator.
     """
     desk.build()
     codes, others = by_domain(desk, gang)
     members = {desk.room.table.row[name] for name in gang.nodes if name in desk.room.table.row}
-    # A member without a GPU says nothing about the product, unless no other runs.
+    # A running member without a GPU does not determine the product, unless only such members run.
     members = (members and members.difference(*others.values())) or members
     usable = [usable_templates(desk.templates, one) & suiting(desk, one)[desk.template_rows] for one in gang.classes]
     found = []
@@ -121,12 +124,12 @@ def domains(desk: Desk, gang: Gang) -> list[Mask]:
 
 
 def suiting(desk: Desk, one: PodClass) -> Mask:
-    """Rows that a class admits and wishes, whatever is on them."""
+    """Rows that the pods of a class can go to and prefer, regardless of the pods already there."""
     return desk.room.static_mask(one.spec) & wished(desk.room, one)
 
 
 def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]], dict[str, list[int]]]:
-    """Rows by zone and GPU product, and those without accelerators by zone. To a gang that needs none all rows of a zone are alike."""
+    """Rows by zone and GPU product, and rows without accelerators by zone. A gang that needs no accelerators has one domain per zone."""
     table = desk.room.table
     wanted = {name for one in gang.classes for name, amount in one.spec.requests.items() if amount > 0 and is_device(name)}
     keys = (*ZONE_LABELS, *((*PRODUCT_LABELS, *INSTANCE_TYPE_LABELS) if wanted else ()))
@@ -134,7 +137,7 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
     for name in wanted.union(DIVISIBLE) if wanted else ():
         devices |= table.allocatable(name) > 0
     looks = np.vstack([devices, *(table.column(key).codes for key in keys)])
-    # Rows that look alike in all of this are looked at once.
+    # Rows that are equal in all of this are examined once.
     _, samples, group = np.unique(looks, axis=1, return_index=True, return_inverse=True)
     codes: dict[tuple[str, str], list[int]] = {}
     others: dict[str, list[int]] = {}
@@ -143,7 +146,7 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
         node, rows = table.nodes[sample], np.flatnonzero(group.reshape(-1) == number).tolist()
         zone = first_label(node, ZONE_LABELS)
         if not zone:
-            # Where the cloud has still to choose the zone, it is not the same one for two such machines.
+            # The cloud has not chosen the zone of these machines yet, and may choose a different one for each.
             rows = [row for row in rows if row not in desk.undecided]
         if wanted and not devices[sample]:
             others.setdefault(zone, []).extend(rows)
@@ -153,13 +156,13 @@ def by_domain(desk: Desk, gang: Gang) -> tuple[dict[tuple[str, str], list[int]],
 
 
 def room_exists(desk: Desk, one: PodClass, mask: Mask) -> bool:
-    """Whether machines within ``mask`` hold the class already."""
+    """Whether existing or ordered machines within ``mask`` have room for all pods of the class."""
     free = np.where(mask & desk.open_rows & ~desk.template_mask & wished(desk.room, one), desk.room.capacity(one.spec, one.labels), 0)
     return int(free.sum()) >= one.count
 
 
 def share_price(desk: Desk, one: PodClass, good: Mask) -> float:
-    """What one pod costs on the cheapest template of ``good``, by its largest share of a machine; infinite when none will do."""
+    """The price of one pod on the cheapest template of ``good``, by its largest share of a machine; infinite when there is none."""
     prices = np.array([offering.price for offering in desk.templates.offerings])
     share = np.zeros(len(prices))
     for resource, amount in one.spec.requests.items():

@@ -1,4 +1,4 @@
-"""Machines bought without a pod waiting for them: minimum sizes and headroom."""
+"""Minimum sizes and headroom of pools: machines bought before any pod needs them."""
 
 import math
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from gpuscaler.planning.scale_up.draft.draft import Desk, NewMachine
 
 
 def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet], seen: Picture) -> list[NewMachine]:
-    """What brings every pool to its minimum size and its headroom, within the limits.
+    """The machines that bring every pool to its minimum size and its headroom, within the limits.
 
     Headroom is counted after this plan's pods are placed.
     """
@@ -37,7 +37,7 @@ def spare_machines(desk: Desk, pools: tuple[Pool, ...], have: Mapping[str, Fleet
 
 
 def busy_rows(desk: Desk) -> set[int]:
-    """Rows with a pod that is neither a DaemonSet's nor static."""
+    """Rows with a pod that is neither a DaemonSet pod nor a static pod."""
     row_of = desk.room.table.row
     return {
         row_of[name]
@@ -47,13 +47,13 @@ def busy_rows(desk: Desk) -> set[int]:
 
 
 def free_gpus(desk: Desk, row: int) -> int:
-    """Accelerators of a row that no pod has taken."""
+    """The free accelerators of a row."""
     node = desk.room.table.nodes[row]
     return gpus_in({name: max(0, int(desk.room.free(name)[row])) for name in node.allocatable})
 
 
 def cheapest(desk: Desk, pool: Pool, count: int) -> list[NewMachine]:
-    """``count`` of the cheapest machines of ``pool``, as far as the limits go."""
+    """``count`` of the cheapest machines of ``pool``, or as many as the limits admit."""
     kinds = sorted((kind for kind in desk.templates.kinds if kind.pool.name == pool.name), key=lambda kind: (kind.price, kind.key))
     return take(desk, kinds[0], count) if kinds else []
 

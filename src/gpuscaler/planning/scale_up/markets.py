@@ -1,6 +1,7 @@
-"""What may be bought for pods now, who wait for spot, have a deadline, have waited long enough, or were not taken by what was bought.
+"""Which markets and offerings may be bought for a pending pod now.
 
-Machines that exist take any pod that fits, whatever their market, but for those that have refused it; this is about what is bought.
+This depends on its wait for spot, its deadline, refusals of spot while it waited, and machines that were bought for it and did not get
+it scheduled. It restricts purchases only: existing machines of any market take any pod that fits, except the nodes that refused it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Set
@@ -21,21 +22,21 @@ from gpuscaler.planning.scale_up.draft.draft import Desk, usable_templates
 from gpuscaler.planning.state import State
 from gpuscaler.planning.state.offering_events import Changed
 
-#: From asking for a machine to the pod at work on it, for plans that must hold: the time that a machine has to register by default, after
-#: which another is asked for.
+#: The time from ordering a machine until the pod works on it, for plans that must hold: the default time limit for registration, after
+#: which another machine is ordered.
 CHANGEOVER_SECONDS = 900.0
-#: How soon a decision to wait is looked at again at the latest. One for spot holds until the machine is there: a changeover later.
+#: The longest time until a decision to wait is reviewed. A decision for spot stands until the machine is there, a changeover later.
 STEP_SECONDS = 60.0
-#: How long a gang at least tries spot. It goes to one zone and one GPU product as a whole, so that no request can name all of them, and
-#: each that is dry costs an answer; what it pays for on-demand it pays for many machines, mostly for long.
+#: The minimum time for which a gang tries spot. All of it goes to one zone and one GPU product, so one request cannot name every zone and
+#: product, and each one without capacity costs one answer. On-demand would cost extra for many machines, mostly for a long time.
 GANG_SECONDS = 30.0
 
-#: Markets, and why they are not what the pod's own annotation says; empty when they are.
+#: Markets, and the reason that they differ from the pod's own annotation; empty when they do not.
 Wish = tuple[tuple[str, ...], str]
 
 
 def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, now: float) -> Demand:
-    """The demand with what may be bought for each pod at ``now``; pods of one class that differ in it become classes of their own."""
+    """The demand restricted to the markets that may be bought for each pod at ``now``; a class whose pods differ in this is split."""
     spot = frozenset(one.key for one in policy.offerings.values() if one.market == SPOT and not one.retired)
     has_spot, untried = bool(spot), spot - state.proven_offerings
 
@@ -63,7 +64,7 @@ def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, no
 
     gangs = []
     for gang in wants.gangs:
-        # Members go together, and so the first of them decides for all.
+        # Members are placed together, so the one that waited longest decides for all.
         first = min(waiting_since(desk.cluster.pods[key]) for one in gang.classes for key in one.keys)
         gangs.append(replace(gang, classes=tuple(part for one in gang.classes for part in split(one, first))))
     classes = [part for one in wants.classes for part in split(one)]
@@ -71,15 +72,15 @@ def in_their_markets(desk: Desk, wants: Demand, policy: Policy, state: State, no
 
 
 def waiting_since(pod: Pod, together: float | None = None) -> float:
-    """When a pod became unschedulable, or was created where nobody says."""
+    """When a pod became unschedulable, or was created if that is not known."""
     return together if together is not None else pod.unschedulable_since or pod.created
 
 
 def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: frozenset[OfferingKey]) -> list[PodClass]:
-    """The pods of a class by what they may buy now.
+    """The pods of a class, split by the markets that may be bought for them now.
 
-    Who should hurry takes spot that was granted lately, where some of it will do, and is spared the ``untried``. Where there is none and
-    no on-demand machine will do either, it goes on as before.
+    A pod that should hurry is not planned onto ``untried`` spot offerings, and takes recently granted spot where that fits. Where
+    neither such spot nor on-demand fits, its markets stay as they were.
     """
     groups: dict[Wish, list[str]] = {}
     for key in one.keys:
@@ -99,7 +100,7 @@ def divided(one: PodClass, wish_of: Callable[[str], Wish], desk: Desk, untried: 
 
 
 def can_be_bought(desk: Desk, one: PodClass) -> bool:
-    """Whether any machine that may be asked for now, and that the limits admit, takes the class when it is empty."""
+    """Whether a pod of the class fits on an empty machine that may be ordered now and that the limits admit."""
     rows = usable_templates(desk.templates, one) & desk.room.static_mask(one.spec)[desk.template_rows]
     kinds = desk.templates.kinds_within(rows)
     return any(good and desk.remaining.most(kind, 1) > 0 for kind, good in zip(desk.templates.kinds, kinds.tolist(), strict=True))
@@ -109,21 +110,21 @@ HURRY = "spot was refused while the pod was waiting"
 
 
 def wish(options: PodOptions, since: float, hunting: float | None, now: float, *, done: float = 0.0) -> Wish:
-    """The markets in which a pod that waits ``since`` then may be bought for, in the order of ``MARKETS``.
+    """The markets that may be bought for a pod that has been pending ``since`` then, in the order of ``MARKETS``.
 
-    ``done`` are the seconds of its work that it need not do again.
+    ``done`` is the part of its work, in seconds, that it does not have to repeat.
     """
     allowed = set(options.market) or set(MARKETS)
     why = ""
     if options.deadline is not None:
         safe_markets, reason = for_deadline(options, now, done=done)
-        # Where the pod's own markets are not safe, they are all there is.
+        # Where none of the pod's own markets is safe, they are used nevertheless.
         if allowed & safe_markets and allowed - safe_markets:
             allowed, why = allowed & safe_markets, reason
     if {SPOT, ON_DEMAND} <= allowed:
         if options.spot_wait is not None and now < since + options.spot_wait:
             allowed.discard(ON_DEMAND)
-            why = f"it waits for spot until {clock(since + options.spot_wait)} (gpuscaler.io/spot-wait)"
+            why = f"the pod waits for spot until {clock(since + options.spot_wait)} (gpuscaler.io/spot-wait)"
         elif hunting is not None and since <= hunting:
             allowed.discard(SPOT)
             why = HURRY
@@ -131,10 +132,10 @@ def wish(options: PodOptions, since: float, hunting: float | None, now: float, *
 
 
 def for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[str], str]:
-    """The markets that keep the deadline of ``options``, and what to tell of it. What is prepaid always does."""
+    """The markets that keep the deadline of ``options``, and the reason to report. Reserved machines always keep it."""
     job = deadline_job(options, now, done=done)
     if job is None:
-        return {"reserved", ON_DEMAND}, "its deadline comes without gpuscaler.io/expected-duration, so no time to spare is known"
+        return {"reserved", ON_DEMAND}, "it has a deadline but no gpuscaler.io/expected-duration, so its spare time is unknown"
     if choose(job) != SPOT:
         return {"reserved", ON_DEMAND}, f"its deadline at {clock(options.deadline or 0.0)} leaves no time for a reclaim"
     if choose(replace_struct(job, spot=False, step=STEP_SECONDS)) == ON_DEMAND:
@@ -143,9 +144,9 @@ def for_deadline(options: PodOptions, now: float, *, done: float) -> tuple[set[s
 
 
 def deadline_job(options: PodOptions, now: float, *, done: float) -> Job | None:
-    """A pending pod with a deadline as a job of which ``done`` seconds are done, spot being there; None without an expected duration.
+    """A pending pod with a deadline as a job with ``done`` seconds done and spot available; None without an expected duration.
 
-    Without ``gpuscaler.io/restart-cost`` nobody knows that a reclaim would leave any of the work that it does from now on.
+    Without ``gpuscaler.io/restart-cost`` a reclaim is assumed to lose all the work that the pod does from now on.
     """
     total, end = options.expected_duration, options.deadline
     if total is None or end is None:
@@ -156,9 +157,9 @@ def deadline_job(options: PodOptions, now: float, *, done: float) -> Job | None:
 
 
 def next_change(pods: Iterable[Pod], now: float, progress: Mapping[str, float] | None = None) -> float | None:
-    """The first moment after ``now`` at which some waiting pod may buy in another market by the passing of time alone, or None.
+    """The first moment after ``now`` at which the markets of a pending pod change only because time passes, or None.
 
-    ``progress`` is as in :class:`~gpuscaler.planning.state.State`.
+    ``progress`` is the same as in :class:`~gpuscaler.planning.state.State`.
     """
     done = progress or {}
     moments = [moment for pod in pods for moment in changes(pod, done.get(pod.key, 0.0)) if moment > now]
@@ -166,19 +167,19 @@ def next_change(pods: Iterable[Pod], now: float, progress: Mapping[str, float] |
 
 
 def changes(pod: Pod, done: float) -> list[float]:
-    """The moments at which the markets of a waiting pod change: its wait for spot is over, its patience is, spot is no longer safe."""
+    """The moments at which the markets of a pending pod change: its wait for spot ends, its patience ends, spot is no longer safe."""
     options = pod.options
     found = [] if options.spot_wait is None else [waiting_since(pod) + options.spot_wait]
     job = deadline_job(options, 0.0, done=done)
     if job is not None:
         latest = job.left - job.work - job.loss
         found += [latest - PATIENCE * job.work, latest - job.changeover - job.step]
-    # A moment later, since these are the last at which the earlier answer still holds.
+    # Slightly later, because at these moments the earlier answer still holds.
     return [moment + 0.001 for moment in found]
 
 
 def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
-    """What is different ``after``: pools, or, where anything else is, all of them. That prices move, and stocks, mends nothing."""
+    """The pools that differ ``after``, or all pools if anything else differs. Changed prices and stocks do not count: they fix nothing."""
     if replace_struct(before, pools=()) != replace_struct(after, pools=()):
         return (Changed(now),)
     known = {pool.name: face(pool) for pool in before.pools}
@@ -186,7 +187,7 @@ def changed(before: Policy, after: Policy, now: float) -> tuple[Changed, ...]:
 
 
 def face(pool: Pool) -> Pool:
-    """``pool`` as it is apart from what its machines cost, how many there are, and whether it is used before others."""
+    """``pool`` without its prices, counts and priority."""
     sold = (one for one in pool.offerings if not one.retired)
     return replace_struct(pool, priority=0, offerings=tuple(replace_struct(one, price=0.0, count=None) for one in sold))
 
@@ -196,13 +197,13 @@ def clock(moment: float) -> str:
 
 
 def avoiding(spec: PodSpec, nodes: Set[str]) -> PodSpec:
-    """``spec`` for pods that may not go to ``nodes``, by a requirement that kube-scheduler would understand, under a digest of its own."""
+    """``spec`` with ``nodes`` excluded, by a requirement that kube-scheduler would understand, and with its own digest."""
     names = sorted(nodes)
     fields = tuple(Requirement("metadata.name", "NotIn", (name,)) for name in names)
     if spec.node_affinity is None:
         terms: tuple[NodeSelectorTerm, ...] = (NodeSelectorTerm(fields=fields),)
     else:
-        # A term without any requirement matches no node, and must not begin to match some.
+        # A term without any requirement matches no node; with the new fields it would match some.
         terms = tuple(
             replace_struct(one, fields=(*one.fields, *fields)) for one in spec.node_affinity.terms if one.expressions or one.fields
         )

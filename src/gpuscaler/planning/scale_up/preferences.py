@@ -1,6 +1,6 @@
-"""``preferences: respect``: what pods prefer is asked for as if it were required, and given up where it cannot be had.
+"""``preferences: respect``: preferences of pods are treated as requirements, and given up where they cannot be met.
 
-The lightest preference is given up first.
+The preference with the lowest weight is given up first.
 """
 
 from collections.abc import Sequence, Set
@@ -15,12 +15,12 @@ from gpuscaler.planning.scale_up.draft.draft import Desk, Placed, Queue
 from gpuscaler.planning.scale_up.gangs import UnplacedGang, settle_gang
 from gpuscaler.planning.scale_up.rounds import scale_up
 
-#: A preferred spread has no weight; it counts as heavier than any preferred affinity, and is given up last.
+#: A preferred spread has no weight in Kubernetes; it weighs more than any preferred affinity here, and is given up last.
 SPREAD_WEIGHT = 101
 
 
 def preferences(spec: PodSpec) -> list[tuple[int, str, int]]:
-    """Everything that ``spec`` prefers, as (weight, field, index), the heaviest first."""
+    """All preferences of ``spec``, as (weight, field, index), the heaviest first."""
     found = [(weight, "preferred_nodes", index) for index, (weight, _) in enumerate(spec.preferred_nodes)]
     for name in ("preferred_affinity", "preferred_anti_affinity"):
         found += [(term.weight, name, index) for index, term in enumerate(getattr(spec, name))]
@@ -33,9 +33,9 @@ ALL = 1 << 30
 
 
 def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
-    """``spec`` with those of its preferences that are ``kept`` as requirements, but for the nodes it prefers.
+    """``spec`` with its ``kept`` preferences as requirements, except preferred node affinity.
 
-    Node affinity decides which domains topology spread counts, so that what is only preferred must not become one.
+    Node affinity decides which domains topology spread counts, so a preference must not become required node affinity.
     """
 
     def terms(name: str) -> tuple[PodAffinityTerm, ...]:
@@ -54,7 +54,7 @@ def hardened(spec: PodSpec, kept: Set[tuple[str, int]]) -> PodSpec:
 
 
 def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
-    """As :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are done before lower ones."""
+    """Like :func:`~gpuscaler.planning.scale_up.rounds.scale_up`, with preferences respected; higher priorities are placed first."""
     queues: list[Queue] = []
     for priority in sorted({one.spec.priority for one in classes}, reverse=True):
         waiting = [one for one in classes if one.spec.priority == priority]
@@ -72,7 +72,7 @@ def place_classes(desk: Desk, classes: Sequence[PodClass]) -> list[Queue]:
 
 
 def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
-    """As :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all of its members give up alike."""
+    """Like :func:`~gpuscaler.planning.scale_up.gangs.settle_gang`, with preferences respected: all members give up equally many."""
     for given_up in count():
         pairs = [Pair(harder(one, given_up if desk.effort.left else ALL), one) for one in gang.classes]
         placed, refused = settle_gang(desk, replace(gang, classes=tuple(pair.hard for pair in pairs)))
@@ -85,14 +85,14 @@ def place_gang(desk: Desk, gang: Gang) -> tuple[Desk, list[UnplacedGang]]:
 
 @dataclass(frozen=True)
 class Pair:
-    """A class with preferences as requirements, and the class as it is."""
+    """A class with its preferences as requirements, and the original class."""
 
     hard: PodClass
     plain: PodClass
 
 
 def harder(one: PodClass, given_up: int) -> PodClass:
-    """``one`` with its preferences as requirements, but for the ``given_up`` lightest ones."""
+    """``one`` with its preferences as requirements, except the ``given_up`` lightest ones."""
     every = preferences(one.spec)
     kept = {(name, index) for _, name, index in every[: max(0, len(every) - given_up)]}
     if not kept:
@@ -102,9 +102,9 @@ def harder(one: PodClass, given_up: int) -> PodClass:
 
 
 def soften(desk: Desk, pairs: Sequence[Pair], *, taken: int, bought: int) -> None:
-    """Put the classes as they are in the place of those that were asked for, in everything decided since there were so many entries.
+    """Replace the hardened classes by the original ones in all entries after the first ``taken`` and ``bought``.
 
-    Pods keep nobody away from them by what they only prefer.
+    A preference of a placed pod must not keep other pods away from it.
     """
     plain = {id(pair.hard): pair.plain for pair in pairs if pair.hard is not pair.plain}
     if not plain:

@@ -1,4 +1,4 @@
-"""From demand to machines: fill what exists and what is coming, then buy the cheapest mix for the rest."""
+"""Rounds of scale-up: fill existing and ordered machines, then buy the cheapest mix for the rest."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
@@ -14,18 +14,18 @@ from gpuscaler.planning.scale_up.groups.groups import Family, assign, families, 
 from gpuscaler.planning.scale_up.groups.ordering import leaders, notice_each_other, pinned, side_by_side, sought, waits_for_others
 from gpuscaler.planning.scale_up.groups.spread_check import overtaken, rows_of, spreads
 
-#: How often a round is decided anew because limits left some domain short, before families are left out of it.
+#: How often a round is decided again because limits left a domain short, before families are left out of it.
 TRIES = 8
 
 
 def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, *, together: bool = False) -> list[Queue]:
-    """Place every pod of ``classes`` that can be placed, on machines that exist, are coming, or are bought here; returns the queues.
+    """Place every pod of ``classes`` that can be placed, on machines that exist, are ordered, or are bought here; return the queues.
 
-    Classes come by priority; within one priority those with constraints on larger domains come first, since they have fewer choices.
-    Pods that others count go before those; pods that must be near others may only find them once those have their machines, and are
-    tried again as long as that helps.
-    ``only``, one flag per row of the room, restricts where they may go (a gang's zone). Unless they bind ``together``, when all their
-    machines are there, they first go to nodes as the scheduler sees those today.
+    Classes are ordered by priority; within one priority, classes with constraints on larger domains come first, because they have fewer
+    choices. Pods that the rules of other pods count are placed before those other pods. Pods that must be near others may fit only after
+    the others have machines, so they are tried again as long as that helps.
+    ``only``, one flag per row of the room, restricts where they may go (a gang's zone). Pods are first placed on nodes as the scheduler
+    sees them now, unless they bind ``together`` when all their machines are there.
     """
     every = families(desk, classes)
     notice_each_other(desk, every)
@@ -39,10 +39,10 @@ def scale_up(desk: Desk, classes: Sequence[PodClass], only: Mask | None = None, 
 
 
 def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> bool:
-    """Place all with the machines on their way filled before there is talk of others; returns whether that holds.
+    """Place all pods, ordered machines first, before any new machine is considered; return whether the result holds.
 
-    Any machine that is bought might be there first, and empty: whom that shuts out does not go there so early. Where the cloud has still
-    to choose a machine's zone, nothing is done.
+    A machine that is bought might be ready first, and empty. Families whose spread that would violate are not placed so early. Nothing is
+    done where the cloud has not chosen the zone of a machine yet.
     """
     for stage in desk.stages[1:]:
         if any(row < len(stage.room) for row in desk.undecided):
@@ -68,7 +68,7 @@ def settle_ahead(desk: Desk, order: Sequence[Family], every: Sequence[Family], a
 
 
 def on_all_machines(desk: Desk, every: Sequence[Family], ahead: Sequence[Family], only: Mask | None) -> None:
-    """Place everybody who is left on machines that exist, are coming, or are bought here."""
+    """Place all remaining pods on machines that exist, are ordered, or are bought here."""
     if sum(len(family.queues) for family in every) > CROWD:
         every, ahead = pinned(every, ahead), []
     first = {id(family) for family in ahead}
@@ -78,7 +78,7 @@ def on_all_machines(desk: Desk, every: Sequence[Family], ahead: Sequence[Family]
 
 
 def doubting(desk: Desk, every: Sequence[Family]) -> list[Family]:
-    """Who is left and was kept from machines whose zone the cloud has still to choose: such a machine is better than none."""
+    """Families with unplaced pods that were kept off machines whose zone the cloud has not chosen: such a machine is better than none."""
     if not desk.undecided and all(len(kind.rows) == 1 for kind in desk.templates.kinds):
         return []
     found = [family for family in every if family.left and family.counted]
@@ -88,12 +88,12 @@ def doubting(desk: Desk, every: Sequence[Family]) -> list[Family]:
 
 
 def unique(order: Iterable[Family]) -> list[Family]:
-    """``order`` with everybody in the first of their places alone."""
+    """``order`` with only the first occurrence of each family."""
     return list({id(family): family for family in order}.values())
 
 
 def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
-    """Rounds until nobody is left who may find a place once others have theirs."""
+    """Run rounds until no family is left that may be placed after others have been."""
     while order:
         before = sum(family.left for family in order)
         one_round(desk, side_by_side(desk, order), only)
@@ -105,9 +105,9 @@ def in_rounds(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
 def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
     """Assign pods to machines and domains, and buy.
 
-    Where limits leave a domain short, others may be where they are only because of pods that now have no place (spread, affinity). Then
-    all is decided anew, with no more in that domain than it got; a family that stays short after several tries is left out. So is one
-    that spreads over what others then upset, which is decided after them.
+    Where limits leave a domain short, other pods may have been placed because of pods that now have no place (spread, affinity). Then the
+    whole round is decided again, with no more pods in that domain than it got; a family that stays short after several tries is left out.
+    A family whose spread is violated by pods placed later is decided after them.
     """
     desk.build()
     order = list(order)
@@ -131,14 +131,14 @@ def one_round(desk: Desk, order: Sequence[Family], only: Mask | None) -> None:
             break
         lower_caps(short, pairs, left)
         saved.restore(desk)
-        # More and more at a time: in a crowd under a limit there may be hundreds.
+        # Leave out more families with each try: many families under a limit may leave hundreds short.
         gone = {id(family) for family in (short[: max(0, attempt + 1 - TRIES)] if desk.effort.left else short)}
         order = [family for family in order if id(family) not in gone]
 
 
 @dataclass(frozen=True)
 class Saved:
-    """A desk and queues as they were, to return to, and who was to be where its zone is certain."""
+    """A copy of the desk, the queues and the families' ``counted`` keys, to return to."""
 
     desk: Desk
     queues: tuple[tuple[Queue, int], ...]
@@ -159,7 +159,7 @@ class Saved:
 
 
 def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], left: Sequence[int]) -> None:
-    """Note for every domain that some family was left short in how many of its pods it got."""
+    """Limit each family, in every domain that left it short, to the number of pods it got there."""
     for family in short:
         met: dict[tuple[int, ...], list[int]] = {}
         for (other, lot), missing in zip(pairs, left, strict=True):
@@ -171,7 +171,7 @@ def lower_caps(short: Sequence[Family], pairs: Sequence[tuple[Family, Lot]], lef
 
 
 def buy_for(desk: Desk, lots: Sequence[Lot]) -> list[int]:
-    """Buy for ``lots``, pools of the highest priority first; what a tier cannot serve goes on to the next. Returns what is left of each."""
+    """Buy for ``lots``, pools of the highest priority first; the next tier gets the rest. Return the rest of each lot."""
     left = [lot.count for lot in lots]
     for tier in sorted(set(desk.templates.tiers.tolist()), reverse=True):
         reach = within_reach(desk, tier)

@@ -1,4 +1,4 @@
-"""Why a pod was not placed: per pool, what excluded it and the nearest miss."""
+"""Reasons that a pod was not placed: one per pool, with the offering that came nearest."""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -37,12 +37,12 @@ WORDS: Mapping[str, str] = {
 }
 
 
-#: Exclusions that another zone of the pool may be free of.
+#: Exclusions that may not apply in another zone of the pool.
 PLACES = ("selector", "affinity", "volume", "topology")
 
 
 def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") -> tuple[Reason, ...]:
-    """One reason per pool, in the pools' order; of a pool's offerings the one that came nearest speaks. ``gang`` is what a gang lacks."""
+    """One reason per pool, in the order of the pools, from the pool's offering that came nearest. ``gang`` is what a gang lacks."""
     rows: dict[str, list[int]] = {pool.name: [] for pool in pools}
     for row, pool in enumerate(desk.templates.pools):
         rows[pool.name].append(row)
@@ -56,7 +56,7 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
         if not rows[pool.name]:
             found.append(Reason(pool.name, "market", refused(desk, pool)))
             continue
-        # Where the cloud chooses, all offerings of a set must do, so the first that does not speaks for the set.
+        # Where the cloud chooses, all offerings of a set must fit, so the first that does not gives the reason for the set.
         order = lambda r: (first[r], nearness(desk, r, fits=first[r] == len(stages)), -r)  # noqa: E731
         row = max((min(its, key=order) for its in sets(desk, pool, rows[pool.name])), key=order)
         word = stages[first[row]][0] if first[row] < len(stages) else ""
@@ -73,20 +73,20 @@ def reasons(desk: Desk, one: PodClass, pools: Sequence[Pool], gang: str = "") ->
 
 
 def nearness(desk: Desk, row: int, *, fits: bool) -> tuple[int, ...]:
-    """Templates by how near they came: to a pod that none holds the largest, to what a limit leaves the smallest of those that ``fits``."""
+    """Sort key of a template by how near it came: the largest where none fits, the smallest of those that ``fits`` under a limit."""
     size = desk.templates.sizes[row]
     return tuple(-amount for amount in size) if fits else size
 
 
 def paused(desk: Desk, one: PodClass, pool: Pool, rows: Sequence[int]) -> str:
-    """Why an offering of ``pool`` that would do for a pod, by its labels and taints, is not asked now; empty where there is none such."""
+    """Why an offering of ``pool`` whose labels and taints suit the pod cannot be bought now; empty where there is no such offering."""
     asked = {desk.templates.offerings[row].key for row in rows}
     able = (offering for offering in pool.offerings if offering.key not in asked and offering.admits(one.spec))
     return next((f"{offering.instance_type} in {offering.zone}: {why}" for offering in able if (why := desk.trouble(offering.key))), "")
 
 
 def sets(desk: Desk, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
-    """The templates of ``pool`` by what a purchase can name: each alone, all of them, or those of each zone."""
+    """The templates of ``pool`` grouped by what a purchase can name: each alone, all of them, or those of each zone."""
     if pool.chooser != "cloud":
         return [[row] for row in rows]
     by_zone: dict[str, list[int]] = {}
@@ -96,30 +96,30 @@ def sets(desk: Desk, pool: Pool, rows: Sequence[int]) -> list[list[int]]:
 
 
 def zone_advice(pool: Pool, one: PodClass, fitting: Set[str], *, gang: str) -> str:
-    """What to do where only the cloud's choice among zones stands between ``pool`` and a pod, which ``fitting`` zones would do for."""
+    """Advice where the cloud chooses the zone of machines of ``pool`` and the pod fits only in the ``fitting`` zones; else empty."""
     if not is_scattered(pool) or not fitting:
         return ""
     zones = sorted({offering.zone for offering in pool.offerings})
     if fitting != set(zones):
-        needed = f"only {' or '.join(sorted(fitting))} would do"
+        needed = f"the pod fits only in {' or '.join(sorted(fitting))}"
     elif gang and one.options.gang_topology != "any":
-        needed = "a gang comes to one zone"
+        needed = "a gang goes to one zone"
     else:
         return ""
     return f"; the cloud chooses among {', '.join(zones)} for each machine of this pool, and {needed}: make one group per zone"
 
 
 def refused(desk: Desk, pool: Pool) -> str:
-    """Why no offering of ``pool`` may be asked: what is known of its cheapest one speaks for all."""
+    """Why no offering of ``pool`` can be bought now: the reason of the cheapest one that has a reason."""
     if all(one.retired for one in pool.offerings):
-        return "nothing that it has machines of can be bought any more"
+        return "no offering of this pool is sold any more"
     known = [said for one in sorted(pool.offerings, key=lambda one: one.price) if (said := desk.trouble(one.key))]
     why = f": {known[0]}" if known else ""
-    return f"no offering of this pool may be asked now{why}"
+    return f"no offering of this pool can be bought now{why}"
 
 
 def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
-    """What a pod must get past on each template, most static first: (the filter's name or our word, templates that pass)."""
+    """The checks that a pod must pass on each template, most static first: (name of the filter or our word, templates that pass)."""
     passes = {name: mask[desk.template_rows] for name, mask in desk.room.verdict(without_hosts(one.spec), one.labels).passes.items()}
     ours = {"resource": desk.templates.holds_one(one.spec), "market": of_market(desk.templates, one)}
     if desk.templates.for_gpus is not None:
@@ -131,7 +131,7 @@ def hurdles(desk: Desk, one: PodClass) -> list[tuple[str, Mask]]:
 
 
 def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[str, str]:
-    """The exclusion of one template as (word, detail). ``word`` is the first hurdle it failed, empty when it failed none."""
+    """The exclusion of one template as (word, detail). ``word`` is the first check that it failed, empty when it failed none."""
     offering = desk.templates.offerings[row]
     where = f"{offering.instance_type} in {offering.zone}" if offering.zone else offering.instance_type
     if word == "architecture":
@@ -139,9 +139,9 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
     if word in ("resource", "NodeResourcesFit"):
         return "resource", f"{where}: {shortage(desk, one, row)}"
     if word == "market" and offering.market == SPOT and one.market_because == HURRY:
-        return word, f"{where} has given no machine lately, and is not tried now: {HURRY}"
+        return word, f"{where} was not granted recently and is not tried now: {HURRY}"
     if word == "market" and offering.key in one.paused:
-        return word, f"{where} did not take such pods the last times it was bought for them, and is not bought for them for a while"
+        return word, f"{where}: the last machines bought for these pods did not get them scheduled; paused for these pods"
     if word == "market":
         because = f": {one.market_because}" if one.market_because else ""
         if desk.templates.pools[row].divides and not because:
@@ -150,11 +150,11 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
     if word == MIN_GPUS:
         return WORDS[word], f"{where} {explain_min_gpus(one.spec, desk.templates.pools[row].min_gpus_per_pod)}"
     if word == FOR_GPUS:
-        advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for others, too"
-        return WORDS[word], f"{where} is bought for pods that ask for GPUs, the pod asks for none; {advice}"
+        advice = f"set min_gpus_per_pod: 0 on pool {offering.pool} to buy it for other pods, too"
+        return WORDS[word], f"{where} is bought only for pods that request GPUs, and the pod requests none; {advice}"
     if word:
         _, detail = desk.room.reason(without_hosts(one.spec), one.labels, desk.first_template + row)
-        # What a machine will be called is known once it is there; the template's name is nobody's business.
+        # The name of a machine is known once it exists; the template's name is internal.
         detail = detail.replace(desk.templates.nodes[row].name, "(a new name)")
         return selector_word(desk, one, row) if word == "NodeAffinity" else WORDS[word], f"{where}: {detail}"
     if gang:
@@ -163,17 +163,17 @@ def told(desk: Desk, one: PodClass, row: int, *, word: str, gang: str) -> tuple[
     near_others = one.spec.affinity or one.spec.anti_affinity or any(constraint.hard for constraint in one.spec.spread)
     if near_others and not used_up:
         return "topology", f"{where}: affinity or topology spread admits no more pods of this class"
-    return "limit", used_up or f"{where}: more pods were waiting than the limits admit"
+    return "limit", used_up or f"{where}: more pods were pending than the limits admit"
 
 
 def selector_word(desk: Desk, one: PodClass, row: int) -> str:
-    """Whether a plain node selector, rather than node affinity, is what excludes a template."""
+    """Whether a plain node selector or node affinity excludes a template, as a word of ``EXCLUSIONS``."""
     labels = desk.templates.nodes[row].labels
     return "selector" if any(labels.get(key) != value for key, value in one.spec.node_selector) else "affinity"
 
 
 def shortage(desk: Desk, one: PodClass, row: int) -> str:
-    """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when it holds one."""
+    """The resource that an empty machine lacks for one pod, accelerators first, with both amounts; empty when the pod fits."""
     room = desk.templates.nodes[row].allocatable
     whole = desk.templates.offerings[row].allocatable
     for resource, amount in sorted({**one.spec.requests, "pods": 1}.items(), key=lambda entry: (not is_device(entry[0]), entry)):
@@ -186,10 +186,10 @@ def shortage(desk: Desk, one: PodClass, row: int) -> str:
 
 
 def _of_parts(resource: str, whole: Resources) -> str:
-    """What to do where nobody can know that machines divide or share their accelerators so: before one of them is a node."""
+    """Advice where divided or shared accelerators are requested, which are unknown before a machine of the pool is a node; else empty."""
     if resource in ACCELERATORS or not is_device(resource) or whole.get(resource):
         return ""
-    return "; if its nodes divide their accelerators so, say it in the pool's resources, or by a tag of its group"
+    return "; if its nodes divide their accelerators like this, declare it in the pool's resources or with a tag of its group"
 
 
 def limited(desk: Desk, row: int) -> str:
@@ -201,20 +201,20 @@ def limited(desk: Desk, row: int) -> str:
     if left.pools.get(offering.pool) == 0:
         return f"pool {offering.pool} is at its maximum"
     if offering.count is not None and left.spent.get(offering.key, 0) >= offering.count:
-        return f"{offering.count} {offering.instance_type} can be had, and all are taken"
+        return f"only {offering.count} {offering.instance_type} can be bought, and all are taken"
     if left.machines == 0:
         return "the limit on machines is reached (limits.machines or machines_per_minute)"
     if left.gpus is not None and gpus > left.gpus:
         return f"{offering.instance_type} has {gpus} GPU{'s' if gpus != 1 else ''}, the limit leaves {left.gpus} (limits.gpus)"
     if left.dollars_per_hour is not None and offering.price > left.dollars_per_hour + 1e-9:
         money = f"${offering.price:.2f}/h, the limit leaves ${left.dollars_per_hour:.2f}/h"
-        whose = "the default, since no limits are set" if left.assumed else "limits.dollars_per_hour"
+        whose = "the default, because no limits are set" if left.assumed else "limits.dollars_per_hour"
         return f"{offering.instance_type} costs {money} ({whose})"
     return ""
 
 
 def spoken(resource: str, amount: int) -> str:
-    """An amount the way a person writes it: cores, GiB, or a count."""
+    """Format an amount for people: cores, GiB, or a count."""
     if resource == "cpu":
         return f"{amount / 1000:g}"
     if resource in ("memory", "ephemeral-storage") or resource.startswith("hugepages-"):

@@ -1,4 +1,4 @@
-"""Machines of a plan are bought in the emptiest zones of their group where the group balances its zones and the price is the same."""
+"""Zone balance: machines of groups that balance their zones are bought in the emptiest zone that costs the same."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ from gpuscaler.planning.state import State
 def balanced(
     machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, members: Mapping[str, Member]
 ) -> tuple[Machine, ...]:
-    """``machines`` of a plan, in the emptiest zones that serve their pods at the same price."""
+    """``machines`` of a plan, moved to the emptiest zones that suit their pods at no higher price."""
     pools = {pool.name: pool for pool in policy.pools if pool.balances and (pool.chooser == "buyer" or pool.names_zone)}
     if not pools or not any(one.pool in pools for one in machines):
         return tuple(machines)
@@ -54,7 +54,7 @@ def _standing(pools: Mapping[str, Pool], cluster: Cluster, state: State, members
 
 
 def _moved(machine: Machine, zone: str, pool: Pool, cluster: Cluster, state: State, *, overhead: Overhead) -> Machine | None:
-    """``machine`` bought in ``zone``, None where its pods would not go there, it costs more, or nothing may be asked for."""
+    """``machine`` bought in ``zone``; None where its pods cannot go there, it costs more, or its offerings cannot be bought now."""
     if zone == machine.zone:
         return machine
     pods = [cluster.pods.get(key) for key in machine.pods]

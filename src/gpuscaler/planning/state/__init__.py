@@ -1,7 +1,7 @@
-"""What is remembered between plans, as plain data folded from events; a caller without memory passes ``State()``.
+"""The state that is kept between plans, as plain data folded from events; a caller without memory passes ``State()``.
 
-What a cloud refused is folded in :mod:`~gpuscaler.planning.state.breakers`; what that means for :class:`State` at a moment is said by
-:mod:`~gpuscaler.planning.state.askable_offerings`.
+Refusals of the cloud are folded in :mod:`~gpuscaler.planning.state.breakers`;
+:mod:`~gpuscaler.planning.state.askable_offerings` derives the fields of :class:`State` from them at a given time.
 """
 
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ from gpuscaler.planning.state.breakers import Breakers
 
 
 class Upcoming(Struct, frozen=True, gc=False):
-    """A machine that was bought and is not open yet (the ledger's entry).
+    """A machine that was bought and is not open yet (an entry of the ledger).
 
-    ``id`` names it in plans. ``node`` is the name of its Node object once it has registered; such a node is planned as this offering
-    promises, not as it shows, until it leaves the ledger. ``choices`` are all the (instance type, market, zone) it may become.
-    ``behind`` are what else was asked for in its place, as long as nobody knows what was granted. ``pods`` are the pods it was bought for
-    ("namespace/name"). Where it is ``unproven``, no pod is to wait for it: it counts, and nobody is planned onto it.
+    ``id`` names it in plans. ``node`` is the name of its Node object once it has registered; until it leaves the ledger, such a node is
+    planned with the resources that its offering promises, not those that it shows. ``choices`` are all the (instance type, market, zone)
+    it may become. ``behind`` are the fallbacks that were requested in its place, as long as it is unknown what was granted. ``pods`` are
+    the pods it was bought for ("namespace/name"). An ``unproven`` machine counts for limits, but no pods are planned onto it.
     """
 
     id: str
@@ -44,33 +44,37 @@ class Upcoming(Struct, frozen=True, gc=False):
 
 
 class Ending(Struct, frozen=True, gc=False):
-    """A machine of ``offering``, once the node ``node``, that its cloud is ending since that node was not Ready."""
+    """A machine of ``offering`` that the cloud is ending because its node ``node`` was not Ready."""
 
     node: str
     offering: OfferingKey
 
 
 class State(Struct, frozen=True, gc=False):
-    """``idle_seconds``: how long each node has been observed idle; a node that is missing here has an unknown idle time.
+    """The memory of the planner between plans.
 
-    ``blocked_offerings``: keys of offerings whose breaker is open; ``half_open_offerings``: those whose breaker is half-open, each of which
-    may be asked once before the answer; ``probed_offerings``: those of them of which one machine may be asked for;
-    ``unsettled_offerings``: those that nothing is moved to, since they were refused or reclaimed a short while ago;
+    ``idle_seconds``: how long each node has been observed idle; the idle time of a node that is missing here is unknown.
+
+    ``blocked_offerings``: keys of offerings whose breaker is open. ``half_open_offerings``: those whose breaker is half-open; each may be
+    requested once before the answer. ``probed_offerings``: those of them of which only one machine may be requested.
+    ``unsettled_offerings``: those that running pods are not moved to, because they were refused or reclaimed a short while ago.
     ``paused_offerings``: those that broke their promises to pods, by the digest of the specification of the pods they are not bought for.
-    ``refusing``: nodes that did not take pods which fit there by all we know, by the digest of the specification of the pods that avoid
-    them. ``hunting``: pods that are unschedulable since this moment or longer take no spot now that would have to be tried first,
-    but of ``proven_offerings``: those of spot that were granted lately and not refused since. ``restless``: pools to whose spot nothing
-    that runs goes back before a moment, since it was taken back there lately.
-    ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: node names whose removal is under way. ``broken_promises``:
-    pods ("namespace/name") that a node was promised to and that the scheduler did not bind there; a nomination no longer holds them.
-    ``spared``: nodes whose removal came to nothing a short while ago, and why. ``vanishing``: nodes that leave because their machines are
-    taken away, whose pods need room before they have to go. ``unlisted``: nodes whose machines the cloud does not list as this cluster's:
-    they are members of no pool, and count for nothing.
-    ``progress``: seconds of its work that a waiting pod with a deadline need not do again. ``breakers`` is what the blocked offerings are
-    explained by. ``consolidating``: whether to look if pods that run would fit better elsewhere, the dearest part of a plan, which whoever
-    plans at every change need not ask for each time; idle machines go all the same. ``buying_held`` and ``removing_held``: why nothing is
-    bought, or nothing removed, while a person holds it; empty while it may be. ``ending``: machines that count for limits and dollars until
-    they are gone, and whose places under the maximum of their pools are free.
+    ``refusing``: nodes that did not take pods which should fit there, by the digest of the specification of the pods that avoid them.
+    ``hunting``: pods that have been unschedulable since this moment or longer take no spot now that would have to be tried first; they may
+    use ``proven_offerings``: spot offerings that were granted recently and not refused since. ``restless``: pools in which spot was
+    reclaimed recently, with the time before which no running pods are moved back to their spot.
+
+    ``bought_last_minute``: machines bought in the last 60 s. ``disrupting``: names of nodes whose removal is in progress.
+    ``broken_promises``: pods ("namespace/name") that were promised a node and that the scheduler did not bind there; their nomination no
+    longer counts. ``spared``: nodes whose removal failed a short while ago, and why. ``vanishing``: nodes whose machines are being taken
+    away; their pods need room elsewhere before that. ``unlisted``: nodes whose machines the cloud does not list for this cluster: they
+    belong to no pool and count for nothing.
+
+    ``progress``: the part of its work, in seconds, that a pending pod with a deadline does not have to repeat. ``breakers`` explain the
+    blocked offerings. ``consolidating``: whether to check if running pods would fit better elsewhere; this is the most expensive part of
+    a plan, so a caller that plans at every change need not request it each time. Idle machines are removed regardless. ``buying_held``
+    and ``removing_held``: why a hold stops buying or removing; empty without a hold. ``ending``: machines that count for limits and
+    dollars until they are gone, but no longer for the maximum of their pools.
     """
 
     upcoming: tuple[Upcoming, ...] = ()

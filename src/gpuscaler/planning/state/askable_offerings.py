@@ -1,4 +1,4 @@
-"""What may be asked of the cloud now, and until when that holds."""
+"""The offerings that may be requested from the cloud now, and the time until which that holds."""
 
 from collections.abc import Iterable, Mapping
 
@@ -24,17 +24,17 @@ from gpuscaler.planning.state.breakers import (
 )
 from gpuscaler.planning.state.offering_events import THROTTLED
 
-#: The least time from a pod's arrival to the answer to the first request for it.
+#: The minimum time from a pod's arrival to the answer to the first request for it.
 ANSWER_SECONDS = 1.0
 
 
 class Openness(Struct, frozen=True, gc=False):
-    """What may be asked now: nothing of ``blocked``, one request for each of ``half_open``, of one machine where it is in ``probing``.
+    """The offerings that may be requested now.
 
-    Nothing that runs is moved to offerings in ``unsettled``, which were refused or reclaimed a short while ago. Pods that have waited since
-    ``hunting`` take no spot that would have to be tried first, but what is in ``proven``: spot that was granted lately and not refused
-    since. ``hunting`` is None when nobody has to hurry, and nothing is ``proven`` then. To the pools in ``restless`` nothing that runs
-    goes back before the moment that is told.
+    Nothing of ``blocked``, and one request for each of ``half_open``, of one machine if it is in ``probing``. Running pods are not moved
+    to ``unsettled`` offerings, which were refused or reclaimed a short while ago. Pods that have been pending since ``hunting`` take only
+    ``proven`` spot, which was granted recently and not refused since. ``hunting`` is None when no pod has to hurry, and nothing is
+    ``proven`` then. Running pods are not moved back to spot of a pool in ``restless`` before the given time.
     """
 
     blocked: frozenset[OfferingKey] = frozenset()
@@ -47,10 +47,10 @@ class Openness(Struct, frozen=True, gc=False):
 
 
 def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -> Openness:
-    """What the breakers say of ``offerings`` at ``now``."""
+    """Derive the openness of ``offerings`` at ``now`` from the breakers."""
     hunt = breakers.hunt
     hurry = hunt is not None and hunt.since + HUNT_SECONDS <= now <= hunt.last + HUNT_QUIET
-    # Who came while the hunt was on has met a refusal of its own a second later, and hurries as long after that.
+    # A pod that arrived during the hunt got its own refusal a second later, and hurries after the same time from then.
     hunting = max(hunt.since, hunt.last - HUNT_SECONDS - ANSWER_SECONDS) if hunt is not None and hurry else None
     proven = frozenset(one.offering for one in breakers.proofs if hurry and now < one.at + PROOF_SECONDS)
     restless = {pool: at + RETURN_SECONDS for pool, at in breakers.reclaims.items()}
@@ -83,12 +83,12 @@ def openness(breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -
 
 
 def with_breakers(state: State, breakers: Breakers, offerings: Iterable[OfferingKey], now: float) -> State:
-    """``state`` with what may be asked at ``now``."""
+    """``state`` with the openness of ``offerings`` at ``now``."""
     return with_openness(state, openness(breakers, offerings, now), breakers)
 
 
 def with_openness(state: State, found: Openness, breakers: Breakers) -> State:
-    """``state`` with what was ``found`` to be asked of ``breakers``."""
+    """``state`` with the openness ``found``, which was derived from ``breakers``."""
     return replace(
         state,
         blocked_offerings=found.blocked,
@@ -103,17 +103,17 @@ def with_openness(state: State, found: Openness, breakers: Breakers) -> State:
 
 
 def is_settled(one: Breaker, now: float) -> bool:
-    """Whether the trouble that ``one`` remembers is so long ago that a probe may be a machine that running pods move to."""
+    """Whether the last failure of ``one`` is so long ago that running pods may be moved to a probe machine."""
     return one.cause == THROTTLED or (not is_open(one, now) and now >= one.last + SETTLE_SECONDS)
 
 
 def is_exact(target: Target) -> bool:
-    """Whether ``target`` is one offering of every pool, as capacity errors mostly are."""
+    """Whether ``target`` is exactly one market, instance type and zone of any pool, as in most capacity errors."""
     return not target.pool and bool(target.market and target.zone) and len(target.instance_types) == 1
 
 
 def place_of(target: Target) -> tuple[str, str, str]:
-    """Market, instance type and zone of an exact target: what the keys of its offerings end with."""
+    """Market, instance type and zone of an exact target: the last parts of the keys of its offerings."""
     return (target.market, target.instance_types[0], target.zone)
 
 

@@ -1,4 +1,4 @@
-"""Boot times as they were seen, per pool and instance type, and what they let us expect of the next machine."""
+"""Observed boot times per pool and instance type, and forecasts for the next machine."""
 
 from collections.abc import Iterable
 from statistics import median, quantiles
@@ -8,17 +8,17 @@ from msgspec.structs import replace
 
 from gpuscaler.model.offerings import OfferingKey
 
-#: Only the newest machines of a kind speak for the next: images and clouds change.
+#: The number of newest machines of a kind that a forecast uses: images and clouds change.
 REMEMBERED = 32
-#: What is expected of a machine until one of its kind has been seen, in seconds: typical, and in 19 of 20 cases at most. Cluster
-#: Autoscaler's frequently asked questions give 3 to 5 minutes from request to usable GPU.
+#: The forecast until a machine of the kind has been seen, in seconds: typical, and p95. Cluster Autoscaler's frequently asked questions
+#: give 3 to 5 minutes from request to usable GPU.
 TYPICAL_SECONDS, LATE_SECONDS = 240.0, 300.0
-#: Fewer machines of a kind than this say little about the slowest of the next twenty.
+#: With fewer machines of a kind than this, p95 is a weak estimate.
 FEW = 5
 
 
 class Arrived(Struct, frozen=True, gc=False):
-    """A machine of ``offering`` took ``boot`` seconds from its grant to a Node, and ``plugin`` more until all its resources showed."""
+    """A machine of ``offering`` took ``boot`` seconds from its grant to its Node, and ``plugin`` more until all its resources showed."""
 
     offering: OfferingKey
     boot: float
@@ -35,25 +35,25 @@ class BootTimes(Struct, frozen=True, gc=False):
 
 
 class Boots(Struct, frozen=True, gc=False):
-    """What was seen of every kind."""
+    """The observed boot times of every kind."""
 
     kinds: tuple[BootTimes, ...] = ()
 
 
 class Forecast(Struct, frozen=True, gc=False):
-    """Seconds from a machine's grant until pods can use it, and the ``basis`` for that, in words, where it is a weak one.
+    """Seconds from a machine's grant until pods can use it, and the ``basis`` of the forecast, in words, if it is weak.
 
-    ``seen`` machines of its kind say so, 0 when other machines do, or it is only assumed.
+    ``seen`` is the number of observed machines of its kind; 0 if the forecast comes from other machines or is assumed.
     """
 
     typical: float = TYPICAL_SECONDS
     late: float = LATE_SECONDS
     seen: int = 0
-    basis: str = "assumed, none of its kind was seen yet"
+    basis: str = "assumed; none of its kind observed yet"
 
 
 def step(boots: Boots, event: Arrived) -> Boots:
-    """What is known after ``event``."""
+    """The boot times after ``event``."""
     pool, _, instance_type, _ = event.offering
     known = next((one for one in boots.kinds if (one.pool, one.instance_type) == (pool, instance_type)), BootTimes(pool, instance_type))
     grown = replace(
@@ -65,16 +65,16 @@ def step(boots: Boots, event: Arrived) -> Boots:
 
 
 def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = None) -> Forecast:
-    """What to expect of the next machine of ``offering``.
+    """The forecast for the next machine of ``offering``.
 
-    Machines of its kind say it; else those of its pool, of its type in other pools, or of any kind, the first of these that were seen; else
-    it is as ``assumed``, such as the cloud's settings say.
+    It comes from machines of its kind; without these from machines of its pool, of its type in other pools, or of any kind, in this order.
+    Without any it is ``assumed``, for example from the cloud's settings.
     """
     pool, _, instance_type, _ = offering
     own = [one for one in boots.kinds if (one.pool, one.instance_type) == (pool, instance_type)]
     if own:
         took = _took(own)
-        few = f"{len(took)} of its kind seen so far" if len(took) < FEW else ""
+        few = f"only {len(took)} of its kind observed" if len(took) < FEW else ""
         return _of(took, seen=len(took), basis=few)
     for kin, words in (
         ([one for one in boots.kinds if one.pool == pool], "of other types of its pool"),
@@ -82,7 +82,7 @@ def forecast(boots: Boots, offering: OfferingKey, assumed: Forecast | None = Non
         (boots.kinds, "of other types"),
     ):
         if took := _took(kin):
-            return _of(took, seen=0, basis=f"as {len(took)} {words} took; none of its kind was seen yet")
+            return _of(took, seen=0, basis=f"from {len(took)} machine{'s' if len(took) > 1 else ''} {words}; none of its kind observed yet")
     return assumed or Forecast()
 
 

@@ -1,11 +1,12 @@
-"""Breakers over offerings: what a cloud refused, and when it is asked again.
+"""Breakers of offerings: refusals of the cloud, and the time of the next attempt.
 
-A breaker is closed (there is none), open until a moment, or half-open: from that moment on one request is made as a probe, and its answer
-closes the breaker or opens it for twice as long. Events are folded by :func:`step`; what may be asked now is in ``asking``.
-Everything is plain data that survives a restart as JSON.
+A breaker is closed (it does not exist), open until a given time, or half-open: from that time on one request is made as a probe, and its
+answer closes the breaker or opens it for twice as long. Events are folded by :func:`step`;
+:mod:`~gpuscaler.planning.state.askable_offerings` derives the offerings that may be requested. Everything is plain data that survives a
+restart as JSON.
 
-A hunt is a search for spot capacity that has met a refusal. Trying a dozen dry offerings one after the other takes half a minute, so
-that after ``HUNT_SECONDS`` whoever has been waiting since it began takes on-demand, whatever spot is still untried.
+A hunt is a search for spot capacity that was refused at least once. Trying a dozen offerings without capacity one after the other takes
+half a minute. So after ``HUNT_SECONDS``, pods that have been pending since it began take on-demand, even if some spot is still untried.
 """
 
 import zlib
@@ -47,11 +48,11 @@ from gpuscaler.planning.state.offering_events import (
     Served,
 )
 
-#: How long a breaker is open the first time and at most, in seconds; absent: until something changes. Three minutes are what Karpenter
-#: caches capacity errors for, thirty what Cluster Autoscaler backs off at most; a quota is looked at by people and lifts more slowly.
-#: A pool whose machines never join, or never show what they are sold with, is for people to mend; one machine now and then finds out.
-#: What a cloud will not take of a pool's configuration, or of its price, is often mended outside of the pool, where no change of it shows:
-#: an image is shared again, a key enabled, a subnet made. One machine is asked for then, after half an hour first and once a day at least.
+#: How long a breaker is open, the first time and at most, in seconds; without an entry, until something changes. Karpenter caches capacity
+#: errors for three minutes, and Cluster Autoscaler backs off for at most thirty; people handle quotas, which takes longer.
+#: A pool whose machines never join, or never show the resources of their type, has to be fixed by people; one machine now and then checks.
+#: Configuration or price errors of a pool are often fixed outside of the pool, where no change of it shows: an image is shared again, a
+#: key enabled, a subnet created. So one machine is requested after half an hour at first, and at least once a day.
 PERIODS: Mapping[str, tuple[float, float]] = {
     CAPACITY: (180.0, 1800.0),
     RECLAIMED: (180.0, 1800.0),
@@ -66,36 +67,37 @@ PERIODS: Mapping[str, tuple[float, float]] = {
     UNAUTHORISED: (600.0, 3600.0),
     THROTTLED: (5.0, 60.0),
 }
-#: What people mend: a change of the settings or of the pool has it asked again at once.
+#: Causes that people fix: a change of the settings or of the pool leads to a new attempt at once.
 MENDED_BY_PEOPLE = frozenset({ABSENT, CONFIGURATION, FRUITLESS, LACKING, PRICE})
-#: What a cloud answers within seconds and without harm: a whole request tells as much as one machine, and what is refused costs a second.
-#: Who waits for a machine that does not come up, or is at a quota that people have to lift, should be one only.
+#: Causes that a cloud reports within seconds and without harm: the probe may be a full request, because a refusal costs only a second.
+#: For other causes, such as machines that do not come up or a quota that people have to raise, the probe is a single machine.
 LIGHT = frozenset({CAPACITY, RECLAIMED, UNKNOWN})
-#: So many machines in a row that did not come up open a breaker, so many tries in a row without a node a pool's: one may be bad luck.
+#: The number of failures in a row that opens a breaker: machines that did not come up or lacked a resource, or, for a pool, attempts
+#: without a node. A single failure may be bad luck.
 STRIKES: Mapping[str, int] = {FAILED: 2, LACKING: 2, ABSENT: 3}
-#: What a grant proves nothing about.
+#: Causes that a grant does not disprove.
 AFTER_GRANTS = frozenset({*STRIKES, FRUITLESS})
-#: A period is drawn out by up to this part, so that offerings that ran dry together are not all asked again at once.
+#: A period is extended by up to this fraction, so that offerings that ran out of capacity together are not all retried at once.
 JITTER = 0.1
-#: A probe without an answer for so long is forgotten: the longest time a machine has to register, and to be ready, and half of that more.
+#: A probe without an answer is forgotten after this time: 1.5 times the longest time in which a machine has to register and be ready.
 PROBE_SECONDS = 2700.0
-#: From the first refusal of spot to on-demand, and from the last one to the end of the hunt. The answer to the last request for spot may
-#: take five seconds more, which makes ten.
+#: The time from the first refusal of spot to on-demand, and from the last refusal to the end of the hunt. The answer to the last request
+#: for spot may take five more seconds, ten in total.
 HUNT_SECONDS, HUNT_QUIET = 5.0, 30.0
-#: How long a grant of spot shows that there is some, and no refusal since: as long as a first refusal shows that there is none.
+#: How long a grant of spot without a later refusal proves capacity: as long as a first refusal blocks an offering.
 PROOF_SECONDS = 180.0
 
-#: How long an offering that was refused or reclaimed is not relied upon once it is back: of the spells of spot in AWS's series of 2023
-#: four in ten end within twenty minutes, and far fewer of those that have lasted so long end within the next twenty.
+#: How long an offering that was refused or reclaimed is not relied upon once it is back: four in ten of the spells of spot in AWS's
+#: series of 2023 end within twenty minutes, and far fewer of those that have lasted so long end within the next twenty.
 SETTLE_SECONDS = 1200.0
-#: After spot was taken back in a pool, nothing that runs goes back to spot of that pool for so long, whatever the offering.
+#: After a spot reclaim in a pool, running pods are not moved back to any spot offering of that pool for this time.
 RETURN_SECONDS = 3600.0
 
 
 class Target(Struct, frozen=True, gc=False):
-    """Offerings that one answer speaks of. An empty field stands for all there are: capacity is not a pool's, a quota not a zone's.
+    """The offerings that one answer applies to. An empty field matches all: capacity is not per pool, a quota is not per zone.
 
-    ``region`` stands beside an empty ``zone`` where an answer is one region's: clouds count quotas and requests by region.
+    ``region`` is set, with an empty ``zone``, if an answer applies to one region: clouds count quotas and requests by region.
     """
 
     pool: str = ""
@@ -111,7 +113,7 @@ class Target(Struct, frozen=True, gc=False):
             and self.market in ("", market)
             and (not self.instance_types or instance_type in self.instance_types)
             and self.zone in ("", zone)
-            # What does not tell its region may be anywhere.
+            # An offering whose region is unknown may be in any region.
             and (not self.region or region_in(zone) in ("", self.region))
         )
 
@@ -124,11 +126,11 @@ class Target(Struct, frozen=True, gc=False):
 
 
 class Breaker(Struct, frozen=True, gc=False):
-    """What is wrong with the offerings of ``target``.
+    """Failures of the offerings of ``target``.
 
-    ``strikes`` refusals in a row from ``since`` to ``last``; asked again at ``until``, None is not before something changes. ``probe`` is
-    when a probe was asked for that has no answer yet. ``detail`` is what the cloud said last, ``lacks`` the resource that machines never
-    showed. Times are seconds since the epoch.
+    There were ``strikes`` refusals in a row from ``since`` to ``last``. The next attempt is at ``until``; None means not before something
+    changes. ``probe`` is the time of a probe that has no answer yet. ``detail`` is the cloud's last message, ``lacks`` the resource that
+    machines never showed. Times are seconds since the epoch.
     """
 
     target: Target
@@ -143,7 +145,7 @@ class Breaker(Struct, frozen=True, gc=False):
 
 
 class Closed(Struct, frozen=True, gc=False):
-    """A breaker that a grant closed at ``at``, not long ago, after ``strikes`` from ``since`` on."""
+    """A breaker that a grant closed recently, at ``at``, after ``strikes`` from ``since`` on."""
 
     target: Target
     at: float
@@ -152,23 +154,23 @@ class Closed(Struct, frozen=True, gc=False):
 
 
 class Proof(Struct, frozen=True, gc=False):
-    """A grant of spot at ``at``, not long ago."""
+    """A recent grant of spot, at ``at``."""
 
     offering: OfferingKey
     at: float
 
 
 class Hunt(Struct, frozen=True, gc=False):
-    """A search for spot that was refused first at ``since`` and last at ``last``."""
+    """A search for spot whose first refusal was at ``since`` and whose last one was at ``last``."""
 
     since: float
     last: float
 
 
 class Breakers(Struct, frozen=True, gc=False):
-    """Every breaker that is not closed, those closed within ``SETTLE_SECONDS``, the hunt that is on, and spot that was granted lately.
+    """Every breaker that is not closed, those closed within ``SETTLE_SECONDS``, the current hunt, and recent grants of spot.
 
-    ``reclaims`` is when a spot machine of each pool was last taken back, for ``RETURN_SECONDS``.
+    ``reclaims`` has the time of the last spot reclaim of each pool, for ``RETURN_SECONDS``.
     """
 
     open: tuple[Breaker, ...] = ()
@@ -179,10 +181,10 @@ class Breakers(Struct, frozen=True, gc=False):
 
 
 def step(breakers: Breakers, event: Event) -> Breakers:
-    """The breakers after ``event``. Events may come late: one that is older than what it would undo changes nothing for the worse."""
+    """The breakers after ``event``. Events may come late: an event older than the state that it would undo does no harm."""
     match event:
         case Refused(partial=True, cause=offering_events.CAPACITY):
-            # Who has just given a machine is asked once more for the rest; only nothing at all is a strike.
+            # An offering that has just granted some machines is requested once more for the rest; only a full refusal is a strike.
             return hunted(breakers, event)
         case Refused():
             return hunted(struck(breakers, event, target_of(event), event.cause), event)
@@ -209,14 +211,14 @@ def step(breakers: Breakers, event: Event) -> Breakers:
 
 
 def interrupted(breakers: Breakers, event: Reclaimed) -> Breakers:
-    """Note in which pool spot was taken back."""
+    """Record the pool in which spot was reclaimed."""
     pool, market = event.offering[:2]
     recent = {name: at for name, at in breakers.reclaims.items() if event.at < at + RETURN_SECONDS}
     return replace(breakers, reclaims={**recent, pool: max(event.at, recent.get(pool, 0.0))}) if market == "spot" else breakers
 
 
 def granted(breakers: Breakers, event: Granted) -> Breakers:
-    """The breakers that a grant proves wrong are closed, but for machines that do not come up."""
+    """Close the breakers that a grant disproves, except those about machines that do not come up."""
     if not breakers.open and not breakers.closed:
         return breakers
     proven = [one for one in breakers.open if one.cause not in AFTER_GRANTS and closes(event, one)]
@@ -226,7 +228,7 @@ def granted(breakers: Breakers, event: Granted) -> Breakers:
 
 
 def proven(breakers: Breakers, event: Granted) -> Breakers:
-    """Note that spot was granted."""
+    """Record a grant of spot."""
     if event.offering.market != "spot":
         return breakers
     known = next((one.at for one in breakers.proofs if one.offering == event.offering), event.at)
@@ -235,7 +237,7 @@ def proven(breakers: Breakers, event: Granted) -> Breakers:
 
 
 def target_of(event: Refused) -> Target:
-    """The offerings that a refusal speaks of."""
+    """The offerings that a refusal applies to."""
     pool, market, instance_type, zone = event.offering
     match event.cause:
         case offering_events.CAPACITY:
@@ -254,33 +256,33 @@ def target_of(event: Refused) -> Target:
 
 
 def closes(event: Granted | Registered | Ready | Served, one: Breaker) -> bool:
-    """Whether ``event`` proves ``one`` wrong: something it covers was had after the last strike."""
+    """Whether ``event`` disproves ``one``: it is about a covered offering, and not before the last strike."""
     return one.target.covers(event.offering) and event.at >= one.last
 
 
 def failed(breakers: Breakers, event: Failed | Lacking | Absent | Fruitless) -> Breakers:
-    """One more strike for a machine that did not come up."""
+    """Add a strike for a machine that did not come up."""
     pool, market, instance_type, zone = event.offering
     match event:
         case Failed():
             return struck(breakers, event, Target(pool, market, (instance_type,), zone), FAILED)
         case Lacking(resource=resource):
-            # Neither a market nor a zone makes a device plug-in run.
+            # Whether a device plug-in runs does not depend on the market or the zone.
             return struck(breakers, event, Target(pool, "", (instance_type,)), LACKING, lacks=resource)
         case Absent():
             return absent(breakers, event)
         case Fruitless():
-            # What a pod does not come to does not depend on how it is paid.
+            # Whether pods run on a machine does not depend on its market.
             return struck(breakers, event, Target(pool, "", (instance_type,), zone), FRUITLESS)
 
 
 def disproved(one: Breaker, event: Ready) -> bool:
-    """Whether a machine that is ready shows that those of ``one`` come up: it has what they lacked."""
+    """Whether a ready machine shows that machines of ``one`` come up now: it has the resource that they lacked."""
     return one.cause in STRIKES and closes(event, one) and (not one.lacks or one.lacks in event.shows)
 
 
 def absent(breakers: Breakers, event: Absent) -> Breakers:
-    """One more strike against the pool, unless the machine was asked for before the last one: machines bought together are one try."""
+    """Add a strike against the pool, unless the machine was ordered before the last strike: machines bought together are one attempt."""
     target = Target(event.offering.pool)
     known = next((one for one in breakers.open if one.target == target and one.cause == ABSENT), None)
     return breakers if known is not None and event.tried < known.last else struck(breakers, event, target, ABSENT)
@@ -289,13 +291,13 @@ def absent(breakers: Breakers, event: Absent) -> Breakers:
 def struck(
     breakers: Breakers, event: Refused | Failed | Lacking | Absent | Fruitless | Reclaimed, target: Target, cause: str, *, lacks: str = ""
 ) -> Breakers:
-    """One more strike against ``target``. Answers to requests of before it opened, and one reclaim after another, are not new strikes."""
+    """Add a strike against ``target``. While its breaker is open without a probe, further refusals and reclaims are not new strikes."""
     known = next((one for one in breakers.open if (one.target, one.lacks) == (target, lacks)), None)
-    # Whatever else a probe was to prove, it has not; the next may ask elsewhere.
+    # A probe of other breakers by this request has proved nothing; they may be probed again elsewhere.
     others = tuple(unprobed(one, event.offering) for one in breakers.open if one is not known)
     detail = "" if isinstance(event, Reclaimed) else event.detail
     if known is None:
-        # Spot that comes and goes is asked ever more rarely: that there was some for a few minutes does not make it new.
+        # Spot that comes and goes is requested less and less often: a few minutes of capacity do not reset its strikes.
         before = [one for one in breakers.closed if one.target == target and event.at < one.at + SETTLE_SECONDS]
         last_time = max(before, key=lambda one: one.strikes, default=None) if cause == RECLAIMED else None
         strikes, since = (last_time.strikes, last_time.since or event.at) if last_time is not None else (0, event.at)
@@ -312,7 +314,7 @@ def struck(
 
 
 def recalled(breakers: Breakers) -> Breakers:
-    """``breakers`` as they were read: versions before this one had no period for some causes."""
+    """Complete ``breakers`` that were read from storage: earlier versions had no period for some causes."""
     if all(one.until is not None or one.cause not in PERIODS for one in breakers.open):
         return breakers
     return replace(
@@ -328,18 +330,18 @@ def unprobed(one: Breaker, key: OfferingKey) -> Breaker:
 
 
 def period(one: Breaker) -> float:
-    """How long ``one`` stays open: longer with every strike, drawn out by a part that its target and strikes decide."""
+    """How long ``one`` stays open: longer with every strike, plus a jitter that is derived from its target and strikes."""
     first, most = PERIODS[one.cause]
-    # Beyond twenty doublings every period is at its most. What two machines say opens it for the first time.
+    # Beyond twenty doublings every period is at its maximum. Doubling starts after the strike that first opens the breaker.
     length = min(first * 2.0 ** min(20, max(0, one.strikes - STRIKES.get(one.cause, 1))), most)
     luck = zlib.crc32(f"{one.target.words}/{one.strikes}".encode()) / 2**32
     return length * (1.0 + JITTER * luck)
 
 
 def hunted(breakers: Breakers, event: Refused) -> Breakers:
-    """Note a refusal of spot in the hunt. A probe that was refused counts too: there are pods that it was asked for.
+    """Record a refusal of spot in the hunt. A refused probe counts too, because it was requested for pods.
 
-    Where the rest of the request was granted nobody has to hurry: spot was had.
+    If other offerings of the request were granted, no pod has to hurry: spot was available.
     """
     if event.offering.market != "spot" or event.cause not in (CAPACITY, QUOTA, UNKNOWN) or event.filled:
         return breakers
@@ -350,29 +352,29 @@ def hunted(breakers: Breakers, event: Refused) -> Breakers:
 
 
 def probed(one: Breaker, event: Asked) -> Breaker:
-    """A half-open breaker remembers that its probe is out."""
+    """Record in a half-open breaker that its probe was sent."""
     asks = one.lacks in event.resources if withholds(one) else True
     half_open = asks and counts(one) and one.target.covers(event.offering) and not is_open(one, event.at)
     return replace(one, probe=event.at) if half_open else one
 
 
 def withholds(one: Breaker) -> bool:
-    """Whether ``one`` stops only what is bought for pods that ask for what machines lack: something beside GPUs, such as EFA."""
+    """Whether ``one`` stops purchases only for pods that request the lacking resource: one that is not a GPU, such as EFA."""
     return bool(one.lacks) and not is_device(one.lacks)
 
 
 def counts(one: Breaker) -> bool:
-    """Whether ``one`` stops anything: a first machine that failed does not."""
+    """Whether ``one`` has enough strikes to stop purchases: a first machine that failed does not stop any."""
     return one.strikes >= STRIKES.get(one.cause, 1)
 
 
 def paused_pools(breakers: Breakers, now: float) -> frozenset[str]:
-    """Pools of which nothing is bought since machine after machine never became a node."""
+    """Pools of which nothing is bought because machine after machine never became a node."""
     return frozenset(one.target.pool for one in breakers.open if one.cause == ABSENT and is_open(one, now))
 
 
 def is_open(one: Breaker, now: float) -> bool:
-    """Whether nothing that ``one`` covers may be asked at ``now``."""
+    """Whether ``one`` blocks the offerings that it covers at ``now``."""
     if not counts(one):
         return False
     if one.until is None or now < one.until:

@@ -1,4 +1,4 @@
-"""Nodes whose removal was begun and could not be finished: they are left alone for a while, longer each time, and anybody can read why."""
+"""Failed removals: nodes whose removal could not be finished are not removed for a while, longer each time, and the reason is shown."""
 
 from collections.abc import Iterable, Mapping
 
@@ -6,12 +6,12 @@ from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 
-#: So long a node is left alone the first time, and at most, in seconds. Cluster Autoscaler looks again after 5 minutes.
+#: The pause before the next removal of a node, the first time and at most, in seconds. Cluster Autoscaler tries again after 5 minutes.
 FIRST_SECONDS, MOST_SECONDS = 600.0, 4 * 3600.0
 
 
 class Spared(Struct, frozen=True, gc=False):
-    """A removal of ``node``, the machine ``instance``, came to nothing for the ``times``-th time; none begins before ``until``."""
+    """The removal of ``node``, the machine ``instance``, failed for the ``times``-th time; none begins before ``until``."""
 
     node: str
     instance: str
@@ -26,7 +26,7 @@ class Sparing(Struct, frozen=True, gc=False):
 
 
 class GivenUp(Struct, frozen=True, gc=False):
-    """The removal of ``node`` was begun and could not be finished."""
+    """The removal of ``node`` began and could not be finished."""
 
     node: str
     instance: str
@@ -44,7 +44,7 @@ def step(known: Sparing, event: GivenUp) -> Sparing:
 
 
 def remaining(known: Sparing, instances: Iterable[str], now: float) -> Sparing:
-    """Without machines that are not there any more, and without those that nothing was the matter with for as long as the longest pause."""
+    """``known`` without machines that no longer exist, and without those whose pause ended longer ago than the longest pause."""
     if not known.nodes:
         return known
     there = set(instances)
@@ -53,5 +53,5 @@ def remaining(known: Sparing, instances: Iterable[str], now: float) -> Sparing:
 
 
 def spared(known: Sparing, now: float) -> Mapping[str, str]:
-    """Why each node is left alone at ``now``."""
-    return {one.node: f"{one.why}; its removal was given up and is tried again later" for one in known.nodes if now < one.until}
+    """The reason that each paused node is not removed at ``now``."""
+    return {one.node: f"{one.why}; its removal was abandoned and will be retried later" for one in known.nodes if now < one.until}

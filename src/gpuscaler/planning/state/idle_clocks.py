@@ -1,4 +1,4 @@
-"""Idle clocks: since when each node has been seen idle, without a gap."""
+"""Idle clocks: the time since which each node has been idle in every observation."""
 
 from collections.abc import Mapping, Set
 
@@ -13,16 +13,16 @@ class Observed(Struct, frozen=True, gc=False):
 
 
 class IdleClocks(Struct, frozen=True, gc=False):
-    """By node, the first of the looks in a row at which it was idle."""
+    """The time of the first of the consecutive observations in which each node was idle."""
 
     since: Mapping[str, float] = {}
 
 
 def step(clocks: IdleClocks, event: Observed) -> IdleClocks:
-    """The clocks after a look: those of nodes that are still idle go on, and no others."""
+    """The clocks after an observation: the clocks of idle nodes start or continue, all others are dropped."""
     return IdleClocks({name: clocks.since.get(name, event.at) for name in sorted(event.idle)})
 
 
 def idle_seconds(clocks: IdleClocks, now: float) -> Mapping[str, float]:
-    """What :class:`~gpuscaler.planning.state.State` takes: how long each node has been idle, never below zero."""
+    """How long each node has been idle, never below zero, for :class:`~gpuscaler.planning.state.State`."""
     return {name: max(0.0, now - since) for name, since in clocks.since.items()}

@@ -1,14 +1,15 @@
-"""Learned templates: what machines of a kind offer in truth, less or more than tags and rules say, and which labels and taints they have.
+"""Learned templates: the actual resources, labels and taints of machines of a kind, where tags and rules say otherwise.
 
-A template that promises more than a node has breaks promises for ever: pods are planned where they do not fit, and the same is bought
-again. One that promises less leaves pods unplaced that the next node would take. So live nodes of a pool and instance type speak for the
-next ones. The newest machine speaks as soon as it is ready, downwards only: a resource that it lacks altogether belongs to a device plugin
-that has not reported yet. Nodes that have been there for a while speak both ways, the lowest of them. How many devices machines of a kind
-have is no matter of chance: a node with seven GPUs of eight is broken, and says nothing about the next. How these are divided (MIG's
-slices, the cores of Neuron devices) or shared is a matter of configuration, which nodes tell where they agree.
+A template that promises more than a node has breaks promises forever: pods are planned where they do not fit, and the same machine is
+bought again. A template that promises less leaves pods unplaced that the next node would take. So the live nodes of a pool and instance
+type correct the template of the next ones. The newest machine corrects it as soon as it is ready, but only downwards: a resource that it
+lacks completely belongs to a device plugin that has not reported yet. Nodes that have existed for a while correct it both ways, by the
+lowest of their amounts. The number of devices of a kind is fixed: a node with seven of eight GPUs is broken, and teaches nothing about the
+next one. How devices are divided (MIG slices, the cores of Neuron devices) or shared is a matter of configuration, and is learned where
+nodes agree on it.
 
-A lesson holds for what machines were made from: a new revision of the pool, such as a version of its launch template, is taught by its own
-nodes. What no node has confirmed for a day is forgotten but for the amounts, since the mend is often outside of the group.
+A lesson holds for one revision of the pool, such as a version of its launch template; a new revision is learned from its own nodes. Labels
+and taints that no node has confirmed for a day are forgotten, because they are often fixed outside of the group; the amounts are kept.
 """
 
 from collections.abc import Mapping
@@ -21,12 +22,12 @@ from gpuscaler.model.live_templates import Shown, with_devices, with_labels, wit
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy
 
-#: Labels and taints that no node has confirmed for so long are forgotten; that nodes do is written down so often, in seconds.
+#: Labels and taints that no node has confirmed for the first time are forgotten; confirmations are saved at the second interval. Seconds.
 FORGET_SECONDS, CONFIRM_SECONDS = 86_400.0, 3600.0
 
 
 class Seen(Struct, frozen=True, gc=False):
-    """A machine of ``offering`` is a node, ready at ``at``, that offers ``allocatable`` in all, what DaemonSets take included."""
+    """A machine of ``offering`` is a node, ready at ``at``, with ``allocatable`` resources, including those that DaemonSets use."""
 
     offering: OfferingKey
     at: float
@@ -34,7 +35,7 @@ class Seen(Struct, frozen=True, gc=False):
 
 
 class Observed(Struct, frozen=True, gc=False):
-    """What live nodes of an instance type in a pool show at ``at``, made from what ``revision`` names; None where there are none."""
+    """Resources, labels and taints of live nodes of an instance type in a pool at ``at``, of one ``revision``; None without nodes."""
 
     pool: str
     instance_type: str
@@ -44,10 +45,10 @@ class Observed(Struct, frozen=True, gc=False):
 
 
 class Lesson(Struct, frozen=True, gc=False):
-    """What the newest node of an instance type in a pool offers; with ``both_ways``, what the lowest of its live nodes do.
+    """The resources of the newest node of an instance type in a pool; with ``both_ways``, the lowest amounts of its live nodes.
 
-    ``shown`` are labels and taints that they have otherwise than the template says. The lesson is about machines that were made from
-    ``revision``, which was new at ``revised``, 0 where it was there from the beginning.
+    ``shown`` are the labels and taints in which they differ from the template. The lesson applies to machines of ``revision``, which was
+    new at ``revised``; 0 if it is the first one.
     """
 
     pool: str
@@ -61,13 +62,13 @@ class Lesson(Struct, frozen=True, gc=False):
 
 
 class Learned(Struct, frozen=True, gc=False):
-    """The lesson of every pool and instance type of which a node was seen."""
+    """The lessons of every pool and instance type of which a node was observed."""
 
     lessons: tuple[Lesson, ...] = ()
 
 
 def step(learned: Learned, event: Seen | Observed) -> Learned:
-    """What is known after ``event``; a node that was ready before the newest teaches nothing."""
+    """The lessons after ``event``; a node that was ready before the newest one teaches nothing."""
     if isinstance(event, Observed):
         return _observed(learned, event)
     pool, _, instance_type, _ = event.offering
@@ -76,7 +77,7 @@ def step(learned: Learned, event: Seen | Observed) -> Learned:
         return learned
     lesson = Lesson(pool, instance_type, event.at, dict(event.allocatable))
     if known is not None:
-        # The newest of several nodes can only lower what they agree on.
+        # The newest of several nodes can only lower the amounts that they agree on.
         less = {name: min(amount, event.allocatable.get(name) or amount) for name, amount in known.allocatable.items()}
         lesson = replace(known, at=event.at, allocatable=less if known.both_ways else lesson.allocatable)
     return _with(learned, known, lesson)
@@ -109,7 +110,7 @@ def _with(learned: Learned, known: Lesson | None, lesson: Lesson) -> Learned:
 
 
 def corrected(policy: Policy, learned: Learned) -> Policy:
-    """``policy`` with offerings that promise what their machines have. A planner keeps to one policy: make a new one when this differs."""
+    """``policy`` with corrected offerings. A planner works for one policy: make a new planner when the result differs."""
     by_kind = {(one.pool, one.instance_type): one for one in learned.lessons}
     pools = tuple(
         replace(pool, offerings=tuple(honest(one, by_kind.get((one.pool, one.instance_type))) for one in pool.offerings))
@@ -119,7 +120,7 @@ def corrected(policy: Policy, learned: Learned) -> Policy:
 
 
 def honest(offering: Offering, lesson: Lesson | None) -> Offering:
-    """``offering`` as ``lesson`` has its machines; they have the accelerators that they were sold with, perhaps divided or shared."""
+    """``offering`` corrected by ``lesson``. The accelerators stay those of the instance type, possibly divided or shared."""
     if lesson is None:
         return offering
     offering = with_devices(with_labels(offering, lesson.shown), lesson.shown.devices)

@@ -1,8 +1,8 @@
 """Refusals: nodes that do not take pods which seem to fit there.
 
-The scheduler may know what we do not: a filter of its own, room that something holds out of our sight. As long as a plan counts on such a
-node for such pods, nothing is bought for them. So a pod that plans keep putting on an open node, and that the scheduler tried again and
-left unbound, lets its node be avoided for all pods of its specification, until the node has changed or an hour has passed.
+The scheduler may know more than the planner: a filter of its own, or room that is reserved invisibly. As long as plans count on such a
+node for such pods, nothing is bought for them. So if plans keep placing a pod on an open node, and the scheduler tried it again and left
+it unbound, the node is avoided for all pods with the same specification until the node changes or an hour has passed.
 """
 
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from collections.abc import Mapping
 from msgspec import Struct
 from msgspec.structs import replace
 
-#: So long a pod may stay unbound on room that it was planned onto, and so long the node is avoided then, in seconds.
+#: The time that a pod may stay unbound on an open node that it was planned onto, and the time that the node is avoided then, in seconds.
 PATIENCE_SECONDS, AVOIDED_SECONDS = 60.0, 3600.0
-#: So many waits and so many refusals are remembered, the newest.
+#: The number of newest waits and of newest refusals that are remembered.
 MOST = 500
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Plans put ``pod`` on the open node ``node`` since ``since``; one that is only ``suspected`` counts if the next plan does so, too."""
+    """Plans have placed ``pod`` on the open node ``node`` since ``since``; a ``suspected`` wait counts if the next plan does so, too."""
 
     pod: str
     node: str
@@ -26,9 +26,9 @@ class Wait(Struct, frozen=True, gc=False):
 
 
 class NodeRefusal(Struct, frozen=True, gc=False):
-    """``node`` did not take a pod of the specification ``pods`` (its digest), while it looked like ``face``.
+    """``node`` did not take a pod of the specification ``pods`` (its digest), while the node had the digest ``face``.
 
-    ``detail`` is what the scheduler said, empty where nobody heard it.
+    ``detail`` is the scheduler's message, empty if unknown.
     """
 
     pods: str
@@ -46,14 +46,14 @@ class Refusals(Struct, frozen=True, gc=False):
 
 
 class Planned(Struct, frozen=True, gc=False, tag=True):
-    """The newest plan puts these pods on these open nodes; nobody is expected anywhere else any more."""
+    """The newest plan places these pods on these open nodes; earlier expectations end."""
 
     placements: tuple[tuple[str, str], ...]
     at: float
 
 
 class Suspected(Struct, frozen=True, gc=False, tag=True):
-    """A node was opened for a pod at ``since`` and has not taken it: it refuses it, if the next plan still sees room for it there."""
+    """A node was opened for a pod at ``since`` and has not taken it: a refusal, if the next plan still sees room for it there."""
 
     pod: str
     node: str
@@ -61,7 +61,7 @@ class Suspected(Struct, frozen=True, gc=False, tag=True):
 
 
 class NodeRefused(Struct, frozen=True, gc=False, tag=True):
-    """A node, as its ``face`` shows it, did not take ``pod``, of the specification ``pods``."""
+    """A node with the digest ``face`` did not take ``pod``, of the specification ``pods``."""
 
     pod: str
     pods: str
@@ -72,7 +72,7 @@ class NodeRefused(Struct, frozen=True, gc=False, tag=True):
 
 
 class Cleared(Struct, frozen=True, gc=False, tag=True):
-    """A node is avoided no more: it is gone, or another than it was."""
+    """A node is no longer avoided: it is gone or has changed."""
 
     node: str
 

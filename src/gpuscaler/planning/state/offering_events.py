@@ -1,10 +1,10 @@
-"""What happens to offerings, as the cloud's adapters tell it."""
+"""Events of offerings, as reported by the cloud adapters."""
 
 from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 
-#: Why an offering is not asked.
+#: Causes that an offering is not requested.
 CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED, ABSENT, RECLAIMED, UNFAMILIAR, LACKING, FRUITLESS = (
     "capacity",
     "quota",
@@ -23,7 +23,7 @@ CAPACITY, QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN, FAILED,
 
 
 class Asked(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` was asked for; ``resources`` are what its pods ask for beside GPUs, where that matters."""
+    """A machine of ``offering`` was requested; ``resources`` are those that its pods request besides GPUs, where that matters."""
 
     offering: OfferingKey
     at: float
@@ -31,7 +31,7 @@ class Asked(Struct, frozen=True, gc=False, tag=True):
 
 
 class Granted(Struct, frozen=True, gc=False, tag=True):
-    """The cloud agreed to at least one machine. Of a partial grant the rest is a :class:`Refused` after it."""
+    """The cloud granted at least one machine. For a partial grant, a :class:`Refused` for the rest follows."""
 
     offering: OfferingKey
     at: float
@@ -40,9 +40,9 @@ class Granted(Struct, frozen=True, gc=False, tag=True):
 class Refused(Struct, frozen=True, gc=False, tag=True):
     """The cloud refused machines of ``offering`` because of ``cause``, one of :data:`PERIODS`, ``price`` and ``configuration``.
 
-    ``bucket`` are all instance types that the answer speaks of (a quota's), else the offering's own; ``every_zone`` says that it speaks of
-    all zones; ``retry_after`` are seconds that the cloud asks to wait at least; ``filled`` says that other offerings of the same request
-    gave what this one had not, so that nobody has waited for it in vain; ``partial`` that it gave some of what was asked itself.
+    ``bucket`` are all instance types that the answer applies to (those of a quota), empty for the offering's own. ``every_zone`` says that
+    it applies to all zones. ``retry_after`` is the minimum time to wait that the cloud asks for, in seconds. ``filled`` says that other
+    offerings of the same request granted the machines, so no pod waited in vain. ``partial`` says that this offering granted some of them.
     """
 
     offering: OfferingKey
@@ -57,7 +57,7 @@ class Refused(Struct, frozen=True, gc=False, tag=True):
 
 
 class Dropped(Struct, frozen=True, gc=False, tag=True):
-    """A request for ``offering`` was given up without an answer: a probe that it was has proved nothing, and the next may ask."""
+    """A request for ``offering`` was dropped without an answer: if it was a probe, it proved nothing, and another may be sent."""
 
     offering: OfferingKey
     at: float
@@ -71,7 +71,7 @@ class Registered(Struct, frozen=True, gc=False, tag=True):
 
 
 class Ready(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` is a node that shows all that is awaited of it: resources of the names in ``shows``."""
+    """A machine of ``offering`` is a node that shows all expected resources, whose names are in ``shows``."""
 
     offering: OfferingKey
     at: float
@@ -87,11 +87,11 @@ class Failed(Struct, frozen=True, gc=False, tag=True):
 
 
 class Absent(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` never became a node: it ran on, or ended at once, which no notice or spot market explains.
+    """A machine of ``offering`` never became a node: it kept running, or ended at once without a notice or a spot reclaim.
 
-    That is a :class:`Failed` too; ``tried`` is when it was asked for.
+    It is reported as :class:`Failed`, too; ``tried`` is the time of its order.
 
-    What keeps machines from joining is mostly the pool's, whatever the offering: its image, its network, its permissions.
+    The cause is mostly a property of the pool, not of the offering: its image, its network, its permissions.
     """
 
     offering: OfferingKey
@@ -101,7 +101,7 @@ class Absent(Struct, frozen=True, gc=False, tag=True):
 
 
 class Lacking(Struct, frozen=True, gc=False, tag=True):
-    """A machine of ``offering`` was a node for long enough and never showed ``resource``, which it was promised with."""
+    """A machine of ``offering`` was a node for long enough and never showed the promised ``resource``."""
 
     offering: OfferingKey
     at: float
@@ -110,7 +110,7 @@ class Lacking(Struct, frozen=True, gc=False, tag=True):
 
 
 class Fruitless(Struct, frozen=True, gc=False, tag=True):
-    """Machine after machine of what ``offering`` is one of was bought for the same pods, and none of them was bound."""
+    """Machine after machine, the last one of ``offering``, was bought for the same pods, and none of these pods was bound."""
 
     offering: OfferingKey
     at: float
@@ -125,14 +125,14 @@ class Served(Struct, frozen=True, gc=False, tag=True):
 
 
 class Reclaimed(Struct, frozen=True, gc=False, tag=True):
-    """The cloud takes, or took, a machine of ``offering`` away; others of its kind mostly follow within minutes."""
+    """The cloud reclaims or reclaimed a machine of ``offering``; others of its kind mostly follow within minutes."""
 
     offering: OfferingKey
     at: float
 
 
 class Changed(Struct, frozen=True, gc=False, tag=True):
-    """Settings, credentials or the pool's own configuration changed: what waited for that is asked again. "" is every pool."""
+    """Settings, credentials or the pool's own configuration changed: breakers that wait for that are dropped. "" is every pool."""
 
     at: float
     pool: str = ""

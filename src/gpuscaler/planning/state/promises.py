@@ -1,8 +1,8 @@
-"""Promises: pods that a machine was bought or chosen for, and whether they came to run there.
+"""Promises: pods that a machine was bought or chosen for, and whether they ran there.
 
-A machine that does not take the pods it was planned for was understood wrongly: its room, its labels, or what the pods need. To buy the
-same for the same pods again would only repeat that, so ``BROKEN`` promises in a row pause the pair of offering and pod class for a while.
-One kept promise is enough to trust the pair again.
+If a machine does not take the pods it was planned for, the plan was wrong about its room, its labels, or the needs of the pods. Buying
+the same offering for the same pods would repeat the mistake, so ``BROKEN`` promises in a row pause the pair of offering and pod class for
+a while. One kept promise is enough to trust the pair again.
 """
 
 from collections.abc import Mapping
@@ -12,14 +12,14 @@ from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 
-#: So many broken promises in a row pause a pair.
+#: The number of broken promises in a row that pauses a pair.
 BROKEN = 2
 #: How long a pair is paused at first and at most, in seconds. Nothing is learned while it is paused, so it is tried again within a day.
 PAUSE_SECONDS, LONGEST_SECONDS = 3600.0, 86_400.0
 
 
 class Kept(Struct, frozen=True, gc=False, tag=True):
-    """A pod of the class ``pods`` (its specification's digest) runs where ``offering`` was meant to take it."""
+    """A pod of the class ``pods`` (its specification's digest) runs on the machine of ``offering`` that was promised to it."""
 
     offering: OfferingKey
     pods: str
@@ -29,8 +29,8 @@ class Kept(Struct, frozen=True, gc=False, tag=True):
 class Broken(Struct, frozen=True, gc=False, tag=True):
     """A machine of ``offering``, now ``node``, is ready and did not take ``pod`` of the class ``pods``.
 
-    ``why`` is what the scheduler said or what the node lacks, empty where nobody knows. ``certain``: it never will, since the machine lacks
-    what the pod selects by. Nothing is left to chance, and once is enough.
+    ``why`` is the scheduler's message or the lacking resource, empty if unknown. ``certain``: it never will take the pod, because the
+    machine lacks the labels that the pod selects by; then one broken promise is enough.
     """
 
     offering: OfferingKey
@@ -43,7 +43,7 @@ class Broken(Struct, frozen=True, gc=False, tag=True):
 
 
 class Pair(Struct, frozen=True, gc=False):
-    """``broken`` promises in a row, the last at ``last``; paused until ``until``."""
+    """An offering and a pod class with ``broken`` promises in a row, the last at ``last``; paused until ``until``."""
 
     offering: OfferingKey
     pods: str
@@ -54,7 +54,7 @@ class Pair(Struct, frozen=True, gc=False):
 
 
 class Promises(Struct, frozen=True, gc=False):
-    """Every pair whose last promise was broken, and how many were kept and broken in all."""
+    """Every pair whose last promise was broken, and the total numbers of kept and broken promises."""
 
     pairs: tuple[Pair, ...] = ()
     kept: int = 0
@@ -67,7 +67,7 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
     others = tuple(pair for pair in promises.pairs if pair is not known)
     if isinstance(event, Kept):
         return Promises(others, promises.kept + 1, promises.broken)
-    # Pods of one purchase fail together: while the pair is paused, theirs is the same mistake.
+    # Pods of one purchase fail together: while the pair is paused, their failures are the same mistake.
     if known is not None and event.at < known.until:
         return Promises(promises.pairs, promises.kept, promises.broken + 1)
     broken = 1 if known is None else known.broken + 1
@@ -78,7 +78,7 @@ def step(promises: Promises, event: Kept | Broken) -> Promises:
 
 
 def mended(promises: Promises, pool: str) -> Promises:
-    """The promises once machines of ``pool``, or of every pool where that is empty, are made from something else."""
+    """The promises after the configuration of ``pool`` changed, or of every pool if that is empty: its pairs are forgotten."""
     left = tuple(pair for pair in promises.pairs if pool and pair.offering.pool != pool)
     return promises if left == promises.pairs else Promises(left, promises.kept, promises.broken)
 

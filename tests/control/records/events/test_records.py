@@ -102,7 +102,7 @@ async def test_the_order_says_what_it_is_what_it_costs_and_when_it_should_be_rea
     first, second = kept.of(kinds.ORDERED)
     assert first.pods == ("default/a",)
     assert first.text == (
-        "g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed, none of its kind was seen yet), $0.53/h"
+        "g4dn.xlarge on-demand in us-east-1a ordered: ready in about 4m, p95 5m (assumed; none of its kind observed yet), $0.53/h"
     )
     assert "assumed" not in second.text
     assert second.text.startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about ")
