@@ -56,8 +56,8 @@ pools:
 """
 
 
-HERE, AT = socket.gethostname(), "where its pages are at http://"
-SSH = "ssh -L 8081:127.0.0.1:8081 elsewhere does"
+HERE, AT = socket.gethostname(), "with its pages at http://"
+SSH = "ssh -L 8081:127.0.0.1:8081 elsewhere"
 
 
 @dataclass
@@ -144,9 +144,7 @@ def test_status_shows_pools_and_who_waits_for_what(led: Led) -> None:
     assert done.exit_code == 0, done.output
     assert re.search(r"^Written \d+s ago by \S+ \(gpuscaler ", done.output)
     assert "1 machine in 1 pool at $" in done.output
-    assert re.search(
-        r"^It looked at the cluster \d+s ago and saw 1 node and \d+ pods; planned \d+s ago\. Its pages are at ", done.output, re.MULTILINE
-    )
+    assert re.search(r"^Last reconciled \d+s ago: 1 node and \d+ pods; planned \d+s ago\. Its pages are at ", done.output, re.MULTILINE)
     assert (
         "Machines:\n  gpu: 1 x spot g4dn.xlarge open\n" in done.output
         or "Machines:\n  gpu: 1 x on-demand g4dn.xlarge open\n" in done.output
@@ -237,9 +235,9 @@ def test_why_asks_a_leader_that_runs_in_no_pod_on_this_machine_by_itself(led: Le
     [
         (
             Process("me", "0", port=8081, address="127.0.0.1", host="elsewhere"),
-            f"runs in no pod but on elsewhere, {AT}127.0.0.1:8081; ask there, or forward that port to this machine, as {SSH}, and name",
+            f"runs outside of a pod on elsewhere, {AT}127.0.0.1:8081; run the command there, or forward the port to this machine ({SSH})",
         ),
-        (Process("me", "0", port=80, address="203.0.113.1", host=HERE), f"{AT}203.0.113.1:80; ask there"),
+        (Process("me", "0", port=80, address="203.0.113.1", host=HERE), f"{AT}203.0.113.1:80; run the command there"),
         (Process("me", "0", port=1, address="127.0.0.1", host=HERE), "cannot connect to 127.0.0.1:1"),
         (Process("me", "0", "gone", "kube-system", 8081, "127.0.0.1"), 'its pages cannot be forwarded: pods "gone" not found'),
         (Process("me", "0"), "leader me: serves no pages (pages.enabled is false)"),
@@ -293,7 +291,7 @@ def test_replay_of_a_decision_that_is_not_kept_says_so(led: Led) -> None:
     done = ask(led, "replay", "19990101T000000-1", "--leader", led.url)
 
     assert done.exit_code == 2
-    assert "decision 19990101T000000-1: saw none of that id" in done.output
+    assert "decision 19990101T000000-1: saw no decision with that id" in done.output
 
 
 def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
@@ -346,7 +344,7 @@ def test_where_nothing_was_written_gpuscaler_is_not_installed(tmp_path: Path) ->
 
     assert (status.exit_code, replay.exit_code, why.exit_code) == (4, 4, 4)
     assert "ConfigMap kube-system/gpuscaler-status: saw none, expected the status of a controller" in status.output
-    assert "no Event of gpuscaler tells of it" in why.output
+    assert "there is no Event of gpuscaler about it" in why.output
 
 
 def test_who_may_not_read_the_status_is_told_which_right_is_missing_and_why_asks_events(tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) ->
         finally:
             process.kill()
 
-    assert "dry run: plans say what would be done, and nothing is written anywhere" in before[-1]
+    assert "dry run: plans show what would be done, and nothing is written" in before[-1]
     assert "buys 1 machine" in said
     assert cluster.api.writes == ()
 

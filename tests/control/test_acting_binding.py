@@ -63,7 +63,7 @@ async def test_nothing_is_bound_to_a_node_whose_device_plugin_restarts() -> None
     here = Cluster(gpus=0)
     outcome = await here.bind(await here.begin())
 
-    assert outcome.detail == "pod default/p: node a shows 0 nvidia.com/gpu by now, and showed 8; it is bound once the node has that again"
+    assert outcome.detail == "pod default/p: node a shows 0 nvidia.com/gpu now, and 8 before; it is bound once the node offers that again"
     assert not outcome.lasting
     assert await here.runs_on() == ""
 

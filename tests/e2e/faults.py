@@ -27,7 +27,7 @@ STATE, STATUS = "gpuscaler-state", "gpuscaler-status"
 SPOILT = b64encode(b"a person was here").decode()
 UNREADABLE = (
     f"ConfigMap {NAMESPACE}/{STATE}: saw a memory that cannot be read (",
-    "nothing is bought or removed; put back what was there, or delete the ConfigMap once every machine that the cloud lists is a node",
+    "nothing is bought or removed; restore the ConfigMap, or delete it once every machine that the cloud lists is a node",
 )
 
 

@@ -60,7 +60,7 @@ async def closed(here: World) -> list[str]:
     return [node["metadata"]["name"] for node in await here.nodes() if ARRIVING_TAINT in taints(node)]
 
 
-async def test_f71_machines_that_joined_while_no_controller_ran_are_opened_used_and_given_back() -> None:
+async def test_f71_machines_that_joined_without_a_controller_are_opened_used_and_ended() -> None:
     async with faulty(IDLE) as here:
         await here.kill()
         await launch(here, 2)
@@ -77,7 +77,7 @@ async def test_f71_machines_that_joined_while_no_controller_ran_are_opened_used_
         assert here.notes.orders == []
 
 
-async def test_f71_a_node_that_stays_closed_and_is_on_no_list_is_named() -> None:
+async def test_f71_a_closed_node_that_the_cloud_does_not_list_is_reported() -> None:
     async with faulty(IDLE) as here:
         await launch(here)
         await here.sleep(60.0)
@@ -93,7 +93,7 @@ async def test_f71_a_node_that_stays_closed_and_is_on_no_list_is_named() -> None
         assert warning.startswith(f"node theirs is closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes it")
 
 
-async def test_f72_a_node_that_is_on_no_list_is_no_part_of_a_pools_minimum() -> None:
+async def test_f72_an_unlisted_node_does_not_count_for_a_pools_minimum() -> None:
     async with faulty(MINIMUM) as here:
         await here.sleep(60.0)
         (ours,) = await here.nodes()
@@ -116,7 +116,7 @@ async def taken_back(here: World) -> str:
     return machine.id
 
 
-async def test_f73_what_a_group_replaces_by_itself_is_not_bought_again() -> None:
+async def test_f73_a_machine_that_its_group_replaces_is_not_bought_again() -> None:
     """Neither from the offering that has just been reclaimed, nor from another one."""
     async with faulty(IDLE.replace("on-demand", "spot, on-demand"), faults=REPLACING) as here:
         await run(here, "web")
@@ -129,7 +129,7 @@ async def test_f73_what_a_group_replaces_by_itself_is_not_bought_again() -> None
         assert len(here.notes.orders) == 1
 
 
-async def test_f73_a_machine_that_is_taken_back_at_the_minimum_is_not_bought_again() -> None:
+async def test_f73_a_machine_reclaimed_at_the_pools_minimum_is_not_bought_again() -> None:
     async with faulty(f"{SPOT}    min: 2\n", faults=REPLACING) as here:
         await here.sleep(120.0)
         machines_ordered = sum(order.count for order in here.notes.orders)
@@ -142,7 +142,7 @@ async def test_f73_a_machine_that_is_taken_back_at_the_minimum_is_not_bought_aga
         assert (sum(order.count for order in here.notes.orders), machines_ordered) == (2, 2)
 
 
-def test_f73_what_a_group_launched_before_an_order_is_none_of_the_machines_of_that_order() -> None:
+def test_f73_a_machine_that_a_group_launched_before_an_order_does_not_fill_it() -> None:
     ours = Order("a", "main", (KIND.key,), 1, NOW + 1.0, NOW + 1.0, ACCEPTED)
     coming = Coming("a-0", "a", (KIND.key,), 1.0, NOW + 1.0)
     book = replace(noticed().ledger, orders=(ours,), coming=(coming,))
@@ -150,7 +150,7 @@ def test_f73_what_a_group_launched_before_an_order_is_none_of_the_machines_of_th
     assert [one.id for one in looked(Memory(ledger=book), at=NOW + 2.0, keeps_tokens=False).owed] == ["found-i-1"]
 
 
-async def test_f73_where_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
+async def test_f73_if_a_group_cannot_replace_a_machine_its_pods_are_served_elsewhere() -> None:
     dry = Markets({key: Steps((0.0, 200.0), (5.0, 0.0)) for key in SPOT_KEYS}, began=BEGAN)
     async with faulty(SPOT_FIRST, faults=REPLACING, markets=dry) as here:
         await run(here, "web")
@@ -162,7 +162,7 @@ async def test_f73_where_a_group_cannot_replace_a_machine_its_pods_are_served_el
         assert {one.offering.market for one in here.cluster.core.list()} == {"on-demand"}
 
 
-async def test_f73_a_group_that_replaces_a_machine_when_its_end_is_announced_is_given_the_time_to(tmp_path: Path) -> None:
+async def test_f73_a_group_gets_time_to_replace_a_machine_whose_end_is_announced(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", CapacityRebalance=True)
         here.group("gpu-on-demand")
@@ -191,7 +191,7 @@ async def system(here: Stage, machines: int) -> list[str]:
     return names
 
 
-async def test_f74_a_managed_node_group_without_accelerators_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_f74_a_managed_node_group_without_accelerators_is_not_managed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         await system(here, 3)
         here.start()
@@ -202,7 +202,7 @@ async def test_f74_a_managed_node_group_without_accelerators_is_left_as_it_is(tm
         assert (await here.status()).pools == ()
 
 
-async def test_f74_a_group_that_is_let_go_is_named_at_the_start_and_in_the_status(
+async def test_f74_a_group_that_is_no_longer_managed_is_reported_at_startup_and_in_the_status(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     async with aws_stage(tmp_path) as here:
@@ -218,7 +218,7 @@ async def test_f74_a_group_that_is_let_go_is_named_at_the_start_and_in_the_statu
         assert {one.about: one.text for one in (await here.status()).set_aside}["AutoScalingGroup us-east-1/eks-system"] == said
 
 
-async def test_f74_a_group_that_is_excluded_is_left_as_it_is_and_others_are_driven(tmp_path: Path) -> None:
+async def test_f74_an_excluded_group_is_not_touched_and_other_groups_are_managed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("theirs", MinSize=1, DesiredCapacity=2)
         here.group("gpus")
@@ -231,7 +231,7 @@ async def test_f74_a_group_that_is_excluded_is_left_as_it_is_and_others_are_driv
         assert [name for node in await here.nodes() for name in taints(node)].count("gpuscaler.io/arriving") == 2
 
 
-async def test_f74_what_a_version_before_has_under_way_in_a_group_that_is_let_go_is_finished(tmp_path: Path) -> None:
+async def test_f74_work_of_an_older_version_in_a_group_no_longer_managed_is_finished(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         await system(here, 3)
         here.start(here.settings(groups="[eks-system]"))
@@ -261,7 +261,7 @@ async def everywhere(here: Stage) -> dict[str, str]:
     }
 
 
-async def test_f74_the_last_ready_replica_of_what_the_cluster_needs_is_not_moved_to_save_a_machine(tmp_path: Path) -> None:
+async def test_f74_the_last_ready_replica_of_a_system_workload_is_not_moved_to_save_a_machine(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         first, second = await system(here, 2)
         for name, namespace, away_from in (("app", "default", second), ("coredns", "kube-system", first)):
@@ -285,7 +285,7 @@ def label_of(node: dict[str, Any]) -> str | None:
     return found
 
 
-async def test_f71_nodes_of_ours_get_the_label_of_their_pool_and_no_other_node_does() -> None:
+async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_does() -> None:
     async with faulty(IDLE) as here:
         await launch(here)
         await here.sleep(60.0)
@@ -304,7 +304,7 @@ async def test_f71_nodes_of_ours_get_the_label_of_their_pool_and_no_other_node_d
         assert len({at for at, request in written if POOL_LABEL.encode() in request.body}) == 2
 
 
-async def test_f71_where_labels_may_not_be_written_that_is_said_once_and_tried_ever_more_rarely() -> None:
+async def test_f71_forbidden_labels_are_reported_once_and_retried_less_and_less_often() -> None:
     async with faulty(IDLE) as here:
         said = 'nodes "sim-00001" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope'
         await launch(here, 3)

@@ -33,7 +33,7 @@ async def machine(here: World) -> str:
     return name
 
 
-async def test_f79_gpus_that_no_exporter_is_meant_for_are_reported_until_their_nodes_are_labelled() -> None:
+async def test_f79_gpus_without_an_exporter_are_reported_until_their_nodes_are_labelled() -> None:
     async with faulty() as here:
         name = await machine(here)
         assert (await status(here)).warnings == ()
@@ -43,7 +43,7 @@ async def test_f79_gpus_that_no_exporter_is_meant_for_are_reported_until_their_n
         (said,) = (await status(here)).warnings
         assert said.startswith("DaemonSet kube-system/gpuscaler-exporter matches 0 of 3 nodes with NVIDIA GPUs, and not ")
         assert all(one in said for one in (name, BUSY_STRANGER, IDLE_STRANGER))
-        assert "label them, or give exporter.affinity of the chart terms of your own" in said
+        assert "label them, or set exporter.affinity of the chart to your own terms" in said
 
         await here.user.merge_patch(NODES, name, {"metadata": {"labels": {"nvidia.com/gpu.present": "true"}}})
         await here.sleep(5.0)
@@ -63,8 +63,8 @@ async def test_f79_a_leader_on_a_node_with_gpus_is_reported_until_it_runs_elsewh
         leader = Process("me", pod="gpuscaler-0", namespace="default")
 
         (said,) = (await status(here, leader)).warnings
-        assert said.startswith(f"pod default/gpuscaler-0, which leads, runs on node {name}, which has GPUs: saw none of the labels")
-        assert "label it, or give controller.affinity of the chart terms of your own" in said
+        assert said.startswith(f"pod default/gpuscaler-0, which leads, runs on node {name}, which has GPUs: saw no label there")
+        assert "label the node, or set controller.affinity of the chart to your own terms" in said
         assert (await status(here, Process("me", pod="gpuscaler-1", namespace="default"))).warnings == ()
 
         await here.user.delete(PODS, "gpuscaler-0", namespace="default")

@@ -36,7 +36,7 @@ async def launch(here: World, count: int = 1, token: str = "by hand") -> None:
     await here.cluster.provider.buy(Order(token, pool.name, (pool.offerings[0].key,), count))
 
 
-async def test_f97_a_hold_on_buying_and_removing_is_obeyed_at_once_by_each_process_and_ends_when_it_is_resumed() -> None:
+async def test_f97_each_process_obeys_a_hold_at_once_and_until_it_is_resumed() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "5s"})
         async with asyncio.timeout(300.0):
@@ -64,7 +64,7 @@ async def test_f97_a_hold_on_buying_and_removing_is_obeyed_at_once_by_each_proce
         assert len(here.notes.orders) == orders, "the hold was obeyed only when the next poll showed it"
 
 
-async def test_f97_a_hold_for_a_while_lasts_as_long_where_clocks_are_minutes_ahead_or_behind(tmp_path: Path) -> None:
+async def test_f97_a_timed_hold_lasts_as_long_when_clocks_are_minutes_ahead_or_behind(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         for machines in (0, 1):
             leader, asked = await here.leader(), here.here.now()
@@ -82,7 +82,7 @@ async def test_f97_a_hold_for_a_while_lasts_as_long_where_clocks_are_minutes_ahe
             await here.restart(leader)
 
 
-async def test_f33_machines_that_somebody_adds_or_ends_by_hand_are_taken_as_they_are() -> None:
+async def test_f33_machines_that_a_person_adds_or_ends_by_hand_are_accepted() -> None:
     async with faulty(IDLE) as here:
         await launch(here, 2)
         await here.sleep(60.0)
@@ -109,7 +109,7 @@ async def test_f33_machines_that_somebody_adds_or_ends_by_hand_are_taken_as_they
         assert [f"machine {provider_id(first)}" in one.text for one in here.notes.remarks] == [True]
 
 
-async def test_f33_a_machine_that_somebody_ends_by_hand_is_told_in_an_event_on_its_node() -> None:
+async def test_f33_a_machine_ended_by_hand_is_reported_in_an_event_on_its_node() -> None:
     async with recorded(IDLE) as (here, _):
         without_controller(here, terminated=False)
         await run(here, "web")
@@ -124,7 +124,7 @@ async def test_f33_a_machine_that_somebody_ends_by_hand_is_told_in_an_event_on_i
     assert "is gone without any notice" in told[0]
 
 
-async def test_f34_a_machine_that_its_group_replaces_by_itself_is_adopted_and_nothing_more_is_bought() -> None:
+async def test_f34_a_machine_that_its_group_replaces_is_adopted_and_nothing_more_is_bought() -> None:
     async with faulty(IDLE) as here:
         await run(here, "web")
         await here.sleep(60.0)
@@ -144,7 +144,7 @@ async def test_f34_a_machine_that_its_group_replaces_by_itself_is_adopted_and_no
         assert any("is gone without any notice" in one.text for one in here.notes.remarks)
 
 
-async def test_f35_a_pool_that_leaves_the_settings_with_machines_on_their_way_keeps_nobody_waiting() -> None:
+async def test_f35_a_pool_removed_from_the_settings_with_machines_on_their_way_delays_no_pod() -> None:
     async with faulty(TWO_POOLS) as here:
         await here.submit("p")
         await bought(here, 1)
@@ -160,7 +160,7 @@ async def test_f35_a_pool_that_leaves_the_settings_with_machines_on_their_way_ke
         assert first in {one.offering.pool for one in here.cluster.core.list()}, "a machine of a pool that is not ours any more was ended"
 
 
-async def test_f35_a_group_that_is_gone_is_dropped_and_its_demand_served_elsewhere() -> None:
+async def test_f35_a_deleted_group_is_dropped_and_its_demand_served_elsewhere() -> None:
     async with faulty(TWO_POOLS) as here:
         await here.submit("first")
         await here.sleep(60.0)
@@ -185,7 +185,7 @@ async def test_f35_a_group_that_is_gone_is_dropped_and_its_demand_served_elsewhe
         assert f"pool {gone}: configuration refused" in breaker.text
 
 
-async def test_f36_a_machine_that_only_looks_like_ours_is_neither_removed_nor_touched() -> None:
+async def test_f36_a_machine_that_only_looks_like_ours_is_not_touched() -> None:
     async with faulty(IDLE) as here:
         await here.submit("p", 1, **{"gpuscaler.io/run-for": "20s"})
         await bought(here, 1)
@@ -218,7 +218,7 @@ async def test_f36_a_machine_that_only_looks_like_ours_is_neither_removed_nor_to
         )
 
 
-async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_path: Path) -> None:
+async def test_f46_an_invalid_file_changes_nothing_and_is_reported(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         await here.submit()
         await here.sleep(60.0)
@@ -241,7 +241,7 @@ async def test_f46_a_file_that_makes_no_sense_changes_nothing_and_is_told(tmp_pa
         assert leader.place.troubles() == ()
 
 
-async def test_f33_labels_that_somebody_changes_on_running_nodes_say_neither_whose_they_are_nor_what_they_cost() -> None:
+async def test_f33_labels_changed_on_running_nodes_affect_neither_ownership_nor_price() -> None:
     async with faulty(SPOT_FIRST + "    idle_after: 5m\n") as here:
         await here.submit("short", 1, **{"gpuscaler.io/run-for": "20m"})
         await here.submit("long")

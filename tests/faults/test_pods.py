@@ -45,7 +45,7 @@ async def uids(here: World) -> set[str]:
 
 
 @pytest.mark.parametrize("steering", ["bind", "nominate"])
-async def test_f85_while_a_deployment_grows_its_running_replicas_stay_where_they_are(steering: str) -> None:
+async def test_f85_running_replicas_stay_where_they_are_while_their_deployment_grows(steering: str) -> None:
     """The machines that are bought for the new replicas are promised to those, however well the running ones would fit there."""
     async with faulty(f"steering: {steering}\n{SERVING}") as here:
         await deploy(here, "web", 10)
@@ -72,7 +72,7 @@ async def annotate(here: World, resource: Resource, name: str, value: str | None
 NOTEBOOK = {"name": "nb", "resource": STATEFUL_SETS, "annotations": {}}
 
 
-async def test_f86_a_notebook_stays_on_its_dear_machine_until_its_namespace_allows_to_move_it() -> None:
+async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace_allows_moving() -> None:
     async with dear(NOTEBOOK) as here:
         offer_spot(here)
         await here.sleep(1200.0)
@@ -89,7 +89,7 @@ async def test_f86_a_notebook_stays_on_its_dear_machine_until_its_namespace_allo
         assert await all_bound(here)
 
 
-async def test_f86_what_an_owner_forbids_in_the_middle_of_a_removal_ends_it() -> None:
+async def test_f86_an_annotation_added_by_an_owner_during_a_removal_cancels_it() -> None:
     """The word comes after the plan: the replacement is there, and the pod stays all the same."""
     async with dear({**NOTEBOOK, "annotations": {"gpuscaler.io/disruption": "allow"}}) as here:
         offer_spot(here)
@@ -130,7 +130,7 @@ async def heard(service: Service, pod: str, top: Owner) -> list[str]:
     return [one.text for one in about_pod(service.keeper.history, f"default/{pod}", top) if one.kind == "evicted"]
 
 
-async def test_f87_the_eviction_of_a_pod_is_told_on_it_and_its_owner_with_what_it_saves_and_stays_known() -> None:
+async def test_f87_an_eviction_is_reported_on_the_pod_and_its_owner_with_its_saving() -> None:
     async with told(name="nb", resource=STATEFUL_SETS, annotations=ALLOWED) as (here, service):
         await here.sleep(1200.0)
         notes = await evictions(here)
@@ -143,7 +143,7 @@ async def test_f87_the_eviction_of_a_pod_is_told_on_it_and_its_owner_with_what_i
     assert "which saves $0." in text
 
 
-async def test_f87_the_pod_that_stands_in_for_another_under_a_new_name_shows_why_that_one_was_evicted() -> None:
+async def test_f87_a_replacement_pod_with_a_new_name_shows_why_the_old_pod_was_evicted() -> None:
     async with told() as (here, service):
         await annotate(here, DEPLOYMENTS, "web", "allow")
         await here.sleep(1200.0)
@@ -157,7 +157,7 @@ async def test_f87_the_pod_that_stands_in_for_another_under_a_new_name_shows_why
     assert said == [notes["Deployment web"]]
 
 
-async def test_f87_where_the_machine_goes_away_the_event_says_that() -> None:
+async def test_f87_if_the_machine_is_taken_away_the_event_says_so() -> None:
     async with told(name="nb", resource=STATEFUL_SETS, annotations={}) as (here, _):
         (machine,) = here.cluster.core.list()
         here.announced.append(Notice(INTERRUPTION, provider_id(machine), here.now() + 120.0))
@@ -203,7 +203,7 @@ def selecting(name: str, **wants: str) -> dict[str, Any]:
     return body
 
 
-async def test_f88_a_node_without_the_label_that_its_pods_select_by_is_named_before_it_opens_and_not_bought_again() -> None:
+async def test_f88_a_node_without_the_label_its_pods_select_is_reported_and_not_bought_again() -> None:
     def forget(node: dict[str, Any]) -> None:
         del node["metadata"]["labels"]["team"]
 
@@ -230,7 +230,7 @@ async def test_f88_a_node_without_the_label_that_its_pods_select_by_is_named_bef
     assert any("the label team=ml is on none of its 1 node" in line for line in lines)
 
 
-async def test_f88_a_label_that_comes_seconds_after_the_node_is_waited_for() -> None:
+async def test_f88_a_machine_waits_for_a_label_that_comes_seconds_after_its_node() -> None:
     late: list[str] = []
 
     def forget(node: dict[str, Any]) -> None:
@@ -251,7 +251,7 @@ async def test_f88_a_label_that_comes_seconds_after_the_node_is_waited_for() -> 
             assert len(here.cluster.core.history()) == 1
 
 
-async def test_f89_what_live_nodes_offer_beyond_their_template_is_planned_with() -> None:
+async def test_f89_plans_use_the_resources_that_live_nodes_offer_beyond_their_template() -> None:
     """Huge pages, which no tag tells of, and memory that the rule takes for the hypervisor's."""
 
     def more(node: dict[str, Any]) -> None:

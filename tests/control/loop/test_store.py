@@ -83,7 +83,7 @@ async def test_who_begins_with_a_spoilt_memory_does_nothing_until_it_is_put_back
         assert here.controller is not None
         told = here.controller.trouble
         assert told.startswith(f"ConfigMap {SPACE}/{NAME}: saw a memory that cannot be read (")
-        for words in ("nothing is bought or removed", "put back", "delete the ConfigMap once"):
+        for words in ("nothing is bought or removed", "restore the ConfigMap", "delete it once"):
             assert words in told
         assert here.notes.failures
         assert [one.id for one in here.cluster.core.list()] == [machine.id]

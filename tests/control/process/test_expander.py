@@ -113,7 +113,7 @@ async def test_whether_it_is_in_force_is_said_at_any_time(api: ApiServer) -> Non
     given(expander)
 
     absent = f"those of the settings; there is no {place}"
-    assert said == ["", absent, *[f"{place} is in force: 9: dear; 8: cheap"] * 2, f"{place} is there and not in force: it matches no pool"]
+    assert said == ["", absent, *[f"{place} is in force: 9: dear; 8: cheap"] * 2, f"{place} exists but is not in force: it matches no pool"]
     assert expander.standing == Standing(absent)
 
 

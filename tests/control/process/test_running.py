@@ -175,7 +175,7 @@ async def test_that_events_of_the_scheduler_may_not_be_watched_is_told_for_as_lo
     await asyncio.sleep(10)
     assert kept.place is not None
     (trouble,) = kept.place.troubles()
-    assert trouble.startswith(f"Events, which tell what the scheduler tried in vain: {said}")
+    assert trouble.startswith(f"Events with the scheduler's failed attempts cannot be watched: {said}")
     cluster.api.faults.clear()
     await asyncio.sleep(10)
     assert kept.place.troubles() == ()

@@ -103,12 +103,12 @@ async def test_why_presents_a_token_to_a_leader_behind_tls_and_says_what_it_answ
         good, bad = await why(url, "good"), await why(url, "made-up")
 
     assert (good.exit_code, good.output) == (0, "node n1:\n  it stays\n")
-    assert "The leader cannot be asked (the leader answered 401: expected a bearer token of this cluster)" in bad.output
+    assert "The leader cannot be queried (the leader answered 401: expected a bearer token of this cluster)" in bad.output
 
 
 async def test_nobody_is_let_in_while_the_api_server_is_away(tmp_path: Path) -> None:
     async with asking(tmp_path, Reviewing(tokens={"good": {"username": "jane"}}, away=True)) as (session, url):
-        assert await get(session, f"{url}/status", "good") == (503, "the API server cannot be asked who this is; the log says why\n")
+        assert await get(session, f"{url}/status", "good") == (503, "the API server could not check the token; the log says why\n")
 
 
 async def test_a_token_is_of_no_use_without_tls(tmp_path: Path) -> None:

@@ -300,7 +300,7 @@ async def test_a_loop_that_does_not_turn_any_more_is_not_alive() -> None:
         assert service.synced() == ""
         await here.kill()
         await here.sleep(300.0)
-        assert service.alive().startswith("the controller has not looked at the cluster for ")
+        assert service.alive().startswith("the controller has not observed the cluster for ")
         service.led_by(None)
         assert service.alive() == ""
 
@@ -316,7 +316,7 @@ async def test_a_leader_that_waits_for_a_memory_to_be_put_right_is_alive_and_say
 
         assert service.alive() == ""
         said = [one for one in (await status(here)).troubles if "saw a memory that cannot be read" in one]
-        assert [one.endswith("others might be bought twice") for one in said] == [True]
+        assert [one.endswith("other machines might be bought twice") for one in said] == [True]
 
 
 async def test_metrics_count_what_happened() -> None:

@@ -1,4 +1,4 @@
-"""When the loop looks, and when it plans: soon after something came that somebody waits for, and now and then in any case."""
+"""Schedules turns and plans of the control loop: soon after a change that matters, and at a regular interval in any case."""
 
 import asyncio
 from collections.abc import Mapping
@@ -9,14 +9,14 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import Workload
 
-#: A node or pod that somebody waits for changed: look soon, and once for all that change together.
+#: The delay before a turn after a node or pod in ``awaited`` changed, so that changes that come together share one turn.
 SOON_SECONDS = 0.1
 
 
 class Alarm:
-    """Rings when a look is due, or a plan by its ``plans``. Moments are those of the event loop.
+    """Rings when a turn is due; its ``plans`` hold when a plan is due. Times are those of the event loop.
 
-    ``awaited`` are pods and nodes whose changes matter at once, and ``nodes`` those that were there at the last look.
+    ``awaited`` are the pods and nodes whose changes cause a turn at once, and ``nodes`` the nodes that existed in the last turn.
     """
 
     def __init__(self, pace: Pace) -> None:
@@ -39,26 +39,26 @@ class Alarm:
         return asyncio.get_running_loop().time()
 
     def wake(self) -> None:
-        """Look now."""
+        """Make the next turn due now."""
         self.look_by(self.time())
 
     def look_by(self, at: float) -> None:
-        """Look at this moment, or sooner."""
+        """Make the next turn due at this time, or sooner."""
         if at < self._due:
             self._due = at
             self._rung.set()
 
     def look_at(self, at: float) -> None:
-        """Look at this moment, and not sooner."""
+        """Make the next turn due at this time, and not sooner."""
         self._due = at
 
     def plan_by(self, at: float) -> None:
-        """Look and plan at this moment, or sooner."""
+        """Make the next turn and plan due at this time, or sooner."""
         self.plans.plan_by(at)
         self.look_by(at)
 
     async def wait(self) -> None:
-        """Until the next look is due."""
+        """Wait until the next turn is due."""
         while (left := self._due - self.time()) > 0:
             self._rung.clear()
             try:
@@ -68,17 +68,17 @@ class Alarm:
                 return
 
     def looking(self) -> float:
-        """A look begins, at the moment that is returned; the next is due after the resync, or when a plan is."""
+        """Begin a turn and return its start time; the next turn is due after the resync interval, or when a plan is due."""
         started = self.time()
         self._due = started + self.pace.resync
         if started < self.plans.due:
-            # A plan that is due sooner stays due then, whatever this look is for.
+            # A plan that is due sooner stays due then, whatever this turn is for.
             self._due = min(self._due, self.plans.due)
         return started
 
     def hear(self, batch: Batch) -> None:
-        """Look soon when something came that somebody waits for; plan once pods have stopped to become unschedulable."""
-        # Of nodes that nobody waits for, heartbeats come many times a second in a large cluster.
+        """Make a turn due soon if an awaited object changed, and a plan once no more pods become unschedulable."""
+        # In a large cluster, heartbeats of nodes that are not awaited come many times a second.
         nodes = batch.changes if batch.model is Node and self.awaited else ()
         soon = any(name in self.awaited or name not in self.nodes for name in nodes)
         if batch.model is Pod:
@@ -91,7 +91,7 @@ class Alarm:
                     self._unschedulable.discard(key)
                 soon = soon or key in self.awaited or (isinstance(pod, Pod) and pod.node_name in self.awaited)
         if batch.model is Workload and self.awaited:
-            # A machine that is not open yet may have to open for its pods.
+            # A machine that is not open yet may have to open for the pods of the DaemonSet.
             soon = any(isinstance(item, Workload) and item.kind == "DaemonSet" for item in batch.changes.values())
         if soon:
             self.look_by(self.time() + SOON_SECONDS)

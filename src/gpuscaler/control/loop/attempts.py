@@ -1,4 +1,4 @@
-"""When the scheduler last tried in vain to place each pod, and why: what it says in its Events, and nowhere else."""
+"""The time and reason of the scheduler's last failed attempt for each pod, read from its Events: no other object has them."""
 
 import asyncio
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.kube.watching import SilentError, event_of, watch_lines
 from gpuscaler.model.wire import UnreadableError, seconds
 
-#: So many pods are remembered; the oldest attempts are forgotten first.
+#: The maximum number of pods that are remembered; the oldest attempts are forgotten first.
 MOST = 50_000
-#: How long the watch may be quiet, how long one lasts, and the pause after a failure, in seconds.
+#: How long a watch may be silent, how long it lasts, and the pause after a failure, in seconds.
 SILENCE, WATCH, PAUSE = 90.0, 600, 5.0
-#: So much of what the scheduler says is kept, in characters.
+#: The scheduler's messages are cut to this length, in characters.
 WORDS = 300
 
 
@@ -40,9 +40,9 @@ class WireEvent(msgspec.Struct, gc=False, rename="camel"):
 
 
 class Attempts(Mapping[str, float]):
-    """Seconds since the epoch by ``namespace/name`` of the pod, current while :meth:`run` runs; ``said`` are the scheduler's words.
+    """The time of the last failed attempt, in seconds since the epoch, by ``namespace/name`` of the pod; ``said`` are the messages.
 
-    ``trouble`` says why nothing is heard of them now, empty where nothing is wrong.
+    They are current while :meth:`run` runs. ``trouble`` says why the Events cannot be watched now; it is empty if nothing is wrong.
     """
 
     def __init__(self, client: Client) -> None:
@@ -61,7 +61,7 @@ class Attempts(Mapping[str, float]):
         return len(self._at)
 
     async def run(self) -> None:
-        """Watch until cancelled. Attempts that are missed while the server is away come with the next."""
+        """Watch until cancelled. An attempt that is missed while the server is unreachable is made up for by the pod's next one."""
         query = {
             "watch": "true",
             "allowWatchBookmarks": "true",
@@ -79,7 +79,7 @@ class Attempts(Mapping[str, float]):
             except SilentError:
                 continue
             except (ApiError, Unreachable) as error:
-                self.trouble = f"Events, which tell what the scheduler tried in vain: {error}"
+                self.trouble = f"Events with the scheduler's failed attempts cannot be watched: {error}"
             await asyncio.sleep(PAUSE)
 
     def _take(self, line: bytes) -> None:
@@ -89,7 +89,7 @@ class Attempts(Mapping[str, float]):
             last = (event.series.last_observed_time if event.series else None) or event.last_timestamp or event.event_time
             at = seconds(last, "lastTimestamp")
         except (msgspec.MsgspecError, RecursionError, UnreadableError):
-            # One odd event is one attempt that is not seen.
+            # An Event that cannot be decoded costs one attempt, not the watch.
             return
         about = event.involved_object
         if event.reason != "FailedScheduling" or about is None or not about.name or watched.type == "DELETED":

@@ -1,4 +1,4 @@
-"""The cloud as the controller knows it: its newest list, what it announced, and the calls that are out."""
+"""The cloud as the controller sees it: the newest list of machines, announcements, and calls in progress."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Mapping
@@ -34,27 +34,27 @@ from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.ledger import ledger
 
 _LOG = structlog.get_logger(__name__)
-#: Errors that say that another process leads, or that the API server cannot be used.
+#: Errors which mean that another process leads, or that the API server cannot be used.
 STOPPING = (ApiError, Unreachable, NotLeaderError)
 
-#: How often the cloud is asked for its list, its notices and its pools, in seconds, and how long one call may take. A lease of 15 s that is
-#: renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines 30 s: within three of
-#: them their pods are to know.
+#: How often the list and the notices are read from the cloud, in seconds; ``CALL_SECONDS`` is how long one call may take. A lease of 15 s
+#: that is renewed every 2 s always has more than 10 s left, and no call begins that may outlast it. Azure gives some machines a notice of
+#: 30 s: their pods should know within three seconds.
 LIST_SECONDS, NOTICE_SECONDS = 10.0, 2.0
-#: How often its list is read while machines are about to enter service that their group may end before they are protected. A group takes
-#: some 20 s to start another one before it ends one to even out zones (aws/containers-roadmap#1453).
+#: How often the list is read while machines are about to enter service that their group may end before they are protected, in seconds.
+#: To rebalance zones, a group takes about 20 s to start another machine before it ends one (aws/containers-roadmap#1453).
 OFTEN_SECONDS = 2.0
-#: How often it is asked what became of orders that it took and has not filled, in seconds, while there are any.
+#: How often the cloud is asked about orders that it accepted and has not filled, in seconds, while there are any.
 FOLLOW_SECONDS = 3.0
 CALL_SECONDS = 10.0
-#: After failures it is asked ever more rarely, at most so many seconds apart, and a twelfth as often: notices wait for nobody.
+#: After failures the interval grows to at most this many seconds, and to at most 12 times the usual one: notices must not wait long.
 LONGEST_PAUSE = 120.0
-#: A machine that was launched so long ago is on every list that is not older than the provider says, in seconds.
+#: How long ago a machine must have been launched to be on every list, in seconds, beside the lag that the provider states.
 SETTLED_SECONDS = 60.0
 
 
 class Answered(Struct, frozen=True, gc=False):
-    """What came of an order: steps for the ledger, fates for breakers."""
+    """The result of an order: steps for the ledger, fates for breakers."""
 
     order: ledger.Order
     steps: tuple[ledger.Event, ...]
@@ -63,7 +63,7 @@ class Answered(Struct, frozen=True, gc=False):
 
 
 class Ended(Struct, frozen=True, gc=False):
-    """What came of ending a machine; ``detail`` is empty where it is ending or gone. It was ``held`` where pods were found on it."""
+    """The result of ending a machine; ``detail`` is empty if it is ending or gone. It was ``held`` if pods were found on it."""
 
     instance: str
     node: str
@@ -72,25 +72,25 @@ class Ended(Struct, frozen=True, gc=False):
 
 
 class Cloud:
-    """Asks ``provider``, keeps its newest list, and collects answers until the loop takes them.
+    """Calls ``provider``, keeps its newest list, and collects answers until the loop takes them.
 
-    ``fence`` is called right before every call that changes something, with the seconds that it may take, and raises to stop it. ``now``
-    is the wall clock, ``wake`` is called whenever there is something new.
+    ``fence`` is called right before each call that changes something, with the seconds that the call may take; it raises to stop the
+    call. ``now`` is the wall clock, ``wake`` is called whenever there is something new.
     """
 
     def __init__(self, provider: Provider, *, now: Callable[[], float], fence: Callable[[float], None], wake: Callable[[], None]) -> None:
         self.provider = provider
         self.inventory: Inventory | None = None
-        #: When the cloud takes machines away, and when it works on some, by id; 0 where it did not say.
+        #: When the cloud takes machines away, and when it maintains some, by id; 0 if it stated no time.
         self.going: Mapping[str, float] = {}
         self.worked_on: Mapping[str, float] = {}
-        #: Why the cloud takes machines away that are no interrupted spot, in words, by id.
+        #: Why the cloud takes machines away for other reasons than a spot interruption, in words, by id.
         self.why: Mapping[str, str] = {}
         self._listing = asyncio.Lock()
         self._guarded: list[scale_in_protection.ProtectionAnswered] = []
-        #: What goes wrong now, by what was asked.
+        #: What fails now, by the name of the call.
         self._troubles: dict[str, str] = {}
-        #: What was announced beside interruptions and is known already, by machine and word.
+        #: Announcements other than interruptions that are known already, by machine and kind.
         self._announced: set[tuple[str, str]] = set()
         self._repeated: frozenset[tuple[str, str]] = frozenset()
         self._news: list[tuple[str, str]] = []
@@ -102,7 +102,7 @@ class Cloud:
         self._ended: list[Ended] = []
         self._withdrawn: list[str] = []
         self._out: set[str] = set()
-        #: Orders that machines may still come of, and how many.
+        #: Orders that may still bring machines, and how many.
         self._unfilled: dict[str, tuple[ledger.Order, int]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._failure: BaseException | None = None
@@ -111,23 +111,23 @@ class Cloud:
 
     @property
     def trouble(self) -> str:
-        """What goes wrong now, in sentences; empty where nothing does."""
+        """What fails now, in sentences; empty if nothing does."""
         return "; ".join(dict.fromkeys(self._troubles.values()))
 
     # Watching
 
     async def watch(self) -> None:
-        """Keep the list and the notices fresh, until cancelled. A list that fails holds no notice up: a machine may have 30 s left."""
+        """Keep the list and the notices fresh, until cancelled. A failing list delays no notice: a machine may have only 30 s left."""
         try:
             async with asyncio.TaskGroup() as tasks:
                 for ask, every in ((self.refresh, LIST_SECONDS), (self.hear, NOTICE_SECONDS), (self.follow, FOLLOW_SECONDS)):
                     tasks.create_task(self._repeat(ask, every))
         except ExceptionGroup as group:
-            # What nobody foresaw, by its own name.
+            # An unexpected error is raised as itself, not as a group.
             raise group.exceptions[0] from None
 
     async def _repeat(self, ask: Callable[[], Coroutine[Any, Any, None]], every: float) -> None:
-        """Ask again and again, ever more rarely while it fails."""
+        """Call ``ask`` again and again, with growing pauses while it fails."""
         pause = every
         while True:
             try:
@@ -139,7 +139,7 @@ class Cloud:
                 pause = max(min(2 * pause, LONGEST_PAUSE, 12 * every), getattr(error, "retry_after", 0.0))
             except STOPPING:
                 raise
-            except Exception as error:  # noqa: BLE001  # one odd answer must not end the list of all machines
+            except Exception as error:  # noqa: BLE001  # one unexpected answer must not end the list of all machines
                 self._troubles[ask.__name__] = f"{self.provider.name}: {unforeseen(error)}"
                 _LOG.exception("the cloud could not be asked", what=ask.__name__)
                 pause = min(2 * pause, LONGEST_PAUSE, 12 * every)
@@ -147,7 +147,7 @@ class Cloud:
             await self._pause(OFTEN_SECONDS if often else pause, cut_short=ask == self.refresh)
 
     async def _pause(self, seconds: float, *, cut_short: bool) -> None:
-        """Wait, or for less where a list is wanted at once."""
+        """Wait; with ``cut_short``, only until a list is wanted at once."""
         if not cut_short:
             await asyncio.sleep(seconds)
             return
@@ -157,7 +157,7 @@ class Cloud:
         self._wanted.clear()
 
     def hasten(self) -> None:
-        """Read the list at once. What fails goes on to be tried ever more rarely."""
+        """Read the list at once. Calls that fail keep their growing pauses."""
         if not self._troubles:
             self._wanted.set()
 
@@ -168,38 +168,38 @@ class Cloud:
         self._often = often
 
     async def refresh(self) -> None:
-        """Ask for the list once. Half an answer is none: the old list stays when this raises."""
+        """Read the list once. A partial answer does not count: the old list stays if this raises."""
         async with self._listing:
             await self._refresh()
 
     async def _refresh(self) -> None:
         asked = self._now()
         async with asyncio.timeout(CALL_SECONDS):
-            # By our own clock, as everything that it is compared with: the cloud's may be minutes off.
+            # The local clock's time, like everything that it is compared with: the cloud's clock may be minutes off.
             inventory = replace(await self.provider.inventory(), at=asked)
         before = self.inventory.instances if self.inventory is not None else None
         if before == inventory.instances:
-            # The very same list: what follows from it need not be worked out again.
+            # An equal list keeps its identity, so that what is derived from it is not computed again.
             inventory = replace(inventory, instances=before)
         if self.inventory is None or before != inventory.instances or self.inventory.deliveries != inventory.deliveries:
             self._wake()
         alive = {one.id for one in inventory.instances if one.state in ALIVE}
-        # A machine that has just been bought may come and go in the lists of a cloud that is only consistent in the end.
+        # A machine that has just been bought may come and go in the lists of an eventually consistent cloud.
         settled = inventory.at - self.provider.read_lag - SETTLED_SECONDS
         self._vanished += [one for one in before or () if one.state in ALIVE and one.id not in alive and one.launched < settled]
         self.inventory = inventory
         self.going = {name: at for name, at in self.going.items() if name in alive}
         self.worked_on = {name: at for name, at in self.worked_on.items() if name in alive}
         self.why = {name: why for name, why in self.why.items() if name in alive}
-        # Some clouds repeat what they announced of a machine even after it ended.
+        # Some clouds repeat announcements about a machine even after it ended.
         self._announced = {one for one in self._announced if one[0] in alive or one in self._repeated}
 
     async def hear(self) -> None:
-        """Ask once what the cloud has announced."""
+        """Read the cloud's notices once."""
         async with asyncio.timeout(CALL_SECONDS):
             notices = await self.provider.notices()
         if not notices:
-            # Nearly always.
+            # The usual case.
             self._repeated = frozenset()
             return
         going = {**self.going, **{one.instance: one.at for one in notices if one.kind == INTERRUPTION}}
@@ -214,11 +214,11 @@ class Cloud:
             self.going = going
             self._wake()
         if any(one.kind == TERMINATION for one in notices):
-            # The list says until when each is held; it is not waited for until its turn comes.
+            # The list says until when each of them is held, so it is read now and not at its next time.
             await self.refresh()
 
     async def follow(self) -> None:
-        """Ask once what became of orders that are not filled; nothing where there are none."""
+        """Ask once about orders that are not filled, if there are any."""
         if not self._unfilled:
             return
         async with asyncio.timeout(CALL_SECONDS):
@@ -229,7 +229,7 @@ class Cloud:
                 self._wake()
 
     def found(self) -> tuple[tuple[tuple[str, str], ...], tuple[Instance, ...]]:
-        """What was announced beside interruptions, by machine and in a word, and the machines that vanished, since the last call."""
+        """Announcements other than interruptions, by machine and kind, and the machines that vanished, since the last call."""
         found = tuple(self._news), tuple(self._vanished)
         self._news, self._vanished = [], []
         return found
@@ -244,25 +244,25 @@ class Cloud:
         return bool(self._tasks)
 
     def buy(self, order: ledger.Order) -> None:
-        """Send an order, once at a time; the answer is kept for :meth:`take`."""
+        """Send an order unless it is being sent already; the answer is kept for :meth:`take`."""
         if order.token not in self._out:
             self._out.add(order.token)
             self._spawn(self._buy(order))
 
     def end(self, instance: str, node: str, look: Callable[[], Coroutine[Any, Any, str]] | None = None) -> None:
-        """End a machine, unless ``look``, right before, finds who is on it, in words."""
+        """End a machine, unless ``look``, called right before, returns a sentence about a pod on it."""
         self._spawn(self._end(instance, node, look))
 
     def extend(self, instance: str) -> None:
-        """Ask the cloud to hold a machine that it ends for longer; where that fails it lasts as long as was said."""
+        """Ask the cloud to hold a machine that it ends for longer; if that fails, the machine ends at the announced time."""
         self._spawn(self._extend(instance))
 
     def protect(self, act: Protect) -> None:
-        """Protect machines from their group, or take that off again; what came of it is kept for :meth:`guarded`."""
+        """Protect machines from their group, or remove the protection; the result is kept for :meth:`guarded`."""
         self._spawn(self._protect(act))
 
     def guarded(self) -> tuple[scale_in_protection.ProtectionAnswered, ...]:
-        """What came of protecting machines since the last call."""
+        """The results of :meth:`protect` since the last call."""
         found, self._guarded = tuple(self._guarded), []
         return found
 
@@ -270,15 +270,15 @@ class Cloud:
         self._spawn(self._withdraw(one))
 
     def expect(self, book: ledger.Ledger) -> None:
-        """Ask from now on what becomes of the orders of ``book`` that lack machines, whichever process sent them."""
+        """From now on, ask about the orders of ``book`` that lack machines, whichever process sent them."""
         missing = ledger.unnamed(book) if book.orders else {}
         sent = (order for order in book.orders if order.state != ledger.INTENDED)
         self._unfilled = {order.token: (order, missing[order.token]) for order in sent if order.token in missing}
 
     def take(self) -> tuple[list[Answered], list[Ended], list[str]]:
-        """What has been answered since the last call, orders whose withdrawal was confirmed by their tokens.
+        """The answers since the last call: to orders, to ends, and the tokens of orders whose withdrawal was confirmed.
 
-        Raises what stopped a call before it was sent: leadership that is lost.
+        Raises the error that stopped a call before it was sent: lost leadership.
         """
         if self._failure is not None:
             raise self._failure
@@ -287,7 +287,7 @@ class Cloud:
         return found
 
     async def close(self) -> None:
-        """Wait for what is out, then let go of the provider."""
+        """Cancel the calls in progress, then close the provider."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -316,8 +316,8 @@ class Cloud:
             answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), f"the answer was lost: {spoken(error)}")
         except STOPPING:
             raise
-        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
-            # Whether anything was bought is not known: the order is sent again with the same token.
+        except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
+            # It is unknown whether anything was bought: the order is sent again with the same token.
             _LOG.exception("an order could not be sent", order=order.token)
             answer = Answered(order, (ledger.Doubted(order.token, self._now()),), (), unforeseen(error))
         finally:
@@ -339,7 +339,7 @@ class Cloud:
             detail = spoken(error)
         except STOPPING:
             raise
-        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+        except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("a machine could not be ended", machine=instance)
             detail = unforeseen(error)
         self._ended.append(Ended(instance, node, found or detail, bool(found)))
@@ -353,13 +353,13 @@ class Cloud:
             # The list confirms it.
             await self.refresh()
         except CloudError as error:
-            # A machine that is not in service yet, a throttle or a lost connection says nothing of the group.
+            # A machine that is not in service yet, throttling or a lost connection says nothing about the group.
             problem = spoken(error) if error.cause in (UNAUTHORISED, CONFIGURATION) else UNKNOWN
         except (LostAnswerError, TimeoutError):
             problem = UNKNOWN
         except STOPPING:
             raise
-        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+        except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("machines could not be protected", machines=act.instances)
             problem = unforeseen(error)
         if problem != UNKNOWN:
@@ -374,7 +374,7 @@ class Cloud:
             _LOG.warning("a machine could not be held for longer", machine=instance, problem=spoken(error))
         except STOPPING:
             raise
-        except Exception:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+        except Exception:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("a machine could not be held for longer", machine=instance)
 
     async def _withdraw(self, one: ledger.Withdrawal) -> None:
@@ -389,21 +389,21 @@ class Cloud:
             self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {spoken(error)}"
         except STOPPING:
             raise
-        except Exception as error:  # noqa: BLE001  # nothing that a cloud answers ends what serves all pods
+        except Exception as error:  # noqa: BLE001  # no answer of a cloud may end the loop
             _LOG.exception("an order could not be withdrawn", order=one.token)
             self._troubles[one.token] = f"{self.provider.name}: order {one.token} could not be withdrawn: {unforeseen(error)}"
 
 
 def unfilled(order: ledger.Order, missing: int) -> Unfilled:
-    """What a provider is told of an order that lacks machines."""
+    """An order that lacks machines, as a provider gets it."""
     asked = Order(order.token, order.pool, order.offerings, order.count)
     return Unfilled(asked, missing, order.at, accepted=order.state == ledger.ACCEPTED)
 
 
 def refused(order: ledger.Order, error: CloudError, now: float) -> Answered:
-    """What it means that a call as a whole came to nothing.
+    """The result of an order for which the whole call failed.
 
-    An order that was sent before may have been granted then: that this call came to nothing says nothing about it.
+    An order that was sent before may have been granted then: the failure of this call says nothing about that.
     """
     if order.state == ledger.DOUBTFUL:
         return Answered(order, (ledger.Doubted(order.token, now + error.retry_after),), (), error.detail)
@@ -416,11 +416,11 @@ def spoken(error: Exception) -> str:
 
 
 def unforeseen(error: Exception) -> str:
-    return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that is understood; it is asked again; please report it"
+    return f"saw {type(error).__name__}: {str(error)[:200]}, expected an answer that can be decoded; the call is repeated; please report it"
 
 
 def answered(order: ledger.Order, bought: Bought, now: float) -> Answered:
-    """What an answer means to the ledger and to breakers."""
+    """The result of an order: an answer as steps for the ledger and fates for breakers."""
     granted = tuple((one.id, one.key) for one in bought.instances)
     short = order.count - len(granted) - bought.pending
     refusals = (

@@ -1,4 +1,4 @@
-"""Carrying acts out on the cluster: our own taints, nominations, evictions. What came of each is returned; nothing is tried twice here."""
+"""Carries out acts on the cluster: taints, nominations, evictions. The outcome of each is returned; failed acts are not retried here."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -37,25 +37,25 @@ from gpuscaler.model.options import CHECKPOINT_REQUESTED
 from gpuscaler.model.taints import AJAR
 from gpuscaler.model.well_known import ARRIVING_TAINT, CLOSING_TAINTS, EXCLUDE_LABEL, EXCLUDE_VALUE, KEPT_TAINT, LEAVING_TAINT, POOL_LABEL
 
-#: So many writes are under way at once.
+#: The maximum number of writes in progress.
 ABREAST = 16
-#: How often a taint is tried when another program changes the node at the same moment.
+#: How often a write to a node is tried when other programs change the node at the same time.
 ATTEMPTS = 4
-#: How long what is forbidden is not tried, at first and at most, in seconds: rights come back when a person gives them.
+#: How long forbidden acts are not retried, at first and at most, in seconds: they work again once a person grants the rights.
 REST_SECONDS, LONGEST_REST = 10.0, 120.0
-#: How admission webhooks and policies say that they forbid this one write; what they say of one object holds for no other.
+#: Phrases of admission webhooks and policies that forbid one write; an answer about one object does not apply to others.
 POLICY = ("denied the request", "denied request")
-#: What an API server, and admission webhooks, answer that they will answer again: it is what is asked that they do not take.
+#: Statuses with which an API server or an admission webhook rejects the request itself: the same request would be rejected again.
 LASTING = frozenset({400, 403, 405, 422})
 SOFT_KEYS, CLOSING = frozenset(taint.key for taint in SOFT_TAINTS), frozenset(CLOSING_TAINTS)
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What came of an act. ``detail`` is empty when it was done, else why it was not, in words.
+    """The outcome of an act. ``detail`` is empty if it was done; otherwise it says why it was not.
 
-    ``budget`` says that a PodDisruptionBudget, or more than one, stood against an eviction; ``retry_after`` are seconds to wait.
-    ``tried`` says whether anything was asked at all: what was forbidden a moment ago is not. ``gone`` says that a pod was gone before,
-    ``lasting`` that the same would be refused again.
+    ``budget`` is set if one or more PodDisruptionBudgets refused an eviction; ``retry_after`` are seconds to wait. ``tried`` says whether
+    a request was sent at all: an act that was forbidden a moment ago is not tried. ``gone`` is set if the pod was gone before, ``lasting``
+    if the same request would be refused again.
     """
 
     act: Act
@@ -68,7 +68,7 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class Rest(Struct, frozen=True, gc=False):
-    """Acts of one kind are not tried before ``until``, on the event loop's clock, for ``pause`` seconds, for what was ``said``."""
+    """A pause of ``pause`` seconds for acts of one kind, until ``until`` on the event loop's clock, because of the error ``said``."""
 
     until: float
     pause: float
@@ -104,25 +104,25 @@ class WireNode(msgspec.Struct):
     status: WireStatus = msgspec.field(default_factory=WireStatus)
 
 
-#: What is to be patched of a node that looks like this; nothing where it is as it should be.
+#: Computes the patch for a node in this state; empty if the node is as it should be.
 Change = Callable[[WireNode], dict[str, Any]]
 
 
 class Actor:
-    """Carries out acts on nodes and pods. Those on machines (:data:`~gpuscaler.lifecycle.actions.ON_MACHINES`) are the cloud's."""
+    """Carries out acts on nodes and pods. The cloud carries out those on machines (:data:`~gpuscaler.lifecycle.actions.ON_MACHINES`)."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
         self._slots = asyncio.Semaphore(ABREAST)
-        #: Labels are for people, and never in the way of anything else. What is forbidden is said of the first node, and not of each.
+        #: Labels are for people and must not delay anything else. With one slot, a lack of rights is reported once and not for each node.
         self._one_slot = asyncio.Semaphore(1)
-        #: Machines that are taken back are marked before anything else is done: their pods have two minutes, or half a one.
+        #: Interrupted machines are tainted before anything else is done: their pods have two minutes, or half a minute.
         self._at_once, self._slots_at_once = client.at_once(), asyncio.Semaphore(ABREAST)
-        #: What was decided last of each subject, and has not begun.
+        #: The last act decided for each subject, while it has not begun.
         self._decided: dict[tuple[object, ...], Act] = {}
-        #: Nodes that are being read: all pods that are bound to one are decided by one answer.
+        #: Nodes that are being read: one answer serves all pods that are bound to the node.
         self._reading: dict[str, asyncio.Task[WireNode]] = {}
-        #: What was forbidden, by the kind of act and the namespace.
+        #: Pauses of forbidden acts, by the kind of act and the namespace.
         self._resting: dict[tuple[type, str], Rest] = {}
         self._how: Mapping[type, Callable[[Any], Awaitable[str | Outcome]]] = {
             Nominate: self._nominate,
@@ -142,10 +142,10 @@ class Actor:
         }
 
     async def carry_out(self, acts: Iterable[Act]) -> list[Outcome]:
-        """Do all of ``acts``, side by side; one that fails does not stop the others. What a fence raises goes through.
+        """Do all of ``acts`` concurrently; one that fails does not stop the others. Errors of a fence are raised.
 
-        What waits for its turn already does not wait twice, and is not begun where it was decided otherwise since: of both nothing comes
-        back.
+        An act that is queued already is not queued again, and a queued act is dropped if a later one on the same subject differs: neither
+        has an outcome.
         """
         mine = [act for act in acts if not isinstance(act, ON_MACHINES)]
         new = [act for act in mine if (before := self._decided.get(_subject(act))) is None or _what(act) != _what(before)]
@@ -156,7 +156,7 @@ class Actor:
         async with self._slots_of(act):
             if self._decided.get(_subject(act)) is not act:
                 return None
-            # What has begun and gets no answer is no reason not to try again.
+            # An act that has begun and gets no answer must not prevent another try.
             del self._decided[_subject(act)]
             return await self._done(act)
 
@@ -187,24 +187,24 @@ class Actor:
         return await self._patch_pod(act.pod, {"metadata": {"uid": act.uid}, "status": {"nominatedNodeName": act.node or None}})
 
     async def _bind(self, act: Bind) -> str:
-        """Bind a pod, where its node is what it was when that was decided: beside a restarting device plugin it would fail for good."""
+        """Bind a pod if its node still offers its devices: while a device plugin restarts, the pod would fail for good."""
         namespace, name = act.pod.split("/", 1)
         try:
             node = await self._read(act.node)
             if node.metadata.deleted:
                 return f"pod {act.pod}: {_node_gone(act.node)}"
             if lost := _lost(node, act.devices):
-                return f"pod {act.pod}: node {act.node} {lost}; it is bound once the node has that again"
+                return f"pod {act.pod}: node {act.node} {lost}; it is bound once the node offers that again"
             await self._client.bind(namespace, name, act.node, uid=act.uid)
         except Conflict as error:
-            # It may be bound by ourselves: by an attempt that got no answer, or by the leader before.
+            # It may be bound already: by an attempt that got no answer, or by the previous leader.
             return "" if f'"{act.node}"' in error.message else f"pod {act.pod}: {error}"
         except NotFound as error:
             return f"pod {act.pod}: {error}"
         return ""
 
     async def _read(self, node: str) -> WireNode:
-        """A node as it is now, read once for all acts that need it meanwhile."""
+        """Read a node; concurrent acts share one request."""
 
         async def read() -> WireNode:
             return msgspec.json.decode(await self._client.get(NODES, node), type=WireNode)
@@ -216,7 +216,7 @@ class Actor:
         return await asyncio.shield(task)
 
     async def _patch_pod(self, pod: str, patch: dict[str, Any]) -> str:
-        """Patch a pod by way of its status; the uid in ``patch`` makes it that pod's, and not that of one which took its name meanwhile."""
+        """Patch a pod through its status; the uid in ``patch`` ensures that a new pod of the same name is not patched."""
         namespace, name = pod.split("/", 1)
         try:
             await self._client.merge_patch(PODS, name, patch, namespace=namespace, subresource="status")
@@ -225,7 +225,7 @@ class Actor:
         return ""
 
     async def _write(self, node: str, change: Change, *, client: Client | None = None) -> str:
-        """Change a node by what is read of it, also where others write at the same time; what they have written stays as it is."""
+        """Read a node and patch it, also while other programs write to it; their changes are kept."""
         client = client or self._client
         for _ in range(ATTEMPTS):
             try:
@@ -243,15 +243,15 @@ class Actor:
             except NotFound:
                 return _node_gone(node)
             return ""
-        return f"node {node} was changed by others {ATTEMPTS} times while it was written to"
+        return f"node {node} was changed by other programs during each of {ATTEMPTS} attempts to write to it"
 
     async def _exclude(self, act: Exclude) -> str:
-        """No load balancer sends anything to a node that is gone: an idle machine may have ended meanwhile."""
+        """Exclude a node from load balancers. A node that is gone is no failure: an idle machine may have ended in between."""
         failure = await self._write(act.node, _excluded)
         return "" if failure == _node_gone(act.node) else failure
 
     async def _checkpoint(self, act: Checkpoint) -> str:
-        """Annotate the pod, by way of its status: the API server takes annotations there, and no right to change pods is needed."""
+        """Annotate the pod through its status: the API server accepts annotations there, and no right to patch pods is needed."""
         moment = datetime.fromtimestamp(act.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return await self._patch_pod(act.pod, {"metadata": {"uid": act.uid, "annotations": {CHECKPOINT_REQUESTED: moment}}})
 
@@ -276,14 +276,14 @@ class Actor:
         return await self._gone(self._client.delete(NODES, act.node, uid=act.uid))
 
     async def _gone(self, deletion: Awaitable[bytes]) -> str:
-        """Delete what is meant; that it is gone, or another one of its name is there, is as good."""
+        """Delete an object; it is no failure if it is gone or replaced by another one of the same name."""
         with suppress(NotFound, Conflict):
             await deletion
         return ""
 
 
 def _subject(act: Act) -> tuple[object, ...]:
-    """What an act decides of: the taint that closes a node, the one of a node that leaves, or whatever only acts of its kind write."""
+    """The subject of an act: a node's closing taint, a node's leaving taint, or something that only acts of its kind write."""
     kind: object = type(act)
     for one, pair in (("closed", (Lift, Close, Ajar)), ("leaving", (Mark, Unmark))):
         kind = one if isinstance(act, pair) else kind
@@ -291,7 +291,7 @@ def _subject(act: Act) -> tuple[object, ...]:
 
 
 def _what(act: Act) -> tuple[object, ...]:
-    """An act but for why it was decided."""
+    """An act without its reason."""
     return type(act), *(getattr(act, name) for name in act.__struct_fields__ if name not in ("reason", "devices"))
 
 
@@ -300,22 +300,22 @@ def _node_gone(node: str) -> str:
 
 
 def _lost(node: WireNode, devices: Mapping[str, int]) -> str:
-    """What a node does not offer any more of ``devices``, in words."""
+    """Which of ``devices`` a node does not offer any more, in words."""
     offered = node.status.allocatable or {}
     for resource, amount in devices.items():
         shown = str(offered.get(resource, 0))
         if not shown.isdecimal() or int(shown) < amount:
-            return f"shows {shown} {resource} by now, and showed {amount}"
+            return f"shows {shown} {resource} now, and {amount} before"
     return ""
 
 
 def _taint(key: str, *, present: bool) -> Change:
-    """Put a taint of ours on, or take it off."""
+    """Add a taint of gpuscaler, or remove it."""
     return _taints(frozenset({key}), [WireTaint(key, "NoSchedule")] if present else [])
 
 
 def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
-    """Let a node bear ``wanted`` of the taints with the keys ``ours``; all others stay as they are."""
+    """Set a node's taints with the keys ``ours`` to ``wanted``; all others are kept."""
 
     def change(node: WireNode) -> dict[str, Any]:
         taints = node.spec.taints or []
@@ -327,9 +327,9 @@ def _taints(ours: frozenset[str], wanted: list[WireTaint]) -> Change:
 
 
 def _closing(wanted: WireTaint | None) -> Change:
-    """Let a node bear ``wanted`` of the taints that close nodes, and be cordoned by us while that has no hard effect.
+    """Set a node's closing taint to ``wanted``, and cordon the node while that taint has no hard effect.
 
-    A cordon is ours where such a taint stands beside it. What a person has cordoned stays cordoned, and gets no taint of ours for it.
+    A cordon beside such a taint is ours. A node that a person has cordoned stays cordoned, and gets no such taint.
     """
 
     def change(node: WireNode) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def _closing(wanted: WireTaint | None) -> Change:
 
 
 def _labelled(pool: str) -> Change:
-    """Let a node say which pool it is of."""
+    """Label a node with its pool."""
 
     def change(node: WireNode) -> dict[str, Any]:
         return {} if (node.metadata.labels or {}).get(POOL_LABEL) == pool else {"metadata": {"labels": {POOL_LABEL: pool}}}
@@ -360,14 +360,14 @@ def _labelled(pool: str) -> Change:
 
 
 def _excluded(node: WireNode) -> dict[str, Any]:
-    """Keep load balancers away. Only while our taint is there: what takes that off takes this off, too, and must not be overtaken."""
+    """Add the label that excludes a node from load balancers, only beside our taint: removing the taint also removes the label."""
     leaving = any(taint.key == LEAVING_TAINT for taint in node.spec.taints or ())
     known = EXCLUDE_LABEL in (node.metadata.labels or {})
     return {"metadata": {"labels": {EXCLUDE_LABEL: EXCLUDE_VALUE}}} if leaving and not known else {}
 
 
 def _unmarked(node: WireNode) -> dict[str, Any]:
-    """Without our leaving taint, and without the label where it is ours."""
+    """Remove our leaving taint, and the label if it is ours."""
     patch = _taint(LEAVING_TAINT, present=False)(node)
     ours = (node.metadata.labels or {}).get(EXCLUDE_LABEL) == EXCLUDE_VALUE
     return {**patch, **({"metadata": {"labels": {EXCLUDE_LABEL: None}}} if ours else {})}

@@ -1,7 +1,7 @@
-"""The loop: look, write down what changed, act, and plan when there is something to plan for. One thing at a time.
+"""The control loop: observe, save, act, and plan when a plan is due, one after the other.
 
-Nothing here decides: what to do comes from ``planning``, as data, and what came of it goes back there. The order is what keeps a restart
-harmless: what is remembered is written before anything is sent, and every write and call asks the fence first.
+Nothing is decided here: ``planning`` returns decisions as data, and gets their results. The order makes restarts harmless: the memory is
+saved before anything is sent, and each write and call checks the fence first.
 """
 
 import asyncio
@@ -54,40 +54,41 @@ from gpuscaler.planning.state.ledger.ledger import named
 
 __all__ = ["FRESH_PICTURE", "Controller"]
 
-#: Machines are about to open: it is looked so often whether bindings and nominations show.
+#: The interval of turns while machines are about to open, in seconds: whether bindings and nominations show in the cluster.
 OPENING_SECONDS = 0.2
-#: The pause after the memory could not be read or written, in seconds.
+#: The pause after the saved memory could not be read or written, in seconds.
 AGAIN_SECONDS = 1.0
-#: What has been confirmed this recently is fresh, in seconds. API servers confirm a quiet watch once a minute.
+#: How recently the cluster and the cloud's list must have been confirmed to be fresh, in seconds. API servers confirm a quiet watch once a
+#: minute.
 FRESH_PICTURE, FRESH_LIST = 120.0, 45.0
-#: So long after a look, in seconds, it is acted on, and a plan is made of it. No write takes as long but to an API server that is away.
+#: How old an observation may be, in seconds, to act and plan on it. A write only takes longer if the API server is unreachable.
 OLD_LOOK = 30.0
 
-#: What a turn is at.
+#: The stages of a turn.
 OBSERVING, ACTING, PLANNING = "observing the cluster", "acting", "planning"
-#: The pause before the next look after a plan has failed, in seconds: what is under way does not wait for it.
+#: The pause before the next turn after a plan has failed, in seconds: orders and removals in progress do not wait for a plan.
 PAUSE_OBSERVING = 0.5
-#: So many of the objects that planning fails with are reported each by itself.
+#: How many of the objects that planning fails with are reported individually.
 MOST_REPORTED = 20
 
 
 def _nothing(_cluster: Cluster) -> None:
-    """There is nothing that could be tried again with fewer objects."""
+    """The attempt of a stage that cannot be repeated with fewer objects."""
 
 
 def weight(spec: PodSpec) -> int:
-    """How much more a plan has to do for a pod than for one without any rules."""
+    """The cost of planning for a pod, relative to a pod without any rules."""
     terms = spec.node_affinity.terms if spec.node_affinity is not None else ()
     rules = len(spec.affinity) + len(spec.anti_affinity) + len(spec.spread) + len(spec.host_ports) + len(spec.volumes)
     return 1 + rules + (len(terms) + len(spec.tolerations) + len(spec.requests)) // 8
 
 
 class Controller:
-    """Drives one cloud for one cluster, for as long as :meth:`run` runs.
+    """Drives one cloud for one cluster, as long as :meth:`run` runs.
 
     ``picture`` must be running. ``now`` is the wall clock in seconds since the epoch. ``client`` is fenced and, on a dry run, withholds
-    writes; with ``dry_run`` nothing is asked of the cloud either, and plans are only told to ``recorder``. ``attempts`` tells when the
-    scheduler last failed each pod, and must be running. ``brake`` knows what people have stopped; without one nothing ever is.
+    writes; with ``dry_run`` nothing is changed in the cloud either, and plans only go to ``recorder``. ``attempts`` has the time of the
+    scheduler's last failed attempt for each pod, and must be running. ``brake`` knows the holds; without one there are none.
     """
 
     def __init__(
@@ -122,9 +123,9 @@ class Controller:
         self._unseen: dict[str, str] = {}
         self._failure: BaseException | None = None
         self.failures = Failures(self._alarm.wake)
-        #: What the last look was given, where it failed: what only comes once is given to the next as well.
+        #: The facts of the last observation if it failed: those that come only once are passed to the next one as well.
         self._unheard: Facts | None = None
-        #: What is computed now from which cluster, to be tried again without some of its objects, and the last for which a plan was made.
+        #: The current computation and its cluster, to be repeated without some of its objects.
         self._stage = OBSERVING
         self._attempt: tuple[Cluster, quarantine.Attempt] = (Cluster(), _nothing)
         self._planned: Cluster | None = None
@@ -133,14 +134,14 @@ class Controller:
         self._awaiting = Awaiting()
         self._began = 0.0
         self._version = 0
-        #: The nodes as they were last seen.
+        #: The nodes of the last observation.
         self._nodes: Mapping[str, Node] = {}
-        #: When it was last looked whether pods would fit better elsewhere, and for which picture.
+        #: When consolidation was last considered, and for which version of the cluster.
         self._consolidation, self._weighed = Consolidation(), -1
 
     @property
     def trouble(self) -> str:
-        """Why it cannot begin, or what fails now, for people; empty while all is well."""
+        """Why it cannot begin, or what fails now, for people; empty if nothing is wrong."""
         return "; ".join(filter(None, (self._unreadable, self.failures.trouble)))
 
     @property
@@ -148,7 +149,7 @@ class Controller:
         return self._cloud
 
     def set_policy(self, policy: Policy) -> None:
-        """From the next plan on, ``policy`` holds; what waited for another configuration is tried again."""
+        """Use ``policy`` from the next plan on; offerings that were paused until their configuration changes are tried again."""
         if policy != self._policy:
             known, trusted = self.memory.breakers, self.memory.promises
             for change in markets.changed(self._policy, policy, self._now()):
@@ -157,16 +158,16 @@ class Controller:
             self._alarm.plan_by(self._time())
 
     def plan_soon(self) -> None:
-        """Something that plans depend on has changed outside of the cluster's objects."""
+        """Make a plan due: something that plans depend on has changed outside of the cluster's objects."""
         self._alarm.plan_by(self._time())
 
     def set_pace(self, pace: Pace) -> None:
-        """From the next turn on, wait as ``pace`` says."""
+        """Use ``pace`` from the next turn on."""
         self._alarm.pace = pace
         self._alarm.wake()
 
     async def run(self) -> None:
-        """Lead until cancelled. Raises what says that somebody else leads, or that the memory is of another version."""
+        """Lead until cancelled. Raises an error if another process leads, or if the saved memory has another version."""
         unlisten = self._picture.listen(self._alarm.hear)
         try:
             await self._run()
@@ -174,7 +175,7 @@ class Controller:
             unlisten()
 
     async def _remember(self) -> Memory:
-        """What was remembered; asked for again while the API server does not answer, or until somebody has put right what is there."""
+        """Load the saved memory; retried while the API server does not answer, or until a person has repaired the ConfigMap."""
         while True:
             try:
                 memory = await self._store.load()
@@ -215,20 +216,20 @@ class Controller:
         try:
             await self.turn()
         except (ApiError, Unreachable) as error:
-            # Nothing was acted on that is not written down: the next turn begins anew from what is remembered.
+            # Nothing was done that is not saved: the next turn starts again from the memory.
             self._recorder.failed("the memory could not be written", error, self._now())
             self._alarm.look_at(self._time() + AGAIN_SECONDS)
         except STOPPING:
             raise
-        except Exception as error:  # noqa: BLE001  # one odd object must not end what serves all pods
+        except Exception as error:  # noqa: BLE001  # one unexpected object must not end the loop
             self._failed(error)
 
     def _failed(self, error: Exception) -> None:
-        """Report an error that nobody foresaw, and try again later. What was decided and not written down is forgotten with it."""
+        """Report an unexpected error, and try again later. Decisions that were not saved are discarded."""
         stage = self._stage
         words, pause = self.failures.happened(stage, error)
         self._recorder.failed(f"{stage} failed", error, self._now())
-        # What an error left half done is worked out again.
+        # State that an error left half done is computed again.
         self._planner, self._rolls, self._weighed = Planner(self._policy), Rolls(), -1
         until = self._time() + pause
         if stage == PLANNING:
@@ -240,20 +241,20 @@ class Controller:
             self.failures.search(cluster, self._planned, attempt, words)
 
     def _set_aside(self, cluster: Cluster) -> Cluster:
-        """``cluster`` without the objects that planning fails with; those that have changed since are tried again."""
+        """``cluster`` without the objects that planning fails with; objects that have changed since are included again."""
         poison = quarantine.remaining(self.memory.poison, cluster)
         if found := self.failures.found():
             poison = (*poison, *found)
             self._no_plan_before = 0.0
             self._alarm.plan_by(self._time())
             for each in found[:MOST_REPORTED]:
-                self._recorder.failed(f"{each.kind} {each.key} is set aside", ValueError(each.reason), self._now())
+                self._recorder.failed(f"{each.kind} {each.key} is skipped", ValueError(each.reason), self._now())
         if poison != self.memory.poison:
             self.memory = replace(self.memory, poison=poison)
         return quarantine.without(cluster, poison)
 
     def _with_devices(self, cluster: Cluster) -> Cluster:
-        """``cluster`` with the devices of nodes whose device plugin restarts, and closed nodes whose window is open as closed ones."""
+        """``cluster`` with the devices of nodes while their device plugin restarts, and with nodes in their window as closed nodes."""
         cluster = windows.as_closed(cluster)
         away = device_plugins.observe(self.memory.away, self._nodes, cluster, self._now())
         self._nodes = cluster.nodes
@@ -262,7 +263,7 @@ class Controller:
         return device_plugins.as_before(cluster, away, self._now())
 
     async def turn(self) -> None:
-        """Look, write down, act; then plan if it is time to."""
+        """Observe, save, act; then plan if a plan is due."""
         started = self._alarm.looking()
         if self._cloud.inventory is not None:
             self._picture.belong(self._cloud.inventory, named(self.memory.ledger))
@@ -270,7 +271,7 @@ class Controller:
         taken = await self._picture.take()
         self._version, self._alarm.nodes = taken.version, taken.cluster.nodes
         cluster = self._with_devices(self._set_aside(taken.cluster))
-        # A turn is as long as many changes: the loop goes round between its parts, so that none of them makes another late.
+        # A turn takes long: the event loop runs other tasks between its parts, so that they are not delayed.
         await breathe()
         if self._failure is not None:
             raise self._failure
@@ -310,7 +311,7 @@ class Controller:
         self._await()
 
     def _take_answers(self) -> bool:
-        """Fold what the cloud answered; whether anything was refused, so that another offering is to be asked at once."""
+        """Apply the cloud's answers to the memory; True if anything was refused, so that another offering should be tried at once."""
         answers, ended, withdrawn = self._cloud.take()
         now = self._now()
         refused = False
@@ -353,7 +354,7 @@ class Controller:
             unbound=unbound,
             unseen=unseen,
             holds=self._holds,
-            # Without an object that others rest on nothing is removed.
+            # While an object is skipped that other objects depend on, nothing is removed.
             fresh=self._fresh(now) and all(each.kind == Pod.__name__ for each in self.memory.poison),
             waits=Waits(
                 register=self._alarm.pace.register,
@@ -370,20 +371,20 @@ class Controller:
         return self._brake.holds if self._brake is not None else Holds()
 
     async def _stopped_meanwhile(self, held: Holds, now: float) -> bool:
-        """Whether a person holds more than was known when a plan was made."""
+        """Whether a hold came into force since the plan was made."""
         if self._brake is None:
             return False
         await self._brake.poll()
         return any(self._holds.of(activity, now) is not None and held.of(activity, now) is None for activity in ACTIVITIES)
 
     def _fresh(self, now: float) -> bool:
-        """Whether nothing is missing or old that a removal rests on (I4)."""
+        """Whether the data that removals depend on is complete and recent (I4)."""
         return self._picture.stale_for(self._time()) <= FRESH_PICTURE and self._cloud.fresh(now, within=FRESH_LIST)
 
     async def _act_in_time(self, seen: Look, cluster: Cluster, started: float) -> bool:
-        """Write down what a look found, and act on it; False where writing took so long that it is to be looked again first.
+        """Save an observation and act on it; False if saving took so long that the cluster must be observed again first.
 
-        The API server was away meanwhile: pods have gone, groups have launched machines, and what was seen is no reason for anything now.
+        The API server was unreachable in between: pods have gone, groups have launched machines, and the observation is out of date.
         """
         await self._store.save(self.memory)
         if self._time() > started + OLD_LOOK:
@@ -410,7 +411,7 @@ class Controller:
         others: list[Act] = [act for act in seen.acts if not isinstance(act, ON_MACHINES) and not isinstance(act, Label)]
         if others:
             self._acting.add(self._carry_out(others))
-        # Labels are written beside the rest: nothing waits for what becomes of them.
+        # Labels are written beside the rest: nothing depends on them.
         labels = [act for act in seen.acts if isinstance(act, Label)]
         if labels and (self._labelling is None or self._labelling.done()):
             self._labelling = self._carry_out(labels)
@@ -422,7 +423,7 @@ class Controller:
         return task
 
     def _stopped(self, task: asyncio.Task[None]) -> None:
-        """Without the cloud's list nothing arrives and nothing leaves: whatever ended the watch ends the loop too, and is seen."""
+        """End the loop with the error that ended the cloud's watch: without a list no machine can arrive or leave."""
         if not task.cancelled() and (failure := task.exception()) is not None:
             self._failure = failure
             self._alarm.wake()
@@ -433,7 +434,7 @@ class Controller:
             return
         if (failure := task.exception()) is not None:
             if isinstance(failure, Exception) and not isinstance(failure, STOPPING):
-                # What was not done is still to be done, and the next look says so.
+                # The next observation yields the acts that were not done again.
                 self.failures.happened(ACTING, failure)
                 self._recorder.failed(f"{ACTING} failed", failure, self._now())
             else:
@@ -449,7 +450,7 @@ class Controller:
                 self._unbound.append(BindingRefused(act.pod, act.node, outcome.detail))
 
     async def _plan(self, cluster: Cluster, seen: Look) -> None:
-        """Make a plan of what was ``seen``, write its intent down, and send its orders."""
+        """Make a plan from the observation ``seen``, save its intents, and send its orders."""
         now = self._now()
         policy, unshown = withheld(learned_templates.corrected(self._policy, self.memory.learned), self.memory.breakers, cluster, now)
         policy = with_storage_places(policy, cluster)
@@ -500,7 +501,7 @@ class Controller:
         if self._dry_run:
             return
         meant, orders = ordered(self.memory, plan, cluster, policy, state=state, now=now)
-        # Their ids are told to people and kept in histories: the next process must not begin anew.
+        # People and histories refer to the ids of decisions: the next process must not number from the start again.
         meant = replace(meant, decisions=max(meant.decisions, self._recorder.decisions))
         if meant != self.memory:
             await self._store.save(meant)
@@ -510,18 +511,18 @@ class Controller:
             self._recorder.sent(order, machines, meant, now)
             self._cloud.buy(order)
         if meant.ledger.leaving or meant.ledger.promises:
-            # What was just decided begins at once.
+            # New decisions begin at once.
             self._alarm.look_by(self._time())
 
     def _is_small(self, cluster: Cluster) -> bool:
-        """Whether a plan for ``cluster`` surely takes no longer than the event loop may stand still."""
+        """Whether a plan for ``cluster`` is quick enough to be made on the event loop."""
         pace = self._alarm.pace
         if len(cluster.nodes) + len(cluster.pods) > pace.inline:
             return False
         return sum(weight(bucket.sample.spec) * len(bucket.pods) for bucket in cluster.unbound.values()) <= pace.inline_pods
 
     def _consolidates(self, state: State) -> bool:
-        """Whether a plan should look for better places for pods that run."""
+        """Whether consolidation is due in the next plan."""
         now, unsettled, changed = self._time(), state.unsettled_offerings, self._version != self._weighed
         if not (self._fresh(self._now()) and self._consolidation.is_due(unsettled, now, self._alarm.pace, changed=changed)):
             return False
@@ -529,7 +530,7 @@ class Controller:
         return True
 
     def _await(self) -> None:
-        """Remember whose changes matter at once, and look again soon while writes are to be seen."""
+        """Set the objects whose changes cause a turn at once, and make a turn due soon while written changes are expected to show."""
         book = self.memory.ledger
         nodes = {one.node for one in book.coming if one.node} | {one.node for one in book.promises} | {one.node for one in book.leaving}
         pods = {pod for one in book.promises for pod in one.pods} | {pod for one in book.leaving for pod in one.pods}

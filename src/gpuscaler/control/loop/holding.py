@@ -1,4 +1,4 @@
-"""Holds that a person put on buying or removing: a ConfigMap that every copy of the controller obeys."""
+"""Holds on buying or removing that a person set: a ConfigMap that each copy of the controller obeys."""
 
 import asyncio
 import math
@@ -20,9 +20,9 @@ NAME = "gpuscaler-hold"
 POLL_SECONDS = 5.0
 #: How long one read may take, in seconds: purchases and the next steps of removals wait for it.
 READ_SECONDS = 2.0
-#: How often a change of the ConfigMap is tried against others who change it at the same time.
+#: How often a change of the ConfigMap is tried while others change it at the same time.
 TRIES = 5
-#: By how much the clock of who asks for a hold may differ from ours, in seconds, before its end is told by ours.
+#: How far the clock of the person who sets a hold may differ from the local clock, in seconds, before the hold's end follows the local one.
 CLOCK_SECONDS = 30.0
 
 
@@ -38,10 +38,10 @@ class WireConfigMap(msgspec.Struct):
 class Brake:
     """Knows the holds of the ConfigMap ``namespace/gpuscaler-hold``.
 
-    ``holds`` are those that were last read. ``trouble`` says what is wrong with the ConfigMap, empty where nothing is: one that cannot be
-    understood holds everything, since a person wanted something stopped; one that cannot be read changes nothing. Until it was read for
-    the first time everything is held, since a hold may be there that the process before obeyed. How long a new hold lasts is told by our
-    clock where that of who asked for it is another.
+    ``holds`` are those that were last read. ``trouble`` says what is wrong with the ConfigMap, and is empty if nothing is. A ConfigMap that
+    cannot be parsed holds everything, since a person wanted to stop something; one that cannot be read changes nothing. Until the first
+    successful read everything is held, since there may be a hold that the previous process obeyed. The duration of a new hold is measured
+    by the local clock if the clock of the person who set it differs.
     """
 
     def __init__(self, client: Client, *, namespace: str, now: Callable[[], float]) -> None:
@@ -57,14 +57,14 @@ class Brake:
         return f"ConfigMap {self._namespace}/{NAME}"
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Read it until cancelled; ``changed`` is called when other holds are in force, be it that the time of one is over."""
+        """Read it until cancelled; ``changed`` is called when other holds are in force, also when one has expired."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if await self.poll():
                 changed()
 
     async def poll(self) -> bool:
-        """Read it once; whether other holds are in force now than before."""
+        """Read it once; True if other holds are in force than before."""
         try:
             async with asyncio.timeout(READ_SECONDS):
                 data = await self._client.get(CONFIG_MAPS, NAME, namespace=self._namespace)
@@ -74,41 +74,41 @@ class Brake:
         except NotFound:
             self._known, self.holds, self.trouble = True, self._clocks.told(Holds(), self._now()), ""
         except (ApiError, Unreachable, TimeoutError) as error:
-            # Where the rules forbid it, they are older than holds: without them nobody can have made one.
+            # Rules that forbid reading are older than this feature: under them no hold can have been made.
             self._known = self._known or isinstance(error, Forbidden)
             if not self._known:
                 self.holds = Holds(Hold(reason=UNREAD), Hold(reason=UNREAD))
-            state = "holds stay as they were" if self._known else "everything is held until it can be"
+            state = "holds stay as they were" if self._known else "everything is held until it can be read"
             self.trouble = f"{self.place} could not be read, so {state}: {str(error) or f'no answer within {READ_SECONDS:g} s'}"
         except ValueError as error:
             self.holds = Holds(Hold(reason=UNREADABLE), Hold(reason=UNREADABLE))
             self.trouble = (
-                f"{self.place}: saw {error}, expected what `gpuscaler hold` writes; buying and removing are held until it is mended: "
-                "`gpuscaler resume` does"
+                f"{self.place}: saw {error}, expected what `gpuscaler hold` writes; buying and removing are held until it is repaired; "
+                "run `gpuscaler resume`"
             )
         now, before = self._now(), self._in_force
         self._in_force = self.holds.in_force(now)
         if self._in_force == before:
             return False
-        for sentence in self._in_force.sentences(now) or ("nothing is on hold any more",):
+        for sentence in self._in_force.sentences(now) or ("no holds are in force any more",):
             _LOG.warning("holds changed", hold=sentence)
         return True
 
     def _trouble_of_clocks(self) -> str:
-        """Which holds in force were asked for by a clock that is not ours."""
+        """Sentences about the holds in force that were set by a clock that differs from the local one."""
         held = self.holds.in_force(self._now())
         found = [(activity, off) for activity in ACTIVITIES if getattr(held, activity) and (off := self._clocks.off(activity))]
         return "; ".join(
-            f"{self.place}: saw {activity} held at a time of day that is about {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this "
-            f"machine's, expected at most {CLOCK_SECONDS:g} s; the hold lasts as long as was asked for since it was seen; set both clocks"
+            f"{self.place}: saw {activity} held by a clock that is about {abs(off):.0f} s {'ahead of' if off > 0 else 'behind'} this "
+            f"machine's, expected at most {CLOCK_SECONDS:g} s; the hold keeps its duration, counted from when it was seen; set both clocks"
             for activity, off in found
         )
 
 
 class Clocks:
-    """Tells holds by our clock that were asked for by one which is minutes off: ``--for 4m`` might be over at once, or last an hour.
+    """Converts holds set by a clock that is minutes off to the local clock: else ``--for 4m`` might end at once, or last an hour.
 
-    A hold that was not there when the ConfigMap was last read was asked for since then. One that says otherwise is by another clock.
+    A hold that was missing when the ConfigMap was last read was set after that. If its start says otherwise, it was set by another clock.
     """
 
     def __init__(self) -> None:
@@ -117,7 +117,7 @@ class Clocks:
         self._told: dict[str, tuple[Hold, Hold, float]] = {}
 
     def told(self, written: Holds, now: float) -> Holds:
-        """``written`` as they count, having been read at ``now``."""
+        """The holds ``written``, read at ``now``, in terms of the local clock."""
         held = {activity: hold for activity in ACTIVITIES if (hold := getattr(written, activity)) is not None}
         for activity, hold in held.items():
             before, counted, off = self._told.get(activity, (None, hold, 0.0))
@@ -128,7 +128,7 @@ class Clocks:
         return Holds(**{activity: self._told[activity][1] for activity in held})
 
     def off(self, activity: str) -> float:
-        """How far the clock that the hold was asked for by is ahead of ours, in seconds; 0 where it is right, or nobody knows."""
+        """How far the clock behind the hold is ahead of the local one, in seconds; 0 if it is right or unknown."""
         return self._told[activity][2] if activity in self._told else 0.0
 
     def _ahead(self, hold: Hold, now: float) -> float:
@@ -149,7 +149,7 @@ UNREAD = f"the ConfigMap {NAME} could not be read yet"
 
 
 def holds_in(config_map: bytes) -> Holds:
-    """The holds of a ConfigMap as :func:`body_of` makes it. Raises ValueError for what is not one."""
+    """The holds of a ConfigMap that :func:`body_of` made. Raises ValueError for anything else."""
     try:
         data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
     except RecursionError as error:
@@ -166,7 +166,7 @@ def holds_in(config_map: bytes) -> Holds:
 
 
 def body_of(holds: Holds, *, namespace: str, version: str) -> Mapping[str, Any]:
-    """The ConfigMap that holds ``holds``; ``version`` is that of the one it replaces, empty where there is none."""
+    """The ConfigMap with ``holds``; ``version`` is that of the one it replaces, empty if there is none."""
     metadata: dict[str, Any] = {"name": NAME, "namespace": namespace, "labels": {"app.kubernetes.io/managed-by": "gpuscaler"}}
     if version:
         metadata["resourceVersion"] = version
@@ -176,9 +176,9 @@ def body_of(holds: Holds, *, namespace: str, version: str) -> Mapping[str, Any]:
 
 
 async def change(client: Client, namespace: str, changes: Mapping[str, Hold | None]) -> Holds:
-    """Set the hold of each activity of ``changes``, None ends it; returns the holds as they are now.
+    """Set the hold of each activity in ``changes``, None ends it; return the resulting holds.
 
-    A ConfigMap that cannot be understood is replaced. Raises what the API server answers.
+    A ConfigMap that cannot be parsed is replaced. Raises the API server's errors.
     """
     for attempt in range(TRIES):
         version, holds = await _read(client, namespace)
@@ -190,7 +190,7 @@ async def change(client: Client, namespace: str, changes: Mapping[str, Hold | No
             else:
                 await client.create(CONFIG_MAPS, body, namespace=namespace)
         except (AlreadyExists, Conflict, NotFound) as error:
-            # In between it was written, made or deleted; a NotFound that stays is the namespace's.
+            # It was written, created or deleted in between; a NotFound that persists is about the namespace.
             if attempt + 1 == TRIES or (isinstance(error, NotFound) and not version):
                 raise
         else:
@@ -199,7 +199,7 @@ async def change(client: Client, namespace: str, changes: Mapping[str, Hold | No
 
 
 async def _read(client: Client, namespace: str) -> tuple[str, Holds]:
-    """The version of the ConfigMap, empty where there is none, and what it holds."""
+    """The version of the ConfigMap, empty if there is none, and its holds."""
     try:
         data = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
     except NotFound:

@@ -1,4 +1,4 @@
-"""The last look at a node before its machine is ended: at the API server itself, since a watch may have stalled without a word."""
+"""The last check of a node before its machine is ended: it reads from the API server, since a watch may have stalled silently."""
 
 from collections.abc import Set
 
@@ -26,12 +26,12 @@ class WirePod(msgspec.Struct):
 
 
 async def newcomer(client: Client, node: str, known: Set[str]) -> str:
-    """A sentence about a pod that is bound to ``node`` and whose uid is not ``known``; empty where there is none.
+    """A sentence about a pod that is bound to ``node`` and has a uid outside ``known``; empty if there is none.
 
-    Raises what reading raises. A stalled watch is found out after 90 s, and a machine that falls idle is ended sooner than that.
+    Raises the errors of reading. A stalled watch is detected after 90 s, and an idle machine is ended sooner than that.
     """
     for data in await client.list_all(PODS, query={"fieldSelector": f"spec.nodeName={node}"}):
         pod = msgspec.json.decode(data, type=WirePod)
         if pod.status.phase not in _FINISHED and pod.metadata.uid not in known:
-            return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it, and no watch has shown that yet"
+            return f"pod {pod.metadata.namespace}/{pod.metadata.name} is on it, and the watch has not shown that yet"
     return ""

@@ -1,4 +1,4 @@
-"""Who is told what the controller does."""
+"""The interface through which the controller reports what it does."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -15,10 +15,10 @@ from gpuscaler.planning.state.ledger import ledger
 
 
 class Recorder(Protocol):
-    """Is told everything that happens, in order, and keeps what people want to know of it. None of it may raise or wait.
+    """Receives everything that the controller does, in order, and records it. Its methods must neither raise nor wait.
 
-    ``decisions`` is how many decisions have been numbered, and ``decided`` are the ids of those that are being carried out, by the token
-    of an order and the name of a node: in this process, and by what it was shown to be remembered.
+    ``decisions`` is the number of decisions so far. ``decided`` are the ids of the decisions that are being carried out, by the token of
+    an order or the name of a node: those of this process, and those in the memory that it was shown.
     """
 
     @property

@@ -1,6 +1,6 @@
-"""The controller's memory in a ConfigMap: read when we begin to lead, written before anything is asked of a cloud.
+"""The controller's memory in a ConfigMap: read when this process begins to lead, written before each call that changes the cloud.
 
-Every write names the version that it replaces, so that of two controllers that believe to lead only one gets through.
+Each write names the version that it replaces, so that of two controllers that both believe to lead only one succeeds.
 """
 
 import zlib
@@ -16,30 +16,30 @@ from gpuscaler.kube.resources import CONFIG_MAPS
 from gpuscaler.lifecycle.memory import Memory
 
 _LOG = structlog.get_logger(__name__)
-#: The key that holds the memory, and the version of its form: a program that meets a newer one than it knows leaves it alone.
+#: The key with the memory, the key with the version of its form, and that version: a program does not touch a form that it does not know.
 KEY, FORM_KEY, FORM = "memory", "form", "1"
-#: What a ConfigMap may hold in all, by Kubernetes' validation, less what the rest of the object takes.
+#: The size limit of a ConfigMap by Kubernetes' validation, less the size of the rest of the object.
 MOST_BYTES = 1_000_000
-#: Bytes of a memory, unpacked; it shrinks to about a tenth.
+#: The maximum size of an unpacked memory, in bytes; packing shrinks it to about a tenth.
 MOST_UNPACKED = 64 * 2**20
 
-#: What to do about a memory of the controller that cannot be read.
+#: The advice for a memory of the controller that cannot be read.
 MEND = (
-    "nothing is bought or removed; put back what was there, or delete the ConfigMap once every machine that the cloud lists is a node: "
-    "others might be bought twice"
+    "nothing is bought or removed; restore the ConfigMap, or delete it once every machine that the cloud lists is a node: "
+    "other machines might be bought twice"
 )
 
 
 class StoreError(Exception):
-    """The memory cannot be read or written; the text names the object, what was seen, what was expected and what to do."""
+    """The memory cannot be read or written; the text names the object, what was seen, what was expected, and what to do."""
 
 
 class UnreadableError(StoreError):
-    """What is there is no memory, and none of us wrote it: until somebody puts it right, all there is to do is to wait."""
+    """The ConfigMap has no readable memory, and no controller wrote it: all that can be done is to wait for a person to repair it."""
 
 
 class OvertakenError(Exception):
-    """Somebody else has written the memory since we read it: another controller leads."""
+    """Another controller has written the memory since it was read here: that one leads."""
 
 
 class WireMetadata(msgspec.Struct):
@@ -57,20 +57,20 @@ T = TypeVar("T")
 
 
 class Store(Generic[T]):
-    """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is what is remembered before anything is.
+    """Keeps a memory in the ConfigMap ``namespace/name``; ``nothing`` is the empty memory.
 
-    ``mend`` tells people what to do about one that cannot be read.
+    ``mend`` is the advice for people about a memory that cannot be read.
     """
 
     def __init__(self, client: Client, *, namespace: str, name: str, nothing: T, mend: str) -> None:
-        # Everything waits until it is written: it must not wait behind hundreds of evictions itself.
+        # Everything waits until the memory is written, so it must not wait behind hundreds of evictions itself.
         self._client = client.at_once()
         self._namespace = namespace
         self._name = name
         self._nothing, self._mend = nothing, mend
         self._version = ""
         self._written: T | None = None
-        #: A memory of which nobody knows whether it was written.
+        #: A memory that may or may not have been written.
         self._doubted: T | None = None
 
     @property
@@ -78,7 +78,7 @@ class Store(Generic[T]):
         return f"ConfigMap {self._namespace}/{self._name}"
 
     async def load(self) -> T:
-        """What was remembered; an empty memory where nothing was. Raises :class:`StoreError` for what cannot be understood."""
+        """The saved memory; an empty one if nothing was saved. Raises :class:`StoreError` if it cannot be decoded."""
         try:
             found = msgspec.json.decode(await self._client.get(CONFIG_MAPS, self._name, namespace=self._namespace), type=WireConfigMap)
         except NotFound:
@@ -102,13 +102,13 @@ class Store(Generic[T]):
             return msgspec.json.decode(_unpacked(b64decode(packed, validate=True)), type=type(self._nothing))
         except (ValueError, zlib.error, msgspec.MsgspecError) as error:
             raise UnreadableError(
-                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote there; {self._mend}"
+                f"{self.place}: saw a memory that cannot be read ({error}), expected what gpuscaler wrote; {self._mend}"
             ) from error
 
     async def save(self, memory: T) -> None:
-        """Write ``memory`` down unless it is there already. Raises :class:`OvertakenError` when somebody else wrote since.
+        """Save ``memory`` unless it is saved already. Raises :class:`OvertakenError` if another controller has written since.
 
-        Any other error leaves open whether it was written; the next call finds out.
+        After any other error it is unknown whether it was written; the next call finds out.
         """
         if self._doubted is not None:
             await self._find_out(self._doubted)
@@ -125,7 +125,7 @@ class Store(Generic[T]):
         self._written = memory
 
     async def _put(self, memory: T) -> bytes:
-        """Write, also where somebody deleted what was there, or spoilt it: none of us did, so what is remembered here is all there is."""
+        """Write, also if the ConfigMap was deleted or corrupted: no controller does that, so the memory here is the only one."""
         try:
             return await self._write(memory)
         except NotFound:
@@ -138,11 +138,11 @@ class Store(Generic[T]):
         return await self._write(memory)
 
     async def _there(self) -> T | None:
-        """What is there now; None where that is nothing, or nothing that one of us wrote."""
+        """The memory in the ConfigMap; None if there is none, or none that a controller wrote."""
         try:
             found = await self.load()
         except UnreadableError as error:
-            _LOG.warning("the memory was spoilt: what is remembered here is written over it", problem=str(error))
+            _LOG.warning("the saved memory was corrupted: it is overwritten with the memory of this process", problem=str(error))
             return None
         return found if self._version else None
 
@@ -153,7 +153,7 @@ class Store(Generic[T]):
         return await self._client.create(CONFIG_MAPS, body, namespace=self._namespace)
 
     async def _find_out(self, doubted: T) -> None:
-        """Whether the write before took effect. What is there must be that, or what was there before."""
+        """Find out whether the last write took effect. The saved memory must be that one or its predecessor."""
         before = self._written
         found = await self._there()
         if found not in (None, doubted, self._nothing if before is None else before):
@@ -164,7 +164,7 @@ class Store(Generic[T]):
         packed = b64encode(zlib.compress(msgspec.json.encode(memory), 6)).decode()
         if len(packed) > MOST_BYTES:
             raise StoreError(
-                f"{self.place}: the memory takes {len(packed)} bytes, a ConfigMap holds {MOST_BYTES}; fewer machines on their way fit"
+                f"{self.place}: the memory takes {len(packed)} bytes, a ConfigMap holds {MOST_BYTES}; fewer ordered machines would fit"
             )
         metadata: dict[str, Any] = {
             "name": self._name,
@@ -184,11 +184,11 @@ class MemoryStore(Store[Memory]):
 
 
 def _unpacked(packed: bytes) -> bytes:
-    """As zlib has it, which can make a thousand bytes of one. Raises ValueError and zlib.error."""
+    """Unpack with a size limit: zlib can make a thousand bytes of one. Raises ValueError and zlib.error."""
     decompressor = zlib.decompressobj()
     text = decompressor.decompress(packed, MOST_UNPACKED)
     if decompressor.unconsumed_tail:
         raise ValueError(f"it is more than {MOST_UNPACKED / 2**20:.0f} MiB long")
     if not decompressor.eof:
-        raise ValueError("its end is not there")
+        raise ValueError("it is cut off")
     return text

@@ -1,1 +1,1 @@
-"""The process around the loop: settings that change, pools that are found, leadership, clocks."""
+"""The process around the control loop: settings that change, pools that are discovered, leadership, clocks."""

@@ -1,4 +1,4 @@
-"""AWS for `gpuscaler run`: its groups are the pools, and are bought from, emptied and listened to while this process leads."""
+"""AWS for `gpuscaler run`: Auto Scaling groups are the pools; this process buys from them, ends their machines and reads their notices."""
 
 import asyncio
 import time
@@ -23,7 +23,7 @@ from gpuscaler.settings.run_settings import RunSettings
 
 
 def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], folder: Path | None = None) -> Discovery:
-    """What looks where the settings say; ``folder`` keeps over restarts what hardly changes."""
+    """The discovery of groups that the settings select; ``folder`` keeps data that rarely changes across restarts."""
     return Discovery(
         calls,
         Scope(told.cluster, told.groups, told.tags, told.exclude),
@@ -39,10 +39,10 @@ def discovery_of(told: AwsSettings, calls: Calls, *, now: Callable[[], float], f
 async def make(
     settings: RunSettings, place: Place, *, folder: Path | None = None, calls: Calls | None = None, executor: Executor | None = None
 ) -> Made:
-    """The provider, once something is known of the account. Raises :class:`UnusableError` where boto3 is not installed.
+    """The provider, once the account has been read. Raises :class:`UnusableError` if boto3 is not installed.
 
-    ``folder`` keeps over restarts what hardly changes. ``calls`` and ``executor`` are boto3 as installed, and threads, unless they are
-    given. On a dry run nothing is written, and the queue is left alone: what is read there is gone for the one who acts.
+    ``folder`` keeps data that rarely changes across restarts. Without ``calls`` and ``executor``, the installed boto3 and threads are used.
+    On a dry run nothing is written, and the queue is not read: a message that is read is gone for the process that acts.
     """
     told = settings.aws
     if calls is None:
@@ -76,7 +76,7 @@ async def _endpoint(client: Client, url: str) -> str:
         return await by_address(client, url)
     except NotFound as error:
         raise UnusableError(
-            f"aws.endpoint_url: saw {url}, and {error}; expected a Service that is there: create it, or name another"
+            f"aws.endpoint_url: saw {url}, and {error}; expected a Service that exists; create it, or name another"
         ) from error
 
 
@@ -88,5 +88,5 @@ def _calls(endpoint_url: str, identity: str) -> Calls:
 
 
 def withheld(_seconds: float) -> NoReturn:
-    """The fence of who only looks."""
+    """The fence on a dry run."""
     raise CloudError(UNKNOWN, "a dry run changes nothing")

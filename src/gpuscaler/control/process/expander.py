@@ -1,4 +1,4 @@
-"""Priorities of pools that are kept where Cluster Autoscaler's priority expander reads them: a ConfigMap, read again and again."""
+"""Priorities of pools from the ConfigMap of Cluster Autoscaler's priority expander, which is read regularly."""
 
 import asyncio
 from collections.abc import Callable
@@ -18,7 +18,7 @@ NAMESPACE, NAME, KEY = "kube-system", "cluster-autoscaler-priority-expander", "p
 PLACE = f"ConfigMap {NAMESPACE}/{NAME}"
 #: How often it is read, in seconds.
 POLL_SECONDS = 10.0
-#: Pools of one priority that are named.
+#: How many pools of one priority are named.
 NAMED = 5
 _LOG = structlog.get_logger(__name__)
 
@@ -28,14 +28,14 @@ class WireConfigMap(msgspec.Struct):
 
 
 class Standing(msgspec.Struct, frozen=True):
-    """Which priorities of pools hold, in a sentence, empty where nobody has looked; and what is odd about those of the ConfigMap."""
+    """Which priorities of pools are in force, in a sentence, empty before the first read; and problems of those in the ConfigMap."""
 
     text: str = ""
     remarks: tuple[str, ...] = ()
 
 
 class PriorityExpander:
-    """``trouble`` says what is wrong with the ConfigMap now, empty where nothing is; one that is wrong changes nothing."""
+    """Reads the ConfigMap. ``trouble`` says what is wrong with it now, empty if nothing is; a wrong one changes nothing."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -49,14 +49,14 @@ class PriorityExpander:
         return self._wrong or self._odd
 
     def policy(self, policy: Policy) -> Policy:
-        """``policy`` with the priorities of the ConfigMap, where there is one."""
+        """``policy`` with the priorities of the ConfigMap, if there is one."""
         self._odd = ""
         if self._priorities is None:
             return policy
         found, odd = prioritised(policy, self._priorities)
         self._odd = f"{PLACE}: {odd}" if odd else ""
         if odd:
-            self._standing = Standing(f"{PLACE} is there and not in force: it matches no pool")
+            self._standing = Standing(f"{PLACE} exists but is not in force: it matches no pool")
             return found
         odd_ones = tuple(f"{PLACE}: {one}" for one in remarks(found, self._priorities))
         self._standing = Standing(f"{PLACE} is in force: {_order(found)}", odd_ones)
@@ -64,7 +64,7 @@ class PriorityExpander:
 
     @property
     def standing(self) -> Standing:
-        """What holds since the last :meth:`policy`."""
+        """The priorities in force since the last :meth:`policy`."""
         return self._standing if self._priorities is not None else Standing(self._absent())
 
     def _absent(self) -> str:
@@ -73,7 +73,7 @@ class PriorityExpander:
         return f"{PLACE} is not in force ({self._wrong})" if self._wrong else f"those of the settings; there is no {PLACE}"
 
     def announce(self) -> None:
-        """Log what holds, once for as long as it is the same; of no ConfigMap there is nothing to say until one has gone."""
+        """Log the priorities in force when they change; without a ConfigMap nothing is logged until one has gone."""
         standing = self.standing
         if standing != self._announced:
             log = _LOG.warning if standing.remarks or self.trouble else _LOG.info
@@ -82,14 +82,14 @@ class PriorityExpander:
             self._announced = standing
 
     async def run(self, changed: Callable[[], None]) -> None:
-        """Read it until cancelled; ``changed`` is called when priorities are other ones."""
+        """Read it until cancelled; ``changed`` is called when the priorities have changed."""
         while True:
             await asyncio.sleep(POLL_SECONDS)
             if await self.poll():
                 changed()
 
     async def poll(self) -> bool:
-        """Read it once; whether priorities are other ones now."""
+        """Read it once; True if the priorities have changed."""
         before, self._asked = self._priorities, True
         try:
             data = await self._client.get(CONFIG_MAPS, NAME, namespace=NAMESPACE)
@@ -104,7 +104,7 @@ class PriorityExpander:
 
 
 def _order(policy: Policy) -> str:
-    """Pools by their priority, the first to be used first."""
+    """Pools by priority, the highest first."""
     tiers: dict[int, list[str]] = {}
     for pool in sorted(policy.pools, key=lambda one: (-one.priority, one.name)):
         tiers.setdefault(pool.priority, []).append(pool.name)

@@ -1,4 +1,4 @@
-"""`gpuscaler run` put together: from a settings file and a way to the API server to a controller that leads."""
+"""Assembles `gpuscaler run`: from a settings file and a connection to the API server to a controller that leads."""
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
@@ -32,14 +32,14 @@ from gpuscaler.settings.run_settings import PaceSettings, RunSettings
 
 _LOG = structlog.get_logger(__name__)
 
-#: After leadership was lost or the API server was away while the memory was read, the controller begins anew after so many seconds.
+#: The pause before the controller starts again, in seconds, after leadership was lost or the API server was unreachable.
 AGAIN_SECONDS = 2.0
-#: Something that lives beside the controller until it is cancelled.
+#: A coroutine that runs beside the controller until it is cancelled.
 Part = Callable[[], Coroutine[Any, Any, None]]
 
 
 class Clocks(Protocol):
-    """What time it is: ``wall`` in seconds since the epoch, ``monotonic`` for leases, which best goes on while the machine sleeps."""
+    """The clocks: ``wall`` in seconds since the epoch; ``monotonic`` for leases, preferably one that runs while the machine sleeps."""
 
     def wall(self) -> float: ...
 
@@ -48,12 +48,11 @@ class Clocks(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """What the parts of one process share.
+    """The objects that the parts of one process share.
 
-    ``client`` is fenced by the election, and withholds writes where ``dry_run``. ``namespace`` is where the objects of gpuscaler itself
-    are, ``identity`` is this process' own. ``election`` is None where there is none, ``expander`` knows priorities that are kept for
-    another autoscaler, ``attempts`` what the scheduler tried in vain, ``brake`` what people have stopped, and ``troubles`` tells what is
-    wrong now.
+    ``client`` is fenced by the election, and withholds writes on a ``dry_run``. ``namespace`` holds the objects of gpuscaler itself,
+    ``identity`` identifies this process. ``election`` is None if there is none, ``expander`` knows the priorities of Cluster Autoscaler's
+    ConfigMap, ``attempts`` the scheduler's failed attempts, ``brake`` the holds, and ``troubles`` says what is wrong now.
     """
 
     client: Client
@@ -69,7 +68,7 @@ class Place:
     brake: Brake
 
     def troubles(self) -> tuple[str, ...]:
-        """What goes wrong now, a sentence each."""
+        """What is wrong now, a sentence each."""
         election = self.election.trouble if self.election else ""
         clock = self.now.trouble if isinstance(self.now, SteadyClock) else ""
         own = (self.file.trouble, self.expander.trouble, self.brake.trouble, election, clock, self.attempts.trouble)
@@ -78,9 +77,9 @@ class Place:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """A provider, the ``parts`` that must run beside it while this process leads, and whom to tell of other settings.
+    """A provider, the ``parts`` that must run beside it while this process leads, and the callback for changed settings.
 
-    ``found`` are its pools where the cloud brings them, and the file only changes them.
+    ``found`` are its pools if they are discovered in the cloud, and the file only overrides them.
     """
 
     provider: Provider
@@ -89,26 +88,26 @@ class Made:
     found: FoundPools | None = None
 
     def policy(self, settings: RunSettings) -> Policy:
-        """What holds now."""
+        """The policy in force now."""
         return settings.policy if self.found is None else self.found.policy(settings.policy)
 
 
-#: Makes the provider of the settings each time that leading begins; what it remembers is read from the cluster.
+#: Makes the provider of the settings each time that leading begins; its memory is read from the cluster.
 MakeProvider = Callable[[RunSettings, Place], Coroutine[Any, Any, Made]]
 
 
 class UnusableError(Exception):
-    """Something around the controller cannot work as the settings say; the text names the key, what was seen, and what to do."""
+    """A part of the process cannot work with the settings; the text names the key, what was seen, and what to do."""
 
 
 class Records(Recorder, Protocol):
     """A recorder that lives as long as the process."""
 
     def led_by(self, controller: Controller | None, /) -> None:
-        """Who leads in this process, None when nobody does."""
+        """Set the controller that leads in this process, None if none does."""
 
     def pools_from(self, found: FoundPools | None, /) -> None:
-        """Who knows the pools of the account, None where there are none but those of the file."""
+        """Set the source of discovered pools, None if there are only those of the file."""
 
     def settings_changed(self, settings: RunSettings, /) -> None: ...
 
@@ -121,9 +120,9 @@ MakeRecords = Callable[[RunSettings, Place], Records]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Running:
-    """One process of the controller. ``namespace`` holds where the settings name none.
+    """One process of the controller. ``namespace`` is used if the settings name none.
 
-    With ``default_limit``, settings that bound nothing get a modest limit in dollars per hour.
+    With ``default_limit``, settings without any limit get a modest limit in dollars per hour.
     """
 
     file: SettingsFile
@@ -137,9 +136,9 @@ class Running:
     default_limit: bool = False
 
     async def run(self) -> None:
-        """Run until cancelled; the lease is then given back.
+        """Run until cancelled; the lease is then released.
 
-        Raises :class:`ApiError` or :class:`Unreachable` where the API server cannot be used at all when this begins, and
+        Raises :class:`ApiError` or :class:`Unreachable` if the API server cannot be used at all at the start,
         :class:`~gpuscaler.control.loop.store.StoreError` for a memory of another version, and :class:`UnusableError`.
         """
         place = self._place()
@@ -169,7 +168,7 @@ class Running:
         election = None
         if settings.leader_election.enabled and not self.dry_run:
             told = settings.leader_election
-            # With a rate limit of its own: it must get through when the controller itself is held back.
+            # With a rate limit of its own: renewals must get through while the controller itself is throttled.
             election = LeaderElection(
                 replace(client, limit=RateLimit(qps=5.0, burst=10)),
                 name=told.name,
@@ -203,7 +202,7 @@ class Running:
 
 
 class _Leading:
-    """What runs while this process leads."""
+    """Runs the controller while this process leads."""
 
     def __init__(self, running: Running, place: Place, records: Records) -> None:
         self._running, self._place, self._records = running, place, records
@@ -212,19 +211,19 @@ class _Leading:
         self._warned = ""
 
     async def run(self) -> None:
-        """Lead until cancelled: each time that somebody else wrote, or might have, everything is read anew."""
+        """Lead until cancelled. Whenever another process wrote, or might have, everything is read again."""
         while True:
             try:
                 await self._apart()
             except* (OvertakenError, NotLeaderError, ApiError, Unreachable) as group:
-                _LOG.warning("reads everything again and goes on", problem=str(first(group)))
+                _LOG.warning("restarting the control loop", problem=str(first(group)))
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _apart(self) -> None:
         """Lead once, in a task of its own.
 
-        A task group that is cancelled while something in it fails tells of the failure alone, and whoever waits for the end of this task,
-        such as an election that was lost, would wait for ever.
+        A task group that is cancelled while a task in it fails raises only the failure, so that code that waits for the end of this task,
+        such as an election that was lost, would wait forever.
         """
         once = asyncio.create_task(self._once())
         try:
@@ -239,7 +238,7 @@ class _Leading:
         place, settings = self._place, self._running.file.settings
         made = await self._running.make_provider(settings, place)
         if self._running.file.settings is not settings:
-            # The file has changed meanwhile, when nobody here could be told.
+            # The file has changed while there was no controller to get the new settings.
             settings = self._running.file.settings
             made.reload(settings)
         controller = Controller(
@@ -270,11 +269,11 @@ class _Leading:
             self._records.pools_from(None)
 
     def reload(self, before: RunSettings, now: RunSettings) -> None:
-        """The file has changed."""
+        """Apply the changed settings file."""
         keys = changed_keys(before, now)
         _LOG.info("settings changed", keys=keys)
         if late := late_keys(before, now):
-            _LOG.warning("takes effect when gpuscaler is started again", keys=late)
+            _LOG.warning("takes effect after a restart", keys=late)
         self._records.settings_changed(now)
         self._place.picture.interner.max_grace = now.policy.max_grace
         if self._controller is not None and self._made is not None:
@@ -283,17 +282,17 @@ class _Leading:
             self._controller.set_pace(pace_of(now.pace))
 
     def holds_changed(self) -> None:
-        """A person has stopped buying or removing, or lets it go on."""
+        """Plan soon: a person has stopped or resumed buying or removing."""
         if self._controller is not None:
             self._controller.plan_soon()
 
     def plan_anew(self) -> None:
-        """Pools, or what is said of them, may be others."""
+        """Apply the current policy: the pools or their settings may have changed."""
         if self._controller is not None and self._made is not None:
             self._controller.set_policy(self._policy(self._made, self._running.file.settings))
 
     def _policy(self, made: Made, settings: RunSettings) -> Policy:
-        """What holds now, bounded where nobody has set any bound."""
+        """The policy in force now, with the default limit if no limit was set."""
         policy = self._place.expander.policy(made.policy(settings))
         self._place.expander.announce()
         if self._running.default_limit and not settings.limits_stated:
@@ -306,15 +305,15 @@ class _Leading:
 
 
 def broken(trouble: str) -> None:
-    """The file has changed, and cannot be used; without ``trouble`` it says again what it said before."""
+    """Log that the file has changed and cannot be used; without ``trouble``, that it has its previous content again."""
     if trouble:
-        _LOG.error("the settings stay as they were", problem=trouble)
+        _LOG.error("the settings file cannot be used; the previous settings stay in force", problem=trouble)
     else:
-        _LOG.info("the settings file can be used again, and says what it said before")
+        _LOG.info("the settings file can be used again; its content is the previous one")
 
 
 async def check(place: Place, lease: str) -> None:
-    """Ask the API server for what nothing works without; raises what it answers instead."""
+    """Check that the API server serves the objects that are always needed; raise its errors."""
     client, namespace = place.client, place.namespace
     for resource in (NODES, PODS):
         await client.get_page(resource, limit=1)
@@ -327,10 +326,12 @@ async def check(place: Place, lease: str) -> None:
     try:
         await client.get(NAMESPACES, namespace)
     except NotFound as error:
-        raise StoreError(f"namespace {namespace}: saw none of that name, expected it to be there; create it, or set namespace") from error
+        raise StoreError(
+            f"namespace {namespace}: saw no namespace of that name, expected it to exist; create it, or set namespace"
+        ) from error
     except Forbidden as error:
-        # One that may not be read may well be there.
-        _LOG.warning("whether the namespace is there is not known", problem=str(error))
+        # A namespace that may not be read can still exist.
+        _LOG.warning("it could not be checked whether the namespace exists", problem=str(error))
 
 
 def pace_of(settings: PaceSettings) -> Pace:

@@ -1,4 +1,4 @@
-"""The run file while the controller runs: read again when it changes; a broken one changes nothing and is told."""
+"""The run file while the controller runs: read again when it changes; an invalid one changes nothing and is reported."""
 
 import asyncio
 from collections.abc import Callable
@@ -10,16 +10,16 @@ from gpuscaler.settings.errors import SettingsError
 from gpuscaler.settings.pools_file import decode_settings, read_settings
 from gpuscaler.settings.run_settings import RunSettings
 
-#: How often the file is looked at, in seconds. A kubelet takes up to a minute to bring a changed ConfigMap anyway.
+#: How often the file is read, in seconds. A kubelet takes up to a minute to mount a changed ConfigMap anyway.
 POLL_SECONDS = 5.0
-#: What takes effect while the controller runs; anything else when it is started again.
+#: The keys that take effect while the controller runs; all others take effect after a restart.
 LIVE = frozenset({"policy", "pace", "log"})
 
 
 class SettingsFile:
-    """The file at ``path``, read when this is made; raises :class:`SettingsError` where it cannot be used then.
+    """The file at ``path``, read on construction; raises :class:`SettingsError` if it cannot be used.
 
-    ``settings`` are those of the newest good content, ``trouble`` says what is wrong with a newer one, empty where nothing is.
+    ``settings`` are those of the newest valid content; ``trouble`` says what is wrong with a newer one, and is empty if nothing is.
     """
 
     def __init__(self, path: Path) -> None:
@@ -29,9 +29,9 @@ class SettingsFile:
         self.settings = decode_settings(self._seen, path)
 
     def poll(self) -> bool:
-        """Look again; whether there are other settings now.
+        """Read the file again; True if the settings have changed.
 
-        The content itself is compared: a ConfigMap is changed by a symbolic link on the way, and an editor may keep size and time.
+        The content is compared: a ConfigMap changes through a symbolic link in its path, and an editor may keep size and time.
         """
         try:
             data = read_settings(self.path)
@@ -46,9 +46,9 @@ class SettingsFile:
         return found != before
 
     async def follow(self, changed: Callable[[RunSettings, RunSettings], None], broken: Callable[[str], None]) -> None:
-        """Poll until cancelled. ``changed`` has the settings before and now, ``broken`` what is wrong, once for each content.
+        """Poll until cancelled. ``changed`` gets the settings before and now; ``broken`` gets what is wrong, once for each content.
 
-        After a mistake that was taken back without any other change ``broken`` has an empty text.
+        After a mistake that was undone without any other change, ``broken`` gets an empty text.
         """
         while True:
             await asyncio.sleep(POLL_SECONDS)
@@ -60,14 +60,14 @@ class SettingsFile:
 
 
 def changed_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
-    """The keys of the run file whose values differ; ``policy`` stands for all of a pools file."""
+    """The keys of the run file with changed values; ``policy`` stands for all keys of a pools file."""
     names = (name for name in msgspec.structs.asdict(now) if name != "limits_stated")
     changed = tuple(name for name in names if getattr(before, name) != getattr(now, name))
-    # That limits are spoken of at all is part of what a pools file says.
+    # Whether limits are stated at all is part of a pools file.
     return ("policy", *changed) if before.limits_stated != now.limits_stated and "policy" not in changed else changed
 
 
 def late_keys(before: RunSettings, now: RunSettings) -> tuple[str, ...]:
-    """The keys whose values differ and only count once the controller is started again; what is said of found pools counts at once."""
+    """The changed keys that take effect only after a restart; settings of discovered pools take effect at once."""
     same_pools = msgspec.structs.replace(now, aws=msgspec.structs.replace(now.aws, overrides=before.aws.overrides))
     return tuple(name for name in changed_keys(before, same_pools) if name not in LIVE)

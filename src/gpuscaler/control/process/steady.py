@@ -1,15 +1,15 @@
-"""The time of day for a process that must not be fooled by it: idle times and time-outs are told in it, and a clock may be set."""
+"""A wall clock that does not jump: idle times and time-outs are measured with it, and the system clock may be set."""
 
 from collections.abc import Callable
 
-#: What the time of day may be off by before it is followed no more, in seconds: who keeps time by NTP is never set by as much.
+#: How far the wall clock may jump before it is no longer followed, in seconds: NTP never sets a clock by as much.
 JUMP_SECONDS = 30.0
 
 
 class SteadyClock:
-    """Tells ``wall`` (seconds since the epoch), and goes on by ``monotonic`` (seconds) where that jumps, until the process ends.
+    """Returns ``wall`` (seconds since the epoch); after a jump of that clock it continues by ``monotonic`` until the process ends.
 
-    An hour that never was would end every idle machine, and every one that is on its way. ``trouble`` says that there was a jump.
+    A jump of an hour would end every idle machine, and every machine that is starting. ``trouble`` reports a jump.
     """
 
     def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float]) -> None:
@@ -30,6 +30,6 @@ class SteadyClock:
             return ""
         where = "ahead of" if off > 0 else "behind"
         return (
-            f"the time of day: saw it {abs(off):.0f} s {where} what had passed since gpuscaler began, expected "
-            f"at most {JUMP_SECONDS:g} s; what had passed is relied on; start gpuscaler again once the time of day is right"
+            f"the system clock: saw it {abs(off):.0f} s {where} the time that has passed since gpuscaler started, expected at most "
+            f"{JUMP_SECONDS:g} s; the system clock is ignored; restart gpuscaler once it is right"
         )

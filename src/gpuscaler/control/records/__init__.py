@@ -1,1 +1,1 @@
-"""What people want to know of the controller: Events, log lines, metrics, status, and decisions that can be replayed."""
+"""Records of the controller for people: Events, log lines, metrics, status, and decisions that can be replayed."""

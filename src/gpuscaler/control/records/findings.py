@@ -1,4 +1,4 @@
-"""What somebody should look at: removals that are stopped, machines of nobody's pool, or with fewer devices than they were sold with."""
+"""Warnings for people: stopped removals, machines of unknown pools, nodes with fewer devices than their instance type has."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,15 +20,15 @@ CLOSED_SECONDS = 900.0
 
 
 def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled: Iterable[Unpooled] = ()) -> Iterator[str]:
-    """A sentence for each; ``found`` tells the pools of nodes, ``unpooled`` are machines of pools that nobody here knows."""
+    """A sentence for each finding; ``found`` has the pools of nodes, ``unpooled`` are machines of unknown pools."""
     halted = next((one.detail for one in plan.blocked_nodes if one.blocker == "unhealthy"), None)
     if halted is not None:
         yield halted
     for one in unpooled:
         yield (
             f"pool {one.pool}: the cloud lists {counted(one.machines, 'machine')} of it for this cluster ({one.machine}"
-            f"{', …' if one.machines > 1 else ''}), expected pools that are known here; nothing of it is counted, opened or removed; "
-            f"add the pool, or take this cluster's name off its machines where they are somebody else's"
+            f"{', …' if one.machines > 1 else ''}), expected pools of the settings; its machines are not counted, opened or removed; "
+            f"add the pool, or remove this cluster's name from its machines if they do not belong to the cluster"
         )
     short: dict[str, list[str]] = defaultdict(list)
     for name, member in found.items():
@@ -41,30 +41,30 @@ def findings(plan: Plan, cluster: Cluster, found: Mapping[str, Member], unpooled
                 short[f"{shown[device]} of {most} {device} that a {offering.instance_type} has"].append(name)
     for what, names in short.items():
         yield (
-            f"{nodes(names)} {'shows' if len(names) == 1 else 'show'} {what}; plans go by what is shown; "
-            f"look at the driver's log there for a device that has failed, and replace the machine"
+            f"{nodes(names)} {'shows' if len(names) == 1 else 'show'} {what}; plans use the shown number; "
+            f"check the driver's log there for a failed device, and replace the machine"
         )
 
 
 def is_let_go(one: LetGo) -> str:
-    """A sentence about a pool that is ours no longer."""
-    machines = f"{counted(one.coming, 'machine')} on the way, {one.leaving} leaving, our taints on {counted(one.tainted, 'node')}"
+    """A sentence about a pool that is no longer managed."""
+    machines = f"{counted(one.coming, 'machine')} starting, {one.leaving} leaving, gpuscaler's taints on {counted(one.tainted, 'node')}"
     return (
-        f"pool {one.pool} is ours no longer: its group is set aside. What is under way there is finished ({machines}), and "
-        f"nothing new begins; name the group in aws.groups to take it"
+        f"pool {one.pool} is no longer managed: its group is skipped. Work in progress is finished ({machines}), and "
+        f"nothing new is started; name the group in aws.groups to manage it"
     )
 
 
 def unbound(pools: Mapping[str, Unbinding], now: float) -> Iterator[str]:
-    """A sentence for each pool whose pods are nominated since bindings were refused."""
+    """A sentence for each pool with pods that are nominated because bindings were refused."""
     for name, one in pools.items():
         if now < one.until:
-            advice = "give the right create on pods/binding, or say steering: nominate" if "cannot create" in one.why else "see its Events"
-            yield f"pool {name}: its pods are nominated, and not bound, for another {spoken(one.until - now)}: {one.why}; {advice}"
+            advice = "grant the right create on pods/binding, or set steering: nominate" if "cannot create" in one.why else "see its Events"
+            yield f"pool {name}: its pods are nominated and not bound for another {spoken(one.until - now)}: {one.why}; {advice}"
 
 
 def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: float) -> Iterator[str]:
-    """A sentence for each node that our taint has kept closed for long, and that nothing here opens; ``found`` tells the pools of nodes."""
+    """Sentences about nodes that gpuscaler's taint has kept closed for long and that no turn opens; ``found`` has the pools of nodes."""
     under_way = {one.node for one in book.coming} | {one.node for one in book.promises} | {one.node for one in book.leaving}
     shut: dict[str, list[Node]] = defaultdict(list)
     for node in cluster.table.tainted(ARRIVING_TAINT):
@@ -72,12 +72,15 @@ def closed(cluster: Cluster, found: Mapping[str, Member], book: Ledger, now: flo
         kept = member is not None and member.pool.min_gpus_per_pod
         if node.name in under_way or kept or now < node.created + CLOSED_SECONDS:
             continue
-        shut["the cloud lists it for no pool here" if member is None else f"it is a machine of pool {member.pool.name}"].append(node)
+        shut["the cloud lists it in no pool of the settings" if member is None else f"it is a machine of pool {member.pool.name}"].append(
+            node
+        )
     for whose, here in shut.items():
         first, are = here[0], "is" if len(here) == 1 else "are"
         yield (
-            f"{nodes([one.name for one in here])} {are} closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes it: "
-            f"{whose} ({first.provider_id or 'it has no spec.providerID'}); take the taint off, or add its group to the pools"
+            f"{nodes([one.name for one in here])} {are} closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes "
+            f"{'it' if len(here) == 1 else 'them'}: "
+            f"{whose} ({first.provider_id or 'it has no spec.providerID'}); remove the taint, or add its group to the pools"
         )
 
 

@@ -1,4 +1,4 @@
-"""Who may read the pages: at a loopback address whoever reaches it, elsewhere whoever the API server vouches for."""
+"""Access to the pages: at a loopback address for everyone who reaches it, elsewhere for users whom the API server authorizes."""
 
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from gpuscaler.kube.users import Attributes, authenticated, bearer_token
 from gpuscaler.settings.run_settings import is_loopback
 
 _LOG = structlog.get_logger(__name__)
-#: Raises the answer to whoever may not ask.
+#: Raises an HTTP error for a request that is not allowed.
 Guard: TypeAlias = Callable[[web.Request], Awaitable[None]]
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 def guarded(routes: Iterable[web.RouteDef], guard: Guard) -> list[web.RouteDef]:
-    """``routes``, each of which asks ``guard`` first."""
+    """``routes`` with a call of ``guard`` before each handler."""
     return [web.route(one.method, one.path, _after(guard, one.handler)) for one in routes]
 
 
@@ -33,13 +33,13 @@ def _after(guard: Guard, handler: Handler) -> Handler:
 
 
 async def addressed_by_loopback(request: web.Request) -> None:
-    """Refuse requests that name another host: a browser here sends such for a web site whose name leads to a loopback address."""
+    """Refuse requests that name another host: a browser on this machine sends them for a web site with a loopback address."""
     if not asks_here(request):
         raise web.HTTPForbidden(text="expected a request to a loopback address: the pages are for this machine, or for a forwarded port\n")
 
 
 def asks_here(request: web.Request) -> bool:
-    """Whether a request names this machine by a loopback address, and no web site that it is sent for."""
+    """Whether a request names this machine by a loopback address, and no other web site as its origin."""
     origin = request.headers.get("Origin", "")
     return _leads_here(f"http://{request.host}") and (not origin or _leads_here(origin))
 
@@ -53,23 +53,23 @@ def _leads_here(url: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Vouched:
-    """Admits whoever presents a token of the cluster and may ``get`` the path; the API server is asked about both."""
+    """Admits users with a token of the cluster who may ``get`` the path; the API server checks both."""
 
     reviews: Reviews
 
     async def __call__(self, request: web.Request) -> None:
         token = bearer_token(request.headers.get("Authorization", ""))
         try:
-            # Nobody without a token makes the API server work.
+            # Requests without a token cause no calls to the API server.
             user = await self.reviews.user_of(token) if token else None
             if user is None:
                 raise web.HTTPUnauthorized(text="expected a bearer token of this cluster\n", headers={"WWW-Authenticate": "Bearer"})
             verdict = await self.reviews.verdict(authenticated(user), Attributes("get", request.path))
         except BusyError:
-            raise web.HTTPTooManyRequests(text="too many tokens to ask about; try again later\n", headers={"Retry-After": "1"}) from None
+            raise web.HTTPTooManyRequests(text="too many tokens to check; try again later\n", headers={"Retry-After": "1"}) from None
         except (ApiError, Unreachable) as error:
-            _LOG.warning("whether a page may be read could not be checked", problem=str(error))
-            raise web.HTTPServiceUnavailable(text="the API server cannot be asked who this is; the log says why\n") from error
+            _LOG.warning("the access to a page could not be checked", problem=str(error))
+            raise web.HTTPServiceUnavailable(text="the API server could not check the token; the log says why\n") from error
         if not verdict.allowed:
             why = f": {verdict.reason}" if verdict.reason else ""
             raise web.HTTPForbidden(

@@ -1,4 +1,4 @@
-"""What is served, and where: metrics and health to everybody, pages to this machine, and to others where they are authenticated."""
+"""The HTTP servers: metrics and health for everyone, pages for this machine, and pages for other machines with authentication."""
 
 import asyncio
 import ssl
@@ -20,19 +20,19 @@ from gpuscaler.serving.tls import CertificateError, LiveTls
 from gpuscaler.settings.run_settings import AuthenticatedSettings, HttpSettings, PagesSettings
 
 _LOG = structlog.get_logger(__name__)
-#: Questions to the API server about who somebody is: so many a second, at once, and seconds for an answer.
+#: The rate limit for token and access reviews: requests per second, burst, and the time-out of one in seconds.
 QPS, BURST, REVIEW_SECONDS = 20.0, 100, 10.0
-#: What is served at the addresses of a key.
+#: Descriptions of the servers, by their keys in the settings.
 _SERVED = {
     "http": "metrics and health",
     "pages": "status, explanations and decisions, to this machine",
-    "pages.authenticated": "status, explanations and decisions, to whoever may read them",
+    "pages.authenticated": "status, explanations and decisions, to authorized users",
 }
 
 
 @dataclass(slots=True)
 class Listeners:
-    """Servers by the keys of their settings, until :meth:`close`. ``ports`` says where they listen."""
+    """Servers by the keys of their settings, until :meth:`close`. ``ports`` are those on which they listen."""
 
     ports: dict[str, int] = field(default_factory=dict, init=False)
     tls: list[LiveTls] = field(default_factory=list, init=False)
@@ -40,21 +40,21 @@ class Listeners:
 
     @property
     def trouble(self) -> tuple[str, ...]:
-        """What is wrong with certificates, a sentence each."""
+        """Problems of certificates, a sentence each."""
         return tuple(one.trouble for one in self.tls if one.trouble)
 
     async def metrics(self, http: HttpSettings, routes: Iterable[web.RouteDef]) -> None:
-        """Serve ``routes`` to whoever can connect. Raises :class:`UnusableError`, as all that follow."""
+        """Serve ``routes`` to everyone who can connect. Raises :class:`UnusableError`, like the methods below."""
         tls = self._certified("http", http.certificate, http.key) if http.certificate else None
         await self._listen("http", routes, host=http.host, port=http.port, tls=tls)
 
     async def pages(self, pages: PagesSettings, routes: Iterable[web.RouteDef]) -> None:
-        """Serve ``routes`` to this machine; in a pod that is whoever may forward a port of it."""
+        """Serve ``routes`` to this machine; in a pod, to everyone who may forward a port to it."""
         await self._listen("pages", guarded(routes, addressed_by_loopback), host=pages.host, port=pages.port)
 
     async def authenticated(self, told: AuthenticatedSettings, routes: Iterable[web.RouteDef], client: Client) -> None:
-        """Serve ``routes`` to whoever the API server, asked by ``client``, says may read them."""
-        # That changes nothing, so a copy that does not lead may ask, and one that only looks on.
+        """Serve ``routes`` to users who may read them according to the API server; ``client`` asks it."""
+        # Reviews change nothing, so they are also allowed for a process that does not lead, and on a dry run.
         asking = replace(client, fence=no_fence, dry_run=False, limit=RateLimit(qps=QPS, burst=BURST), write_timeout=REVIEW_SECONDS)
         reviews = Reviews(asking, asking, clock=asyncio.get_running_loop().time, always=frozenset())
         tls = self._certified("pages.authenticated", told.certificate, told.key)
@@ -75,7 +75,7 @@ class Listeners:
         try:
             server = await serve(routes, host=host, port=port, tls=tls)
         except OSError as error:
-            where, instead = f"{host or 'all addresses'}, port {port}", "leave it out" if "." in key else f"{key}.enabled: false"
+            where, instead = f"{host or 'all addresses'}, port {port}", "remove it" if "." in key else f"{key}.enabled: false"
             raise UnusableError(
                 f"{key}: saw {error.strerror or error} for {where}, expected to listen there; set {key}.address, or {instead}"
             ) from error

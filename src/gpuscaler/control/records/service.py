@@ -1,4 +1,4 @@
-"""Everything that records, put together for ``gpuscaler run``: the recorder, and what must run beside the controller for it."""
+"""Assembles the records of ``gpuscaler run``: the recorder, and the tasks that run beside the controller for it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -34,22 +34,22 @@ from gpuscaler.settings.run_settings import PagesSettings, RunSettings
 _LOG = structlog.get_logger(__name__)
 #: Events and the status must not wait behind the controller's own writes, nor these behind them.
 QPS, BURST = 20.0, 100
-#: How long one of those writes may take, in seconds: what is told late is told in the next.
+#: The time-out of one of those writes, in seconds: the next write includes what a failed one lacks.
 TELL_SECONDS = 2.0
-#: How often it is measured how late the event loop is, in seconds.
+#: How often the delay of the event loop is measured, in seconds.
 LAG_SECONDS = 0.5
-#: What broke begins anew after so many seconds.
+#: The pause before a failed part is started again, in seconds.
 AGAIN_SECONDS = 10.0
-#: The last Events get so long at the end, in seconds.
+#: How long the last Events may take to be written at the end, in seconds.
 FLUSH_SECONDS = 3.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What the records need of the process. ``pod`` is the name of its pod, empty outside a cluster; ``host`` that of its machine.
+    """The inputs that the records get from the process. ``pod`` is its pod's name, empty outside a cluster; ``host`` its machine's name.
 
-    ``now`` is the wall clock. ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` tells what is wrong
-    elsewhere, ``set_level`` is told which lines of the log are wanted; ``holds`` are what people have stopped.
+    ``now`` is the wall clock. ``client`` is fenced by the election and withholds writes on a dry run. ``troubles`` returns problems of
+    other parts, ``set_level`` sets the log level, and ``holds`` returns the current holds.
     """
 
     client: Client
@@ -67,9 +67,9 @@ class Surroundings:
 
 
 def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level: Callable[[str], None]) -> "Service":
-    """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``host`` that of its machine.
+    """The records of ``gpuscaler run``. ``pod`` is the name of the process' pod, empty outside a cluster; ``host`` its machine's name.
 
-    ``set_level`` is the log's.
+    ``set_level`` sets the log level.
     """
     here = Surroundings(
         client=place.client,
@@ -89,18 +89,18 @@ def make(settings: RunSettings, place: Place, *, pod: str, host: str, set_level:
 
 
 def set_to(settings: RunSettings) -> Forecast | None:
-    """What the settings of the simulated cloud say of the time from a grant to a usable machine; None of any other cloud."""
+    """The time from a grant to a usable machine in the settings of the simulated cloud; None for other clouds."""
     if settings.cloud != "simulated":
         return None
     boot, plugin = settings.simulated.boot, settings.simulated.device_plugin_delay
     return Forecast(
-        boot.mode + plugin.mode, boot.high + plugin.high, basis="simulated.boot and device_plugin_delay; no machine was seen yet"
+        boot.mode + plugin.mode, boot.high + plugin.high, basis="from simulated.boot and device_plugin_delay; no machine has started yet"
     )
 
 
 @dataclass(slots=True)
 class Service(Records):
-    """A recorder with everything that keeps, tells and serves what it records, while :meth:`run` runs."""
+    """A recorder with its sinks and servers, which work while :meth:`run` runs."""
 
     here: Surroundings = field(kw_only=True)
     settings: RunSettings = field(kw_only=True)
@@ -117,7 +117,7 @@ class Service(Records):
     def __post_init__(self) -> None:
         here, kept = self.here, self.settings.history
         self._pages = self.settings.pages
-        # Until the first plan, what the file says; then what planning goes by.
+        # The settings file's policy until the first plan; then the plan's.
         self.latest.policy = self.settings.policy
         self.latest.simulated = set_to(self.settings)
         self.latest.priorities = here.priorities
@@ -139,7 +139,7 @@ class Service(Records):
         self.metrics.registry.register(self._gauges())
         self.sinks = (LogLines(), self.metrics, self.keeper, self.reporter, Announcer(self.events, self.latest, ours))
 
-    # What is known of this process
+    # The state of this process
 
     def process(self) -> Process:
         here = self.here
@@ -150,50 +150,50 @@ class Service(Records):
         return self._controller is not None
 
     def troubles(self) -> tuple[str, ...]:
-        """Everything that is wrong now, a sentence each."""
+        """All current problems, a sentence each."""
         controller = self._controller
         leading = (controller.trouble, controller.cloud.trouble) if controller is not None else ()
         pools = self.latest.found.trouble if self.latest.found is not None else ""
         own = (*leading, pools, self._history_trouble, self.keeper.trouble, self.reporter.trouble, *self.listeners.trouble)
-        lost = f"{self.failures} records could not be made; the log says which kinds" if self.failures else ""
+        lost = f"{self.failures} records could not be made; the log shows their kinds" if self.failures else ""
         return tuple(one for one in (*self.here.troubles(), *own, lost) if one)
 
     def alive(self) -> str:
-        """What is wrong with the loop, if anything is: a process that leads must look at the cluster again and again, once it can begin."""
+        """The problem of the loop, empty if there is none: a process that leads must observe the cluster regularly, once it can begin."""
         if self._controller is None or self._controller.trouble or not self.here.picture.synced:
             return ""
         last = max(self.latest.looked_at, self._led_since)
         age, most = self.here.now() - last, self.settings.http.alive_within
-        return f"the controller has not looked at the cluster for {age:.0f} s, expected every {most:g} s" if age > most else ""
+        return f"the controller has not observed the cluster for {age:.0f} s, expected every {most:g} s" if age > most else ""
 
     def synced(self) -> str:
         return "" if self.here.picture.synced else "; ".join(self.here.picture.troubles) or "not every kind has been listed yet"
 
-    # What the process tells
+    # Calls of the process
 
     def led_by(self, controller: Controller | None, /) -> None:
-        """Who leads in this process, None when nobody does: what the next one finds at its first look is no news."""
+        """Set the controller that leads in this process, None if none does. Findings of its first observation are not reported as new."""
         self._controller, self._led_since = controller, self.here.now()
         self.forget()
         self.latest.inventory = lambda: None if controller is None else controller.cloud.inventory
         if controller is not None:
             if self.here.dry_run:
-                _LOG.info("dry run: plans say what would be done, and nothing is written anywhere")
+                _LOG.info("dry run: plans show what would be done, and nothing is written")
             _LOG.info("this process leads", identity=self.here.identity)
         else:
-            # Why: who does not lead writes no status.
+            # With its problems: a process that does not lead writes no status.
             _LOG.info("this process does not lead", identity=self.here.identity, problems=list(self.here.troubles()))
 
     def settings_changed(self, settings: RunSettings, /) -> None:
-        """What can change while it runs does; addresses and files of the history hold until the next start."""
+        """Apply settings that can change while it runs; addresses and the history's file change only after a restart."""
         self.settings = settings
         self.latest.simulated = set_to(settings)
         self.here.set_level(settings.log.level)
 
-    # What runs
+    # Running
 
     async def run(self) -> None:
-        """Keep, tell and serve until cancelled; then write what was not written yet."""
+        """Record and serve until cancelled; then write what was not written yet."""
         try:
             await self._serve()
             async with asyncio.TaskGroup() as tasks:
@@ -207,17 +207,17 @@ class Service(Records):
             self.keeper.history.close()
 
     async def _keep_up(self, part: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run ``part``, again when it breaks: a mistake in what tells must not end the process that acts."""
+        """Run ``part``, and run it again if it fails: an error in the records must not end the controller."""
         while True:
             try:
                 await part()
-            except Exception:  # noqa: BLE001  # whatever it is, the controller goes on; it is counted and logged
+            except Exception:  # noqa: BLE001  # the controller continues after any error; it is counted and logged
                 self.failures += 1
-                _LOG.exception("a part of the records broke and is started again", part=part.__qualname__)
+                _LOG.exception("a part of the records failed and is started again", part=part.__qualname__)
             await asyncio.sleep(AGAIN_SECONDS)
 
     async def _log_health(self) -> None:
-        """Log why this process is not alive or ready: probes hear that only from this machine."""
+        """Log why this process is not alive or ready: probes show the reasons only to this machine."""
         await tell({"loop": self.alive, "synced": self.synced})
 
     async def _serve(self) -> None:
@@ -233,13 +233,13 @@ class Service(Records):
 
     async def _last_events(self) -> None:
         try:
-            # In a task of its own: up to CPython 3.11.2 asyncio.timeout is no TimeoutError in a task that was cancelled before.
+            # In a separate task: up to CPython 3.11.2, asyncio.timeout raises no TimeoutError in a task that was cancelled before.
             await asyncio.wait_for(self.events.flush(), FLUSH_SECONDS)
         except TimeoutError:
             _LOG.warning("the last Events were not written in time")
 
     async def _measure(self) -> None:
-        """How late the event loop is: how long whatever is due has to wait for others."""
+        """Measure the delay of the event loop: how long a due callback waits for others."""
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + LAG_SECONDS
@@ -251,7 +251,7 @@ class Service(Records):
 
     def _gauges(self) -> Gauges:
         return Gauges(
-            # Who led before would be counted beside who leads.
+            # A process that led before must not be counted beside the leader.
             status=lambda: self.reporter.status if self.leads() else None,
             requests=self.here.client.metrics,
             leading=self.leads,
@@ -259,8 +259,8 @@ class Service(Records):
             numbers={
                 "gpuscaler_events_written": ("Kubernetes Events written.", lambda: float(self.events.written)),
                 "gpuscaler_events_dropped": ("Kubernetes Events that were not written.", lambda: float(self.events.dropped)),
-                "gpuscaler_turn_failures": ("Errors of the control loop that nobody foresaw.", self._turn_failures),
+                "gpuscaler_turn_failures": ("Unexpected errors of the control loop.", self._turn_failures),
                 "gpuscaler_record_failures": ("Records that could not be made.", lambda: float(self.failures)),
-                "gpuscaler_history_lost": ("Happenings and decisions that are not in the history.", lambda: float(self.keeper.lost)),
+                "gpuscaler_history_lost": ("Events and decisions that are missing in the history.", lambda: float(self.keeper.lost)),
             },
         )

@@ -1,11 +1,11 @@
-"""Durations, offerings and forecasts the way a person says them."""
+"""Durations, offerings, prices and forecasts in words."""
 
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.state.boot_times import Forecast
 
 
 def spoken(seconds: float) -> str:
-    """``45s``, ``3m40s``, ``6m``, ``1h05m``, ``2d3h``: what matters at that length, and no more."""
+    """A duration rounded to two units: ``45s``, ``3m40s``, ``6m``, ``1h05m``, ``2d3h``."""
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole}s"
@@ -31,27 +31,27 @@ def counted(number: int, noun: str) -> str:
 
 
 def expected(forecast: Forecast, price: str) -> str:
-    """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast that nothing was seen for says so."""
+    """``ready in about 3m40s, p95 6m, $1.01/h``; a forecast without observed machines says so."""
     return f"{soon(forecast)}, {price}"
 
 
 def soon(forecast: Forecast) -> str:
-    """``ready in about 3m40s, p95 6m``, and what that rests on where it is not enough machines of its kind."""
+    """``ready in about 3m40s, p95 6m``, with the forecast's basis if it is not enough machines of the kind."""
     late = f", p95 {spoken(forecast.late)}" if spoken(forecast.late) != spoken(forecast.typical) else ""
     return f"ready in about {spoken(forecast.typical)}{late}{f' ({forecast.basis})' if forecast.basis else ''}"
 
 
 def hourly(least: float, most: float) -> str:
-    """``$1.01/h``, or ``$1.89 to $47.24/h`` as long as the cloud has still to choose."""
+    """``$1.01/h``, or ``$1.89 to $47.24/h`` while the cloud has not chosen yet."""
     return f"{money(least)}/h" if money(least) == money(most) else f"{money(least)} to {money(most)}/h"
 
 
 def money(dollars: float) -> str:
-    """Cents, or more digits where cents would say nothing."""
+    """An amount in cents, or with more digits for small amounts."""
     return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"
 
 
 def some(names: tuple[str, ...], most: int = 3) -> str:
-    """The first of ``names``, and how many more there are."""
+    """The first of ``names``, and the number of the others."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

@@ -59,7 +59,7 @@ def _alike(one: Happening, other: Happening) -> bool:
 
 def _reason(one: Happening) -> str:
     """Why a node goes or stays, without its name, which differs."""
-    return one.text.removeprefix(f"node {one.node} ").removeprefix("is to be removed: ")
+    return one.text.removeprefix(f"node {one.node} ").removeprefix("will be removed: ")
 
 
 def _line(group: list[Happening]) -> Line:

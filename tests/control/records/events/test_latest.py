@@ -27,7 +27,7 @@ def test_nodes_that_are_there_say_how_long_their_kind_takes_until_one_was_bought
     found = latest(40.0, 60.0, 50.0).outlook(KIND.key)
 
     assert (found.typical, found.seen) == (50.0, 0)
-    assert found.basis == "as 3 of its kind took to become nodes, without device plugins; none was bought here yet"
+    assert found.basis == "from 3 of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
 
 
 def test_machines_that_were_bought_say_it_better_than_nodes_that_are_there() -> None:
@@ -50,5 +50,5 @@ def test_the_simulated_cloud_says_what_its_machines_take() -> None:
     text = "region: us-east-1\ncloud: {}\n{}pools: [{{name: a, types: [g5.xlarge]}}]\n"
     simulated = parse_settings(text.format("simulated", "simulated: {boot: 20s, device_plugin_delay: 5s}\n"))
 
-    assert set_to(simulated) == Forecast(25.0, 25.0, basis="simulated.boot and device_plugin_delay; no machine was seen yet")
+    assert set_to(simulated) == Forecast(25.0, 25.0, basis="from simulated.boot and device_plugin_delay; no machine has started yet")
     assert set_to(parse_settings("cloud: aws\naws: {cluster: c, regions: [us-east-1]}\n")) is None

@@ -151,7 +151,7 @@ def test_machines_that_are_accepted_without_a_name_are_counted_apart() -> None:
     (told,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
 
     assert told.startswith("1 of 3 machines granted: 1 x g.1")
-    assert told.endswith("; 2 more accepted, whose names follow")
+    assert told.endswith("; 2 more accepted, ids follow")
 
 
 def test_an_answer_that_comes_in_parts_is_counted_in_parts() -> None:
@@ -205,7 +205,11 @@ def test_why_a_node_did_not_take_a_pod_is_said_of_each_pod_though_the_pair_is_pa
     found = of_look(Memory(), Look(Memory(ledger=book), outcomes=outcomes), Cluster(), {}, NOW)
 
     assert [(one.kind, one.node, one.text) for one in found] == [
-        (kinds.BROKEN, "a", "node a was meant for pod p and did not take it: 0/1 nodes: Insufficient cpu.; it is planned for again"),
-        (kinds.BROKEN, "b", "node b was meant for pod q and did not take it: 0/2 nodes: node a lies.; it is planned for again"),
-        (kinds.BROKEN, "c", "node c was meant for pod r and did not take it; it is planned for again"),
+        (
+            kinds.BROKEN,
+            "a",
+            "node a was meant for pod p, which did not run there: 0/1 nodes: Insufficient cpu.; the pod is planned again",
+        ),
+        (kinds.BROKEN, "b", "node b was meant for pod q, which did not run there: 0/2 nodes: node a lies.; the pod is planned again"),
+        (kinds.BROKEN, "c", "node c was meant for pod r, which did not run there; the pod is planned again"),
     ]

@@ -40,7 +40,7 @@ def last(*happenings: Happening) -> list[str]:
 
 
 def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str = "idle for") -> Happening:
-    return Happening(1.0, DECIDED, f"node n{number} is to be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
+    return Happening(1.0, DECIDED, f"node n{number} will be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
 
 
 def test_nodes_that_go_by_one_decision_for_the_same_reason_are_one_line_of_the_status() -> None:
@@ -48,9 +48,9 @@ def test_nodes_that_go_by_one_decision_for_the_same_reason_are_one_line_of_the_s
     other = [removal(8, why="its pods fit elsewhere, which saves"), removal(9, decision="d-2")]
 
     assert last(*gone, *other) == [
-        "each of 5 nodes (n0, n1, n2 and 2 more) is to be removed: idle for 60s",
-        "node n8 is to be removed: its pods fit elsewhere, which saves 60s",
-        "node n9 is to be removed: idle for 60s",
+        "each of 5 nodes (n0, n1, n2 and 2 more) will be removed: idle for 60s",
+        "node n8 will be removed: its pods fit elsewhere, which saves 60s",
+        "node n9 will be removed: idle for 60s",
     ]
 
 
@@ -97,7 +97,10 @@ async def test_what_nobody_knows_is_not_found() -> None:
 
     assert (pod[0], pod[1]["now"]) == (404, ["there is no such pod now"])
     assert (node[0], node[1]["now"]) == (404, ["there is no such node now"])
-    assert decision == (404, "decision d-9: saw none of that id, expected one that is kept; gpuscaler replay without an id lists them\n")
+    assert decision == (
+        404,
+        "decision d-9: saw no decision with that id, expected one that is kept; gpuscaler replay without an id lists them\n",
+    )
 
 
 async def test_decisions_are_listed_and_told_one_by_one_with_what_came_of_them() -> None:
@@ -148,5 +151,5 @@ async def test_who_does_not_lead_says_so_and_still_has_its_history() -> None:
         now = [await get(f"{url}/{path}") for path in ("status", f"why/pod/{WAITS.key}", "why/node/n1")]
         before = await get(f"{url}/decisions")
 
-    assert now == [(503, "this process does not lead; gpuscaler status says who does\n")] * 3
+    assert now == [(503, "this process does not lead; gpuscaler status shows the leader\n")] * 3
     assert [one["id"] for one in before[1]] == ["d-1"]

@@ -60,13 +60,13 @@ def test_a_node_whose_drain_came_to_nothing_is_listed_for_as_long_as_it_is_spare
 def test_a_line_says_how_far_it_is_since_when_what_holds_it_up_and_when_the_machine_goes() -> None:
     one = removals_of(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
 
-    assert told(one, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine goes in 45s [idle]"
+    assert told(one, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
     assert told(RemovalNow("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
 
 
 def test_an_answer_about_a_node_says_when_its_machine_goes() -> None:
-    assert "the machine goes in 45s" in why_node(known(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
-    assert "the machine was to go 5s ago" in why_node(known(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
+    assert "the machine ends in 45s" in why_node(known(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
+    assert "the machine should have ended 5s ago" in why_node(known(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
 
 
 def test_gauges_count_removals_and_add_up_what_is_held_up() -> None:

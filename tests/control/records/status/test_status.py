@@ -100,14 +100,16 @@ def test_nodes_with_the_same_finding_are_one_warning() -> None:
     seven = {**G8.allocatable, "nvidia.com/gpu": 7}
     (warning,) = status(*(node(f"n{number}", G8, allocatable=seven) for number in range(5))).warnings
 
-    assert warning.startswith("5 nodes, n0, n1, n2 and 2 more show 7 of 8 nvidia.com/gpu that a g.8 has; plans go by what is shown;")
+    assert warning.startswith("5 nodes, n0, n1, n2 and 2 more show 7 of 8 nvidia.com/gpu that a g.8 has; plans use the shown number;")
 
 
 def test_nodes_that_a_taint_keeps_closed_for_the_same_reason_are_one_warning() -> None:
     closed = [node(f"n{number}", G8, taints=(Taint(ARRIVING_TAINT),), created=NOW - 3600.0) for number in range(3)]
     (warning,) = status(*closed).warnings
 
-    assert warning.startswith(f"3 nodes, n0, n1, n2 are closed by the taint {ARRIVING_TAINT}, and nothing here opens or removes")
+    assert warning.startswith(
+        f"3 nodes, n0, n1, n2 are closed by the taint {ARRIVING_TAINT}, and gpuscaler neither opens nor removes them:"
+    )
 
 
 def test_what_holds_machines_is_one_line_with_how_many_and_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
@@ -149,9 +151,7 @@ def test_the_status_says_which_priorities_hold_and_warns_of_what_is_odd(capsys: 
 def test_the_summary_is_a_line_for_people() -> None:
     found = status(node("n1", G8), pod("a", spec(gpus=3), on="n1"), ledger=Ledger(coming=(machine("m1", pods=("default/b",)),)))
 
-    assert summary(found) == (
-        "1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for machines on their way"
-    )
+    assert summary(found) == ("1 machine in 1 pool at $6.50/h; 3 of 8 GPUs in use; 0 pods cannot be placed, 1 waits for ordered machines")
 
 
 EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
@@ -198,10 +198,7 @@ def test_machines_are_listed_by_type_and_the_leader_says_when_it_planned_and_whe
     print_status(replace(told, planned_at=0.0, leader=Process("me", host="h", port=1, address="::1")), NOW)
     said = capsys.readouterr().out
 
-    assert (
-        "\nIt looked at the cluster 3s ago and saw 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n"
-        in said
-    )
+    assert "\nLast reconciled 3s ago: 3 nodes and 0 pods; planned 1m ago. Its pages are at 127.0.0.1:8081 of pod gpu/leader.\n" in said
     assert "; not planned yet. Its pages are at [::1]:1 of h.\n" in said
     assert f"\nMachines:\n  {found.kinds[0].pool}: " in said
     assert {f"{one.machines} x {one.market} {one.instance_type} {one.state}" in said for one in found.kinds} == {True}

@@ -52,7 +52,7 @@ def node_lines(known: Latest, name: str = "n1") -> tuple[str, ...]:
 def test_a_pod_whose_machine_is_asked_for_is_told_so_and_how_long_such_machines_take() -> None:
     (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
 
-    assert line == f"g.1 {G1.market} in {G1.zone} was asked for 30s ago; it takes about 1m from its grant; $1.00/h"
+    assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; it takes about 1m after its grant; $1.00/h"
 
 
 def test_of_a_machine_that_is_ready_it_is_told_why_it_is_still_closed() -> None:
@@ -72,20 +72,22 @@ def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:
     late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n9", registered=NOW - 10)
 
     assert "was granted; it should be ready in about 40s" in pod_lines(latest(WAITS, book=Ledger(coming=(granted,))))[0]
-    assert "is node n9, and not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, book=Ledger(coming=(late,))))[0]
+    assert "is node n9, not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, book=Ledger(coming=(late,))))[0]
 
 
 def test_a_pod_that_a_node_was_opened_for_is_told_which() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
 
-    assert pod_lines(latest(WAITS, book=promised)) == ("node n1 is promised to it: it is open, and the scheduler is awaited",)
+    assert pod_lines(latest(WAITS, book=promised)) == ("node n1 is promised to it and is open, waiting for kube-scheduler to bind the pod",)
 
 
 def test_a_pod_that_was_promised_a_node_is_not_said_to_be_left_alone() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
     ignored = Plan(ignored=(Ignored(WAITS.key, "nominated to node n1"),))
 
-    assert pod_lines(latest(WAITS, book=promised, plan=ignored)) == ("node n1 is promised to it: it is open, and the scheduler is awaited",)
+    assert pod_lines(latest(WAITS, book=promised, plan=ignored)) == (
+        "node n1 is promised to it and is open, waiting for kube-scheduler to bind the pod",
+    )
 
 
 def test_a_pod_that_nothing_can_be_bought_for_is_told_why_pool_by_pool() -> None:
@@ -102,8 +104,8 @@ def test_a_pod_that_is_left_alone_or_fits_somewhere_is_told_so() -> None:
     ignored = Plan(ignored=(Ignored(WAITS.key, "it has scheduling gates"),))
     fits = Plan(placements=(Placement(WAITS.key, "n1"),))
 
-    assert pod_lines(latest(WAITS, plan=ignored)) == ("it is left alone: it has scheduling gates",)
-    assert pod_lines(latest(WAITS, plan=fits)) == ("it fits on node n1; the scheduler will bind it",)
+    assert pod_lines(latest(WAITS, plan=ignored)) == ("it is ignored: it has scheduling gates",)
+    assert pod_lines(latest(WAITS, plan=fits)) == ("it fits on node n1; kube-scheduler will bind it",)
 
 
 def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
@@ -120,15 +122,15 @@ def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
         (
             {"signalled": NOW - 20.0},
             {"options": {"grace": 300.0}},
-            "it was asked 20s ago to save its work, and has 4m40s more (gpuscaler.io/grace)",
+            "it was asked 20s ago to save its work, and has 4m40s left (gpuscaler.io/grace)",
         ),
         (
             {"tries": 2, "again": NOW + 7.0, "why": "budget web needs 1"},
             {},
-            "it could not be evicted, 2 times: budget web needs 1; tried again in 7s",
+            "its eviction failed 2 times: budget web needs 1; tried again in 7s",
         ),
-        ({"tries": 1}, {"deleted": NOW + 25.0}, "it was told to end; its time is over in 25s"),
-        ({"tries": 1}, {"deleted": NOW - 5.0}, "it was told to end and is overdue"),
+        ({"tries": 1}, {"deleted": NOW + 25.0}, "it is terminating; its grace period ends in 25s"),
+        ({"tries": 1}, {"deleted": NOW - 5.0}, "it is terminating and is overdue"),
     ],
 )
 def test_a_pod_on_a_node_that_leaves_is_told_how_far_its_eviction_is(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
@@ -170,7 +172,7 @@ def test_a_busy_node_says_what_the_last_plan_found_that_asked_whether_its_pods_f
 
     found = "it stays: in-use: pod default/a fits on no other node: there is no other open node"
     assert stays == [
-        "it stays: in-use: pods run on it; whether they fit elsewhere was not examined yet, which is done about once a minute",
+        "it stays: in-use: pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute",
         found,
         f"{found} (found 40s ago)",
     ]
@@ -179,14 +181,14 @@ def test_a_busy_node_says_what_the_last_plan_found_that_asked_whether_its_pods_f
 def test_a_node_that_idles_says_for_how_long_daemons_apart() -> None:
     daemon = pod("log", spec(cpu=1), on="n1", owner=Owner("DaemonSet", "log", "u"))
 
-    assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == ("nothing runs there but what leaves with it, since 2m05s",)
+    assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == ("only pods that leave with it run there, for 2m05s",)
 
 
 def test_a_node_that_leaves_says_why_and_how_far_it_is() -> None:
     leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
 
     assert node_lines(latest(node("n1", G1), book=Ledger(leaving=(leaving,))))[:2] == (
-        "it is being removed since 1m10s: idle for 10m",
+        "its removal began 1m10s ago: idle for 10m",
         "its pods are being evicted: a budget allows none",
     )
 
@@ -201,9 +203,7 @@ def test_a_node_that_looks_like_ours_and_is_on_no_list_says_so_and_shows_no_pric
     known = latest(node("other", G1, provider_id="aws:///z1/i-9"))
     known.unlisted = frozenset({"other"})
 
-    assert node_lines(known, "other") == (
-        "it is not a machine of any pool here: the cloud does not list aws:///z1/i-9; it is never removed",
-    )
+    assert node_lines(known, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
 
 
 def test_a_machine_that_is_no_node_yet_is_found_by_its_id() -> None:

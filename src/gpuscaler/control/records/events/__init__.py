@@ -1,1 +1,1 @@
-"""What happened, as Kubernetes Events and log lines."""
+"""Events of the controller, as Kubernetes Events and log lines."""

@@ -1,4 +1,4 @@
-"""Kubernetes Events: waiting pods learn what was ordered for them or why nothing can be, nodes why they come, stay and go."""
+"""Writes Kubernetes Events: on pods, what was ordered for them or why nothing can be; on nodes, why they open, stay or are removed."""
 
 from dataclasses import dataclass
 
@@ -8,15 +8,15 @@ from gpuscaler.control.records.events.records import Sink
 from gpuscaler.kube.events import EventRecorder, Reference
 from gpuscaler.kube.resources import DAEMON_SETS, DEPLOYMENTS, JOBS, REPLICA_SETS, STATEFUL_SETS
 
-#: So many pods get an Event of one happening; an order for thousands says nothing new to the last of them.
+#: How many pods get a Kubernetes Event for one event; for an order for thousands of pods, more would add no information.
 MOST_PODS = 500
-#: Where owners that are watched come from; of others an Event says kind and name.
+#: The API versions of watched owners; Events on other owners have only kind and name.
 API_VERSIONS = {one.kind: one.api_version for one in (DEPLOYMENTS, REPLICA_SETS, STATEFUL_SETS, DAEMON_SETS, JOBS)}
 
 
 @dataclass(frozen=True, slots=True)
 class Announcer(Sink):
-    """A sink that writes through ``events``, which is to be kept running, about objects of the latest cluster."""
+    """A sink that writes through ``events``, which must be running, about objects of the latest cluster."""
 
     events: EventRecorder
     latest: Latest
@@ -53,7 +53,7 @@ class Announcer(Sink):
         return Reference(owner.kind, owner.name, namespace, owner.uid, API_VERSIONS.get(owner.kind, ""))
 
     def _node(self, name: str) -> list[Reference]:
-        # A machine that never became a node goes by its id, which no object has for its name.
+        # A machine that never became a node has its id here, and no object has that as its name.
         if not name or "://" in name:
             return []
         # The kubelet's Events about a node have the node's name as uid, and `kubectl describe node` looks for that as well.

@@ -1,4 +1,4 @@
-"""Everything worth telling is a happening: one small record that logs, Events, metrics and the history are all made of."""
+"""Events of the controller: small records from which log lines, Kubernetes Events, metrics and the history are made."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -8,7 +8,7 @@ from msgspec import Struct
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import NO_OWNER, Owner
 
-#: Kinds of happenings, in the order in which a machine's life meets them.
+#: Kinds of events, in the order of a machine's life.
 PLANNED, UNPLACED = "planned", "unplaced"
 ORDERED, ANSWERED, GRANTED, INSTEAD, REFUSED = "ordered", "answered", "granted", "granted-instead", "refused"
 ANSWER_LOST, UNFILLED = "answer-lost", "unfilled"
@@ -21,10 +21,10 @@ ACTED, FAILED, NOTICED = "act-failed", "failed", "noticed"
 
 
 class Told(NamedTuple):
-    """How Events tell a kind: ``reason`` and ``action`` in CamelCase.
+    """The Kubernetes Event of a kind: ``reason`` and ``action`` in CamelCase.
 
-    They are on the happening's pods (``pod``), its node (``node``), or the pod of this process (``controller``); where it has an owner, on
-    that, too.
+    It is written on the event's pods (``pod``), its node (``node``), or the pod of this process (``controller``), and also on its owner
+    if it has one.
     """
 
     reason: str
@@ -33,7 +33,7 @@ class Told(NamedTuple):
     warning: bool = False
 
 
-#: Kinds that get Events. The reasons for pods that machines are bought for, or not, are Cluster Autoscaler's.
+#: Kinds that get Kubernetes Events. The reasons ``TriggeredScaleUp`` and ``NotTriggerScaleUp`` are Cluster Autoscaler's.
 EVENTS: Mapping[str, Told] = {
     ORDERED: Told("TriggeredScaleUp", "Order", "pod"),
     INSTEAD: Told("TriggeredScaleUp", "Order", "pod"),
@@ -56,17 +56,17 @@ EVENTS: Mapping[str, Told] = {
     FAILED: Told("TurnFailed", "Plan", "controller", warning=True),
     NOTICED: Told("MachineNoticed", "Look", "node", warning=True),
 }
-#: Kinds that are trouble, in logs.
+#: Kinds that are logged as warnings.
 TROUBLE = frozenset({UNPLACED, REFUSED, ANSWER_LOST, UNFILLED, UNFAMILIAR, STOPPED, LOST, BROKEN, TURNED_AWAY, ACTED, FAILED})
 
 
 class Happening(Struct, frozen=True, gc=False, omit_defaults=True):
-    """One thing that happened at ``at`` (seconds since the epoch), of one of the kinds above, told in ``text``.
+    """One event at ``at`` (seconds since the epoch), of one of the kinds above, described by ``text``.
 
-    ``pods`` are those it matters to, ``machine`` is the cloud's id, ``machines`` how many were ordered, ``order`` the token of a purchase,
-    ``decision`` the id of the plan that led to it, ``cause`` why a cloud refused. ``late`` is by how many seconds a machine was ready after
-    its forecast, negative when it was early; ``seen`` says whether the forecast rested on machines that were seen. ``uid`` is that of the
-    one pod where it may be gone by now, ``owner`` what it belongs to in the end.
+    ``pods`` are the affected ones, ``machine`` is the cloud's id, ``machines`` the number of ordered ones, ``order`` the token of an order,
+    ``decision`` the id of the plan that led to it, ``cause`` why a cloud refused. ``late`` is how many seconds after its forecast a machine
+    was ready, negative if it was early; ``seen`` says whether the forecast was based on observed machines. ``uid`` is that of the only pod
+    if it may be gone by now, ``owner`` its topmost owner.
     """
 
     at: float

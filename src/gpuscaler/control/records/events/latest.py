@@ -1,4 +1,4 @@
-"""What the controller has last seen and decided: the one place that status, metrics, pages and answers read."""
+"""The latest observations and decisions of the controller: status, metrics, pages and answers read only these."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
@@ -16,21 +16,20 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import BlockedNode, Plan
 from gpuscaler.planning.state.boot_times import Arrived, Boots, Forecast, forecast, step
 
-#: A machine that became a node so long after its launch, in seconds, had been stopped meanwhile, or its Node was deleted.
+#: A machine that became a node later than this after its launch, in seconds, had been stopped, or its Node had been deleted.
 STOPPED_SECONDS = 1800.0
-#: So many of the machines that were launched last are looked at.
+#: How many of the machines that were launched last are considered.
 NEWEST = 500
 
 
 @dataclass(slots=True)
 class Latest:
-    """Times are seconds since the epoch, 0 before the first. ``forecasts`` are those that were made when machines were granted.
+    """The latest state. Times are seconds since the epoch, 0 before the first. ``forecasts`` were made when machines were granted.
 
-    ``found`` knows the pools of the account, where there is one. ``unpooled`` are machines of pools that nobody here knows, ``unlisted``
-    nodes that belong to no pool, since the cloud's list does not have their machines. ``let_go`` are pools that are ours no longer.
-    ``weighed`` is why nodes stay, as the last plan has found that asked whether their pods fit elsewhere, at ``weighed_at``.
-    ``simulated`` is what the settings of the simulated cloud say of the time that machines take, ``inventory`` the cloud's newest list.
-    ``priorities`` tells which priorities of pools hold.
+    ``found`` has the discovered pools, if there are any. ``unpooled`` are machines of unknown pools, ``unlisted`` nodes that belong to no
+    pool because the cloud does not list their machines. ``let_go`` are pools that are no longer managed. ``weighed`` is why nodes stay,
+    from the last plan that considered consolidation, made at ``weighed_at``. ``simulated`` is the forecast from the settings of the
+    simulated cloud, ``inventory`` returns the cloud's newest list, and ``priorities`` the priorities of pools that are in force.
     """
 
     cluster: Cluster = field(default_factory=Cluster)
@@ -53,9 +52,9 @@ class Latest:
     _known: tuple[Inventory, Boots] | None = None
 
     def outlook(self, key: OfferingKey) -> Forecast:
-        """What to expect of the next machine of the offering ``key``.
+        """The forecast for the next machine of the offering ``key``.
 
-        Machines that were bought say it best; then nodes of its kind that are there already, other kinds, and what the cloud is set to.
+        It is based on machines that were bought; else on existing nodes of its kind, then on other kinds and the cloud's settings.
         """
         bought = forecast(self.memory.boots, key, self.simulated)
         if bought.seen:
@@ -63,11 +62,11 @@ class Latest:
         there = forecast(self._joined(), key)
         if not there.seen:
             return bought
-        basis = f"as {there.seen} of its kind took to become nodes, without device plugins; none was bought here yet"
+        basis = f"from {there.seen} of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
         return Forecast(there.typical, there.late, basis=basis)
 
     def _joined(self) -> Boots:
-        """How long machines that are nodes now took for that, as far as the cloud says when they were launched."""
+        """How long the machines of existing nodes took to become nodes, if the cloud says when they were launched."""
         inventory = self.inventory()
         if inventory is None:
             return Boots()
@@ -77,7 +76,7 @@ class Latest:
 
 
 def joined(inventory: Inventory, nodes: Iterable[Node]) -> Boots:
-    """What :meth:`Latest.outlook` takes of a cloud's list and of nodes. A machine that registered long after its launch was stopped."""
+    """Boot times from a cloud's list and nodes. A machine that registered long after its launch was stopped, and is ignored."""
     created = {node.provider_id: node.created for node in nodes if node.provider_id}
     found = Boots()
     for one in sorted(inventory.instances, key=lambda one: one.launched)[-NEWEST:]:

@@ -1,4 +1,4 @@
-"""One line of the log for each decision and for each thing that came of one; never one for each pod or each machine of an order."""
+"""Logs a line for each decision and each of its results, but not for each pod or each machine of an order."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -9,15 +9,15 @@ from gpuscaler.control.records.events.happening import ANSWERED, EVICTED, GRANTE
 from gpuscaler.control.records.events.records import Sink
 
 _LOG = structlog.get_logger("gpuscaler.control")
-#: So many pods are named; of the others there is the number.
+#: How many pods are named; the others are counted.
 NAMED = 3
-#: Pod by pod or machine by machine: the line of the removal, or of the order and its answer, has said all of it at once.
+#: Kinds that repeat for each pod or machine what the line of the removal, the order or its answer says for all of them.
 PARTS = frozenset({EVICTED, GRANTED, INSTEAD, REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
 class LogLines(Sink):
-    """A sink that logs happenings with their fields."""
+    """A sink that logs events with their fields."""
 
     def happened(self, what: Happening, /) -> None:
         fields: dict[str, Any] = {

@@ -1,6 +1,6 @@
-"""The controller's recorder: turns what it is told into happenings, once, and hands each to everything that keeps or tells them.
+"""The controller's recorder: turns the controller's calls into events, and hands each event to all sinks.
 
-Nothing here raises into the loop or waits: a sink that fails is counted and logged, and the others are told all the same.
+Nothing here raises into the loop or waits: a sink that fails is counted and logged, and the others still get the event.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,15 +32,15 @@ from gpuscaler.planning.state.boot_times import Forecast
 from gpuscaler.planning.state.ledger import ledger
 
 _LOG = structlog.get_logger(__name__)
-#: So many pods are told in one turn why they wait; the others are told in the next ones, so that no turn is held up.
+#: For how many pods a turn reports why they are pending; the others follow in the next turns, so that no turn is delayed.
 TOLD_AT_ONCE = 200
-#: What fails at every turn is told so often.
+#: How often the same failure is reported, in seconds.
 FAILING_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A plan, with all that it was made from: planning again from this gives the same plan."""
+    """A plan with all its inputs: planning again from them gives the same plan."""
 
     id: str
     at: float
@@ -52,47 +52,47 @@ class Decision:
 
 
 class Sink:
-    """Takes what happens, as much of it as it overrides. It may raise, which costs nobody else anything, and must not wait."""
+    """Receives the records for which it overrides methods. It may raise, which does not affect other sinks, and must not wait."""
 
     __slots__ = ()
 
     def happened(self, what: Happening, /) -> None: ...
 
     def decided(self, decision: Decision, /) -> None:
-        """A plan that acts, or would on a dry run."""
+        """Receive a plan that acts, or would act without a dry run."""
 
     def looked(self, seen: Look, /) -> None: ...
 
     def planned(self, plan: Plan, /) -> None:
-        """Any plan."""
+        """Receive any plan."""
 
 
 @dataclass(slots=True)
 class Records:
-    """Implements :class:`~gpuscaler.control.loop.controller.Recorder` over ``sinks``; ``latest`` is what is known now."""
+    """Implements :class:`~gpuscaler.control.loop.controller.Recorder` over ``sinks``; ``latest`` is the latest state."""
 
     sinks: Sequence[Sink] = ()
     latest: Latest = field(default_factory=Latest)
-    #: How often a sink failed or a happening could not be made.
+    #: How often a sink failed or an event could not be made.
     failures: int = field(default=0, init=False)
-    #: Whether there was a look before: what is there at the first one is no news.
+    #: Whether there was an observation before: findings of the first one are not reported as new.
     _begun: bool = field(default=False, init=False)
-    #: What was remembered at the last look, with the orders and answers since; what the next one finds is told against it.
+    #: The memory of the last observation, with the orders and answers since; the next observation is compared with it.
     _seen: Memory = field(default_factory=Memory, init=False)
-    #: How many decisions were numbered, over all restarts: the memory that looks show tells of those of before.
+    #: The number of decisions over all restarts; observations bring the number of earlier processes in the memory.
     decisions: int = field(default=0, init=False)
     _orders: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
     _decisions: dict[str, str] = field(default_factory=dict, init=False)
     _told: dict[str, tuple[tuple[str, str], ...]] = field(default_factory=dict, init=False)
     _same: object = field(default=None, init=False)
     _left_out: int = field(default=0, init=False)
-    #: The pods that are or were on nodes that leave, by their uid; and those whose eviction was told.
+    #: The pods that are or were on leaving nodes, by their uid; and the uids of those with a reported eviction.
     _residents: dict[str, Pod] = field(default_factory=dict, init=False)
     _evicted: set[str] = field(default_factory=set, init=False)
-    #: What the hard stop took off the last plan, by pool.
+    #: The machines that the hard stop cut from the last plan, by pool.
     _cut: tuple[tuple[str, int], ...] = field(default=(), init=False)
     _complained: set[str] = field(default_factory=set, init=False)
-    #: When each failure was told.
+    #: When each failure was last reported.
     _failing: dict[str, float] = field(default_factory=dict, init=False)
 
     @property
@@ -101,13 +101,13 @@ class Records:
         return dict(self._decisions)
 
     def forget(self) -> None:
-        """Another controller begins: what it finds at its first look is no news."""
+        """Forget the last observation: another controller begins, and findings of its first observation are not reported as new."""
         self._begun, self._same = False, None
 
-    # What the controller calls
+    # Called by the controller
 
     def looked(self, seen: Look, cluster: Cluster, now: float, /) -> None:
-        self._guarded("a look", lambda: self._looked(seen, cluster, now))
+        self._guarded("an observation", lambda: self._looked(seen, cluster, now))
 
     def planned(self, plan: Plan, cluster: Cluster, state: State, policy: Policy, now: float, /) -> None:
         self._guarded("a plan", lambda: self._planned(plan, cluster, state, policy, now))
@@ -128,10 +128,10 @@ class Records:
         self._guarded("a failure", lambda: self._failed(f"{what}: {error}", now))
 
     def pools_from(self, found: FoundPools | None, /) -> None:
-        """Who knows the pools of the account, None where there are none but those of the file."""
+        """Set the source of discovered pools, None if there are only those of the file."""
         self.latest.found = found
 
-    # What that means
+    # Conversion to events
 
     def _failed(self, words: str, now: float) -> None:
         self._failing = {said: at for said, at in self._failing.items() if 0.0 <= now - at < FAILING_SECONDS}
@@ -144,7 +144,7 @@ class Records:
         before, self._seen = self._seen, seen.memory
         self.decisions = max(self.decisions, seen.memory.decisions)
         self._decisions = {**seen.memory.decided, **self._decisions}
-        # What was known before this look is what the forecast was that people were told.
+        # Forecasts from before this observation are those that were shown to people.
         granted = [one for one in book.coming if one.granted]
         expected = {key: latest.outlook(key) for key in {one.key for one in granted if one.id not in latest.forecasts}}
         latest.memory = seen.memory
@@ -153,7 +153,7 @@ class Records:
         told, latest.let_go = {one.pool for one in latest.let_go}, seen.let_go
         for what in (Happening(now, kinds.NOTICED, is_let_go(one)) for one in seen.let_go if one.pool not in told):
             self._tell(what)
-        # A pod may be gone by the time that its eviction is answered.
+        # A pod may be gone before its eviction is answered.
         leaving = {one.node for one in book.leaving}
         there = {pod.uid: pod for name in leaving for pod in cluster.on_node.get(name, {}).values()}
         self._residents = {uid: pod for uid, pod in {**self._residents, **there}.items() if pod.node_name in leaving}
@@ -163,7 +163,7 @@ class Records:
             self._same = None
         forecasts = {one.id: latest.forecasts.get(one.id) or expected[one.key] for one in granted}
         known: dict[str, Forecast] = {**latest.forecasts, **forecasts}
-        self._each("a look", lambda sink: sink.looked(seen))
+        self._each("an observation", lambda sink: sink.looked(seen))
         if self._begun:
             for what in telling.of_look(before, seen, cluster, known, now):
                 self._tell(what)
@@ -180,7 +180,7 @@ class Records:
         if state.consolidating:
             latest.weighed, latest.weighed_at = {one.node: one for one in plan.blocked_nodes}, now
         self._each("a plan", lambda sink: sink.planned(plan))
-        # A dry run decides the same at every turn, since nothing comes of it: once is enough.
+        # On a dry run each plan is the same, since nothing is carried out: it is recorded once.
         same = (plan.purchases, plan.removals, len(plan.unplaced))
         if same != self._same:
             self._same = same
@@ -189,7 +189,7 @@ class Records:
         self._tell_unplaced(plan, now)
 
     def _tell_cut(self, plan: Plan, now: float) -> None:
-        """Say what the hard stop took off, once for as long as it is the same."""
+        """Report what the hard stop cut from a plan when that changes."""
         cut = tuple((one.pool, one.machines) for one in plan.cut)
         if cut != self._cut:
             for one in plan.cut:
@@ -212,7 +212,7 @@ class Records:
         self._tell(Happening(now, kinds.PLANNED, what.text, decision=name))
 
     def _tell_unplaced(self, plan: Plan, now: float) -> None:
-        """Say why pods cannot be served, once for as long as the reasons stay the same."""
+        """Report why pods are unplaced when the reasons change."""
         before, self._told = self._told, {}
         fresh: dict[tuple[Reason, ...], list[str]] = {}
         # Pods of one class share their reasons.
@@ -221,7 +221,7 @@ class Records:
         for one in plan.unplaced:
             why = words.get(id(one.reasons))
             if why is None:
-                # Details quote amounts and times that change all the time; what excludes the pod does not.
+                # Details contain amounts and times that change all the time; the words in excluded_by do not.
                 why = words[id(one.reasons)] = tuple((reason.pool, reason.excluded_by) for reason in one.reasons)
             if before.get(one.pod) != why:
                 number += 1
@@ -233,9 +233,9 @@ class Records:
             self._tell(telling.of_reasons(reasons, tuple(pods), now))
 
     def _sent(self, order: ledger.Order, machines: tuple[ledger.Coming, ...], memory: Memory, now: float) -> None:
-        # Whatever is planned next is another decision, even if it looks the same.
+        # The next plan is another decision, even if it looks the same.
         self._same = None
-        # Who asks meanwhile shall see machines on their way, and not only at the next look.
+        # Pages must show ordered machines at once, and not only after the next observation.
         self.latest.memory = memory
         self._fold(ledger.Intended(order, machines))
         self._orders[order.token] = tuple(pod for one in machines for pod in one.pods)
@@ -245,7 +245,7 @@ class Records:
 
     def _answered(self, answer: Answered, now: float) -> None:
         token, policy, outlook = answer.order.token, self.latest.policy, self.latest.outlook
-        # What is answered in parts is counted in parts.
+        # An answer that comes in parts is counted in parts.
         asked = sum(one.order == token and not one.instance for one in self._seen.ledger.coming) or answer.order.count
         self._fold(*answer.steps)
         self._tell(telling.counted_answer(answer, asked, policy, outlook, now))
@@ -256,7 +256,7 @@ class Records:
         self._tell(telling.of_outcome(outcome, now))
         act = outcome.act
         if isinstance(act, Evict | Delete) and not (outcome.detail or outcome.gone or act.uid in self._evicted):
-            # One that gets less time to end than it was given at first is evicted twice.
+            # A pod that gets less time to end than it was first given is evicted twice.
             self._evicted.add(act.uid)
             pod = self._residents.get(act.uid)
             top = NO_OWNER if pod is None else top_of(self.latest.cluster.workloads, pod.namespace, pod.owner)
@@ -271,7 +271,7 @@ class Records:
             return
         decision = what.decision or self._decisions.get(what.order) or self._decisions.get(what.node) or ""
         told = replace(what, decision=decision)
-        self._each(f"a happening ({told.kind})", lambda sink: sink.happened(told))
+        self._each(f"an event ({told.kind})", lambda sink: sink.happened(told))
 
     def _each(self, what: str, call: Callable[[Sink], None]) -> None:
         for sink in self.sinks:
@@ -284,6 +284,6 @@ class Records:
             self.failures += 1
             kind = f"{what}: {type(error).__name__}"
             if kind not in self._complained:
-                # Once a kind: a broken record would say the same at every turn.
+                # Logged once for each kind: the same error occurs in each turn.
                 self._complained.add(kind)
                 _LOG.exception("a record was not kept", record=what)

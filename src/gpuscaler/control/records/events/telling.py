@@ -1,4 +1,4 @@
-"""What the controller tells its recorder, as happenings. Pure: the same calls give the same happenings."""
+"""Converts the calls of the recorder to events. Pure: the same calls give the same events."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
@@ -27,40 +27,40 @@ from gpuscaler.planning.state.ledger import ledger
 from gpuscaler.planning.state.ledger.entries import CLEARING, DRAINING, ENDING, Coming, Leaving
 from gpuscaler.planning.state.promises import Broken
 
-#: What to expect of the next machine of an offering.
+#: Returns the forecast for the next machine of an offering.
 Outlook = Callable[[OfferingKey], Forecast]
 
-_UNTAINTED = "pods may come to it before those that it was bought for; have its pool's nodes register with the taint"
+_UNTAINTED = "other pods may be scheduled on it before those that it was bought for; configure the pool's nodes to register with the taint"
 
 
 def of_plan(plan: Plan, now: float) -> Happening:
-    """A plan in one line."""
+    """The event of a plan, in one line."""
     parts = []
     if plan.machines:
         pods = sum(len(one.pods) for one in plan.machines)
         parts.append(f"buys {counted(len(plan.machines), 'machine')} at {costing.of_plan(plan.machines)} for {counted(pods, 'pod')}")
     if plan.removals:
         saving = sum(one.saving_per_hour for one in plan.removals)
-        parts.append(f"gives back {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
+        parts.append(f"removes {counted(len(plan.removals), 'node')}, saving {money(saving)}/h")
     if plan.unplaced:
         parts.append(f"cannot place {counted(len(plan.unplaced), 'pod')}")
     return Happening(now, kinds.PLANNED, "; ".join(parts) or "nothing to do")
 
 
 def of_cut(cut: Cut, plan: Plan, now: float) -> Happening:
-    """What the hard stop took off a plan in one pool, told on the pods that it was for."""
+    """The event of machines of one pool that the hard stop cut from a plan, for the pods that they were for."""
     pods = tuple(one.pod for one in plan.unplaced if any(reason.detail == cut.text for reason in one.reasons))
     return Happening(now, kinds.STOPPED, cut.text, pods=pods, machines=cut.machines, cause=cut.pool)
 
 
 def of_reasons(reasons: tuple[Reason, ...], pods: tuple[str, ...], now: float) -> Happening:
-    """Why some pods cannot be served, all for the same reasons."""
+    """The event of pods that are unplaced for the same reasons."""
     said = "; ".join(f"pool {one.pool}: {one.detail}" for one in reasons) or "there is no pool"
     return Happening(now, kinds.UNPLACED, f"no machine can be bought for it now: {said}", pods=pods)
 
 
 def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy | None, outlook: Outlook, now: float) -> Happening:
-    """A purchase that is being sent, with what is expected of it."""
+    """The event of an order that is being sent, with its forecast and price."""
     key = order.offerings[0]
     meant = max((one.meant for one in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
@@ -72,7 +72,7 @@ def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy |
 
 
 def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, outlook: Outlook, now: float) -> Iterator[Happening]:
-    """What a cloud answered. ``pods`` are those that the order was for."""
+    """The events of a cloud's answer. ``pods`` are those that the order was for."""
     wanted, token = answer.order.offerings[0], answer.order.token
     for step in answer.steps:
         match step:
@@ -96,13 +96,13 @@ def of_answer(answer: Answered, pods: tuple[str, ...], policy: Policy | None, ou
 
 
 def of_refusal(fate: offering_events.Refused) -> str:
-    """That an offering was refused, and why, as the cloud says it."""
+    """A sentence about a refused offering, with the cloud's reason."""
     said = f" ({fate.detail})" if fate.detail else ""
     return f"{offering(fate.offering)} refused: {WORDS.get(fate.cause, fate.cause)}{said}"
 
 
 def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook: Outlook, now: float) -> Happening | None:
-    """All that an answer grants and refuses of the ``asked`` machines, counted in one line; None where it says neither."""
+    """The event of an answer: grants and refusals of the ``asked`` machines, counted in one line; None if there are neither."""
     step = next((one for one in answer.steps if isinstance(one, ledger.Answered)), None)
     refusals = list(dict.fromkeys(of_refusal(fate) for fate in answer.fates if isinstance(fate, offering_events.Refused)))
     if step is None or not (step.granted or refusals):
@@ -113,7 +113,7 @@ def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook:
         each = f", {money(price)}/h{' each' if number > 1 else ''}" if price is not None else ""
         parts.append(f"{number} x {offering(key)}{each}, {soon(outlook(key))}")
     if step.pending:
-        parts.append(f"{step.pending} more accepted, whose names follow")
+        parts.append(f"{step.pending} more accepted, ids follow")
     short = asked - len(step.granted) - step.pending
     parts += [f"{short} not granted: {refusals[0]}", *refusals[1:]] if short > 0 and refusals else refusals
     text = f"{len(step.granted)} of {counted(asked, 'machine')} granted: {'; '.join(parts)}"
@@ -122,7 +122,7 @@ def counted_answer(answer: Answered, asked: int, policy: Policy | None, outlook:
 
 
 def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str, Forecast], now: float) -> Iterator[Happening]:
-    """What a look found out. ``forecasts`` are those made when machines were granted, by the ledger's names."""
+    """The events of an observation. ``forecasts`` were made when machines were granted, by the ledger's names."""
     known = _known(before, seen)
     yield from _arriving(known, seen, cluster, forecasts, now)
     yield from _unfamiliar(before, seen, now)
@@ -131,27 +131,27 @@ def of_look(before: Memory, seen: Look, cluster: Cluster, forecasts: Mapping[str
     for remark in seen.remarks:
         yield Happening(now, kinds.NOTICED, remark.text, node=remark.node, machine=remark.machine)
     for away in seen.turned_away:
-        text = f"pod {away.pod} was bound to node {away.node}, whose kubelet turned it away: {away.reason}; it has failed for good"
+        text = f"pod {away.pod} was bound to node {away.node}, and the kubelet rejected it: {away.reason}; the pod has failed for good"
         yield Happening(now, kinds.TURNED_AWAY, text, pods=(away.pod,), node=away.node, uid=away.uid)
     for one in seen.unfit:
-        text = f"node {one.node} was bought for pod {one.pod}, which it does not admit: {one.why}; no other like it is bought for the pod"
+        text = f"node {one.node} was bought for pod {one.pod} and does not admit it: {one.why}; no other like it is bought for the pod"
         yield Happening(now, kinds.BROKEN, text, pods=(one.pod,), node=one.node)
-    # Of those that a nomination held the ledger knows, too.
+    # The ledger also has the broken promises of nominated pods.
     broken = dict.fromkeys(set(seen.memory.ledger.broken) - set(before.ledger.broken), "")
     broken |= {(one.pod, one.node): one.why for one in seen.outcomes if isinstance(one, Broken) and not one.certain}
     for (pod, node), why in sorted(broken.items()):
-        text = f"node {node} was meant for pod {pod} and did not take it{f': {why}' if why else ''}; it is planned for again"
+        text = f"node {node} was meant for pod {pod}, which did not run there{f': {why}' if why else ''}; the pod is planned again"
         yield Happening(now, kinds.BROKEN, text, pods=(pod,), node=node)
 
 
 def _known(before: Memory, seen: Look) -> Mapping[str, Coming]:
-    """The machines of the ledger by its names, with all that the look learned of them: one may get its name, be a node and open in it."""
+    """The machines of the ledger by its names, updated by the observation: a machine may get its id, become a node and open in one."""
     learned = ledger.folded(before.ledger, (step for step in seen.arrivals.steps if not isinstance(step, ledger.Lost)))
     return {one.id: one for one in (*before.ledger.coming, *learned.coming)}
 
 
 def _untainted(one: Coming, node: Node | None, now: float) -> Iterator[Happening]:
-    """That a node has registered without our taint: others' pods may have come to it by now."""
+    """The event of a node that has registered without gpuscaler's taint: other pods may have been scheduled on it."""
     if node is not None and not any(taint.key == ARRIVING_TAINT for taint in node.taints):
         text = f"node {node.name} of pool {one.key.pool} registered without the taint {ARRIVING_TAINT}:NoSchedule: {_UNTAINTED}"
         yield Happening(now, kinds.NOTICED, text, node=node.name, machine=one.instance, offering=one.key)
@@ -167,7 +167,7 @@ def _arriving(
                 text = f"machine {instance} granted: {offering(key)}, as the cloud's list shows"
                 yield Happening(now, kinds.GRANTED, text, machine=instance, offering=key, order=known[machine].order)
             case ledger.Adopted(machine=one):
-                text = f"machine {one.instance} ({offering(one.key)}) is no node, and nobody here asked for it; it counts as on its way"
+                text = f"machine {one.instance} ({offering(one.key)}) is no node and was not ordered here; it counts as an ordered machine"
                 yield Happening(now, kinds.NOTICED, text, machine=one.instance, offering=one.key)
             case ledger.Registered(machine=machine, node=node) if machine in known:
                 one = known[machine]
@@ -197,21 +197,21 @@ def _arriving(
 
 
 def _unfamiliar(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
-    """Machines that came under a key which their pool does not offer."""
+    """The events of machines that were granted with an offering outside their pool."""
     coming = {one.instance: one for one in seen.memory.ledger.coming if one.instance}
     for machine, key in seen.memory.unfamiliar.items():
         if machine not in before.unfamiliar:
             one = coming.get(machine)
             pods, node = (one.pods, one.node) if one is not None else ((), "")
             text = (
-                f"machine {machine} of pool {key.pool} is {offering(key)}, which the pool does not offer; it counts as the dearest that "
-                f"it may be, and nothing more is bought in the pool while it is there; end it, or add the offering to the pool"
+                f"machine {machine} of pool {key.pool} is {offering(key)}, which the pool does not offer; it counts as the most expensive "
+                f"machine that it may be, and nothing more is bought in the pool while it exists; end it, or add the offering to the pool"
             )
             yield Happening(now, kinds.UNFAMILIAR, text, pods=pods, node=node, machine=machine, offering=key)
 
 
 def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float) -> Iterator[Happening]:
-    """Machines that left the ledger: open, or lost. Those that never had a name were refused, which is told already."""
+    """The events of machines that left the ledger: open or lost. Those without an id were refused, which is reported already."""
     left = {one.id for one in seen.memory.ledger.coming}
     lost = {step.machine for step in seen.arrivals.steps if isinstance(step, ledger.Lost)}
     overdue = {one.machine.id: one.reason for one in seen.arrivals.overdue}
@@ -220,7 +220,7 @@ def _gone(known: Mapping[str, Coming], seen: Look, cluster: Cluster, now: float)
         if one.id in left or not one.instance:
             continue
         if one.id in lost or one.id in overdue or one.instance in taken or one.node not in cluster.nodes:
-            why = overdue.get(one.id) or ("the cloud takes it back" if one.instance in taken else "it ended before it opened")
+            why = overdue.get(one.id) or ("the cloud takes it away" if one.instance in taken else "it ended before it opened")
             text = f"machine {one.instance} ({offering(one.key)}) is lost: {why}"
             yield Happening(now, kinds.LOST, text, pods=one.pods, node=one.node, machine=one.instance, offering=one.key, order=one.order)
         else:
@@ -234,13 +234,13 @@ def _leaving(before: Memory, seen: Look, now: float) -> Iterator[Happening]:
     going = {one.node: one for one in seen.memory.ledger.leaving}
     kept = dict(seen.kept)
     for node, why in seen.kept:
-        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"node {node} stays after all: {why}", now)
+        yield _of_leaving(going.get(node) or known.get(node), node, kinds.KEPT, f"node {node} is not removed after all: {why}", now)
     for node, one in going.items():
         earlier = known.get(node)
         if earlier is None:
-            moved = f"; {counted(len(one.pods), 'pod')} to move first" if one.pods else ""
-            ends = f"; it goes in {spoken(one.ends - now)}" if one.ends else ""
-            yield _of_leaving(one, node, kinds.DECIDED, f"node {node} is to be removed: {one.reason}{ends}{moved}", now)
+            moved = f"; {counted(len(one.pods), 'pod')} must move first" if one.pods else ""
+            ends = f"; its machine ends in {spoken(one.ends - now)}" if one.ends else ""
+            yield _of_leaving(one, node, kinds.DECIDED, f"node {node} will be removed: {one.reason}{ends}{moved}", now)
         if one.detail and (earlier is None or earlier.detail != one.detail):
             yield _of_leaving(one, node, kinds.HELD, f"the removal of node {node} waits: {one.detail}", now)
         if one.step == DRAINING and one.pods and (earlier is None or earlier.step != DRAINING):
@@ -259,10 +259,10 @@ def _of_leaving(one: Leaving | None, node: str, kind: str, text: str, now: float
 
 
 def of_outcome(outcome: Outcome, now: float) -> Happening | None:
-    """What came of an act; None where there is nothing to tell: nominations and evictions that worked are seen on the pods."""
+    """The event of an act's outcome; None for successful nominations and evictions, which show on the pods, and for repeated failures."""
     act = outcome.act
     if isinstance(act, Checkpoint) and not outcome.detail:
-        text = f"save your work within {spoken(act.seconds)}: node {act.node} leaves"
+        text = f"save your work within {spoken(act.seconds)}: node {act.node} is being removed"
         return Happening(now, kinds.CHECKPOINT, text, pods=(act.pod,), node=act.node)
     if not outcome.detail:
         return (
@@ -271,7 +271,7 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
             else None
         )
     if outcome.budget or not outcome.tried:
-        # That a PodDisruptionBudget holds is no failure; the removal says what it waits for. What is not tried was told when it was.
+        # A PodDisruptionBudget that blocks is no failure: the removal shows what it waits for. Acts that were not tried failed before.
         return None
     what = type(act).__name__.lower()
     pods = (act.pod,) if isinstance(act, OnPod) else ()
@@ -279,9 +279,9 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
 
 
 def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, top: Owner, now: float) -> Happening | None:
-    """A pod that was evicted, or deleted because its machine goes first; None for a DaemonSet's, which belongs to its machine.
+    """The event of a pod that was evicted, or deleted because its machine ends first; None for DaemonSet pods, which leave with it.
 
-    ``top`` is what the pod belongs to in the end.
+    ``top`` is the pod's topmost owner.
     """
     if pod is not None and is_daemon(pod):
         return None
@@ -290,16 +290,16 @@ def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, t
 
 
 def why_evicted(pod: str, removal: Leaving | None) -> str:
-    """The end of a sentence: where a pod is to go, and what its removal is good for."""
+    """The end of a sentence: where an evicted pod will go, and why its node is removed."""
     if removal is None:
         return ""
     if removal.forced or removal.unready:
-        return f": its machine goes away: {removal.reason}"
+        return f": its machine is taken away: {removal.reason}"
     if pod not in removal.pods:
-        return f", which is given back: {removal.reason}"
+        return f", which is being removed: {removal.reason}"
     node = dict(zip(removal.pods, removal.to, strict=False)).get(pod)
     where = f"node {node}" if node else "a machine that was bought for it"
-    return f" to move it to {where}; the node is given back: {removal.reason}"
+    return f" to move it to {where}; the node is being removed: {removal.reason}"
 
 
 def of_end(ended: Ended, now: float) -> Happening | None:

@@ -1,1 +1,1 @@
-"""Decisions with their inputs, kept and replayed."""
+"""Decisions with their inputs: stored and replayed."""

@@ -1,6 +1,6 @@
-"""The decision history: a bounded ring of happenings, decisions and what these were made from, in SQLite.
+"""The decision history: the newest events, decisions and their inputs, in SQLite.
 
-A file keeps it over restarts; on a dry run, and where there is no folder to write in, it is in memory. The newest are kept.
+A file keeps it across restarts; on a dry run, and without a folder to write to, it is in memory.
 """
 
 import sqlite3
@@ -17,10 +17,10 @@ from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.model.pods import Owner
 from gpuscaler.planning.plans import Plan
 
-#: The form of the tables; a file of another one is put aside.
+#: The form of the tables; a file of another form is renamed and replaced.
 FORM = 1
 FILE = "history.db"
-#: So many happenings are kept for each decision that may be; so many pods of one are found by their names, and so many names in all.
+#: How many events are kept per decision of the limit, how many pods of one event are indexed, and how many index entries are kept.
 EACH, NAMED, SUBJECTS = 10, 500, 200_000
 
 _TABLES = """
@@ -36,7 +36,7 @@ CREATE TABLE decisions (
 
 
 class Made(Struct, frozen=True):
-    """A decision as it is kept. ``inputs`` are None where they were not kept, and ``missing`` then says why."""
+    """A stored decision. ``inputs`` are None if they were not kept, and ``missing`` then says why."""
 
     id: str
     at: float
@@ -47,7 +47,7 @@ class Made(Struct, frozen=True):
 
 
 class Brief(Struct, frozen=True):
-    """A decision in a list; ``size`` are the bytes of its inputs, 0 where there are none."""
+    """A decision in a list; ``size`` is the size of its inputs in bytes, 0 if there are none."""
 
     id: str
     at: float
@@ -56,7 +56,7 @@ class Brief(Struct, frozen=True):
 
 
 class History:
-    """Everything below may be called from any thread, one at a time waits for the other. Raises sqlite3.Error and OSError."""
+    """The history in a database. Its methods may be called from any thread: a lock serializes them. Raise sqlite3.Error and OSError."""
 
     def __init__(self, connection: sqlite3.Connection, *, decisions: int, most_bytes: int, on_disk: bool) -> None:
         self.on_disk = on_disk
@@ -65,7 +65,7 @@ class History:
         self._lock = threading.Lock()
 
     def add(self, happenings: Sequence[Happening], decisions: Iterable[Made]) -> None:
-        """Keep these, and let the oldest go for them."""
+        """Add events and decisions, and delete the oldest ones."""
         encode = msgspec.json.Encoder().encode
         with self._lock, self._db:
             for one in happenings:
@@ -84,7 +84,7 @@ class History:
             self._forget()
 
     def _forget(self) -> None:
-        """Bounded in number, and the inputs in bytes; the newest decision keeps its inputs unless they alone are too many."""
+        """Limit the number of rows, and the inputs in bytes; the newest decision keeps its inputs unless they alone are too large."""
         most = self._decisions * EACH
         self._db.execute("DELETE FROM happenings WHERE number <= (SELECT max(number) FROM happenings) - ?", (most,))
         self._db.execute("DELETE FROM subjects WHERE number <= (SELECT max(number) FROM happenings) - ?", (most,))
@@ -98,14 +98,14 @@ class History:
                 self._db.execute("UPDATE decisions SET inputs = NULL, size = 0, missing = ? WHERE number = ?", (why, number))
 
     def about(self, subject: str, *, most: int = 20) -> list[Happening]:
-        """The newest happenings about ``pod/NS/NAME``, ``node/NAME``, ``owner/KIND/NS/NAME`` or ``decision/ID``, the oldest first."""
+        """The newest events about ``pod/NS/NAME``, ``node/NAME``, ``owner/KIND/NS/NAME`` or ``decision/ID``, the oldest first."""
         rows = self._rows(
             "SELECT body FROM happenings JOIN subjects USING (number) WHERE subject = ? ORDER BY number DESC LIMIT ?", (subject, most)
         )
         return [msgspec.json.decode(body, type=Happening) for (body,) in reversed(rows)]
 
     def recent(self, *, most: int = 50) -> list[Happening]:
-        """The newest happenings, the oldest first."""
+        """The newest events, the oldest first."""
         rows = self._rows("SELECT body FROM happenings ORDER BY number DESC LIMIT ?", (most,))
         return [msgspec.json.decode(body, type=Happening) for (body,) in reversed(rows)]
 
@@ -114,9 +114,9 @@ class History:
         return [Brief(*row) for row in self._rows("SELECT id, at, text, size FROM decisions ORDER BY number DESC LIMIT ?", (most,))]
 
     def decision(self, name: str, *, inputs: bool = False) -> Made | None:
-        """A decision by its id, with what it was made from only where that is asked for."""
+        """A decision by its id, with its inputs only if ``inputs`` is set."""
         what = "inputs" if inputs else "NULL"
-        rows = self._rows(f"SELECT id, at, text, plan, {what}, missing FROM decisions WHERE id = ?", (name,))  # noqa: S608  # two words of ours
+        rows = self._rows(f"SELECT id, at, text, plan, {what}, missing FROM decisions WHERE id = ?", (name,))  # noqa: S608  # a constant
         for found, at, text, plan, blob, missing in rows:
             return Made(found, at, text, msgspec.json.decode(plan, type=Plan), blob, missing)
         return None
@@ -131,21 +131,20 @@ class History:
 
 
 def owner_subject(pod: str, owner: Owner) -> str:
-    """What happenings about pods of ``owner`` are found by; ``pod`` is the ``namespace/name`` of one of them."""
+    """The subject under which events about pods of ``owner`` are indexed; ``pod`` is the ``namespace/name`` of one of them."""
     return f"owner/{owner.kind}/{pod.partition('/')[0]}/{owner.name}"
 
 
 def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[History, str]:
-    """The history in ``folder``, in memory where that is empty; and what is wrong, if anything is.
+    """The history in ``folder``, or in memory if that is empty; and the problem, if there is one.
 
-    A folder that cannot be written to is no reason to stop: the history then is in memory. A file that is damaged or of another form is
-    put aside.
+    If the folder cannot be written to, the history is in memory. A file that is damaged or of another form is renamed and replaced.
     """
     if folder:
         try:
             return _of(_opened(Path(folder)), decisions=decisions, most_bytes=most_bytes, on_disk=True), ""
         except (sqlite3.Error, OSError) as error:
-            trouble = f"history.folder {folder}: saw {error}, expected a folder to write in; decisions are kept in memory only"
+            trouble = f"history.folder {folder}: saw {error}, expected a writable folder; decisions are kept in memory only"
     else:
         trouble = ""
     memory = sqlite3.connect(":memory:", check_same_thread=False)
@@ -154,7 +153,7 @@ def open_history(folder: str, *, decisions: int, most_bytes: int) -> tuple[Histo
 
 
 def read_history(path: Path) -> History:
-    """The history in the file ``path``, to be read only, also while a controller writes it. Raises sqlite3.Error."""
+    """The history in the file ``path``, opened read-only, also while a controller writes it. Raises sqlite3.Error."""
     connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, check_same_thread=False)
     connection.execute("SELECT count(*) FROM decisions").fetchone()
     return _of(connection, decisions=0, most_bytes=0, on_disk=True)
@@ -179,7 +178,7 @@ def _opened(folder: Path) -> sqlite3.Connection:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    # Names of pods and nodes are not for every user of a machine; SQLite gives the files beside it the same mode.
+    # Not every user of a machine may read names of pods and nodes; SQLite gives the files beside it the same mode.
     with suppress(OSError):
         path.touch(mode=0o600)
         path.chmod(0o600)
@@ -188,7 +187,7 @@ def _connected(path: Path) -> sqlite3.Connection:
         form = connection.execute("PRAGMA user_version").fetchone()[0]
         if form not in (0, FORM):
             raise sqlite3.DatabaseError(f"form {form} of the tables, expected {FORM}")
-        # Losing the last second of it in a crash of the machine costs nobody anything; waiting for the disk at each write would.
+        # Losing the last second in a crash of the machine does no harm; waiting for the disk at each write would cost time.
         connection.execute("PRAGMA journal_mode = WAL")
         connection.execute("PRAGMA synchronous = NORMAL")
         if form == 0:

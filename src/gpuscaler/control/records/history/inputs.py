@@ -1,4 +1,4 @@
-"""Decisions out of the bytes of :mod:`~gpuscaler.control.records.history.packing`."""
+"""Reads decisions from the bytes of :mod:`~gpuscaler.control.records.history.packing`."""
 
 import zlib
 from collections.abc import Iterable, Iterator
@@ -15,18 +15,18 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 
-#: The most bytes that are unpacked: a cluster of 300,000 pods has a tenth of it.
+#: The maximum number of bytes that are unpacked: a cluster of 300,000 pods needs a tenth of it.
 MOST = 2**31
 
 _T = TypeVar("_T")
 
 
 class InputsError(Exception):
-    """Bytes that are not the inputs of a plan; the text says what was seen and what was expected."""
+    """The bytes are not the inputs of a plan; the text says what was seen and what was expected."""
 
 
 def unpacked(data: bytes) -> tuple[Decision, str]:
-    """The decision behind ``data``, and the version that made it. Raises :class:`InputsError`."""
+    """The decision in ``data``, and the version that wrote it. Raises :class:`InputsError`."""
     try:
         frames, rest = _split(data, len(data))
         form = msgspec.msgpack.decode(next(frames, b""), type=Form)
@@ -46,7 +46,7 @@ def unpacked(data: bytes) -> tuple[Decision, str]:
 
 
 def _split(data: bytes, size: int) -> tuple[Iterator[bytes], bytes]:
-    """The frames of the stream at the beginning of ``data``, part of ``size`` bytes, and what follows it."""
+    """The frames of the stream at the beginning of ``data``, and the rest of the data; ``size`` is the total size for error messages."""
     decompressor = zlib.decompressobj()
     whole = decompressor.decompress(data, MOST)
     if not decompressor.eof:
@@ -62,7 +62,7 @@ def _frames(whole: memoryview) -> Iterator[bytes]:
 
 
 class _Found:
-    """What frames hold, one stream after the other."""
+    """The objects of the frames read so far."""
 
     def __init__(self) -> None:
         self._objects: dict[str, dict[str, Item]] = {kind.__name__: {} for kind in (*HOMES, Node, Pod)}

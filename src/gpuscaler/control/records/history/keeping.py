@@ -1,4 +1,4 @@
-"""Keeps happenings and decisions in the history, behind the controller's back: neither the disk nor large inputs hold the controller up."""
+"""Writes events and decisions to the history in the background: neither the disk nor large inputs delay the controller."""
 
 import asyncio
 import sqlite3
@@ -14,18 +14,18 @@ from gpuscaler.control.records.history.history import History, Made
 from gpuscaler.control.records.history.packing import Packer
 
 _LOG = structlog.get_logger(__name__)
-#: How long happenings are gathered, in seconds.
+#: How long events are collected before they are written, in seconds.
 GATHER_SECONDS = 1.0
-#: Decisions whose inputs wait to be written, at most: each holds a picture of the whole cluster.
+#: The maximum number of decisions that wait to be written: each holds a picture of the whole cluster.
 WAITING = 4
-#: Happenings that wait, at most.
+#: The maximum number of events that wait to be written.
 MOST = 10_000
-#: Up to so many objects are encoded at once, which takes a few milliseconds; more in a thread.
+#: Up to this number of objects is encoded on the event loop, which takes a few milliseconds; more are encoded in a thread.
 INLINE = 500
 
 
 class Keeper(Sink):
-    """A sink over ``history``; :meth:`run` is to be kept running. ``lost`` counts what could not be kept."""
+    """A sink over ``history``; :meth:`run` must be running. ``lost`` counts records that could not be kept."""
 
     def __init__(self, history: History) -> None:
         self.history = history
@@ -52,11 +52,11 @@ class Keeper(Sink):
         self._decided.set()
 
     async def run(self) -> None:
-        """Write what was gathered, until cancelled; then the rest."""
+        """Write collected records until cancelled; then write the rest."""
         try:
             while True:
                 await self._woken.wait()
-                # A decision is kept at once: a process that is killed after it has acted can be asked about it all the same.
+                # A decision is written at once, so that it is on disk if the process is killed after acting on it.
                 with suppress(TimeoutError):
                     async with asyncio.timeout(GATHER_SECONDS):
                         await self._decided.wait()
@@ -65,7 +65,7 @@ class Keeper(Sink):
             self._write(*self._taken())
 
     async def flush(self) -> None:
-        """Write what was gathered so far."""
+        """Write the records collected so far."""
         happenings, decisions = self._taken()
         size = sum(len(one.cluster.pods) + len(one.cluster.nodes) for one in decisions)
         if size <= INLINE and not self.history.on_disk:

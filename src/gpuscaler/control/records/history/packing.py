@@ -1,7 +1,7 @@
-"""Everything that a plan was made from, as bytes: planning again from them gives the same plan, on any machine.
+"""Packs all inputs of a plan into bytes: planning again from them gives the same plan, on any machine.
 
-Between two decisions little changes in a large cluster. What was written for the one before is written for the next as it is, and what has
-changed since behind it: the work grows with the changes.
+Between two decisions little changes in a large cluster. The bytes of the previous decision are reused, and the changes since are appended:
+the work grows with the changes.
 """
 
 import threading
@@ -20,22 +20,22 @@ from gpuscaler.model.labels import LabelSet
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.pods import Owner, Pod, PodOptions, PodSpec
 
-#: Objects that are encoded at a time, and how hard it is tried to make them small: 3 takes a third of the time of 6 for a tenth more bytes.
+#: The number of objects encoded at a time, and the compression level: 3 takes a third of the time of 6 for a tenth more bytes.
 AT_ONCE, LEVEL = 500, 3
-#: All is written anew once more than this part of it has gone and come (a change is both), and more than so many.
+#: All objects are written again once more than this share of them, and more than this number, was removed or added (a change is both).
 CHANGED, FEW = 0.2, 1_000
-#: So many pods are compared in one step.
+#: How many pods are compared in one step.
 ALIKE = 256
 
 Tables = Mapping[type, Shared]
 Encode = Callable[[Any], bytes]
 T = TypeVar("T")
-#: Of objects of a type the keys of those that are gone, and those that are put there.
+#: A type, the keys of its objects that are gone, and its new or changed objects.
 Difference = tuple[type, list[str], list[Any]]
 
 
 class Base:
-    """What was written so far: ``data``, and the objects as they are behind it, kept alive so that their identity tells them."""
+    """The bytes written so far, ``data``, and the objects in them, which are kept alive so that they can be compared by identity."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._encode: Encode = msgspec.msgpack.Encoder().encode
@@ -47,7 +47,7 @@ class Base:
         self._write(cluster, self._differences(cluster))
 
     def follow(self, cluster: Cluster) -> bool:
-        """Write how ``cluster`` differs from what was written; False where so much does that all should be written anew."""
+        """Append the differences of ``cluster``; False if there are so many that all objects should be written again."""
         differences = self._differences(cluster)
         self._changes += sum(len(gone) + len(put) for _, gone, put in differences)
         if self._changes > max(FEW, CHANGED * self._size):
@@ -78,7 +78,7 @@ class Base:
 
 
 def replaced(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[list[str], list[T]]:
-    """Keys that are gone, and objects that are new or changed, which take the places of those before them or come last."""
+    """Keys that are gone, and objects that are new or changed; a changed object keeps its place, a new one comes last."""
     gone = [key for key in before if key not in after]
     put = {key: item for key, item in after.items() if before.get(key) is not item}
     expected = dict.fromkeys(before)
@@ -89,7 +89,7 @@ def replaced(before: Mapping[str, T], after: Mapping[str, T]) -> tuple[list[str]
 
 
 def moved(before: dict[str, Pod], after: dict[str, Pod]) -> tuple[list[str], list[Pod]]:
-    """Keys of pods that are gone or changed, and pods to put behind the others: a cluster puts a pod that changes behind the others."""
+    """Keys of pods that are gone or changed, and pods to append: a cluster moves a pod that changes to the end."""
     put: list[Pod] = []
     for key, pod in reversed(after.items()):
         if before.get(key) is pod:
@@ -100,7 +100,7 @@ def moved(before: dict[str, Pod], after: dict[str, Pod]) -> tuple[list[str], lis
 
 
 def left_out(before: list[Pod], after: list[Pod]) -> list[Pod] | None:
-    """Those of ``before`` that are not in ``after``; None where that has others, or another order."""
+    """The pods of ``before`` that are not in ``after``; None if ``after`` has other pods or another order."""
     gone: list[Pod] = []
     here = there = 0
     while there < len(after):
@@ -118,16 +118,16 @@ def left_out(before: list[Pod], after: list[Pod]) -> list[Pod] | None:
 
 
 class Packer:
-    """Packs one decision after the other; may be called from any thread, one waits for the other."""
+    """Packs decisions one after the other; may be called from any thread: a lock serializes the calls."""
 
     def __init__(self) -> None:
         self._base: Base | None = None
         self._lock = threading.Lock()
 
     def packed(self, decision: Decision) -> bytes:
-        """The inputs of a decision, and its plan."""
+        """The bytes of a decision's inputs and its plan."""
         with self._lock:
-            # Should this fail, what was written is of no use to the next.
+            # If this fails, the next decision cannot use the bytes written so far.
             base, self._base = self._base, None
             if base is None or not base.follow(decision.cluster):
                 base = Base(decision.cluster)
@@ -136,12 +136,12 @@ class Packer:
 
 
 def packed(decision: Decision) -> bytes:
-    """The inputs of a decision, and its plan, by themselves."""
+    """The bytes of one decision's inputs and its plan, independent of others."""
     return Packer().packed(decision)
 
 
 def compressed(frames: Iterable[bytes]) -> bytes:
-    """``frames`` as one stream."""
+    """``frames`` as one compressed stream."""
     compressor = zlib.compressobj(LEVEL)
     pieces = []
     for frame in frames:
@@ -159,7 +159,7 @@ def _head(decision: Decision) -> bytes:
 def _pods(pods: Iterable[Pod], tables: Tables, encode: Callable[[Any], bytes]) -> Iterator[bytes]:
     source = iter(pods)
     while some := [_wire(pod, tables) for pod in islice(source, AT_ONCE)]:
-        # What they share comes before them, as far as it was not needed before.
+        # Shared objects that were not written yet come before the pods that refer to them.
         for kind, table in tables.items():
             yield from _chunks(kind.__name__, table.fresh(), encode)
         yield from _chunks(Pod.__name__, some, encode)

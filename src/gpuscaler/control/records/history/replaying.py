@@ -1,4 +1,4 @@
-"""Planning again from what a decision was made from, and what differs."""
+"""Replays a decision: plans again from its inputs and compares the plans."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,12 +11,12 @@ from gpuscaler.planning.planner import plan as planned
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
 
-#: So many entries of a field are told before the rest is counted.
+#: How many differing entries of a field are listed; the rest is counted.
 TOLD = 5
 
 
 class Replay(Struct, frozen=True):
-    """``plan`` is the one made now. ``differences`` are sentences, none where both plans are the same to the last bit."""
+    """The result of a replay. ``plan`` is the new plan. ``differences`` are sentences; there are none if both plans are identical."""
 
     plan: Plan
     differences: tuple[str, ...] = ()
@@ -27,7 +27,7 @@ class Replay(Struct, frozen=True):
 
 
 def replayed(decision: Decision) -> Replay:
-    """Plan again. Takes as long as the plan took."""
+    """Plan again from the inputs of ``decision``. This takes as long as the recorded plan."""
     again = planned(decision.cluster, decision.state, decision.policy, decision.at, live=True)
     if REMOVALS_WITHHELD in decision.plan.warnings:
         again = without_removals(again)
@@ -35,7 +35,7 @@ def replayed(decision: Decision) -> Replay:
 
 
 def differences(recorded: Plan, again: Plan) -> Iterator[str]:
-    """What differs between two plans, field by field; what took time is no part of a plan."""
+    """The differences between two plans, field by field; the solve time is not compared."""
     for field in msgspec.structs.fields(Plan):
         if field.name == "solve_seconds":
             continue

@@ -1,8 +1,8 @@
-"""The form of a plan's inputs as bytes: compressed streams, one behind the other, each of frames with the length of each before it.
+"""The format of a plan's inputs as bytes: consecutive compressed streams of frames, each frame preceded by its length.
 
-The first holds a :class:`Form`, the last a :class:`Head`. Those between hold the objects, and then how they changed: keys of those that are
-gone, then those that are new or changed. Objects come a few hundred to a frame, so that another thread can write them while the event loop
-goes on; what pods share (specifications, labels, options, owners) is written once, as it is held once.
+The first stream holds a :class:`Form`, the last a :class:`Head`. The streams between hold the objects, and then their changes: keys of
+removed objects, then new or changed objects. A frame holds a few hundred objects, so that a thread can write them while the event loop
+runs. Parts that pods share (specifications, labels, options, owners) are written once.
 """
 
 from typing import Any
@@ -17,11 +17,11 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 
-#: The form of the bytes; what was written in another is not read.
+#: The version of the format; bytes of another version are not read.
 FORM = 3
-#: What pods share, in the order in which it is written.
+#: The parts that pods share, in the order in which they are written.
 SHARED: tuple[type, ...] = (PodSpec, LabelSet, PodOptions, Owner)
-#: Frames of keys of objects that are gone have this before the kind.
+#: The prefix of the kind in frames with keys of removed objects.
 GONE = "Gone "
 
 
@@ -30,14 +30,14 @@ def gone_of(kind: type) -> str:
 
 
 class Form(Struct, frozen=True):
-    """``version`` is that of the program that planned."""
+    """The format of the bytes; ``version`` is that of the program that planned."""
 
     form: int = 0
     version: str = ""
 
 
 class Head(Struct, frozen=True):
-    """A decision, but for its objects."""
+    """A decision without its objects."""
 
     id: str
     at: float
@@ -49,14 +49,14 @@ class Head(Struct, frozen=True):
 
 
 class Chunk(Struct, frozen=True, array_like=True):
-    """Objects of one kind, by the name of its type."""
+    """Objects of one kind, with the name of their type."""
 
     kind: str
     items: msgspec.Raw
 
 
 class WirePod(Struct, frozen=True, array_like=True, gc=False):
-    """A pod, with all its fields; what it shares with others is the place of that among the objects of its kind."""
+    """A pod with all its fields; shared parts are indexes into the objects of their kind."""
 
     namespace: str
     name: str
@@ -81,7 +81,7 @@ class WirePod(Struct, frozen=True, array_like=True, gc=False):
 
 
 class Shared:
-    """Objects in the order in which they were first met, each once."""
+    """Distinct objects, in the order in which they were first added."""
 
     def __init__(self) -> None:
         self.items: list[Any] = []
@@ -89,7 +89,7 @@ class Shared:
         self._written = 0
 
     def fresh(self) -> list[Any]:
-        """What was met since the last time."""
+        """The objects added since the last call."""
         found, self._written = self.items[self._written :], len(self.items)
         return found
 

@@ -1,1 +1,1 @@
-"""What people and programs ask: status, why, pages, metrics, findings."""
+"""Answers to people and programs: status, why, pages, metrics, findings."""

@@ -1,4 +1,4 @@
-"""What keeps machines: what the newest plan that looked into it has found of each, and how many stay for what, with their cost."""
+"""Why machines are kept: the blocker of each node from the newest plan that considered it, and the cost by blocker."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
@@ -12,10 +12,10 @@ from gpuscaler.planning.capacity.pool_membership import Member
 from gpuscaler.planning.plans import BlockedNode
 from gpuscaler.planning.scale_down.decide import NOT_NOW
 
-#: What holds machines that need not be there for lack of room elsewhere, by the blocker's word: somebody has said so, or can change it.
+#: Blockers that a person has set or can change, in words; the lack of room elsewhere is not among them.
 HOLDERS: Mapping[str, str] = {
     "job": "Jobs or gangs without gpuscaler.io/restart-cost, or with one above the saving",
-    "sole-replica": "pods of which no other replica would be ready",
+    "sole-replica": "pods without another ready replica",
     "pdb": "PodDisruptionBudgets",
     "disruption": "gpuscaler.io/disruption: never",
     "safe-to-evict": "safe-to-evict: false",
@@ -25,9 +25,9 @@ HOLDERS: Mapping[str, str] = {
     "local-storage": "data of pods on the node",
     "bare-pod": "pods without a controller",
     "kube-system": "pods in kube-system without a PodDisruptionBudget",
-    "unreadable-pod": "pods that cannot be read",
-    "drain-failed": "drains that came to nothing",
-    "price-unknown": "prices that are not known",
+    "unreadable-pod": "pods that cannot be parsed",
+    "drain-failed": "failed drains",
+    "price-unknown": "unknown prices",
     "minimum-size": "the minimum of their pool",
     "spare": "the spare machines of their pool",
     "budget": "the disruption budgets of their pool",
@@ -35,7 +35,7 @@ HOLDERS: Mapping[str, str] = {
 
 
 class Held(Struct, frozen=True):
-    """``machines`` that cost ``dollars_per_hour`` together and stay for ``blocker``; ``text`` is for people, ``node`` one of them."""
+    """``machines`` that are kept by ``blocker`` and cost ``dollars_per_hour`` in total; ``text`` is for people, ``node`` one of them."""
 
     blocker: str
     machines: int
@@ -45,7 +45,7 @@ class Held(Struct, frozen=True):
 
 
 def staying(latest: Latest, now: float) -> Iterator[BlockedNode]:
-    """Why each node stays. Most plans do not ask whether pods fit elsewhere: of such nodes the last one that did speaks."""
+    """Why each node stays. Most plans do not consider consolidation: for such nodes the last plan that did is used."""
     for blocked in latest.plan.blocked_nodes:
         if blocked.detail != NOT_NOW.detail:
             yield blocked
@@ -53,12 +53,12 @@ def staying(latest: Latest, now: float) -> Iterator[BlockedNode]:
             yield replace(found, detail=f"{found.detail} (found {spoken(now - latest.weighed_at)} ago)")
         else:
             yield replace(
-                blocked, detail="pods run on it; whether they fit elsewhere was not examined yet, which is done about once a minute"
+                blocked, detail="pods run on it; whether they fit elsewhere has not been checked yet, which is done about once a minute"
             )
 
 
 def held(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[Held, ...]:
-    """What holds machines of ours, the dearest first."""
+    """What keeps machines of the pools, the most expensive first."""
     nodes: dict[str, list[str]] = defaultdict(list)
     for blocked in staying(latest, now):
         if blocked.blocker in HOLDERS and blocked.node in members:
@@ -73,6 +73,6 @@ def held(latest: Latest, members: Mapping[str, Member], now: float) -> tuple[Hel
 
 
 def told(found: tuple[Held, ...]) -> str:
-    """All of it in one line for people."""
+    """All blockers in one line for people."""
     node = found[0].node
     return f"Held: {'; '.join(one.text for one in found)}. gpuscaler why node {node} names the object."

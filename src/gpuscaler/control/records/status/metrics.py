@@ -1,6 +1,6 @@
-"""Prometheus metrics. Labels are pools, markets, types, verbs: never a node's or a pod's name, of which there are too many.
+"""Prometheus metrics. Labels are pools, markets, types and verbs: never names of nodes or pods, of which there are too many.
 
-``docs/reference/metrics.md`` describes every one.
+``docs/reference/metrics.md`` describes each metric.
 """
 
 from collections import Counter as Counts
@@ -24,7 +24,7 @@ from gpuscaler.planning.state import offering_events
 from gpuscaler.planning.state.promises import Kept
 
 OFFERING = ("pool", "market", "instance_type")
-#: Seconds by which machines are ready before (below zero) or after their forecast.
+#: Buckets in seconds: how long before (below zero) or after their forecast machines are ready.
 LATE = (-300.0, -120.0, -60.0, -30.0, -10.0, 0.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0)
 PLAN = (0.001, 0.005, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
 LAG = (0.001, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 5.0)
@@ -36,46 +36,46 @@ def _labels(key: OfferingKey) -> tuple[str, str, str]:
 
 
 class Metrics(Sink):
-    """A sink that counts; ``registry`` is what ``/metrics`` shows."""
+    """A sink that counts; ``registry`` has the metrics that ``/metrics`` serves."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         ProcessCollector(registry=registry)
         self._plans = Counter("gpuscaler_plans", "Plans made.", registry=registry)
         self._plan_seconds = Histogram("gpuscaler_plan_seconds", "Time that a plan took.", buckets=PLAN, registry=registry)
-        self._decisions = Counter("gpuscaler_decisions", "Plans that bought or gave back.", registry=registry)
+        self._decisions = Counter("gpuscaler_decisions", "Plans that bought or removed machines.", registry=registry)
         self._ordered = Counter("gpuscaler_machines_ordered", "Machines ordered.", OFFERING, registry=registry)
         self._granted = Counter("gpuscaler_machines_granted", "Machines that the cloud granted.", OFFERING, registry=registry)
         self._refused = Counter("gpuscaler_refusals", "Offerings that the cloud refused.", (*OFFERING, "cause"), registry=registry)
         self._opened = Counter("gpuscaler_machines_opened", "Machines that became open nodes.", OFFERING, registry=registry)
         self._unfamiliar = Counter(
-            "gpuscaler_unfamiliar_machines", "Machines granted that their pool does not offer.", ("pool",), registry=registry
+            "gpuscaler_unfamiliar_machines", "Machines granted with an offering outside their pool.", ("pool",), registry=registry
         )
         self._stopped = Counter(
             "gpuscaler_machines_stopped", "Machines of plans that the hard stop did not order.", ("pool",), registry=registry
         )
         self._lacking = Counter(
             "gpuscaler_machines_lacking",
-            "Machines given up since they never showed a resource.",
+            "Machines given up because they never showed a resource.",
             ("pool", "instance_type", "resource"),
             registry=registry,
         )
         self._lost = Counter("gpuscaler_machines_lost", "Machines that ended before they opened.", OFFERING, registry=registry)
-        self._removed = Counter("gpuscaler_removals", "Removals that ended.", ("pool", "result"), registry=registry)
+        self._removed = Counter("gpuscaler_removals", "Finished removals.", ("pool", "result"), registry=registry)
         self._failed = Counter("gpuscaler_failed_acts", "Writes and calls that failed.", registry=registry)
         self._promises = Counter("gpuscaler_promises", "Pods that a node was opened for.", ("outcome",), registry=registry)
         self._stray = Counter("gpuscaler_stray_pods", "Pods bound to another node than the one promised.", registry=registry)
         self._turned_away = Counter(
-            "gpuscaler_pods_turned_away", "Pods that we bound and the node's kubelet did not admit.", ("pool", "reason"), registry=registry
+            "gpuscaler_pods_turned_away", "Pods that gpuscaler bound and the kubelet rejected.", ("pool", "reason"), registry=registry
         )
         self._late = Histogram(
             "gpuscaler_forecast_error_seconds",
-            "Time from the forecast to the moment a machine was ready; below zero when it was early.",
+            "Time from the forecast until a machine was ready; below zero if it was early.",
             ("basis",),
             buckets=LATE,
             registry=registry,
         )
-        self.lag = Histogram("gpuscaler_loop_lag_seconds", "Time by which the event loop was late.", buckets=LAG, registry=registry)
+        self.lag = Histogram("gpuscaler_loop_lag_seconds", "Delay of the event loop.", buckets=LAG, registry=registry)
         for outcome in ("kept", "broken"):
             self._promises.labels(outcome)
 
@@ -120,7 +120,7 @@ class Metrics(Sink):
 
 @dataclass(slots=True, eq=False)
 class Gauges(Collector):
-    """What is read off at each scrape. ``numbers`` gives counters that others keep, by name, with their help."""
+    """Metrics that are computed at each scrape. ``numbers`` are counters of other objects, by name, with their help texts."""
 
     status: Callable[[], Status | None]
     requests: RequestMetrics
@@ -129,7 +129,7 @@ class Gauges(Collector):
     numbers: dict[str, tuple[str, Callable[[], float]]] = field(default_factory=dict)
 
     def describe(self) -> list[Metric]:
-        """Nothing: what is there is known when it is asked for."""
+        """No metrics: they are only known at a scrape."""
         return []
 
     def collect(self) -> Iterator[Metric]:
@@ -144,9 +144,9 @@ class Gauges(Collector):
 
     def _requests(self) -> Iterator[Metric]:
         answered = CounterMetricFamily(
-            "gpuscaler_kube_requests", "Requests to the API server; status 0 is no answer.", labels=("verb", "resource", "status")
+            "gpuscaler_kube_requests", "Requests to the API server; status 0 means no answer.", labels=("verb", "resource", "status")
         )
-        seconds = HistogramMetricFamily("gpuscaler_kube_request_seconds", "Time to the head of an answer.", labels=("verb", "resource"))
+        seconds = HistogramMetricFamily("gpuscaler_kube_request_seconds", "Time until the head of an answer.", labels=("verb", "resource"))
         retried = CounterMetricFamily("gpuscaler_kube_retries", "Reads that were repeated.", labels=("verb", "resource"))
         withheld = CounterMetricFamily("gpuscaler_kube_withheld_writes", "Writes that a dry run withheld.", labels=("verb", "resource"))
         for (what, status), number in self.requests.requests.items():
@@ -166,10 +166,8 @@ class Gauges(Collector):
 
 
 def _of_removals(status: Status) -> Iterator[Metric]:
-    steps = GaugeMetricFamily("gpuscaler_removals_under_way", "Removals of machines, by how far they are.", labels=("pool", "step"))
-    held = GaugeMetricFamily(
-        "gpuscaler_held_removals_dollars_per_hour", "What machines cost that were to go, and that something keeps.", labels=("pool",)
-    )
+    steps = GaugeMetricFamily("gpuscaler_removals_under_way", "Removals in progress, by step.", labels=("pool", "step"))
+    held = GaugeMetricFamily("gpuscaler_held_removals_dollars_per_hour", "Cost per hour of machines with held removals.", labels=("pool",))
     for (pool, step), count in Counts((one.pool, one.step) for one in status.removals).items():
         steps.add_metric((pool, step), count)
     for pool in sorted({one.pool for one in status.removals if one.held}):
@@ -179,7 +177,7 @@ def _of_removals(status: Status) -> Iterator[Metric]:
 
 def _of_unready(status: Status) -> Iterator[Metric]:
     nodes = GaugeMetricFamily("gpuscaler_unready_nodes", "Nodes that have not been Ready for 5 minutes.", labels=("pool",))
-    dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "What the machines of such nodes cost an hour.", labels=("pool",))
+    dollars = GaugeMetricFamily("gpuscaler_unready_dollars_per_hour", "Cost per hour of the machines of such nodes.", labels=("pool",))
     for pool in status.pools:
         here = [one for one in status.unready if one.pool == pool.name]
         nodes.add_metric((pool.name,), len(here))
@@ -192,33 +190,33 @@ def _of_status(status: Status) -> Iterator[Metric]:
     for one in status.kinds:
         machines.add_metric((one.pool, one.market, one.instance_type, one.state), one.machines)
     gpus = GaugeMetricFamily("gpuscaler_gpus", "GPUs of open machines.", labels=("pool",))
-    used = GaugeMetricFamily("gpuscaler_gpus_requested", "GPUs that bound pods have asked for.", labels=("pool",))
-    dollars = GaugeMetricFamily("gpuscaler_dollars_per_hour", "What open machines cost an hour.", labels=("pool",))
+    used = GaugeMetricFamily("gpuscaler_gpus_requested", "GPUs that bound pods request.", labels=("pool",))
+    dollars = GaugeMetricFamily("gpuscaler_dollars_per_hour", "Cost per hour of open machines.", labels=("pool",))
     for pool in status.pools:
         gpus.add_metric((pool.name,), pool.gpus)
         used.add_metric((pool.name,), pool.used)
         dollars.add_metric((pool.name,), pool.dollars_per_hour)
     waiting = GaugeMetricFamily(
-        "gpuscaler_pending_pods", "Pods that wait for a machine, or that none can be bought for.", labels=("state",)
+        "gpuscaler_pending_pods", "Pending pods: machines are ordered for them, or cannot be bought.", labels=("state",)
     )
     waiting.add_metric(("unplaced",), status.unplaced)
     waiting.add_metric(("coming",), status.coming)
     yield from (machines, gpus, used, dollars, waiting, *_of_removals(status))
     yield from _of_unready(status)
     stopping = sum(one.open for one in status.breakers)
-    holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this.", labels=("activity",))
+    holds = GaugeMetricFamily("gpuscaler_hold", "1 while a person holds this activity.", labels=("activity",))
     held = {hold.activity for hold in status.holds}
     for activity in ACTIVITIES:
         holds.add_metric((activity,), float(activity in held))
     yield holds
     yield GaugeMetricFamily("gpuscaler_breakers_open", "Breakers that are open.", stopping)
-    causes = GaugeMetricFamily("gpuscaler_breakers", "Breakers that are open, by what opened them.", labels=("cause",))
+    causes = GaugeMetricFamily("gpuscaler_breakers", "Breakers that are open, by cause.", labels=("cause",))
     for cause, number in sorted(Counts(one.cause for one in status.breakers if one.open).items()):
         causes.add_metric((cause,), number)
     yield causes
-    yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be understood.", status.set_aside_count)
+    yield GaugeMetricFamily("gpuscaler_set_aside_objects", "Objects that could not be parsed.", status.set_aside_count)
     yield GaugeMetricFamily("gpuscaler_troubles", "Sentences under troubles in gpuscaler status.", len(status.troubles))
-    yield GaugeMetricFamily("gpuscaler_last_look_timestamp_seconds", "When the controller last looked.", status.looked_at)
+    yield GaugeMetricFamily("gpuscaler_last_look_timestamp_seconds", "When the controller last observed the cluster.", status.looked_at)
     yield GaugeMetricFamily("gpuscaler_last_plan_timestamp_seconds", "When the controller last planned.", status.planned_at)
     told = status.promises_kept + status.promises_broken
     if told:

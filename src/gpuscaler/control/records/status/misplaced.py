@@ -1,4 +1,4 @@
-"""Whether our own pods are where the chart means them to be: nodes are told apart by labels, and not every cloud labels its GPUs."""
+"""Checks that gpuscaler's own pods run where the chart intends: the chart selects nodes by labels, and not every cloud labels GPUs."""
 
 from collections.abc import Iterator
 
@@ -8,14 +8,14 @@ from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.nodes import Node
 from gpuscaler.planning.capacity.node_templates import daemon_sets, runs_on
 
-#: What selects exporters: the labels that the chart gives them, under any name.
+#: The labels that the chart gives exporters under any name; they select them here.
 _EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component": "exporter"}
-#: With a value that begins so NVIDIA's operator keeps clients of the driver away while it changes it.
+#: The label and the prefix of its value with which NVIDIA's operator keeps clients away while it changes the driver.
 _CLIENT, _PAUSED = "nvidia.com/gpu.deploy.client", "paused-for-"
 
 
 def misplaced(cluster: Cluster, pod: str) -> Iterator[str]:
-    """A sentence for the leader's own ``pod`` (``namespace/name``) on a node with GPUs, and for GPUs that no exporter measures."""
+    """Sentences about the leader's own ``pod`` (``namespace/name``) on a node with GPUs, and about GPUs that no exporter measures."""
     yield from _leading(cluster, pod)
     exporters = [one for one in daemon_sets(cluster) if _EXPORTER.items() <= one.template_labels.items()]
     if not exporters:
@@ -26,8 +26,8 @@ def misplaced(cluster: Cluster, pod: str) -> Iterator[str]:
         names = ", ".join(f"{one.namespace}/{one.name}" for one in exporters)
         yield (
             f"DaemonSet {names} matches {len(has) - len(left)} of {len(has)} nodes with NVIDIA GPUs, and not {nodes(sorted(left))}: "
-            f"saw none of the labels there that it expects, so that nothing measures them; label them, or give exporter.affinity of the "
-            f"chart terms of your own"
+            f"saw none of the labels that it expects on them, so their GPUs are not measured; label them, or set exporter.affinity of the "
+            f"chart to your own terms"
         )
 
 
@@ -36,14 +36,14 @@ def _leading(cluster: Cluster, pod: str) -> Iterator[str]:
     node = cluster.nodes.get(own.node_name) if own is not None else None
     if node is not None and gpus_of(node.allocatable, node.labels):
         yield (
-            f"pod {pod}, which leads, runs on node {node.name}, which has GPUs: saw none of the labels there that tell of them, expected a "
-            f"node without GPUs; the node cannot be given back while it runs there; label it, or give controller.affinity of the chart "
-            f"terms of your own"
+            f"pod {pod}, which leads, runs on node {node.name}, which has GPUs: saw no label there that indicates GPUs, expected a node "
+            f"without GPUs; the node cannot be removed while the pod runs there; label the node, or set controller.affinity of the chart "
+            f"to your own terms"
         )
 
 
 def _measurable(node: Node) -> bool:
-    """Whether it has devices of NVIDIA now, and the driver may be opened."""
+    """Whether a node has NVIDIA devices now, and the driver may be opened."""
     if node.labels.get(_CLIENT, "").startswith(_PAUSED):
         return False
     return any(amount and name.startswith("nvidia.com/") for name, amount in node.allocatable.items())

@@ -1,4 +1,4 @@
-"""What the leader answers over HTTP, as JSON: the status, why a pod or node is as it is, and its decisions."""
+"""The pages that the leader serves over HTTP, as JSON: the status, explanations of pods and nodes, and decisions."""
 
 import asyncio
 import sqlite3
@@ -19,12 +19,12 @@ from gpuscaler.model.pods import NO_OWNER, Owner
 from gpuscaler.planning.plans import Plan
 
 T = TypeVar("T")
-#: Happenings told about one thing, and decisions in the list.
+#: How many events are shown for one subject, decisions in the list, and evictions of other pods of an owner.
 HAPPENINGS, DECISIONS, EVICTIONS = 30, 100, 5
 
 
 class Detail(msgspec.Struct, frozen=True):
-    """One decision, and what came of it. ``inputs`` says where its inputs are, or why there are none."""
+    """A decision and its events. ``inputs`` is the path of its inputs, or says why there are none."""
 
     id: str
     at: float
@@ -35,7 +35,7 @@ class Detail(msgspec.Struct, frozen=True):
 
 
 class Pages:
-    """Handlers over what is known now and over the history. Who does not lead, by ``leading``, knows nothing of now."""
+    """Handlers that read the latest state and the history. A process that does not lead, by ``leading``, has no latest state."""
 
     def __init__(
         self, latest: Latest, keeper: Keeper, reporter: Reporter, *, leading: Callable[[], bool], now: Callable[[], float]
@@ -54,10 +54,10 @@ class Pages:
 
     def _must_lead(self) -> None:
         if not self._leading():
-            raise web.HTTPServiceUnavailable(text="this process does not lead; gpuscaler status says who does\n")
+            raise web.HTTPServiceUnavailable(text="this process does not lead; gpuscaler status shows the leader\n")
 
     async def _asked(self, question: Callable[[History], T]) -> T:
-        """Ask the history, with what has just happened in it. Where it cannot be read, that is the answer."""
+        """Query the history, including the newest events. If it cannot be read, the answer is an HTTP error."""
         history = self._keeper.history
         try:
             await self._keeper.flush()
@@ -106,14 +106,14 @@ class Pages:
 
 
 def about_pod(kept: History, key: str, top: Owner) -> list[Happening]:
-    """What happened to a pod, and to others of its owner ``top`` that it may stand in for now; the oldest first."""
+    """The events of a pod, and those of other pods of its owner ``top`` that it may have replaced; the oldest first."""
     own = kept.about(f"pod/{key}", most=HAPPENINGS)
     others = kept.about(owner_subject(key, top), most=EVICTIONS) if top.kind else []
     return sorted((*own, *(one for one in others if one not in own)), key=lambda one: one.at)
 
 
 def missing(name: str) -> str:
-    return f"decision {name}: saw none of that id, expected one that is kept; gpuscaler replay without an id lists them\n"
+    return f"decision {name}: saw no decision with that id, expected one that is kept; gpuscaler replay without an id lists them\n"
 
 
 def _json(value: object) -> web.Response:

@@ -1,4 +1,4 @@
-"""Removals under way, and those that came to nothing a short while ago: how far each is, what holds it up, and what its node costs."""
+"""Removals in progress, and those that were given up recently: the step of each, what holds it up, and the cost of its node."""
 
 from collections.abc import Iterator, Mapping
 
@@ -14,23 +14,23 @@ from gpuscaler.planning.state.ledger.entries import CLEARING, DETACHING, DRAININ
 #: Steps of a removal, in words.
 STEPS: Mapping[str, str] = {
     MARKING: "it is being closed to new pods",
-    WAITING: "it is closed to new pods; what replaces it is awaited",
+    WAITING: "it is closed to new pods, waiting for its replacement",
     DRAINING: "its pods are being evicted",
     DETACHING: "its volumes are being detached",
     ENDING: "its machine is being ended",
-    CLEARING: "its machine is gone, and its Node is awaited to go",
-    REOPENING: "the removal was given up; it is being opened again",
+    CLEARING: "its machine is terminated, waiting for the Node object to be deleted",
+    REOPENING: "its removal was given up; it is being opened again",
 }
 GIVEN_UP = "given-up"
-#: Bytes of a sentence.
+#: The maximum length of a sentence, in bytes.
 SENTENCE = 400
 
 
 class RemovalNow(Struct, frozen=True, omit_defaults=True):
-    """A removal of ``node`` that is at ``step`` since ``since``, or was ``given-up`` and is not begun again before ``until``.
+    """A removal of ``node`` that has been at ``step`` since ``since``, or was ``given-up`` and is not tried again before ``until``.
 
-    ``held`` says what holds it up or why it was given up; ``dollars_per_hour`` is what the node costs, None where that is not known.
-    Where the machine is taken away, ``until`` is when. Times are seconds since the epoch.
+    ``held`` says what holds it up or why it was given up; ``dollars_per_hour`` is the node's cost, None if it is unknown. If the machine
+    is taken away, ``until`` is when. Times are seconds since the epoch.
     """
 
     node: str
@@ -44,7 +44,7 @@ class RemovalNow(Struct, frozen=True, omit_defaults=True):
 
 
 def removals_of(latest: Latest, now: float) -> tuple[RemovalNow, ...]:
-    """Those that are held up first, the dearest of them at the top."""
+    """All removals; those that are held up come first, the most expensive at the top."""
     memory = latest.memory
     offerings = [one for pool in (latest.policy.pools if latest.policy is not None else ()) for one in pool.offerings]
     prices = {one.key: one.price for one in offerings}
@@ -75,28 +75,32 @@ def told(one: RemovalNow, now: float) -> str:
     cost = f" ({money(one.dollars_per_hour)}/h)" if one.dollars_per_hour is not None else ""
     if one.step == GIVEN_UP:
         return f"{one.node}{cost} stays: {one.held}; tried again in {spoken((one.until or now) - now)}"
-    ends = f"; the machine goes in {spoken(one.until - now)}" if one.until is not None else ""
+    ends = f"; the machine ends in {spoken(one.until - now)}" if one.until is not None else ""
     held = f": {one.held}" if one.held else ""
     return f"{one.node}{cost}: {STEPS.get(one.step, one.step)}, since {spoken(now - one.since)}{held}{ends} [{one.reason}]"
 
 
 def of_resident(one: Leaving, pod: Pod, now: float) -> Iterator[str]:
-    """Sentences about ``pod``, which is on the node of the removal ``one``: how far its eviction is."""
+    """Sentences about the eviction of ``pod``, which is on the node of the removal ``one``."""
     found = next((entry for entry in one.evictions if (entry.pod, entry.uid) == (pod.key, pod.uid)), None)
     if pod.deleted:
-        yield "it was told to end" + (f"; its time is over in {spoken(pod.deleted - now)}" if pod.deleted > now else " and is overdue")
+        yield "it is terminating" + (f"; its grace period ends in {spoken(pod.deleted - now)}" if pod.deleted > now else " and is overdue")
     elif found is not None and found.signalled and is_saving(one, pod, found, now):
         until = saves_until(one, pod, found.signalled)
-        yield f"it was asked {spoken(now - found.signalled)} ago to save its work, and has {spoken(until - now)} more (gpuscaler.io/grace)"
+        yield f"it was asked {spoken(now - found.signalled)} ago to save its work, and has {spoken(until - now)} left (gpuscaler.io/grace)"
     elif found is not None and found.why:
-        yield f"it could not be evicted, {counted(found.tries, 'time')}: {found.why}; tried again in {spoken(found.again - now)}"
+        yield f"its eviction failed {counted(found.tries, 'time')}: {found.why}; tried again in {spoken(found.again - now)}"
 
 
 def of_leaving(one: Leaving, now: float) -> Iterator[str]:
     """Sentences about the removal of one node."""
-    yield f"it is being removed since {spoken(now - one.at)}: {one.reason}"
+    yield f"its removal began {spoken(now - one.at)} ago: {one.reason}"
     needs = f" ({counted(len(one.needs), 'machine')})" if one.needs else ""
     detail = f": {one.detail}" if one.detail else ""
     yield f"{STEPS.get(one.step, one.step)}{needs}{detail}"
     if one.ends:
-        yield f"the machine goes in {spoken(one.ends - now)}" if one.ends > now else f"the machine was to go {spoken(now - one.ends)} ago"
+        yield (
+            f"the machine ends in {spoken(one.ends - now)}"
+            if one.ends > now
+            else f"the machine should have ended {spoken(now - one.ends)} ago"
+        )

@@ -1,4 +1,4 @@
-"""The status ConfigMap: written when something changed, not too often, and now and then in any case so that its age says something."""
+"""The status ConfigMap: written after changes, at a limited rate, and regularly in any case, so that its age shows if it is current."""
 
 import asyncio
 import re
@@ -24,30 +24,30 @@ from gpuscaler.model.holds import Holds
 
 _LOG = structlog.get_logger(__name__)
 NAME, KEY, SUMMARY = "gpuscaler-status", "status.json", "summary"
-#: A changed status is written at most, and an unchanged one at least, every so many seconds.
+#: The minimum interval between writes of a changed status, and the interval of writes of an unchanged one, in seconds.
 CHANGED_SECONDS, REFRESH_SECONDS = 10.0, 60.0
 #: How soon the first status of a new leader follows its first plan, in seconds.
 STEP_SECONDS = 1.0
-#: Older than this, a status says little about now: several refreshes have failed.
+#: A status older than this, in seconds, is out of date: several refreshes have failed.
 OLD_SECONDS = 180.0
-#: Happenings that are shown.
+#: The number of events that are shown.
 SHOWN = 20
-#: Nodes that are named where the same happened to many.
+#: How many nodes are named when the same happened to many.
 NAMED = 3
-#: Clusters of more nodes than this are looked through in a thread.
+#: The status of clusters with more nodes than this is computed in a thread.
 INLINE = 1_000
-#: Times that have passed, in sentences.
+#: Numbers in sentences, such as durations.
 _NUMBERS = re.compile(r"\d+")
-#: What happens to every machine says nothing new beside its order and what came of that, and beside the decision to remove it.
+#: Steps of each machine, which add nothing to the order and its answer, or to the decision to remove it.
 _OF_AN_ORDER = frozenset({kinds.GRANTED, kinds.INSTEAD, kinds.REFUSED, kinds.REGISTERED, kinds.READY})
 _STEPS = _OF_AN_ORDER | {kinds.MARKED, kinds.DRAINING, kinds.ENDING, kinds.EVICTED}
 
 
 class Reporter(Sink):
-    """A sink that keeps the newest happenings, and the newest :class:`Status` of everything, current while :meth:`run` runs.
+    """A sink that keeps the newest events and the newest :class:`Status`, which is current while :meth:`run` runs.
 
-    ``leading`` says whether this process leads: only then is the ConfigMap ``namespace/gpuscaler-status`` written. ``troubles`` are
-    sentences about what is wrong now, ``holds`` what people have stopped.
+    ``leading`` says whether this process leads: the ConfigMap ``namespace/gpuscaler-status`` is written only then. ``troubles`` returns
+    sentences about current problems, ``holds`` the current holds.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class Reporter(Sink):
         self._process, self._troubles, self._leading, self._now, self._holds = process, troubles, leading, now, holds
         self._happened: deque[Happening] = deque(maxlen=SHOWN)
         self._written: Status | None = None
-        #: The last things that happened, which differ in their nodes alone.
+        #: The last events, which differ only in their nodes.
         self._alike: list[Happening] = []
 
     def happened(self, what: Happening, /) -> None:
@@ -82,7 +82,7 @@ class Reporter(Sink):
         self._happened.append(together(self._alike))
 
     async def run(self) -> None:
-        """Look and write every few seconds, until cancelled."""
+        """Compute and write the status every few seconds, until cancelled."""
         while True:
             await self.look()
             if self._leading():
@@ -92,7 +92,7 @@ class Reporter(Sink):
             await self._pause()
 
     async def _pause(self) -> None:
-        """Until the next status is due: at once where this process has begun to lead and has looked, and nobody can know yet."""
+        """Wait until the next status is due: at once if this process has begun to lead and has made a plan that no status shows yet."""
         for _ in range(round(CHANGED_SECONDS / STEP_SECONDS)):
             await asyncio.sleep(STEP_SECONDS)
             if self._written is None and not self.trouble and self._leading() and self._latest.planned_at:
@@ -100,7 +100,7 @@ class Reporter(Sink):
 
     async def look(self) -> Status:
         """Bring the status up to date."""
-        # A thread reads it while the controller goes on; what it refers to is never changed.
+        # A thread reads the copy while the controller continues; the objects that it refers to are never changed.
         latest = copy(self._latest)
         happened, troubles, process, now = tuple(self._happened), self._troubles(), self._process(), self._now()
         holds = self._holds()
@@ -131,13 +131,13 @@ class Reporter(Sink):
 
 
 def are_alike(one: Happening, other: Happening) -> bool:
-    """Whether two say the same of two nodes, as parts of one decision, but for how much time has passed."""
+    """Whether two events of one decision say the same about two nodes, apart from durations."""
     said = [_NUMBERS.sub("", what.text.replace(f"node {what.node}", "node")) for what in (one, other)]
     return bool(one.node) and (one.kind, one.decision, said[0]) == (other.kind, other.decision, said[1])
 
 
 def together(alike: Sequence[Happening]) -> Happening:
-    """What happened to several nodes as one: in the words of the first."""
+    """The events of several nodes as one, with the text of the first."""
     first = alike[0]
     if len(alike) == 1:
         return first
@@ -148,7 +148,7 @@ def together(alike: Sequence[Happening]) -> Happening:
 
 
 def _same(one: Status, other: Status) -> bool:
-    """Whether two say the same, but for when they were made and sentences that tell how much time has passed."""
+    """Whether two statuses are equal, apart from their times and durations in sentences."""
     return _timeless(one) == _timeless(other)
 
 
@@ -160,7 +160,7 @@ def _timeless(one: Status) -> Status:
 
 
 def body_of(status: Status, namespace: str) -> dict[str, Any]:
-    """The ConfigMap."""
+    """The ConfigMap with ``status``."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -174,11 +174,11 @@ class WireConfigMap(msgspec.Struct):
 
 
 def status_in(config_map: bytes) -> Status:
-    """What a ConfigMap of :func:`body_of` holds. Raises ValueError for anything else."""
+    """The status in a ConfigMap that :func:`body_of` made. Raises ValueError for anything else."""
     try:
         data = msgspec.json.decode(config_map, type=WireConfigMap).data or {}
         if KEY not in data:
-            raise ValueError(f"saw no key {KEY}, expected what gpuscaler writes there")
+            raise ValueError(f"saw no key {KEY}, expected what gpuscaler writes")
         return msgspec.json.decode(data[KEY], type=Status)
     except msgspec.MsgspecError as error:
-        raise ValueError(f"saw a status that cannot be read ({error}), expected that of this version of gpuscaler") from error
+        raise ValueError(f"saw a status that cannot be read ({error}), expected one from this version of gpuscaler") from error

@@ -1,4 +1,4 @@
-"""The state of everything at a moment, small enough for a ConfigMap: what ``gpuscaler status`` prints and the gauges show."""
+"""The status: a summary of the latest state, small enough for a ConfigMap. ``gpuscaler status`` prints it, and the gauges show it."""
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -35,14 +35,14 @@ from gpuscaler.planning.state.breaker_messages import told
 from gpuscaler.planning.state.breakers import Breakers, counts, is_open
 from gpuscaler.planning.state.ledger.ledger import Coming, Ledger
 
-#: Entries of each list, pods named in one, and bytes of a sentence; the counts beside them are of everything.
+#: The maximum number of entries in a list, of pods named in an entry, and of bytes in a sentence; counts include everything.
 MOST, NAMED, SENTENCE = 40, 5, 400
 
 
 class PoolNow(Struct, frozen=True, omit_defaults=True):
-    """A pool: machines that are nodes, those on their way, those being removed; ``used`` are GPUs that bound pods have asked for.
+    """A pool: open machines, ordered machines, machines being removed; ``used`` is the number of GPUs that bound pods request.
 
-    ``way`` is how its machines are bought, where there is more than one.
+    ``way`` is how its machines are bought, if there are several ways.
     """
 
     name: str
@@ -58,7 +58,7 @@ class PoolNow(Struct, frozen=True, omit_defaults=True):
 
 
 class Kind(Struct, frozen=True):
-    """Machines of one kind that are open, ``coming`` or ``leaving``."""
+    """The number of machines of one kind that are ``open``, ``coming`` or ``leaving``."""
 
     pool: str
     market: str
@@ -68,7 +68,7 @@ class Kind(Struct, frozen=True):
 
 
 class Limit(Struct, frozen=True):
-    """A limit over all pools: what is used of it, machines on their way included."""
+    """A limit over all pools, and how much of it is used, including ordered machines."""
 
     name: str
     used: float
@@ -76,7 +76,7 @@ class Limit(Struct, frozen=True):
 
 
 class BreakerNow(Struct, frozen=True):
-    """A breaker that stops something; ``until`` is None where it waits for a change of settings."""
+    """A breaker that blocks an offering; ``until`` is None if it waits for a change of settings."""
 
     target: str
     cause: str
@@ -86,7 +86,7 @@ class BreakerNow(Struct, frozen=True):
 
 
 class Waiting(Struct, frozen=True):
-    """Pods that wait for the same reason: ``count`` of them, a few by their names."""
+    """Pods that are pending for the same reason: their ``count``, and a few names."""
 
     reason: str
     count: int
@@ -94,7 +94,7 @@ class Waiting(Struct, frozen=True):
 
 
 class Said(Struct, frozen=True, omit_defaults=True):
-    """Something that happened, as part of a ``decision`` where that is known, or an object that was set aside."""
+    """An event, with its ``decision`` if that is known, or an object that was skipped."""
 
     about: str
     text: str
@@ -103,7 +103,7 @@ class Said(Struct, frozen=True, omit_defaults=True):
 
 
 class HoldNow(Struct, frozen=True):
-    """An activity, ``buying`` or ``removing``, that a person has stopped; without ``until`` it is held until it is resumed."""
+    """A hold on an activity, ``buying`` or ``removing``; without ``until`` it lasts until the activity is resumed."""
 
     activity: str
     since: float
@@ -122,9 +122,9 @@ class UnreadyNow(Struct, frozen=True, omit_defaults=True):
 
 
 class Process(Struct, frozen=True):
-    """Who wrote a status, and where its pages are: at ``port`` of the loopback ``address`` of ``pod``, or outside a cluster of ``host``.
+    """The process that wrote a status. Its pages are at ``port`` of the loopback ``address`` of ``pod``, or of ``host`` outside a cluster.
 
-    ``port`` is 0 where none are served.
+    ``port`` is 0 if no pages are served.
     """
 
     identity: str = ""
@@ -137,7 +137,7 @@ class Process(Struct, frozen=True):
 
 
 class Status(Struct, frozen=True):
-    """Everything. Times are seconds since the epoch; ``at`` is when this was written."""
+    """The whole status. Times are seconds since the epoch; ``at`` is when it was computed."""
 
     at: float
     leader: Process
@@ -169,7 +169,7 @@ class Status(Struct, frozen=True):
 def status_of(
     latest: Latest, leader: Process, *, troubles: Iterable[str], happened: Sequence[Happening], now: float, holds: Holds | None = None
 ) -> Status:
-    """The status at ``now``. Work grows with nodes and with pods that wait; call it in a thread where these are many."""
+    """The status at ``now``. The work grows with the number of nodes and pending pods; call it in a thread if there are many."""
     cluster, memory, plan = latest.cluster, latest.memory, latest.plan
     policy = latest.policy or Policy(())
     found = members(cluster.nodes, policy, latest.unlisted)
@@ -234,7 +234,7 @@ def status_of(
 
 
 def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ...]:
-    """Nodes that have not been Ready for so long that people are to know, the dearest first."""
+    """Nodes that have not been Ready for long enough to be reported, the most expensive first."""
     prices = {one.key: one.price for one in policy.offerings.values()}
     found = [
         UnreadyNow(one.node, one.offering.pool, one.since, prices.get(one.offering, 0.0), described(one, policy, now))
@@ -245,7 +245,7 @@ def _unready(latest: Latest, policy: Policy, now: float) -> tuple[UnreadyNow, ..
 
 
 def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: Ledger, closed: set[str]) -> tuple[PoolNow, ...]:
-    """A node that is still ``closed`` counts as coming, and is no machine yet: each is counted once."""
+    """The pools. A node that is still ``closed`` counts as coming and not as a machine yet: each is counted once."""
     names: dict[str, list[str]] = defaultdict(list)
     for name, member in found.items():
         if name not in closed:
@@ -269,7 +269,7 @@ def _pools(policy: Policy, cluster: Cluster, found: Mapping[str, Member], book: 
 
 
 def _gpus_requested(cluster: Cluster, names: Sequence[str]) -> int:
-    """GPUs that pods on these nodes have asked for; of shared ones by the device."""
+    """The number of GPUs that pods on these nodes request; shared GPUs are counted as devices."""
     rows = [cluster.table.row[name] for name in names]
     asked = {kind: int(cluster.requested[kind][rows].sum()) for kind in (*ACCELERATORS, GPU_MILLI) if kind in cluster.requested}
     return gpus_in(asked)
@@ -289,13 +289,13 @@ def _kinds(cluster: Cluster, found: Mapping[str, Member], book: Ledger, coming: 
 
 
 def prices_unknown(policy: Policy) -> Iterator[str]:
-    """One sentence about all types of which no region has a price."""
+    """One sentence about all types without a price in any region."""
     unknown = unpriced(policy)
     if names := sorted({key.instance_type for key in unknown}):
         some = ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
         pools = ", ".join(sorted({key.pool for key in unknown}))
-        guess = "a guess from the size counts when machines are bought, and nothing is moved to save money"
-        yield f"prices unknown: no region has a price of {some} (pool {pools}); {guess}: add the prices to aws.prices"
+        guess = "purchases use a price estimated from the size, and no pods are moved to save money"
+        yield f"prices unknown: no region has a price for {some} (pool {pools}); {guess}; add the prices to aws.prices"
 
 
 def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[Limit, ...]:
@@ -313,7 +313,7 @@ def _limits(policy: Policy, pools: tuple[PoolNow, ...], book: Ledger) -> tuple[L
 
 
 def _dearest(key: OfferingKey, offerings: Mapping[OfferingKey, Offering]) -> float:
-    """What a machine under a key that nobody offers costs at most."""
+    """The maximum price of a machine with an unknown offering."""
     return max((offering.price for offering in may_be((key,), offerings)), default=0.0)
 
 
@@ -332,7 +332,7 @@ def _holds(holds: Holds, now: float) -> tuple[HoldNow, ...]:
 
 
 def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
-    """Pods that wait, by the reason: first those that nothing can be bought for."""
+    """Pending pods by reason: first those for which nothing can be bought."""
     groups: dict[str, list[str]] = defaultdict(list)
     for pod, reason in unplaced(latest.plan):
         groups[reason].append(pod)
@@ -344,7 +344,7 @@ def _waiting(latest: Latest, now: float) -> tuple[Waiting, ...]:
 
 
 def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
-    """Every pod that nothing can be bought for, and why."""
+    """All unplaced pods with their reasons."""
     said: dict[int, str] = {}
     for one in plan.unplaced:
         # Pods of one class share their reasons.
@@ -354,21 +354,21 @@ def unplaced(plan: Plan) -> Iterable[tuple[str, str]]:
 
 
 def coming(one: Coming, latest: Latest, now: float, closed: Mapping[str, str] | None = None) -> str:
-    """Where a machine that is on its way stands, and when it should be ready; ``closed`` is :func:`still_closed`, where it is known."""
+    """The progress of an ordered machine, and when it should be ready; ``closed`` is :func:`still_closed`, if it is known."""
     if one.ready:
         closed = still_closed(latest, now) if closed is None else closed
         return f"{offering(one.key)} is ready as node {one.node} and {kept_closed(one.node, closed)}"
     expected = latest.outlook(one.key)
     if not one.granted:
-        return f"{offering(one.key)} was asked for {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} from its grant"
+        return f"{offering(one.key)} was ordered {spoken(now - one.asked)} ago; it takes about {spoken(expected.typical)} after its grant"
     left = one.began + expected.typical - now
     when = f"should be ready in about {spoken(left)}" if left > 0 else f"should have been ready {spoken(-left)} ago"
-    stage = f"is node {one.node}, and not ready yet{lacking(one, latest)}" if one.node else "was granted"
+    stage = f"is node {one.node}, not ready yet{lacking(one, latest)}" if one.node else "was granted"
     return f"{offering(one.key)} {stage}; it {when}"
 
 
 def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
-    """Why machines that are ready are still closed, by node."""
+    """Why ready machines are still closed, by node."""
     book, policy = latest.memory.ledger, latest.policy
     if policy is None or not (book.promises or any(one.ready for one in book.coming)):
         return {}
@@ -376,12 +376,12 @@ def still_closed(latest: Latest, now: float) -> Mapping[str, str]:
 
 
 def kept_closed(node: str, closed: Mapping[str, str]) -> str:
-    """What keeps a machine that is ready closed, as the end of a sentence."""
+    """Why a ready machine is still closed, as the end of a sentence."""
     return f"is still closed: {closed[node]}" if node in closed else "is being opened"
 
 
 def lacking(one: Coming, latest: Latest) -> str:
-    """What the node of a machine on its way still lacks, as part of a sentence; empty where that is not known."""
+    """The resources that an ordered machine's node still lacks, as part of a sentence; empty if unknown."""
     node = latest.cluster.nodes.get(one.node)
     if node is None or latest.policy is None:
         return ""
@@ -391,11 +391,11 @@ def lacking(one: Coming, latest: Latest) -> str:
 
 
 def summary(status: Status) -> str:
-    """One line: how many machines, GPUs and waiting pods there are, and what it costs."""
+    """One line with the number of machines, GPUs and pending pods, and the cost."""
     machines, gpus = sum(pool.machines for pool in status.pools), sum(pool.gpus for pool in status.pools)
     used, dollars = sum(pool.used for pool in status.pools), sum(pool.dollars_per_hour for pool in status.pools)
     return (
         f"{counted(machines, 'machine')} in {counted(len(status.pools), 'pool')} at ${dollars:.2f}/h; "
         f"{used} of {counted(gpus, 'GPU')} in use; {counted(status.unplaced, 'pod')} cannot be placed, "
-        f"{status.coming} {'waits' if status.coming == 1 else 'wait'} for machines on their way"
+        f"{status.coming} {'waits' if status.coming == 1 else 'wait'} for ordered machines"
     )

@@ -1,4 +1,4 @@
-"""Why a pod waits or runs where it does, and why a node is there, stays or goes: sentences from what is known now, then what happened."""
+"""Explains why a pod is pending or runs on its node, and why a node exists, stays or is removed: current facts, then past events."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,9 +24,9 @@ from gpuscaler.planning.state.ledger.ledger import NOMINATING, Coming
 
 
 class Answer(Struct, frozen=True):
-    """``subject`` is ``pod NS/NAME`` or ``node NAME``; ``known`` says whether it exists, or ever was heard of.
+    """An explanation of ``subject``, ``pod NS/NAME`` or ``node NAME``; ``known`` says whether it exists or has events.
 
-    ``now`` are sentences about now, ``happened`` what came before, the oldest first.
+    ``now`` are sentences about the present, ``happened`` are the past events, the oldest first.
     """
 
     subject: str
@@ -37,14 +37,14 @@ class Answer(Struct, frozen=True):
 
 
 def why_pod(latest: Latest, key: str, history: Sequence[Happening], now: float) -> Answer:
-    """About the pod ``namespace/name``."""
+    """Explain the pod ``namespace/name``."""
     pod = latest.cluster.pods.get(key)
     lines = tuple(_of_pod(latest, pod, key, now)) if pod is not None else ("there is no such pod now",)
     return Answer(f"pod {key}", pod is not None or bool(history), lines, _said(history), now)
 
 
 def why_node(latest: Latest, name: str, history: Sequence[Happening], now: float) -> Answer:
-    """About the node ``name``, or the machine of that id where it is no node yet."""
+    """Explain the node ``name``, or the machine with that id if it is no node yet."""
     node = latest.cluster.nodes.get(name)
     machine = next((one for one in latest.memory.ledger.coming if name in (one.node, one.instance) and name), None)
     lines = tuple(_of_node(latest, node, name, machine, now))
@@ -79,13 +79,13 @@ def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
             lessons = (one for one in latest.memory.learned.lessons if one.pool in pools)
             yield from (f"  pool {one.pool}: {word}" for one in lessons for word in one.shown.words)
             yield from () if entry.reasons else ("  there is no pool",)
-    # Who has a promise is no demand: that is no further news.
+    # A promised pod is always ignored as demand: the promise is reported above.
     promised = any(key in promise.pods for promise in book.promises)
-    yield from (f"it is left alone: {ignored.reason}" for ignored in plan.ignored if ignored.pod == key and not promised)
+    yield from (f"it is ignored: {ignored.reason}" for ignored in plan.ignored if ignored.pod == key and not promised)
     if not latest.planned_at:
-        yield "no plan was made yet"
+        yield "no plan has been made yet"
     elif pod.unschedulable_since and pod.unschedulable_since > latest.planned_at:
-        yield "it became unschedulable after the newest plan; the next one looks at it"
+        yield "it became unschedulable after the newest plan; the next plan includes it"
 
 
 def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
@@ -99,12 +99,13 @@ def _waits(latest: Latest, key: str, now: float) -> Iterator[str]:
     for promise in book.promises:
         if key in promise.pods:
             closed = promise.step == NOMINATING
-            step = f"it {kept_closed(promise.node, still_closed(latest, now))}" if closed else "it is open, and the scheduler is awaited"
-            yield f"node {promise.node} is promised to it: {step}"
+            opened = "is open, waiting for kube-scheduler to bind the pod"
+            step = kept_closed(promise.node, still_closed(latest, now)) if closed else opened
+            yield f"node {promise.node} is promised to it and {step}"
             return
     if key in meant:
         to = names.get(meant[key])
-        yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; the scheduler will bind it"
+        yield f"it fits on {coming(to, latest, now) if to is not None else f'node {meant[key]}'}; kube-scheduler will bind it"
     for machine_ in plan.machines:
         if key in machine_.pods and not any(one.order for one in book.coming):
             yield f"the newest plan buys {offering(machine_.key)} for it, at {costing.of_plan([machine_])}"
@@ -126,7 +127,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
         if machine is None and promise.step == NOMINATING:
             yield f"it {kept_closed(name, still_closed(latest, now))}"
     if name in latest.unlisted:
-        yield f"it is not a machine of any pool here: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
+        yield f"it belongs to no pool: the cloud does not list {node.provider_id or 'a machine for it'}; it is never removed"
         return
     member = members({name: node}, latest.policy).get(name) if latest.policy is not None else None
     if member is None:
@@ -143,7 +144,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
 
 def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
     here = [pod for pod in latest.cluster.on_node.get(name, {}).values() if not leaves_with_machine(pod, now)]
-    # Most plans do not ask which pods may be moved; what keeps the node is known all the same.
+    # Most plans do not consider consolidation, but the pods that keep the node can be found here.
     unasked = any(one.node == name and one.detail == NOT_NOW.detail for one in latest.plan.blocked_nodes)
     leaving = frozenset(one.node for one in latest.memory.ledger.leaving)
     kept = Disruption(latest.cluster, leaving).blocker(here) if unasked else None
@@ -156,4 +157,4 @@ def _stays(latest: Latest, name: str, now: float) -> Iterator[str]:
         yield f"{counted(len(here), 'pod')} {'runs' if len(here) == 1 else 'run'} there: {some(keys)}"
     else:
         idle = idle_seconds(latest.memory.clocks, now).get(name)
-        yield "nothing runs there but what leaves with it" + (f", since {spoken(idle)}" if idle is not None else "")
+        yield "only pods that leave with it run there" + (f", for {spoken(idle)}" if idle is not None else "")
