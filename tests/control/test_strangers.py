@@ -159,7 +159,7 @@ async def test_a_node_that_looks_like_ours_is_left_alone_when_its_machine_is_tak
 @pytest.mark.parametrize(
     ("instance", "why"),
     [
-        ("", "it has no spec.providerID that says which machine it is"),
+        ("", "it has no spec.providerID that identifies its machine"),
         ("aws:///us-east-1a/i-1", "the cloud does not list its machine, aws:///us-east-1a/i-1, among this cluster's"),
         ("simulated:///us-east-1a/theirs", "the cloud does not list its machine, simulated:///us-east-1a/theirs, among this cluster's"),
     ],
@@ -179,7 +179,7 @@ async def test_on_a_node_that_looks_like_ours_and_that_the_cloud_does_not_list_p
         assert touched.paths == []
         assert here.notes.last is not None
         (kept,) = here.notes.last.blocked_nodes
-        assert (kept.blocker, kept.detail) == ("not-listed", f"{why}, so it is not ours to remove")
+        assert (kept.blocker, kept.detail) == ("not-listed", f"{why}, so it is not removed")
 
 
 class Touched(Watchman):

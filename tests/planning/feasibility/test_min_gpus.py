@@ -143,8 +143,8 @@ def test_who_is_too_small_is_told_so() -> None:
     made = planned([pod("small"), pod("none", spec(cpu=1))], BIG)
 
     assert [(reason.pool, reason.excluded_by) for reason in reasons(made, "small")] == [("big", "taint")]
-    assert reasons(made, "small")[0].detail == "b.8 in z1 serves pods of at least 4 GPUs (min_gpus_per_pod), the pod asks for 1"
-    assert reasons(made, "none")[0].detail == "b.8 in z1 serves pods of at least 4 GPUs (min_gpus_per_pod), the pod asks for none"
+    assert reasons(made, "small")[0].detail == "b.8 in z1 takes only pods with at least 4 GPUs (min_gpus_per_pod), the pod requests 1"
+    assert reasons(made, "none")[0].detail == "b.8 in z1 takes only pods with at least 4 GPUs (min_gpus_per_pod), the pod requests none"
 
 
 def test_who_is_large_enough_and_does_not_fit_is_told_what_is_missing() -> None:

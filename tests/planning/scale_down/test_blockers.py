@@ -55,7 +55,7 @@ def test_a_machine_that_is_still_in_the_ledger_is_kept() -> None:
 
 
 def test_a_pod_without_a_controller_keeps_its_node() -> None:
-    assert of_pod(owner=NO_OWNER) == ("bare-pod", "pod default/p has no controller that would start it again")
+    assert of_pod(owner=NO_OWNER) == ("bare-pod", "pod default/p has no controller that would recreate it")
 
 
 def test_a_bare_pod_that_is_safe_to_evict_does_not() -> None:
@@ -109,7 +109,7 @@ def test_do_not_disrupt_counts_on_a_daemonsets_pod_too() -> None:
 
 
 def test_a_running_job_without_a_restart_cost_is_never_disrupted() -> None:
-    assert of_pod(owner=JOB) == ("job", "pod default/p belongs to a running Job and states no gpuscaler.io/restart-cost")
+    assert of_pod(owner=JOB) == ("job", "pod default/p belongs to a running Job and has no gpuscaler.io/restart-cost")
     assert of_pod(owner=JOB, options={"safe_to_evict": True})[0] == "job"
 
 

@@ -45,7 +45,7 @@ def test_where_nobody_asks_for_consolidation_only_idle_machines_go() -> None:
     )
     assert removed(answer) == ["c"]
     assert blockers(answer) == {"a": "in-use", "b": "in-use"}
-    assert detail(answer, "a") == "pods run on it; whether they fit elsewhere was looked at a short while ago"
+    assert detail(answer, "a") == "pods run on it; whether they fit elsewhere was checked a short while ago"
 
 
 def test_the_machine_that_stays_says_that_it_is_in_use() -> None:
@@ -64,7 +64,7 @@ def test_a_pod_that_fits_nowhere_else_is_named_with_what_is_missing() -> None:
 def test_pods_that_fit_one_by_one_but_not_together_are_counted() -> None:
     others = [big("b"), *crowd("y", "b", 6, options=ANCHOR)]
     answer = down([big("a"), *crowd("x", "a", 3), *others])
-    assert detail(answer, "a") == "its 3 pods do not fit together into the room that other nodes have left"
+    assert detail(answer, "a") == "its 3 pods do not all fit into the free room of other nodes"
 
 
 def test_three_thirds_end_on_one_machine() -> None:
@@ -298,7 +298,7 @@ def test_a_pod_that_pending_pods_want_to_share_a_machine_with_stays() -> None:
     keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR, labels={})]
     answer = down([big("a"), movable("x", "a"), *keep, movable("soon", of=follower, labels={"app": "friend"})])
     assert blockers(answer)["a"] == "needed"
-    assert detail(answer, "a") == "pending pods have affinity or spread rules that look at pod default/x"
+    assert detail(answer, "a") == "pending pods have affinity or spread rules that select pod default/x"
 
 
 def test_a_pod_that_others_count_by_zone_stays_in_its_zone() -> None:

@@ -97,7 +97,7 @@ def test_never_keeps_pods_without_a_gpu_and_with_replicas_too() -> None:
 
     assert removed(answer) == []
     assert blockers(answer)["a"] == "disruption"
-    assert detail(answer, "a") == "pod default/p-a may not be moved to save money: Namespace default says gpuscaler.io/disruption: never"
+    assert detail(answer, "a") == "pod default/p-a may not be moved to save money: Namespace default has gpuscaler.io/disruption: never"
 
 
 def test_pods_without_a_gpu_move_as_ever() -> None:

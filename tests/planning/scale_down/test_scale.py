@@ -31,4 +31,4 @@ def test_machines_beyond_the_work_budget_are_said_to_be_unexamined() -> None:
     answer = down(items, work_budget=8)
     assert removed(answer) == ["n0", "n1"]
     assert Counter(blockers(answer).values()) == {"in-use": 6}
-    assert detail(answer, "n2") == "not examined: this plan has spent its work on machines that are better to remove"
+    assert detail(answer, "n2") == "not examined: this plan has spent its work budget on machines that save more"

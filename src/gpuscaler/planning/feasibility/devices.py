@@ -1,8 +1,8 @@
-"""GPUs that are shared by the thousandth, as in traces: a vector of devices per row.
+"""GPUs that are shared in thousandths, as in traces: a vector of devices per row.
 
 A row that offers ``gpuscaler.io/gpu-milli`` has one device for each 1000 of it. A request of at most 1000 goes onto one device, the
-fullest that takes it; a request above 1000 takes whole devices that nobody uses (one for each 1000, rounded up). Kubernetes has no
-such resource: the rule is that of the GPU-sharing schedulers whose traces are replayed.
+fullest that takes it; a request above 1000 takes whole unused devices (one for each 1000, rounded up). Kubernetes has no such
+resource: the rule comes from the GPU-sharing schedulers that recorded the replayed traces.
 """
 
 from collections.abc import Iterable, Mapping
@@ -13,15 +13,15 @@ from gpuscaler.model.accelerators import GPU_MILLI
 from gpuscaler.model.table import Array, Mask, NodeTable
 
 WHOLE = 1000
-#: Stands for what a device has left where a request does not fit: more than any device has.
+#: Marks a device that a request does not fit on: more than any device can have free.
 _TOO_FULL = WHOLE + 1
 
-#: What each device of a row holds, as amounts in the order of arrival.
+#: The amounts on each device of a row, in the order of arrival.
 _Load = tuple[tuple[int, ...], ...]
 
 
 class Devices:
-    """Devices of the rows that have any. ``free`` has a line for each of them, padded with -1."""
+    """Devices of the rows that have any. ``_free`` has a line for each of these rows, padded with -1."""
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
@@ -34,7 +34,7 @@ class Devices:
         self._loads: dict[int, _Load] = {line: ((),) * int(counts[row]) for line, row in enumerate(self._rows)}
 
     def pack(self, amounts: Mapping[int, Iterable[int]]) -> None:
-        """Place what each row already holds, the largest request first."""
+        """Place the requests that each row already holds, largest first."""
         for row, requests in amounts.items():
             for amount in sorted(requests, reverse=True):
                 self.add(row, amount)
@@ -57,9 +57,9 @@ class Devices:
         return mask
 
     def add(self, row: int, amount: int) -> None:
-        """Put ``amount`` onto the fullest device that takes it, or onto the first unused ones where it needs whole devices.
+        """Put ``amount`` onto the fullest device that takes it, or onto the first unused ones if it needs whole devices.
 
-        What fits nowhere is on no device: the row is overcommitted, as with any other resource.
+        A request that fits nowhere is put on no device: the row is overcommitted, as with any other resource.
         """
         line = self._line.get(row)
         if line is not None:
@@ -75,12 +75,12 @@ class Devices:
         self._change(line, holders, amount, -1)
 
     def free(self, row: int) -> tuple[int, ...]:
-        """What each device of ``row`` has left."""
+        """The free amount of each device of ``row``."""
         line = self._line.get(row)
         return () if line is None else tuple(int(left) for left in self._free[line] if left >= 0)
 
     def _choose(self, line: int, amount: int) -> list[int]:
-        """The devices that take ``amount``; none where it does not fit."""
+        """The devices that take ``amount``; none if it does not fit."""
         left = self._free[line]
         if amount > WHOLE:
             unused = np.flatnonzero(left == WHOLE)[: devices_for(amount)]
@@ -110,7 +110,7 @@ class Devices:
         return new
 
     def extended(self, table: NodeTable) -> "Devices":
-        """The same use over ``table``, which has more rows behind the present ones."""
+        """The same use over ``table``, which has additional rows at the end."""
         new = Devices(table)
         lines, width = self._free.shape
         new._free[:lines, :width] = self._free

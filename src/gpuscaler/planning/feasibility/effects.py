@@ -1,6 +1,6 @@
-"""What pods do to others by their specification: host ports, anti-affinity, volumes.
+"""Effects of placed pods on others through their spec: host ports, anti-affinity, volumes.
 
-Most pods ask about none of these, so each part is built from the cluster when it is first asked for, once for a room and its copies.
+Most pods use none of these, so each part is built from the cluster on first use, once for a room and its copies.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _Wanted = Callable[[PodSpec], bool]
 
 
 class BoundParts:
-    """The parts as the bound pods of the cluster leave them, shared by a room and its copies."""
+    """The parts with only the bound pods of the cluster, shared by a room and its copies."""
 
     def __init__(self, cluster: Cluster, nodes: NodeMasks) -> None:
         self.cluster = cluster
@@ -68,7 +68,7 @@ class BoundParts:
 
 
 class Effects:
-    """The parts with what was placed since."""
+    """The parts with the bound pods and all pods placed since."""
 
     def __init__(self, bound: BoundParts) -> None:
         self._bound = bound
@@ -95,7 +95,7 @@ class Effects:
         return self._volumes
 
     def add(self, spec: PodSpec, row: int, count: int) -> None:
-        """Place ``count`` copies of ``spec`` on ``row``, or remove them where it is negative."""
+        """Place ``count`` copies of ``spec`` on ``row``, or remove them if it is negative."""
         if _has_volumes(spec):
             self.volumes.add(spec, row, count)
         if _has_ports(spec):
@@ -111,7 +111,7 @@ class Effects:
         return new
 
     def extended(self, bound: BoundParts) -> "Effects":
-        """The same over the table of ``bound``, which has more rows behind the present ones."""
+        """The same over the table of ``bound``, which has additional rows at the end."""
         new = Effects(bound)
         new._ports = None if self._ports is None else self._ports.extended(bound.table)
         new._repulsion = None if self._repulsion is None else self._repulsion.extended(bound.table)

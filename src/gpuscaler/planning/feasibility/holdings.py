@@ -1,4 +1,4 @@
-"""Sparse counts: who holds what on which rows."""
+"""Sparse counts of things held on rows, such as volumes and disks."""
 
 from collections.abc import Hashable, Mapping
 from types import MappingProxyType
@@ -18,7 +18,7 @@ class Holdings:
         return self._items.get(thing, _NOWHERE)
 
     def add(self, thing: Hashable, row: int, count: int) -> int:
-        """Hold ``thing`` so many times more (or fewer) on ``row``; returns 1 where that is the first time, -1 the last, else 0."""
+        """Add ``count`` (or remove, if negative) to ``thing`` on ``row``; returns 1 if it is newly held there, -1 if no longer, else 0."""
         if thing not in self._owned:
             self._owned.add(thing)
             self._items[thing] = dict(self._items.get(thing, _NOWHERE))

@@ -1,7 +1,7 @@
-"""Machines that are kept for large pods: those of pools with ``min_gpus_per_pod``.
+"""Kept machines: those of pools with ``min_gpus_per_pod``, which are reserved for large pods.
 
-A taint of ours closes them to kube-scheduler, and whoever carries a plan out lifts it for the pods that are placed there. To a plan that
-taint is no obstacle, then; how many GPUs a pod asks for is.
+A gpuscaler taint closes them to kube-scheduler, and the controller binds the pods that a plan places there. So a plan ignores this taint
+and checks the number of GPUs that a pod requests instead.
 """
 
 from collections.abc import Iterable
@@ -17,26 +17,26 @@ from gpuscaler.model.table import Array
 from gpuscaler.model.taints import HARD_EFFECTS, Toleration
 from gpuscaler.model.well_known import CLOSING_TAINTS
 
-#: What keeps small pods away, beside the names of kube-scheduler's plug-ins.
+#: The name of the filter that keeps small pods away, in addition to kube-scheduler's plug-ins.
 MIN_GPUS = "MinGpusPerPod"
-#: What keeps machines from being bought for pods without accelerators.
+#: The name of the filter that keeps machines from being bought for pods without accelerators.
 FOR_GPUS = "ForGpus"
 _LIFTED = tuple(Toleration(key=key, operator="Exists") for key in CLOSING_TAINTS)
 
 
 def is_closed(node: Node) -> bool:
-    """Whether a taint of ours keeps pods away until a plan puts them there."""
+    """Whether a gpuscaler taint keeps pods away until a plan puts them there."""
     return any(taint.key in CLOSING_TAINTS and taint.effect in HARD_EFFECTS for taint in node.taints)
 
 
 def least_gpus(pools: Iterable[Pool | None]) -> Array | None:
-    """The GPUs that a pod must ask for at least on machines of ``pools``, 0 where there is no pool; None where anybody may go anywhere."""
+    """The minimum number of GPUs that a pod must request on machines of ``pools``, 0 without a pool; None if no pool has a minimum."""
     least = np.array([0 if pool is None else pool.min_gpus_per_pod for pool in pools], dtype=np.int64)
     return least if least.any() else None
 
 
 def followed_by(first: Array | None, many: int, more: Array | None, much: int) -> Array | None:
-    """What :func:`least_gpus` says of ``many`` rows, and behind them what it says of ``much`` more."""
+    """Concatenate the results of :func:`least_gpus` for ``many`` rows and for ``much`` further rows."""
     if first is None and more is None:
         return None
     parts = ((first, many), (more, much))
@@ -44,9 +44,9 @@ def followed_by(first: Array | None, many: int, more: Array | None, much: int) -
 
 
 def lifted(spec: PodSpec) -> PodSpec:
-    """``spec`` as it is judged where a plan opens the machine for it: our own closing taints are no obstacle."""
+    """``spec`` with tolerations for gpuscaler's own closing taints, for machines that the plan would open for it."""
     return replace(spec, tolerations=(*spec.tolerations, *_LIFTED))
 
 
 def explain_min_gpus(spec: PodSpec, least: int) -> str:
-    return f"serves pods of at least {least} GPUs (min_gpus_per_pod), the pod asks for {gpus_in(spec.requests) or 'none'}"
+    return f"takes only pods with at least {least} GPUs (min_gpus_per_pod), the pod requests {gpus_in(spec.requests) or 'none'}"

@@ -1,6 +1,6 @@
-"""NodeUnschedulable, TaintToleration and NodeAffinity: what only the node and the specification decide.
+"""NodeUnschedulable, TaintToleration and NodeAffinity: filters that depend only on the node and the pod's spec.
 
-Every requirement is evaluated once per distinct label value and spread over the rows by the column's codes.
+Every requirement is evaluated once per distinct label value and mapped to the rows by the column's codes.
 """
 
 from collections.abc import Iterable
@@ -18,7 +18,7 @@ _CORDONED = (Taint(UNSCHEDULABLE),)
 
 
 class NodeMasks:
-    """The masks of one table that never change by placing pods. Kept by requirement and by specification; shared by copies of a room."""
+    """The masks of one table that placing pods never changes. Cached by requirement and by spec; shared by copies of a room."""
 
     def __init__(self, table: NodeTable) -> None:
         self.table = table
@@ -33,7 +33,7 @@ class NodeMasks:
         return ~self.table.unschedulable
 
     def tolerated(self, spec: PodSpec) -> Mask:
-        """TaintToleration: no taint with effect NoSchedule or NoExecute that the pod does not tolerate."""
+        """TaintToleration: rows without a NoSchedule or NoExecute taint that the pod does not tolerate."""
         mask = self._tolerated.get(spec.tolerations)
         if mask is None:
             codes, lists = self.table.taints
@@ -42,7 +42,7 @@ class NodeMasks:
         return mask
 
     def selected(self, spec: PodSpec) -> Mask:
-        """NodeAffinity: ``nodeSelector`` and the required node affinity."""
+        """NodeAffinity: rows that match ``nodeSelector`` and the required node affinity."""
         mask = self._selected.get(spec.digest)
         if mask is None:
             mask = np.ones(len(self.table), dtype=np.bool_)
@@ -56,7 +56,7 @@ class NodeMasks:
         return mask
 
     def selector(self, selector: NodeSelector) -> Mask:
-        """Rows that match one of the terms at least; none for a selector without terms."""
+        """Rows that match at least one of the terms; none for a selector without terms."""
         mask = np.zeros(len(self.table), dtype=np.bool_)
         for term in selector.terms:
             mask |= self.term(term)
@@ -72,27 +72,27 @@ class NodeMasks:
         return mask
 
     def requirements(self, requirements: Iterable[Requirement]) -> Mask:
-        """Rows that satisfy all ``requirements``; every row where there are none."""
+        """Rows that satisfy all ``requirements``; every row if there are none."""
         mask = np.ones(len(self.table), dtype=np.bool_)
         for requirement in requirements:
             mask &= self.requirement(requirement)
         return mask
 
     def requirement(self, requirement: Requirement) -> Mask:
-        """Rows whose labels satisfy ``requirement``; none for one that the scheduler cannot read."""
+        """Rows with labels that satisfy ``requirement``; none if the scheduler cannot parse it."""
         mask = self._requirements.get(requirement)
         if mask is None and not requirement.valid:
             mask = self._requirements[requirement] = np.zeros(len(self.table), dtype=np.bool_)
         if mask is None:
             codes, values = self.table.column(requirement.key)
-            # One flag per distinct value, and a last one that the code -1 picks: no such label.
+            # One flag per distinct value, and a last one for the code -1: no such label.
             flags = [requirement.matches({requirement.key: value}) for value in values]
             flags.append(requirement.matches({}))
             mask = self._requirements[requirement] = np.array(flags, dtype=np.bool_)[codes]
         return mask
 
     def _field(self, requirement: Requirement) -> Mask:
-        # Fields know In and NotIn with exactly one value, and no field but the name; any other field reads as the empty string.
+        # Fields support only In and NotIn with exactly one value; metadata.name is the only field, any other reads as the empty string.
         if requirement.operator not in ("In", "NotIn") or len(requirement.values) != 1:
             return np.zeros(len(self.table), dtype=np.bool_)
         wanted = requirement.operator == "In"
@@ -106,7 +106,7 @@ class NodeMasks:
 
 
 def _admits_any(spec: PodSpec, node: Node) -> bool:
-    """Whether selector and affinity admit every machine that ``node`` may turn out to be."""
+    """Whether selector and affinity admit every set of labels that ``node`` may end up with."""
     wanted, affinity = dict(spec.node_selector).items(), spec.node_affinity
     return all(wanted <= labels.items() and (affinity is None or affinity.matches(labels, node.name)) for labels in node.may_be)
 
@@ -124,7 +124,7 @@ def explain_taint(spec: PodSpec, node: Node) -> str:
 
 
 def explain_selector(spec: PodSpec, node: Node) -> str:
-    """The requirement that ``node`` misses; of several terms, the one of which it misses least."""
+    """The first requirement that ``node`` misses; with several terms, that of the term with the fewest misses."""
     for key, value in spec.node_selector:
         if node.labels.get(key) != value:
             return f"label {key}={value} wanted, {_seen(node, key)}"

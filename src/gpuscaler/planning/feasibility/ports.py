@@ -1,4 +1,7 @@
-"""NodePorts: no host port twice on a node. The wildcard address 0.0.0.0 meets every address; different addresses do not meet."""
+"""NodePorts: no host port twice on a node.
+
+The wildcard address 0.0.0.0 conflicts with every address; other addresses conflict only if they are equal.
+"""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""NodeResourcesFit: what is left of each resource on each row. GPUs that are shared by the thousandth are in :mod:`.devices`."""
+"""NodeResourcesFit: the free amount of each resource on each row. GPUs that are shared in thousandths are in :mod:`.devices`."""
 
 from collections.abc import Mapping
 
@@ -9,18 +9,18 @@ from gpuscaler.model.requests import FULL
 from gpuscaler.model.table import Array, Mask, NodeTable
 
 PODS = "pods"
-#: More copies than any row can take: the answer where nothing bounds them.
+#: More copies than any row can take: the result if nothing bounds them.
 UNBOUNDED = 2**62
-#: Amounts that read better in binary units.
+#: Resources shown in binary units.
 _BYTES = ("memory", "ephemeral-storage")
 
 
-#: Sums of requests up to this one stay within int64, however many pods there are.
+#: Sums of requests of at most this size stay within int64 for any number of pods.
 _ORDINARY = 2**40
 
 
 class FreeResources:
-    """Free amounts per resource and row, built when a resource is first asked for; copies share each array until one changes it."""
+    """Free amounts per resource and row, built on first use of a resource; copies share each array until one changes it."""
 
     def __init__(self, table: NodeTable, used: Mapping[str, Array]) -> None:
         self.table = table
@@ -29,7 +29,7 @@ class FreeResources:
         self._owned: set[str] = set()
 
     def free(self, resource: str) -> Array:
-        """What is left, negative where a row is overcommitted. Not to be changed."""
+        """The free amount by row, negative for an overcommitted row. Callers must not change it."""
         array = self._free.get(resource)
         if array is None:
             array = self.table.allocatable(resource).copy()
@@ -41,7 +41,7 @@ class FreeResources:
         return array
 
     def add(self, spec: PodSpec, row: int | Array, count: int | Array) -> None:
-        """Take ``count`` copies of ``spec`` from ``row``, or from each of several distinct rows; give them back where negative."""
+        """Subtract ``count`` copies of ``spec`` from ``row``, or from each of several distinct rows; add them if negative."""
         self._own(PODS)[row] -= count
         for resource, amount in spec.requests.items():
             if amount and resource != PODS:
@@ -62,14 +62,14 @@ class FreeResources:
         return array
 
     def passes(self, spec: PodSpec, rows: slice = slice(None)) -> Mask:
-        """Which of ``rows`` have room for one more pod and for every request above zero."""
+        """The mask of ``rows`` with room for one more pod and for every request above zero."""
         mask = self.free(PODS)[rows] >= 1
         for resource, amount in wanted(spec).items():
             mask &= self.free(resource)[rows] >= amount
         return mask
 
     def copies(self, spec: PodSpec) -> Array:
-        """How many more copies fit on each row by requests and pod count."""
+        """How many more copies fit on each row, by requests and pod count."""
         fits = self.free(PODS).copy()
         for resource, amount in wanted(spec).items():
             np.minimum(fits, self.free(resource) // amount, out=fits)
@@ -82,7 +82,7 @@ class FreeResources:
         return new
 
     def extended(self, table: NodeTable) -> "FreeResources":
-        """The same use over ``table``, which has more rows behind the present ones."""
+        """The same use over ``table``, which has additional rows at the end."""
         new = FreeResources(table, self._used)
         for resource, array in self._free.items():
             new._free[resource] = np.concatenate((array, table.allocatable(resource)[len(array) :]))
@@ -102,22 +102,22 @@ class FreeResources:
 
 
 def _less(free: Array, amount: int, count: int | Array) -> Array:
-    """``free`` less ``count`` times ``amount``. A row that is overcommitted beyond ``FULL`` stays so, whatever is given back to it."""
+    """``free`` less ``count`` times ``amount``. A row that is overcommitted beyond ``FULL`` stays so, whatever is freed on it."""
     copies, most = np.asarray(count, dtype=np.int64), FULL // amount - 1
     left = np.maximum(free - amount * np.clip(copies, -most, most), -FULL)
     return np.where((free <= -FULL) | (copies > most), -FULL, left)
 
 
 def wanted(spec: PodSpec) -> dict[str, int]:
-    """The requests that the scheduler compares: above zero, and of a resource that it counts."""
+    """The requests that the scheduler compares: those above zero for resources that it counts."""
     return {resource: amount for resource, amount in spec.requests.items() if amount > 0 and counted(resource)}
 
 
 def counted(resource: str) -> bool:
     """Whether the scheduler counts ``resource``.
 
-    It counts cpu, memory, ephemeral-storage, huge pages, attachable volumes, and names with a domain; other names, and quota names
-    (``requests.…``), it ignores. The pod count is no request. Source: ``IsScalarResourceName`` in ``pkg/scheduler/util``.
+    It counts cpu, memory, ephemeral-storage, huge pages, attachable volumes, and names with a domain. It ignores other names and quota
+    names (``requests.…``). The pod count is not a request. Source: ``IsScalarResourceName`` in ``pkg/scheduler/util``.
     """
     if resource in ("cpu", "memory", "ephemeral-storage"):
         return True
@@ -127,7 +127,7 @@ def counted(resource: str) -> bool:
 
 
 def shown(resource: str, amount: int) -> str:
-    """``amount`` for people: cores, Gi, or a plain number."""
+    """``amount`` for display: in cores, in Gi, or as a plain number."""
     if resource == "cpu":
         return f"{amount / 1000:g}"
     if resource in _BYTES:

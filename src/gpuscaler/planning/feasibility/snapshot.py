@@ -1,7 +1,7 @@
-"""The room that is left: a working copy of what is taken, and which rows kube-scheduler's filters would admit a pod to.
+"""The room: a working copy of a cluster's used capacity, with the rows that kube-scheduler's filters would admit a pod to.
 
-A plan starts from the cluster as it is, appends upcoming and new machines as rows, and places pods one after the other. What a filter
-needs beyond the node itself (topology counts, ports, volumes) is built when a pod first asks for it, and kept current from then on.
+A plan starts from the cluster as it is, appends upcoming and new machines as rows, and places pods one after the other. Data that a filter
+needs beyond the node itself (topology counts, ports, volumes) is built when a pod first needs it, and kept current from then on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ __all__ = ["GPU_MILLI", "UNBOUNDED", "Room", "Rows", "SpreadCounts", "Verdict"]
 
 
 class Placed(NamedTuple):
-    """Pods of one kind that a plan put somewhere: how many on each row."""
+    """Pods of one kind that a plan placed: how many on each row."""
 
     spec: PodSpec
     labels: LabelSet
@@ -55,7 +55,7 @@ class _Trace(NamedTuple):
 
 
 class Verdict:
-    """What the filters say about one pod: ``mask`` are the rows that all of them pass."""
+    """The result of the filters for one pod: ``mask`` are the rows that all of them pass."""
 
     __slots__ = ("_passes", "mask")
 
@@ -65,7 +65,7 @@ class Verdict:
 
     @property
     def excluded(self) -> Mapping[str, Mask]:
-        """The rows that each filter rejects on its own, by plug-in name; filters with nothing to say about the pod are missing."""
+        """The rows that each filter rejects on its own, by plug-in name; filters that do not apply to the pod are missing."""
         return {name: ~passes for name, passes in self._passes.items()}
 
     @property
@@ -75,7 +75,7 @@ class Verdict:
 
 
 class _Fixed:
-    """What placing pods cannot change, shared by a room and its copies."""
+    """The data that placing pods cannot change, shared by a room and its copies."""
 
     def __init__(self, cluster: Cluster, rows: Rows) -> None:
         self.rows = rows
@@ -84,7 +84,7 @@ class _Fixed:
         self._with_volumes: dict[str, Static] = {}
 
     def verdict(self, spec: PodSpec) -> Static:
-        """As :meth:`Rows.verdict`, and by the node affinity of volumes."""
+        """Like :meth:`Rows.verdict`, but also by the node affinity of volumes."""
         if not spec.volumes:
             return self.rows.verdict(spec)
         known = self._with_volumes.get(spec.digest)
@@ -95,9 +95,9 @@ class _Fixed:
 
 
 class Room:
-    """Rows of a node table with what is taken on each. Mutable; make one with :meth:`of`, and :meth:`copy` before trying something.
+    """Rows of a node table with the used capacity of each. Mutable: make one with :meth:`of`, and :meth:`copy` it before trying placements.
 
-    Finished pods do not exist here. Terminating pods take room and count for affinity, but not for topology spread.
+    Finished pods are ignored. Terminating pods take room and count for affinity, but not for topology spread.
     """
 
     def __init__(self, cluster: Cluster, rows: Rows) -> None:
@@ -113,20 +113,20 @@ class Room:
 
     @classmethod
     def of(cls, cluster: Cluster, table: NodeTable | None = None) -> "Room":
-        """The room of ``cluster`` with what its bound, unfinished pods take; ``table`` stands in for its nodes where given."""
+        """The room of ``cluster``, less what its bound, unfinished pods use; ``table``, if given, replaces its nodes."""
         return cls(cluster, Rows(cluster.table if table is None else table))
 
     @classmethod
     def over(cls, cluster: Cluster, rows: Rows) -> "Room":
-        """The room of ``cluster`` over ``rows``, which stand in for its nodes."""
+        """The room of ``cluster`` over ``rows``, which replace its nodes."""
         return cls(cluster, rows)
 
     def extended(self, templates: Sequence[Node], least_gpus: Array | None = None) -> "Room":
-        """This room with ``templates`` as empty rows behind the present ones. Every template has a name and hostname of its own."""
+        """This room with ``templates`` appended as empty rows. Every template must have its own name and hostname."""
         return self.over_more(self._fixed.rows.extended(templates, least_gpus))
 
     def over_more(self, rows: Rows) -> "Room":
-        """This room over ``rows``, which have empty ones behind the present ones."""
+        """This room over ``rows``, which have additional empty rows at the end."""
         new = object.__new__(Room)
         new.cluster = self.cluster
         new.table = table = rows.table
@@ -152,19 +152,19 @@ class Room:
         return len(self.table)
 
     def free(self, resource: str) -> Array:
-        """What is left of ``resource`` on each row, negative where overcommitted. Not to be changed; placing may change it in place."""
+        """The free amount of ``resource`` by row, negative if overcommitted. Callers must not change it; placing may change it in place."""
         return self._ledger.free(resource)
 
     def used(self, resource: str) -> Array:
-        """What is taken of ``resource`` on each row."""
+        """The used amount of ``resource`` by row."""
         return self.table.allocatable(resource) - self._ledger.free(resource)
 
     def device_free(self, row: int) -> tuple[int, ...]:
-        """What each shared device of ``row`` has left, in thousandths; empty where the row offers none."""
+        """The free amount of each shared device of ``row``, in thousandths; empty if the row offers none."""
         return self._devices.free(row) if self._devices else ()
 
     def static_mask(self, spec: PodSpec) -> Mask:
-        """Rows that what placing pods cannot change admits: selector, affinity, taints, cordons, the node affinity of volumes."""
+        """Rows that the filters independent of placements admit: selector, affinity, taints, cordons, the node affinity of volumes."""
         return self._fixed.verdict(spec)[0]
 
     def selected(self, spec: PodSpec) -> Mask:
@@ -172,7 +172,7 @@ class Room:
         return self._fixed.verdict(spec)[1]["NodeAffinity"]
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
-        """Which rows admit a pod with this specification and these labels now."""
+        """The rows that admit a pod with this spec and these labels now."""
         static, known = self._fixed.verdict(spec)
         passes = {**known, "NodeResourcesFit": self._resources_pass(spec), **self._others_pass(spec, labels, known)}
         mask = static.copy()
@@ -181,7 +181,7 @@ class Room:
         return Verdict(mask, passes)
 
     def admitting(self, spec: PodSpec, labels: LabelSet, rows: slice) -> Mask:
-        """Which of ``rows`` admit a pod, as :meth:`verdict` has it."""
+        """The mask of ``rows`` that admit a pod, as in :meth:`verdict`."""
         static, known = self._fixed.verdict(spec)
         mask = self._resources_pass(spec, rows) & static[rows]
         for passing in self._others_pass(spec, labels, known).values():
@@ -189,7 +189,7 @@ class Room:
         return mask
 
     def _others_pass(self, spec: PodSpec, labels: LabelSet, known: Passes) -> Passes:
-        """What other pods' ports, volumes and rules about each other leave open; plug-ins that ``known`` tells of already are left out."""
+        """Rows that pass by ports, volumes and affinity or spread rules of other pods; plug-ins that are in ``known`` are left out."""
         passes: dict[str, Mask] = {}
         if spec.host_ports:
             passes["NodePorts"] = self._effects.ports.passes(spec)
@@ -215,7 +215,7 @@ class Room:
         return InterPod(spec, PeerKey(spec.namespace, labels, False), self._peers, self._effects.repulsion)
 
     def reason(self, spec: PodSpec, labels: LabelSet, row: int) -> tuple[str, str]:
-        """The first filter, in the scheduler's order, that rejects the pod on ``row``, and what it saw and wanted; empty if none does."""
+        """The first filter, in the scheduler's order, that rejects the pod on ``row``, and an explanation; both empty if none does."""
         passes = self.verdict(spec, labels).passes
         for name in (*ORDER, MIN_GPUS):
             if name in passes and not passes[name][row]:
@@ -256,10 +256,10 @@ class Room:
         return fits
 
     def capacity(self, spec: PodSpec, labels: LabelSet, among: Mask | None = None) -> Array:
-        """How many more copies fit on each row, one after the other on that row alone; 0 where the next one is refused.
+        """How many more copies fit on each row, if placed one after the other on that row alone; 0 if the next one is refused.
 
         Counts resources, pod count, host ports, disks and claims that two pods may not share, anti-affinity of the pod against itself,
-        and spread over hostnames. Spread over larger domains only decides about the next copy. Rows that ``among`` does not flag are 0.
+        and spread over hostnames. Spread over larger domains is checked for the next copy only. Rows outside ``among`` are 0.
         """
         static, known = self._fixed.verdict(spec)
         mask = static if among is None else static & among
@@ -284,7 +284,7 @@ class Room:
         self._change(spec, labels, row, count, terminating=False)
 
     def place_all(self, spec: PodSpec, labels: LabelSet, rows: Array, counts: Array) -> None:
-        """As :meth:`place` on each of ``rows``, which are distinct, with its own count."""
+        """Like :meth:`place` for each of ``rows``, which must be distinct, with its own count."""
         self.trace = _Trace(self.trace, spec, labels, rows, counts)
         self._ledger.add(spec, rows, counts)
         pairs = list(zip(rows.tolist(), counts.tolist(), strict=True))
@@ -294,7 +294,7 @@ class Room:
                 self._follow(spec, row, count)
 
     def remove(self, spec: PodSpec, labels: LabelSet, row: int, count: int = 1, *, terminating: bool = False) -> None:
-        """Take ``count`` copies off ``row``; ``terminating`` says that they were being deleted, which spread does not count."""
+        """Remove ``count`` copies from ``row``; ``terminating``: they were being deleted, so that spread did not count them."""
         self._change(spec, labels, row, -count, terminating=terminating)
 
     def _change(self, spec: PodSpec, labels: LabelSet, row: int, count: int, *, terminating: bool) -> None:
@@ -305,9 +305,9 @@ class Room:
         self._follow(spec, row, count)
 
     def placed_since(self, before: "Room") -> list[Placed]:
-        """What was placed here and not in ``before``, which this room was made from, by kind of pod and in the order of their coming.
+        """The pods placed here since this room was made from ``before``, by kind of pod, in the order of placement.
 
-        Only rows of ``before`` count, with what is on them in the end. A pod that was terminating when it was removed is left out.
+        Only rows of ``before`` count, with their final counts. A pod that was terminating when it was removed is left out.
         """
         parts: list[_Trace] = []
         part = self.trace
@@ -333,7 +333,7 @@ class Room:
     def spread_counts(self, spec: PodSpec, labels: LabelSet, constraint: SpreadConstraint) -> SpreadCounts:
         """Matching pods per domain of a spread constraint of ``spec``, as the plug-in counts them, and which domains are eligible.
 
-        Arrays are not to be changed; placing may change them in place.
+        Callers must not change the arrays; placing may change them in place.
         """
         return self._spread(spec, labels).counts(constraint)
 
@@ -345,15 +345,18 @@ class Room:
         *,
         exclude_terminating: bool = False,
     ) -> Array:
-        """How many pods on each row are in these namespaces and match ``selector``. Not to be changed; placing may change it in place."""
+        """How many pods on each row are in these namespaces and match ``selector``.
+
+        Callers must not change the array; placing may change it in place.
+        """
         number = self._peers.count(Query(selector, namespaces, namespace_selector, exclude_terminating))
         return self._peers.tallies.rows(number)
 
 
 def _requested(cluster: Cluster, table: NodeTable) -> Mapping[str, Array]:
-    """What is requested per row of ``table``, which need not be the cluster's own."""
+    """The requested amounts per row of ``table``, which need not be the cluster's own."""
     if table is cluster.table or table.names[: len(cluster.table)] == cluster.table.names:
-        # Rows behind the cluster's have nothing on them.
+        # Rows after those of the cluster are empty.
         return cluster.requested
     pairs = [(row, cluster.table.row[name]) for name, row in table.row.items() if name in cluster.table.row]
     rows, sources = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
@@ -364,7 +367,7 @@ def _requested(cluster: Cluster, table: NodeTable) -> Mapping[str, Array]:
 
 
 def _devices(cluster: Cluster, table: NodeTable) -> Devices | None:
-    """The shared devices of ``table`` with the bound pods packed onto them, or None where no row offers any."""
+    """The shared devices of ``table`` with the bound pods packed onto them, or None if no row offers any."""
     offered = np.flatnonzero(table.allocatable(GPU_MILLI) >= 1)
     if not len(offered):
         return None

@@ -1,4 +1,4 @@
-"""What the filters find in rows of a node table, whatever runs there: asked once for each specification, and shared between rooms."""
+"""Filter results for rows of a node table that do not depend on running pods: computed once per spec, and shared between rooms."""
 
 from collections.abc import Iterator, Sequence
 
@@ -19,10 +19,10 @@ Static = tuple[Mask, Passes]
 
 
 class Rows:
-    """A node table with what the filters find in it whatever runs there: for rooms over the same rows, also one after the other.
+    """A node table with the filter results that do not depend on running pods, for all rooms over the same rows.
 
-    ``least_gpus`` is what pods must ask for at least by row (see :mod:`gpuscaler.planning.feasibility.min_gpus`), None where there is no
-    such rule.
+    ``least_gpus`` is the minimum number of GPUs that pods must request, by row (see :mod:`gpuscaler.planning.feasibility.min_gpus`); None
+    if no row has a minimum.
     """
 
     def __init__(self, table: NodeTable, least_gpus: Array | None = None) -> None:
@@ -38,10 +38,10 @@ class Rows:
         return len(self.table)
 
     def verdict(self, spec: PodSpec) -> Static:
-        """The rows that ``spec`` may run on by selector, affinity, taints and cordons, together and by filter. Not to be changed."""
+        """The rows that ``spec`` may run on by selector, affinity, taints and cordons, combined and by filter. The masks are read-only."""
         known = self._verdicts.get(spec.digest)
         if known is None:
-            # Parts are asked each time: they forget what nobody asks for.
+            # Query the parts each time: they forget results that are not requested.
             parts = [part.verdict(spec) for part in self._parts]
             known = self._before.get(spec.digest) or (joined(parts) if parts else self._look(spec))
             self._verdicts[spec.digest] = known
@@ -49,7 +49,7 @@ class Rows:
 
     @property
     def parts(self) -> tuple["Rows", ...]:
-        """The rows that these were joined from, or themselves."""
+        """The parts that these rows were joined from, or only themselves."""
         return self._parts or (self,)
 
     def _look(self, spec: PodSpec) -> Static:
@@ -66,19 +66,19 @@ class Rows:
         return together(passes)
 
     def extended(self, nodes: Sequence[Node], least_gpus: Array | None = None) -> "Rows":
-        """These rows with ``nodes`` behind them."""
+        """These rows with ``nodes`` appended."""
         return self.joined(Rows(NodeTable(nodes), least_gpus))
 
     def joined(self, more: "Rows") -> "Rows":
-        """These rows with ``more`` behind them; each part is looked at by itself, and once."""
+        """These rows with ``more`` appended; each part is evaluated separately, and once."""
         least = followed_by(self.least_gpus, len(self.table), more.least_gpus, len(more.table))
         new = Rows(self.table.joined(more.table), least)
-        # Parts have no parts themselves: there may be thousands of joints.
+        # Parts have no parts themselves, since there may be thousands of joins.
         new._parts = packed((*self.parts, *more.parts), merged)
         return new
 
     def forget(self) -> None:
-        """Drop what was not asked for since the last call."""
+        """Drop results that were not requested since the last call."""
         self._before, self._verdicts = self._verdicts, {}
         self.nodes = NodeMasks(self.table)
         self.spread = SpreadMasks(self.nodes)
@@ -90,7 +90,7 @@ def merged(first: Rows, more: Rows) -> Rows:
 
 
 def together(passes: Passes) -> Static:
-    """What all of ``passes`` pass, and they themselves."""
+    """The rows that all of ``passes`` admit, and ``passes`` themselves; all arrays become read-only."""
     first, *others = passes.values()
     mask = first.copy()
     for passing in others:
@@ -101,7 +101,7 @@ def together(passes: Passes) -> Static:
 
 
 def joined(parts: Sequence[Static]) -> Static:
-    """What is said of several parts of a table, as said of the whole. A part without a filter has nothing that it could reject."""
+    """Concatenate the results of several parts of a table. In a part without a filter's result, that filter rejects nothing."""
     names = dict.fromkeys(name for _, passes in parts for name in passes)
     everywhere = [np.ones(len(mask), dtype=np.bool_) for mask, _ in parts]
     whole = {
@@ -114,7 +114,7 @@ def joined(parts: Sequence[Static]) -> Static:
 
 
 def unreadable(spec: PodSpec) -> Iterator[str]:
-    """The plug-ins that fail the pod everywhere, because a selector of theirs cannot be read."""
+    """The plug-ins that fail the pod everywhere, because the pod has a selector that they cannot parse."""
     if not readable((*spec.affinity, *spec.anti_affinity, *spec.preferred_affinity, *spec.preferred_anti_affinity)):
         yield "InterPodAffinity"
     if any(constraint.selector is not None and not constraint.selector.valid for constraint in hard(spec)):

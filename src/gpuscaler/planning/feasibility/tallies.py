@@ -1,4 +1,4 @@
-"""Counts per row that follow every placement, with their sums per topology domain."""
+"""Counts per row that are updated with every placement, with their sums per topology domain."""
 
 import numpy as np
 
@@ -37,7 +37,7 @@ class Tallies:
         return len(self._items)
 
     def new(self, rows: Array) -> int:
-        """The number of a new tally with these counts, which it takes over."""
+        """Add a tally that takes over ``rows`` as its counts; returns its number."""
         self._items.append(Tally(rows))
         self._owned.add(len(self._items) - 1)
         return len(self._items) - 1
@@ -46,11 +46,11 @@ class Tallies:
         return self.new(np.zeros(len(self.table), dtype=np.int64))
 
     def rows(self, number: int) -> Array:
-        """Counts per row. Not to be changed."""
+        """Counts per row. Callers must not change them."""
         return self._items[number].rows
 
     def domain(self, number: int, key: str) -> Array:
-        """Sums per value of the label ``key``, in the order of its column, and a last 0. Not to be changed."""
+        """Sums per value of the label ``key``, in the order of its column, and a last 0. Callers must not change them."""
         tally = self._items[number]
         sums = tally.domains.get(key)
         if sums is None:
@@ -84,7 +84,7 @@ class Tallies:
         return new
 
     def extended(self, table: NodeTable) -> "Tallies":
-        """The same counts over ``table``, which has more rows behind the present ones."""
+        """The same counts over ``table``, which has additional rows at the end."""
         new = Tallies(table)
         more = np.zeros(len(table) - len(self.table), dtype=np.int64)
         new._items = [Tally(np.concatenate((tally.rows, more))) for tally in self._items]

@@ -1,6 +1,6 @@
-"""Choosing the cheapest mix of machines for pods that need new ones: :func:`solve`, pure and deterministic.
+"""Chooses the cheapest mix of machines for pods that need new ones: :func:`solve`, pure and deterministic.
 
-:func:`resource_bound` tells what no mix can undercut, without choosing one.
+:func:`resource_bound` gives a lower bound on the cost of any mix, without choosing one.
 """
 
 from gpuscaler.planning.mix.problem import Duals, Item, Limits, MixError, MixKind, Pattern, Problem, Solution, Together

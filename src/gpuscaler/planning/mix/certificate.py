@@ -1,7 +1,7 @@
-"""A second opinion on a lower bound: no machine can hold pods worth more than it costs.
+"""Independent check of a lower bound: no machine can hold pods worth more than it costs.
 
-Nothing here uses the optimiser's own searches or reductions: for every kind, one integer programme asks for the pods worth most on one
-machine at the exported duals, and HiGHS answers it.
+Nothing here uses the optimiser's own searches or reductions. For every kind, HiGHS solves one integer programme: it finds the most
+valuable pods for one machine at the exported duals.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, silent
 from gpuscaler.planning.mix.instance import DEVICE, Floats
 from gpuscaler.planning.mix.problem import Duals, MixKind, Problem, Solution
 
-#: What rounding may add to the worth of a machine, relative to its cost.
+#: How much rounding may add to the worth of a machine, relative to its cost.
 TOLERANCE = 1e-6
 
 
@@ -22,7 +22,8 @@ TOLERANCE = 1e-6
 class Certificate:
     """``worst`` is the highest worth of one machine's pods over its cost, at ``kind`` (a key).
 
-    ``holds`` when it is at most 1. ``bound`` is the lower bound proven either way: the duals scaled down by ``worst`` when it is above 1.
+    ``holds`` is true if that is at most 1. ``bound`` is the lower bound that is proven in either case: if ``worst`` is above 1, the duals
+    are scaled down by it.
     """
 
     holds: bool
@@ -49,7 +50,7 @@ def certify(problem: Problem, solution: Solution) -> Certificate:
 
 
 def limit_charges(duals: Duals, kind: MixKind) -> list[tuple[float, float]]:
-    """(charge, units of the limit one machine takes) for every limit charged.
+    """(charge, units of the limit that one machine uses) for every limit with a charge.
 
     Names are ``machines``, ``gpus``, ``dollars``, ``pool:<name>`` and ``kind:<key>``.
     """
@@ -75,7 +76,7 @@ def _amount(problem: Problem, name: str) -> float:
 
 
 def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], *, enough: float) -> float:
-    """An upper bound on the worth of one machine's pods, exact when it is above ``enough``: linear programme first, then integer."""
+    """An upper bound on the worth of one machine's pods, exact if it is above ``enough``: linear programme first, then integer."""
     most = [_most(problem, index, i, count) for i, count in enumerate(served)]
     items = [i for i, count in enumerate(most) if count > 0 and values[i] > 0]
     if not items:
@@ -103,7 +104,7 @@ def _worth(problem: Problem, index: int, values: Floats, served: Sequence[int], 
 
 
 def _most(problem: Problem, index: int, i: int, count: int) -> int:
-    """Copies of item i alone on the kind, by admission, caps and devices (resources that simply add up are rows)."""
+    """The most copies of item i alone on the kind, by admission, caps and devices; resources that simply add up are rows instead."""
     item, kind = problem.items[i], problem.kinds[index]
     if item.allowed is not None and index not in item.allowed:
         return 0
@@ -118,7 +119,7 @@ def _most(problem: Problem, index: int, i: int, count: int) -> int:
 
 
 def _rows(problem: Problem, index: int, items: Sequence[int], most: Sequence[int]) -> tuple[list[list[float]], Floats]:
-    """Constraints row by row: resources, caps on groups, and for pairs kept apart a 0/1 column for each item that has one."""
+    """Constraints row by row: resources, caps on groups, and for pairs kept apart a 0/1 column for each item in such a pair."""
     rows: list[list[float]] = []
     upper: list[float] = []
     apart = [(a, b) for a, b in problem.apart if a != b and a in items and b in items]

@@ -1,4 +1,4 @@
-"""From a mix over merged items back to the problem's own items and kinds."""
+"""Translates a mix over merged items back to the problem's own items and kinds."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from gpuscaler.planning.mix.problem import Pattern, Problem
 
 
 def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tuple[tuple[Pattern, ...], dict[int, int]]:
-    """The machines with the pods of the problem's items on them, dearest first, and what stays unmet by item."""
+    """The machines with the pods of the problem's items on them, most expensive first, and the unmet pods by item."""
     left = [problem.items[i].count for i in range(len(problem.items))]
     counted: dict[tuple[int, tuple[tuple[int, int], ...]], int] = {}
     # The same machine with the same pods is one pattern, whichever merged item its pods came from.
@@ -26,7 +26,7 @@ def patterns(instance: ProblemArrays, problem: Problem, mixture: Mixture) -> tup
 
 
 def _take(instance: ProblemArrays, held: Floats, left: list[int]) -> list[tuple[int, int]]:
-    """Which of the problem's items make up one machine holding ``held``."""
+    """The problem's items, with counts, that make up one machine holding ``held``."""
     pods = []
     for row in np.flatnonzero(held):
         need = int(held[row])

@@ -1,10 +1,10 @@
-"""Filling machines: what one machine of each kind can hold, all kinds at once."""
+"""Fills machines: the pods that one machine of each kind can hold, for all kinds at once."""
 
 import numpy as np
 
 from gpuscaler.planning.mix.instance import DEVICE, Floats, Ints, Mask, ProblemArrays
 
-#: Items looked at together: enough to pass over many at once, few enough to look at again after every one taken.
+#: Items checked together: enough to skip many at once, few enough to check again after every item taken.
 _BLOCK = 16
 
 
@@ -14,7 +14,7 @@ def fill(instance: ProblemArrays, order: Ints, remaining: Floats, kinds: Ints) -
     ``remaining`` bounds the copies, shape (I,) for all kinds alike or (len(kinds), I).
     """
     filling = _Filling(instance, kinds, np.minimum(instance.copies[:, kinds].T, remaining))
-    # The least that any of the items still to come asks for: what has less room than that is full.
+    # The smallest requests of the items still to come: a machine with less room is full.
     least = np.minimum.accumulate(instance.request[order[::-1]], axis=0)[::-1]
     for start in range(0, len(order), _BLOCK):
         if not filling.take(order[start : start + _BLOCK], least[start]):
@@ -33,15 +33,15 @@ class _Filling:
         self.devices = _Devices(self.room[:, instance.device]) if instance.device is not None else None
 
     def take(self, items: Ints, least: Floats) -> bool:
-        """Take ``items`` in their order, every machine at its own pace: what does not fit now never will, and is passed over.
+        """Take ``items`` in their order, each machine independently. An item that does not fit now never will, and is skipped.
 
-        Returns whether any machine had room for ``least``, without which nothing fits.
+        Returns whether any machine had room for ``least``; without that, nothing fits.
         """
         rows = np.flatnonzero((self.room >= least).all(axis=1))
         if not len(rows):
             return False
         request = self.instance.request[items]
-        # Hundreds of host ports are hundreds of resources, of which each item asks for few.
+        # Hundreds of host ports are hundreds of resources, of which each item requests few.
         asked = np.flatnonzero(request.any(axis=0)).tolist()
         open_items = self.copies[np.ix_(rows, items)] > 0
         while True:
@@ -56,7 +56,7 @@ class _Filling:
             self._put(rows, items[place])
 
     def _put(self, rows: Ints, item: Ints) -> None:
-        """As many copies of its ``item`` on each of ``rows`` as fit; a copy does, by resources."""
+        """Put as many copies of its ``item`` on each of ``rows`` as fit; at least one fits by resources."""
         request, room = self.instance.request[item], self.room[rows]
         each = np.divide(room, request, out=np.full(room.shape, np.inf), where=request > 0)
         most = np.minimum(np.floor(each.min(axis=1)), self.copies[rows, item])
@@ -74,14 +74,14 @@ def grow(instance: ProblemArrays, kind: int, held: Floats, limits: Floats) -> Fl
     grown, only = held.copy(), np.array([kind])
     room = instance.capacity[kind] - held @ instance.request
     size = (instance.request / np.maximum(instance.capacity[kind], 1.0)).max(axis=1, initial=0.0)
-    # What does not fit now never will.
+    # An item that does not fit now never will.
     possible = (limits > grown) & (instance.request <= room).all(axis=1)
     order = np.lexsort((-size, instance.tier))
     for item in order[possible[order]]:
         request = instance.request[item]
         need = request > 0
         most = min(limits[item] - grown[item], float(np.floor(room[need] / request[need]).min(initial=np.inf)))
-        # Devices and pairs kept apart are not in the sums; the full check tells, and fewer copies may still pass it.
+        # Devices and pairs kept apart are not in the sums; only the full check covers them, and fewer copies may still pass it.
         while most > 0:
             grown[item] += most
             if fits(instance, grown, only)[0]:
@@ -100,7 +100,7 @@ class _Devices:
         self.free = np.where(np.arange(max(int(count.max(initial=0)), 1))[None, :] < count[:, None], DEVICE, 0.0)
 
     def take(self, rows: Ints, share: Floats, most: Floats) -> Floats:
-        """Place up to ``most`` copies of ``share`` thousandths on each of the machines ``rows``; returns how many found a place."""
+        """Place up to ``most`` copies of ``share`` thousandths on each of the machines ``rows``; returns how many were placed."""
         asked = np.flatnonzero(share)
         if not len(asked):
             return most
@@ -137,7 +137,7 @@ def fits(instance: ProblemArrays, held: Floats, kinds: Ints) -> Mask:
 
 
 def fit(instance: ProblemArrays, held: Floats) -> Mask:
-    """As :func:`fits`, whether a machine of each kind holds each of several patterns ``held`` (P, I); shape (P, K)."""
+    """Like :func:`fits`, for several patterns: whether a machine of each kind holds each of ``held`` (P, I); shape (P, K)."""
     every = np.arange(len(instance.price))
     if instance.device is not None or any(instance.apart):
         return np.array([fits(instance, pods, every) for pods in held], dtype=np.bool_).reshape(len(held), len(every))

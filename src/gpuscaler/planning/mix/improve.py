@@ -1,4 +1,4 @@
-"""Making a mix cheaper without changing which pods share a machine, and joining what was built separately."""
+"""Makes a mix cheaper without changing which pods share a machine."""
 
 import numpy as np
 

@@ -24,7 +24,7 @@ _CHUNK = 64
 
 @dataclass(frozen=True, slots=True)
 class LimitRow:
-    """``sum(weights[k] * machines of kind k) <= amount``; ``name`` is how duals call it."""
+    """``sum(weights[k] * machines of kind k) <= amount``; ``name`` is its name in the duals."""
 
     name: str
     weights: Floats
@@ -36,10 +36,10 @@ class ProblemArrays:
     """I items, K kinds, R resources.
 
     ``copies[i, k]`` is the most copies of item i that one machine of kind k holds when it holds nothing else, never above the demand;
-    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not sit beside item i. "At most so
-    many of these together" is a resource like any other (a machine has the cap, a pod takes one), after the first ``real`` ones;
-    ``capped`` marks the items that have a binding cap of their own. ``members[i]`` are the problem's items
-    behind item i, in key order; ``origin[k]`` is the problem's kind behind kind k.
+    0 also means not allowed. ``tier[i]`` ranks priorities, 0 first. ``apart[i]`` are the items that may not share a machine with item i. A
+    cap on items counted together is a resource like any other (a machine has the cap, a pod uses one), after the first ``real`` ones;
+    ``capped`` marks the items that have a binding cap of their own. ``members[i]`` are the problem's items that item i was merged from, in
+    key order; ``origin[k]`` is the problem's index of kind k.
     """
 
     demand: Floats
@@ -58,7 +58,7 @@ class ProblemArrays:
 
 
 def build(problem: Problem) -> ProblemArrays:
-    """Reduce ``problem``; raises :class:`MixError` when it contradicts itself."""
+    """Convert ``problem`` to arrays and reduce it; raises :class:`MixError` if it contradicts itself."""
     check(problem)
     resources = sorted({name for item in problem.items for name, amount in item.request.items() if amount > 0 and item.count > 0})
     kind_order = sorted(range(len(problem.kinds)), key=lambda k: problem.kinds[k].key)
@@ -104,12 +104,12 @@ def build(problem: Problem) -> ProblemArrays:
 
 
 def residual(instance: ProblemArrays, demand: Floats) -> ProblemArrays:
-    """The same machines for ``demand`` pods of each item."""
+    """The same instance with ``demand`` pods of each item."""
     return replace(instance, demand=demand, copies=np.minimum(instance.copies, demand[:, None]))
 
 
 def check(problem: Problem) -> None:
-    """Raise :class:`MixError`, naming the object, when indices, keys or amounts make no sense."""
+    """Raise :class:`MixError`, naming the object, if indices, keys or amounts are invalid."""
     for what, keys in (("item", [item.key for item in problem.items]), ("kind", [kind.key for kind in problem.kinds])):
         if len(set(keys)) != len(keys):
             twice = min(key for key in keys if keys.count(key) > 1)
@@ -131,7 +131,7 @@ def _check_item(item: Item, problem: Problem) -> None:
         raise MixError(f"item {item.key!r} allows kinds {min(item.allowed)} to {max(item.allowed)}; there are {len(problem.kinds)} kinds")
     share = item.request.get(problem.device_resource, 0)
     if share > DEVICE and share % DEVICE:
-        raise MixError(f"item {item.key!r} asks {share} of {problem.device_resource}; expected at most 1000, or a multiple of 1000")
+        raise MixError(f"item {item.key!r} requests {share} of {problem.device_resource}; expected at most 1000, or a multiple of 1000")
 
 
 def _matrix(rows: Sequence[Mapping[str, int]], resources: Sequence[str]) -> Floats:
@@ -140,7 +140,7 @@ def _matrix(rows: Sequence[Mapping[str, int]], resources: Sequence[str]) -> Floa
 
 
 def _merge(problem: Problem) -> list[tuple[int, ...]]:
-    """Items that any machine treats alike, in key order. A binding ``per_machine`` cap is an item's own and keeps it apart."""
+    """Groups of items that are the same for every machine, in key order. An item with a binding ``per_machine`` cap is not merged."""
     own = {i for pair in problem.apart for i in pair if pair[0] == pair[1]}
     partners: dict[int, set[int]] = {}
     for a, b in problem.apart:
@@ -177,7 +177,7 @@ def _cap(problem: Problem, group: tuple[int, ...]) -> float:
 
 
 def _copies(request: Floats, capacity: Floats, device: int | None) -> Floats:
-    """Copies of each item alone on each kind, resources only; shape (I, K)."""
+    """The most copies of each item alone on each kind, by resources only; shape (I, K)."""
     devices = np.floor(capacity[:, device] / DEVICE) if device is not None else np.zeros(0)
     copies = np.full((len(request), len(capacity)), np.inf)
     for resource in range(request.shape[1]):
@@ -222,14 +222,14 @@ def _limit_rows(problem: Problem, order: Sequence[int], demand: Floats, price: F
 
 
 def undominated(capacity: Floats, admits: Mask, price: Floats, weights: Sequence[Floats]) -> Ints:
-    """Rows (kinds) for which no other row is at least as roomy, admits as much, costs no more and weighs no more; ascending.
+    """Kinds for which no other kind has at least the same room, admits the same items, costs no more and weighs no more; ascending.
 
-    ``capacity`` is (K, R), ``admits`` (I, K), ``price`` and each of ``weights`` (K,). Of equals, the first stays.
+    ``capacity`` is (K, R), ``admits`` (I, K), ``price`` and each of ``weights`` (K,). Of equal kinds, the first stays.
     """
     classes = {row.tobytes(): row.astype(np.float64) for row in admits}
-    # A row per kind, in which a smaller entry is never better. ``copies`` follows from room and admission, so it need not be compared.
+    # One row per kind; a smaller entry is never better. ``copies`` follows from room and admission, so it need not be compared.
     vector = np.column_stack([capacity, *classes.values(), -price, *(-w for w in weights)])
-    # The roomiest, then the cheapest come first, so that whoever dominates has been met before whoever is dominated.
+    # The largest, then the cheapest come first, so that a dominating kind comes before those it dominates.
     order = np.lexsort((np.arange(len(price)), price, -vector.sum(axis=1)))
     firsts: dict[bytes, int] = {}
     for row in order.tolist():
@@ -244,7 +244,7 @@ def undominated(capacity: Floats, admits: Mask, price: Floats, weights: Sequence
 
 
 def _covered(some: Floats, others: Floats) -> Mask:
-    """Which of ``some`` (A, V) is nowhere smaller than which of ``others`` (B, V); shape (A, B)."""
+    """Whether each of ``some`` (A, V) is nowhere smaller than each of ``others`` (B, V); shape (A, B)."""
     mask = np.ones((len(some), len(others)), dtype=np.bool_)
     for column in range(some.shape[1]):
         mask &= some[:, column, None] >= others[None, :, column]
@@ -252,7 +252,7 @@ def _covered(some: Floats, others: Floats) -> Mask:
 
 
 def _with_groups(problem: Problem, members: Sequence[tuple[int, ...]], request: Floats, capacity: Floats) -> tuple[Floats, Floats]:
-    """Append a resource for every group of items that machines may hold only so many of."""
+    """Append a resource for every group of items with a cap per machine."""
     columns: dict[bytes, tuple[Floats, float]] = {}
     for together in problem.together:
         inside = set(together.items)

@@ -1,4 +1,4 @@
-"""A mix under construction: how many machines of each kind, and what each holds."""
+"""A mix under construction: the number of machines of each kind, and the pods on each."""
 
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ class Mixture:
 
     @classmethod
     def of(cls, parts: list[tuple[int, Floats, int]], items: int) -> "Mixture":
-        """From (kind, copies, times); equal machines are counted together, and the order is one of content."""
+        """Make a mix from (kind, copies, times). Equal machines are counted together, and the order depends only on content."""
         counted: dict[tuple[int, bytes], int] = {}
         for kind, held, times in parts:
             if times > 0 and held.any():
@@ -31,7 +31,7 @@ class Mixture:
         )
 
     def parts(self) -> list[tuple[int, Floats, int]]:
-        """The (kind, copies, times) it consists of."""
+        """The (kind, copies, times) that make up the mix."""
         return [(int(k), h, int(t)) for k, h, t in zip(self.kinds, self.held, self.times, strict=True)]
 
     def cost(self, instance: ProblemArrays) -> float:
@@ -48,20 +48,20 @@ class Mixture:
 
 
 def rank(instance: ProblemArrays, mixture: Mixture) -> tuple[float, ...]:
-    """What makes one mix better than another, smaller first: pods unmet by tier, then cost, then machines."""
+    """A sort key for mixes, smaller is better: unmet pods by tier, then cost, then number of machines."""
     unmet = instance.demand - mixture.served()
     tiers = np.bincount(instance.tier, weights=unmet, minlength=1)
     return (*(float(t) for t in tiers), round(mixture.cost(instance), 9), float(mixture.times.sum()))
 
 
 def trim(mixture: Mixture, demand: Floats) -> Mixture:
-    """The same machines without the copies that exceed ``demand``; the machines that hold least of an item give first."""
+    """The same machines without the copies that exceed ``demand``, taken first from the machines that hold the fewest of an item."""
     surplus = mixture.served() - demand
     parts = mixture.parts()
     for item in np.flatnonzero(surplus > 0):
         left, kept = int(surplus[item]), []
         for kind, held, times in sorted(parts, key=lambda part: (part[1][item], part[0], part[1].tobytes())):
-            # As many machines as possible give everything they have of it, then one gives the rest.
+            # As many machines as possible lose all their copies of the item, then one loses the rest.
             have = int(held[item])
             empty = min(times, left // have) if have else 0
             left -= empty * have

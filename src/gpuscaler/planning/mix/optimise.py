@@ -1,4 +1,4 @@
-"""The cheapest mix for a demand that can be served: bounds and constructions first, then patterns by pricing, then whole numbers."""
+"""Finds the cheapest mix for a demand that can be served: bounds and constructions first, then patterns by pricing, then integers."""
 
 from dataclasses import dataclass
 
@@ -15,18 +15,18 @@ from gpuscaler.planning.mix.instance import ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
 from gpuscaler.planning.mix.work import Meter
 
-#: A mix this close to its bound, relative, is called optimal.
+#: A mix with at most this relative gap to its bound is called optimal.
 TOLERANCE = 1e-6
-#: The share of the budget that patterns may be generated with.
+#: The share of the budget for generating patterns.
 _GENERATE = 0.6
-#: A mix that an integer programme brought this close to its bound, relative, is not worth another one.
+#: After an integer programme brought a mix this close to its bound (relative gap), another one is not worth it.
 _NEAR = 2e-4
-#: A mix of so many machines that costs no more than this part above its bound is not worth an integer programme: the part is less than
-#: one machine's price, and the next change of demand moves the mix by more.
+#: A mix of at least so many machines with at most this relative gap to its bound is not worth an integer programme: the gap is less
+#: than one machine's price, and the next change of demand changes the mix by more.
 _LARGE, _NEAR_IF_LARGE = 500, 5e-4
-#: Where the first construction costs more than this times the bound, patterns are needed anyway.
+#: If the first construction costs more than this times the bound, patterns are needed anyway.
 _FAR = 1.02
-#: Fractions of a machine from which dives round up, besides one machine where nothing reaches them.
+#: Fractions of a machine from which dives round up; if no fraction reaches them, one machine is rounded up anyway.
 _ROUND_AT = (1.0, 0.8, 0.6)
 
 
@@ -34,7 +34,7 @@ _ROUND_AT = (1.0, 0.8, 0.6)
 class Result:
     """A mix, and the prices that prove ``bound`` for the demand.
 
-    ``converged``: the programme over all patterns was solved to its end. ``proven``: no cheaper mix exists (to a millionth).
+    ``converged``: the programme over all patterns was solved to optimality. ``proven``: no cheaper mix exists (to a millionth).
     """
 
     mixture: Mixture
@@ -47,7 +47,7 @@ class Result:
 def optimise(instance: ProblemArrays, *, start: Mixture | None = None, meter: Meter) -> Result:
     """Serve the whole demand of ``instance`` as cheaply as the budget allows.
 
-    ``start`` is a mix that serves everything within the limits; it may be left out when there are none.
+    ``start`` is a mix that serves everything within the limits; it may be omitted if there are no limits.
     """
     relaxed = resource_prices(instance)
     meter.add(6000 + relaxed.iterations * (60 + len(instance.demand)))
@@ -72,7 +72,7 @@ def optimise(instance: ProblemArrays, *, start: Mixture | None = None, meter: Me
 
 
 def _settled(instance: ProblemArrays, mixture: Mixture, bound: float) -> bool:
-    """Whether patterns could not make the mix cheaper, or not by enough to be worth their time."""
+    """Whether patterns cannot make the mix cheaper, or not by enough to be worth their time."""
     return _close(instance, mixture, bound) or (many(instance) and _serves(instance, mixture) and crowded(mixture))
 
 
@@ -94,7 +94,7 @@ def _best(instance: ProblemArrays, mixtures: list[Mixture]) -> Mixture:
 
 
 def _better(instance: ProblemArrays, best: Mixture, others: list[Mixture]) -> Mixture:
-    """The best of ``others`` if it beats ``best``, which itself comes back if not."""
+    """The best of ``others`` if it beats ``best``, else ``best`` itself."""
     others = [mixture for mixture in others if mixture.within_limits(instance)]
     found = min(others, key=lambda mixture: rank(instance, mixture), default=best)
     found = best if found is best else right_size(instance, found)
@@ -102,7 +102,10 @@ def _better(instance: ProblemArrays, best: Mixture, others: list[Mixture]) -> Mi
 
 
 def _whole(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
-    """Whole numbers of machines, by the cheapest means that closes the gap; also whether the mix is proven to be the cheapest."""
+    """Make the numbers of machines integers, by the cheapest method that closes the gap.
+
+    Also returns whether the mix is proven to be the cheapest.
+    """
     times = np.floor(found.values + TOLERANCE).astype(np.int64)
     parts = list(zip(map(int, master.kinds[: len(times)]), master.held[: len(times)], map(int, times), strict=True))
     floor = trim(Mixture.of(parts, len(instance.demand)), instance.demand)
@@ -113,10 +116,10 @@ def _whole(instance: ProblemArrays, master: Master, found: Generated, best: Mixt
 
 
 def _integers(instance: ProblemArrays, master: Master, found: Generated, best: Mixture, meter: Meter) -> tuple[Mixture, bool]:
-    """Integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next one smaller."""
+    """Solve integer programmes over the patterns that can still pay, as long as they find cheaper mixes: each makes the next smaller."""
     dived = not found.converged
     if dived:
-        # Bounds are weak here, so that searches for all patterns that can pay would find too many.
+        # Bounds are weak here, so a search for all patterns that can pay would find too many.
         best = _dives(instance, master, found, best, meter)
     while meter.left() and not _close(instance, best, found.bound):
         which, complete = pool(instance, master, found.prices, gap=best.cost(instance) - found.bound, meter=meter)

@@ -1,4 +1,4 @@
-"""What the optimiser is asked and what it answers. Money is US dollars per hour; resources are integers in base units."""
+"""Input and result of the optimiser. Money is US dollars per hour; resources are integers in base units."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,9 +14,9 @@ class MixError(ValueError):
 class Item:
     """A class of pods to place on new machines.
 
-    ``allowed`` are the indices of the kinds that admit the pods (None: all of them), resources left aside. ``per_machine`` is the
-    most copies one machine may hold, None for no such cap. Of two items, the one with the higher ``priority`` is served first when
-    limits bind. ``key`` is unique and stable: ties are broken by it, never by position.
+    ``allowed`` are the indices of the kinds that admit the pods apart from resources (None: all of them). ``per_machine`` is the most
+    copies that one machine may hold, None for no cap. If limits bind, items with higher ``priority`` are served first. ``key`` is unique
+    and stable: it breaks ties, never the position.
     """
 
     key: str
@@ -29,9 +29,9 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class MixKind:
-    """A machine that can be bought: ``capacity`` is what is left for pods once DaemonSets run.
+    """A kind of machine that can be bought. ``capacity`` is what remains for pods besides DaemonSets.
 
-    ``gpus`` is what one such machine counts against :attr:`Limits.gpus`; ``limit`` is how many can be had, None when unknown.
+    ``gpus`` is what one such machine counts against :attr:`Limits.gpus`; ``limit`` is how many are available, None if unknown.
     """
 
     key: str
@@ -52,7 +52,7 @@ class Together:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What may still be bought over all kinds, and per pool; None, or a pool that is missing, is no limit."""
+    """What may still be bought over all kinds, and per pool. None, or a missing pool, means no limit."""
 
     machines: int | None = None
     gpus: int | None = None
@@ -62,7 +62,10 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """``apart`` are pairs of items that may not share a machine; a pair of an item with itself means one copy a machine."""
+    """The input of :func:`~gpuscaler.planning.mix.solve.solve`.
+
+    ``apart`` are pairs of items that may not share a machine; a pair of an item with itself means one copy per machine.
+    """
 
     items: tuple[Item, ...]
     kinds: tuple[MixKind, ...]
@@ -85,9 +88,9 @@ class Pattern:
 class Duals:
     """A proof of the lower bound, in dollars per hour.
 
-    ``items[i]`` is the value of one pod of item i, ``limits[name]`` the charge on one unit of a limit (names as
-    :func:`gpuscaler.planning.mix.certificate.limit_charges` reads them). When no machine can hold pods worth more than its price plus its
-    charges, then ``sum(items * served) - sum(limits * amount)`` is a lower bound on the cost of the pods served.
+    ``items[i]`` is the value of one pod of item i, ``limits[name]`` the charge on one unit of a limit (for the names see
+    :func:`gpuscaler.planning.mix.certificate.limit_charges`). If no machine can hold pods worth more than its price plus its charges, then
+    ``sum(items * served) - sum(limits * amount)`` is a lower bound on the cost of the pods served.
     """
 
     items: tuple[float, ...] = ()
@@ -98,10 +101,10 @@ class Duals:
 class Solution:
     """The mix chosen.
 
-    ``unmet`` counts, by item index, the pods that limits or the lack of any fitting kind leave out. ``lower_bound`` is below the cost of
-    every way to serve what is not in ``unmet``; ``lower_bound_kind`` is "pattern-lp" when the linear programme over all patterns was solved
-    to its end, else "resource-lp" (or better). ``proven`` tells that nothing cheaper serves the same pods (to a millionth), whatever the
-    gap. ``work_used`` counts deterministic work, ``brake`` tells that ``should_stop`` ended the search early.
+    ``unmet`` counts, by item index, the pods that are left out because of limits or because no kind fits. ``lower_bound`` is a lower bound
+    on the cost of serving all other pods; ``lower_bound_kind`` is "pattern-lp" if the linear programme over all patterns was solved to
+    optimality, else "resource-lp" (or better). ``proven``: no cheaper mix serves the same pods (to a millionth), whatever the gap.
+    ``work_used`` counts deterministic work; ``brake``: ``should_stop`` ended the search early.
     """
 
     machines: tuple[Pattern, ...] = ()

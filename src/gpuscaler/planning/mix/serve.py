@@ -1,7 +1,7 @@
-"""Whom to serve when limits bind: higher priority first; within one priority as many pods as possible, then as cheaply as possible.
+"""Chooses the pods to serve if limits bind: higher priority first; within one priority as many as possible, then as cheaply as possible.
 
-One tier is decided after the other. A lower tier may rearrange the machines, but what was chosen above it stays served, even where another
-choice of as many pods would have left more room.
+Tiers are decided one after the other. A lower tier may rearrange the machines, but the pods chosen for higher tiers stay served, even if
+another choice of the same number of pods would have left more room.
 """
 
 import dataclasses
@@ -18,12 +18,12 @@ from gpuscaler.planning.mix.instance import Mask, ProblemArrays, residual
 from gpuscaler.planning.mix.mixture import Mixture, rank, trim
 from gpuscaler.planning.mix.work import Meter
 
-#: Leaving one pod out costs as much as this many of the dearest machines.
+#: Leaving one pod out costs as much as this many of the most expensive machines.
 _PENALTY = 100.0
 
 
 def serve(instance: ProblemArrays, meter: Meter) -> Mixture:
-    """A mix within all limits that serves as much of the demand as was found possible, tier by tier."""
+    """A mix within all limits that serves as much of the demand as the search finds possible, tier by tier."""
     mixture = Mixture.of([], len(instance.demand))
     served = np.zeros(len(instance.demand))
     for tier in range(int(instance.tier.max(initial=-1)) + 1):
@@ -36,7 +36,7 @@ def serve(instance: ProblemArrays, meter: Meter) -> Mixture:
 
 
 def _stage(stage: ProblemArrays, before: Mixture, asked: Mask, meter: Meter) -> Mixture:
-    """Serve more: the items ``asked``, while what ``before`` serves of the others stays served."""
+    """Serve the items ``asked`` in addition; the other pods that ``before`` serves stay served."""
     penalty = np.where(asked, 1.0, 10.0) * _PENALTY * float(stage.price.max(initial=1.0))
     relaxed = resource_prices(stage, penalty=penalty)
     meter.add(2000 + relaxed.iterations * (20 + len(stage.demand)))

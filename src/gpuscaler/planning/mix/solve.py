@@ -20,15 +20,15 @@ DEFAULT_WORK = 1_000_000
 def solve(problem: Problem, *, work: int = DEFAULT_WORK, should_stop: Callable[[], bool] | None = None) -> Solution:
     """Choose the cheapest machines for the items of ``problem``.
 
-    ``work`` is the budget in units that do not depend on the clock; ``should_stop`` is asked now and then and ends the search with the
-    best mix so far. Raises :class:`~gpuscaler.planning.mix.problem.MixError` when the problem contradicts itself.
+    ``work`` is the budget in units that do not depend on the clock. ``should_stop`` is called now and then; when it returns true, the
+    search ends with the best mix so far. Raises :class:`~gpuscaler.planning.mix.problem.MixError` if the problem contradicts itself.
     """
     instance = build(problem)
     if not len(instance.demand):
         unmet = {i: item.count for i, item in enumerate(problem.items) if item.count}
         return Solution(unmet=unmet, proven=True, duals=Duals((0.0,) * len(problem.items)))
     meter = Meter(work, should_stop)
-    # Most limits do not bind; what binds shows in the mix that ignores them.
+    # Most limits do not bind; the mix without limits shows whether any does.
     part = meter.part(0.5 if instance.limits else 1.0)
     result = optimise(dataclasses.replace(instance, limits=()), meter=part)
     meter.close(part)
@@ -39,9 +39,9 @@ def solve(problem: Problem, *, work: int = DEFAULT_WORK, should_stop: Callable[[
 
 
 def resource_bound(problem: Problem) -> Solution:
-    """Only a lower bound, by resources and without limits, many times as fast as a mix; the answer names no machines.
+    """Compute only a lower bound, by resources and without limits, much faster than a mix; the result has no machines.
 
-    Raises :class:`~gpuscaler.planning.mix.problem.MixError` when the problem contradicts itself.
+    Raises :class:`~gpuscaler.planning.mix.problem.MixError` if the problem contradicts itself.
     """
     instance = dataclasses.replace(build(problem), limits=())
     served = {i for group in instance.members for i in group}

@@ -1,4 +1,4 @@
-"""Giving machines back: idle ones, and those whose pods fit elsewhere at a saving. Everything that stays says why."""
+"""Scale-down: removes idle machines and machines whose pods fit elsewhere more cheaply. Every node that stays gets a reason."""
 
 from gpuscaler.planning.scale_down.candidates import CandidateCache
 from gpuscaler.planning.scale_down.contract import Down, Situation

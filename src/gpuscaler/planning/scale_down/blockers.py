@@ -1,4 +1,4 @@
-"""Why a node may not be removed, whatever its room and price: what is known of the node itself, and of each pod on it."""
+"""Blockers: reasons from a node itself or from its pods that forbid its removal, independent of free resources and price."""
 
 from collections.abc import Collection, Iterable, Mapping
 
@@ -18,32 +18,35 @@ SYSTEM_NAMESPACE = "kube-system"
 
 
 class Blocker(Struct, frozen=True, gc=False):
-    """``word`` is for machines and filters, ``detail`` a sentence for people."""
+    """Why a node stays. Programs and filters read ``word``; ``detail`` is a sentence for people."""
 
     word: str
     detail: str
 
 
-DISRUPTING = Blocker("disrupting", "its removal is under way")
+DISRUPTING = Blocker("disrupting", "its removal is in progress")
 ARRIVING = Blocker("arriving", "the machine is not open yet")
 NEEDED = Blocker("needed", "pods that are pending, or about to leave other machines, are planned onto this node")
 
 
 def is_arriving(node: Node, member: Member | None) -> bool:
-    """Whether ``node`` is not open yet. One of a pool that keeps its machines for large pods has the taint for good, which says nothing."""
+    """Whether ``node`` is not open yet.
+
+    In a pool with ``min_gpus_per_pod`` every node keeps the arriving taint permanently, so there the taint does not count.
+    """
     if not node.taints or (member is not None and member.pool.min_gpus_per_pod):
         return False
     return any(taint.key == ARRIVING_TAINT for taint in node.taints)
 
 
 def is_leaving(node: Node, disrupting: frozenset[str]) -> bool:
-    """Whether somebody is removing ``node`` already."""
+    """Whether ``node`` is already being removed."""
     tainted = bool(node.taints) and any(taint.key == LEAVING_TAINT for taint in node.taints)
     return tainted or node.deleted > 0 or node.name in disrupting
 
 
 def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> Blocker | None:
-    """What keeps ``node``, its pods and the plan left aside. ``promised`` are the nodes of machines in the ledger."""
+    """The blocker of ``node``, ignoring its pods and the plan. ``promised`` are the nodes of machines in the ledger."""
     own = own_blocker(node, situation.members.get(node.name))
     if node.name in situation.state.unlisted:
         return _unlisted(node)
@@ -59,12 +62,12 @@ def node_blocker(situation: Situation, node: Node, promised: frozenset[str]) -> 
 def _unlisted(node: Node) -> Blocker:
     seen = f"the cloud does not list its machine, {node.provider_id}, among this cluster's"
     if not node.provider_id:
-        seen = "it has no spec.providerID that says which machine it is"
-    return Blocker("not-listed", f"{seen}, so it is not ours to remove")
+        seen = "it has no spec.providerID that identifies its machine"
+    return Blocker("not-listed", f"{seen}, so it is not removed")
 
 
 def own_blocker(node: Node, member: Member | None) -> Blocker | None:
-    """What keeps ``node`` by what it is; ``member`` tells its pool."""
+    """The blocker that follows from the Node object alone; ``member`` gives its pool."""
     if member is None:
         return Blocker("not-in-a-pool", "the node belongs to no pool: neither its label gpuscaler.io/pool nor its instance type names one")
     if node.deleted:
@@ -74,16 +77,16 @@ def own_blocker(node: Node, member: Member | None) -> Blocker | None:
     if is_arriving(node, member):
         return ARRIVING
     if not node.ready:
-        return Blocker("not-ready", "the node is not Ready, so what runs on it is not known")
+        return Blocker("not-ready", "the node is not Ready, so the state of its pods is unknown")
     if node.scale_down_disabled:
         return Blocker("scale-down-disabled", "the annotation cluster-autoscaler.kubernetes.io/scale-down-disabled is true")
     if node.do_not_disrupt:
-        return Blocker("do-not-disrupt", "the node's annotation karpenter.sh/do-not-disrupt asks for it")
+        return Blocker("do-not-disrupt", "the node has the annotation karpenter.sh/do-not-disrupt")
     return None
 
 
 def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
-    """Nodes that say that they are the same machine, by name: to end that of one would end what runs on the other (I4)."""
+    """Blockers, by name, of nodes that share a provider ID: ending the machine of one would end the pods of the other (I4)."""
     alike: dict[str, list[str]] = {}
     for node in nodes:
         if node.provider_id:
@@ -97,20 +100,20 @@ def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
 
 
 def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
-    """What pods that cannot be read keep: every node where it is not known on which of them one runs, else theirs, by name.
+    """Blockers from pods that cannot be read: one for every node if the node of such a pod is unknown, and those of single nodes by name.
 
-    A node whose only pod cannot be read looks empty.
+    Without them, a node whose only pod cannot be read would look empty.
     """
     everywhere, here = None, dict[str, Blocker]()
     for entry in cluster.set_aside:
         kind, _, key = entry.object.partition(" ")
         if kind != "Pod":
             continue
-        # What was read of it before tells where it is: a pod never moves.
+        # The last version that could be read gives the node: a pod never moves.
         before = cluster.pods.get(key)
         node = before.node_name if entry.node is None and before is not None and before.node_name else entry.node
         if node is None:
-            where = "and on which node it runs is not known; nothing is removed until it can be read or is gone"
+            where = "and its node is unknown; nothing is removed until it can be read or is gone"
             everywhere = Blocker("unreadable-pod", f"{entry.object} cannot be read ({entry.reason}), {where}")
         elif node:
             here[node] = Blocker("unreadable-pod", f"{entry.object} runs on it and cannot be read: {entry.reason}")
@@ -118,7 +121,7 @@ def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
 
 
 class Protection:
-    """What each class of pods forbids. ``now`` is in seconds since the epoch."""
+    """Finds what protects each class of pods from eviction. ``now`` is in seconds since the epoch."""
 
     def __init__(self, cluster: Cluster, policy: Policy, now: float) -> None:
         self._policy = policy
@@ -131,11 +134,11 @@ class Protection:
         self._matching: dict[tuple[str, object], tuple[PodDisruptionBudget, ...]] = {}
 
     def blocker(self, residents: Residents) -> Blocker | None:
-        """The first reason, in a stable order, why some pod of a node may not be evicted at all.
+        """The first reason, in a stable order, why a pod of a node must not be evicted.
 
-        Karpenter's annotation counts on pods that leave with the machine (a DaemonSet's, mirror pods) too, as it does there.
+        As in Karpenter, its annotation also counts on pods that leave with the machine (DaemonSet pods, mirror pods).
         """
-        # Most nodes run nothing but classes that have been asked about and forbid nothing.
+        # Most nodes run only classes that have been checked already and have no blocker.
         for one in sorted(residents.load.keys() - self._harmless, key=lambda one: one.order):
             found = self._class_blocker(one)
             if found is not None and not (found.word == "pdb" and self._ignored(self.budgets(one), residents.load[one])):
@@ -151,7 +154,7 @@ class Protection:
         return None
 
     def evictions(self, load: Load) -> dict[str, int]:
-        """How many evictions of the pods of ``load`` each PodDisruptionBudget has to allow, by its key."""
+        """How many evictions each PodDisruptionBudget, by its key, must allow for the pods of ``load``."""
         counts: dict[str, int] = {}
         for one, pods in load.items() if self._budgets else ():
             for budget in self.budgets(one):
@@ -161,11 +164,11 @@ class Protection:
 
     @staticmethod
     def _ignored(over: tuple[PodDisruptionBudget, ...], pods: tuple[Pod, ...]) -> bool:
-        """Whether the eviction API asks no budget about any of ``pods``. It refuses pods under several budgets whatever these say."""
+        """Whether the eviction API skips the budget for all of ``pods``. It always refuses pods that several budgets cover."""
         return len(over) == 1 and all(is_evicted_anyway(pod, over[0]) for pod in pods)
 
     def budgets(self, one: RunningClass) -> tuple[PodDisruptionBudget, ...]:
-        """The PodDisruptionBudgets over the pods of ``one``, by name."""
+        """The PodDisruptionBudgets that cover the pods of ``one``, sorted by name."""
         key = (one.spec.namespace, one.labels)
         found = self._matching.get(key)
         if found is None:
@@ -182,7 +185,10 @@ class Protection:
         return self._memo[one]
 
     def _find(self, one: RunningClass) -> Blocker | None:
-        """What holds for every pod of a class. Cluster Autoscaler's ``safe-to-evict: true`` overrides the weaker reasons, as there."""
+        """The blocker that applies to every pod of a class.
+
+        As in Cluster Autoscaler, ``safe-to-evict: true`` overrides the weaker reasons.
+        """
         options, spec = one.options, one.spec
         if options.do_not_drain:
             return Blocker("do-not-drain", "has the label openai/do-not-drain")
@@ -190,11 +196,11 @@ class Protection:
             return Blocker("safe-to-evict", "has the annotation cluster-autoscaler.kubernetes.io/safe-to-evict: false")
         if one.restarts and options.restart_cost is None:
             what = f"belongs to the gang {options.gang!r}" if options.gang else "belongs to a running Job"
-            return Blocker("job", f"{what} and states no gpuscaler.io/restart-cost")
+            return Blocker("job", f"{what} and has no gpuscaler.io/restart-cost")
         if spec.resource_claims:
-            return Blocker("in-use", "uses dynamic resource allocation, so where else it fits is not known")
+            return Blocker("in-use", "uses dynamic resource allocation, so it is unknown where else it fits")
         if spec.scheduler_name not in self._policy.schedulers:
-            return Blocker("in-use", f"is scheduled by {spec.scheduler_name!r}, so where it would go is not known")
+            return Blocker("in-use", f"is scheduled by {spec.scheduler_name!r}, so it is unknown where it would go")
         return self._weaker(one) or self._budget_blocker(one)
 
     def _weaker(self, one: RunningClass) -> Blocker | None:
@@ -202,9 +208,9 @@ class Protection:
         if options.safe_to_evict is True:
             return None
         if not one.owner_kind:
-            return Blocker("bare-pod", "has no controller that would start it again")
+            return Blocker("bare-pod", "has no controller that would recreate it")
         if spec.namespace == SYSTEM_NAMESPACE and not self.budgets(one):
-            return Blocker("kube-system", "is in kube-system and no PodDisruptionBudget says that it may be moved")
+            return Blocker("kube-system", "is in kube-system and no PodDisruptionBudget covers it")
         local = [name for name in spec.local_storage if name not in options.safe_to_evict_local_volumes]
         if local:
             return Blocker("local-storage", f"keeps data on the node in {', '.join(local)}")
@@ -220,7 +226,7 @@ class Protection:
         return None
 
     def _do_not_disrupt(self, pod: Pod) -> Blocker | None:
-        """A duration counts from the pod's start; while the start is not known, it protects."""
+        """The blocker from karpenter.sh/do-not-disrupt. A duration counts from the pod's start; a pod with unknown start is protected."""
         asked = pod.options.do_not_disrupt
         if asked is False:
             return None
@@ -234,7 +240,7 @@ class Protection:
 
 
 def is_evicted_anyway(pod: Pod, budget: PodDisruptionBudget) -> bool:
-    """Whether ``budget`` lets ``pod`` be evicted even where it allows no disruption.
+    """Whether ``budget`` lets ``pod`` be evicted even when it allows no disruption.
 
     Source: ``pkg/registry/core/pod/storage/eviction.go``; ``spec.unhealthyPodEvictionPolicy``, Kubernetes 1.27.
     """
@@ -247,9 +253,9 @@ def promised_nodes(situation: Situation) -> frozenset[str]:
 
 
 def unhealthy(nodes: Collection[Node], members: Mapping[str, Member], promised: frozenset[str]) -> Blocker | None:
-    """The guard of Cluster Autoscaler: with more than 45 % of the nodes, and more than 3, not Ready, nothing is removed.
+    """Cluster Autoscaler's guard: when more than 45 % of the nodes, and more than 3, are not Ready, nothing is removed.
 
-    So many at once are more likely a fault of the network or of the control plane than of the machines. Machines that are still arriving
+    So many at once point to a fault of the network or the control plane rather than of the machines. Machines that are still arriving
     do not count.
     """
     if sum(not node.ready for node in nodes) <= 3:

@@ -29,7 +29,7 @@ def concerns(budget: Budget, reason: str) -> bool:
 
 
 def allowance(text: str, nodes: int) -> int:
-    """``"5"`` or ``"10%"`` of ``nodes`` as a count; percentages are rounded up, as Karpenter's are."""
+    """``"5"`` or ``"10%"`` of ``nodes`` as a count; percentages are rounded up, as in Karpenter."""
     if text.endswith("%"):
         return -(-int(text[:-1]) * nodes // 100)
     return int(text)
@@ -38,7 +38,7 @@ def allowance(text: str, nodes: int) -> int:
 def allowed(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
     """How many of ``nodes`` machines may be disrupted at once: the most restrictive active budget, None without one.
 
-    A budget that cannot be understood allows nothing: what cannot be read must not disrupt.
+    A budget that cannot be parsed allows nothing: unreadable configuration must not cause disruptions.
     """
     counts = []
     for budget in pool.budgets:
@@ -51,25 +51,25 @@ def allowed(pool: Pool, reason: str, *, nodes: int, now: float) -> int | None:
 
 
 class Allowances:
-    """The accounts of one plan, opened when somebody asks. :meth:`refusal` asks, :meth:`take` books, :meth:`give_back` undoes.
+    """The allowances of one plan, computed on first use. :meth:`refusal` checks, :meth:`take` books, :meth:`give_back` undoes.
 
-    A pool's machines that are disrupted already (leaving, deleted, not Ready) use up its disruption budgets and, when leaving, its
-    minimum size.
+    Machines of a pool that are already disrupted (leaving, deleted, not Ready) use up its disruption budgets; those that are leaving
+    also count against its minimum size.
     """
 
     def __init__(self, situation: Situation, leaving: Set[str]) -> None:
-        """``leaving`` are the nodes whose removal is under way."""
+        """``leaving`` are the nodes whose removal is in progress."""
         self._situation = situation
         self._leaving = leaving
 
     @cached_property
     def disruption(self) -> Disruption:
-        """What pods, owners and namespaces allow in this plan."""
+        """The rules of pods, owners and namespaces about moving pods in this plan."""
         return Disruption(self._situation.cluster, self._leaving)
 
     @cached_property
     def _replicas(self) -> dict[str, int]:
-        """How many ready replicas of each owner may still go: one stays."""
+        """How many ready replicas of each owner may still be moved: one stays."""
         return {}
 
     @cached_property
@@ -96,20 +96,23 @@ class Allowances:
 
     @cached_property
     def _disruptions(self) -> dict[str, int]:
-        """What each PodDisruptionBudget allows beside the evictions that are still to come of removals under way."""
+        """The evictions that each PodDisruptionBudget allows, less those that removals in progress still need."""
         cluster, policy, now = self._situation.cluster, self._situation.policy, self._situation.now
         left = {key: budget.disruptions_allowed for key, budget in cluster.budgets.items()}
         protection, grouping = Protection(cluster, policy, now), Grouping(cluster, now, {})
         for name in self._leaving & cluster.nodes.keys() if left else ():
             load = grouping.load(cluster.nodes[name]).load
-            # Those that end already are no longer counted as healthy.
+            # Terminating pods no longer count as healthy.
             staying = {one: tuple(pod for pod in pods if not pod.deleted) for one, pods in load.items()}
             for key, count in protection.evictions(staying).items():
                 left[key] -= count
         return left
 
     def refusal(self, pool: Pool, reason: str, evictions: Mapping[str, int] | None = None) -> Blocker | None:
-        """Why one more machine of ``pool`` may not go. ``evictions`` counts its pods by the key of the PodDisruptionBudget over them."""
+        """Why one more machine of ``pool`` may not be removed, or None.
+
+        ``evictions`` counts its pods by the key of the PodDisruptionBudget that covers them.
+        """
         if self._above_minimum[pool.name] <= 0:
             return Blocker("minimum-size", f"pool {pool.name} keeps at least {pool.min} machine{'s' if pool.min != 1 else ''}")
         budget = self._budgets[pool.name, reason]
@@ -118,8 +121,8 @@ class Allowances:
         for key, count in sorted((evictions or {}).items()):
             left = self._left(key)
             if count > left and isinstance(key, Group):
-                more = f"{max(0, left)} more of its ready replicas may go in this plan, and moving the pods takes {count}"
-                return Blocker(SOLE_REPLICA, f"{key} keeps one replica that is ready: {more}")
+                more = f"this plan may move {max(0, left)} more of its ready replicas; moving the pods takes {count}"
+                return Blocker(SOLE_REPLICA, f"{key} must keep one ready replica: {more}")
             if count > left:
                 more = f"{max(0, left)} more eviction{'s' if left != 1 else ''}"
                 return Blocker("pdb", f"PodDisruptionBudget {key} allows {more} in this plan; moving the pods takes {count}")
@@ -144,7 +147,7 @@ class Allowances:
                 self._disruptions[key] -= sign * count
 
     def _left(self, key: str) -> int:
-        """What the PodDisruptionBudget ``key``, or the replicas of an owner, still allow."""
+        """The evictions that are left for ``key``, a PodDisruptionBudget or the replicas of an owner."""
         if not isinstance(key, Group):
             return self._disruptions[key]
         if key not in self._replicas:

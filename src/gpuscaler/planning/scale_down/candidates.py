@@ -1,4 +1,4 @@
-"""The first look at every node: blocked by what it is or what it runs, idle, or a candidate for consolidation."""
+"""Sorts every node: blocked by itself or by its pods, idle, or a candidate for consolidation."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -28,9 +28,10 @@ from gpuscaler.planning.scale_down.pod_classes import Classes, Grouping, Load, R
 
 
 class Candidate(Struct, frozen=True, eq=False):
-    """A node that nothing but room, price and accounts keeps. ``row`` is its row in the room; ``load`` is empty when it is idle.
+    """A node without blockers of its own: only room elsewhere, price and allowances can keep it.
 
-    ``evictions`` counts the pods of ``load`` by the key of the PodDisruptionBudget over them.
+    ``row`` is its row in the room. ``load`` is empty when it is idle. ``evictions`` counts the pods of ``load`` by the key of the
+    PodDisruptionBudget that covers them.
     """
 
     node: Node
@@ -45,7 +46,7 @@ class Candidate(Struct, frozen=True, eq=False):
 
     @property
     def price(self) -> float:
-        """Dollars per hour; 0 when the offering is not known."""
+        """Dollars per hour; 0 when the offering is unknown."""
         return self.member.offering.price if self.member.offering is not None else 0.0
 
     @property
@@ -55,9 +56,9 @@ class Candidate(Struct, frozen=True, eq=False):
 
 @dataclass
 class Survey:
-    """``idle`` and ``busy`` are candidates in the order of their names; every other node is in ``blocked``.
+    """All nodes of a cluster, sorted. ``idle`` and ``busy`` are candidates ordered by name; every other node is in ``blocked``.
 
-    ``classes`` are those of the pods on busy candidates, in their order.
+    ``classes`` are the classes of the pods on busy candidates, ordered.
     """
 
     idle: list[Candidate] = field(default_factory=list)
@@ -68,11 +69,11 @@ class Survey:
 
 @dataclass(slots=True)
 class Inspection:
-    """What one node and its pods say by themselves. ``node``, ``pods`` and ``member`` are what was looked at.
+    """The cached inspection of one node. ``node``, ``pods`` and ``member`` are the objects that were inspected.
 
-    ``own`` is what keeps the node whatever runs on it; ``leaves``: it says itself that somebody is removing it.
-    ``residents``, and what protects them (``blocker``, ``evictions``), are asked for last; they hold under ``budgets``, and at ``now``
-    alone where that is given.
+    ``own`` is the blocker of the node itself, whatever runs on it. ``leaves``: the Node object shows that it is being removed.
+    ``residents`` and what protects them (``blocker``, ``evictions``) are computed last. They are valid for ``budgets``, and only at
+    ``now`` if that is set.
     """
 
     node: Node
@@ -88,26 +89,27 @@ class Inspection:
 
 
 class CandidateCache:
-    """Looks at nodes for one who surveys a cluster again and again under one policy.
+    """Caches inspections of nodes for repeated surveys of a cluster under one policy.
 
-    A look is used again only while node, pods and budgets are the very objects that it was made from, which it keeps alive; so it is what
-    a new look would be. ``steady`` says what keeps nodes until one of those changes, whatever the time: they need no other look meanwhile.
+    An inspection is reused only while node, pods and budgets are the same objects that it was made from. It keeps these objects alive, so
+    it equals a new inspection. ``steady`` holds blockers that do not depend on time: they stay until one of those objects changes, and
+    their nodes need no new inspection before.
     """
 
     def __init__(self) -> None:
         self.looks: dict[str, Inspection] = {}
         self.steady: dict[str, Blocker] = {}
-        #: Nodes that say themselves that somebody is removing them.
+        #: Nodes whose Node object shows that they are being removed.
         self.leaving: frozenset[str] = frozenset()
-        #: Nodes that say that they are the same machine as another.
+        #: Nodes with the same provider ID as another node.
         self.twins: Mapping[str, Blocker] = {}
-        # A class lives as long as some look has pods of it.
+        # A class lives as long as some inspection has pods of it.
         self.classes: Classes = WeakValueDictionary()
         self._table: NodeTable | None = None
         self._budgets: Mapping[str, PodDisruptionBudget] | None = None
 
     def look(self, situation: Situation) -> None:
-        """Look at every node, in the order of their names."""
+        """Inspect every node, ordered by name."""
         table, members, on_node = situation.cluster.table, situation.members, situation.cluster.on_node
         if self._budgets is not situation.cluster.budgets:
             self._budgets = situation.cluster.budgets
@@ -131,7 +133,7 @@ class CandidateCache:
         self.leaving = frozenset(name for name, look in self.looks.items() if look.leaves)
 
     def _unsettle(self, name: str, look: Inspection) -> None:
-        """Only what a node is by itself is sure to keep it."""
+        """Keep only the node's own blocker in ``steady``: after a change of its pods no other one is certain."""
         if look.own is not None:
             self.steady[name] = look.own
         else:
@@ -139,7 +141,7 @@ class CandidateCache:
 
 
 def survey(situation: Situation, memory: CandidateCache) -> Survey:
-    """What each node of the cluster is; ``memory`` has looked at them already."""
+    """Sort the nodes of the cluster, which ``memory`` has inspected already."""
     cluster, taken = situation.cluster, situation.taken
     promised = promised_nodes(situation)
     unread_somewhere, unread_here = unread(cluster)
@@ -172,7 +174,7 @@ def survey(situation: Situation, memory: CandidateCache) -> Survey:
 
 
 class _Asking:
-    """Asks what runs on nodes and what protects it, where a look does not tell yet."""
+    """Adds the pods of nodes, and what protects them, to inspections that lack them or have outdated ones."""
 
     def __init__(self, situation: Situation, classes: Classes) -> None:
         self._now = situation.now
@@ -181,7 +183,7 @@ class _Asking:
         self._grouping = Grouping(situation.cluster, situation.now, classes)
 
     def residents(self, look: Inspection) -> Residents:
-        """What runs on a node, with what protects it brought up to date in ``look``."""
+        """The residents of a node; also updates what protects them in ``look``."""
         now = self._now
         held = look.residents
         if held is not None and look.budgets is self._budgets and look.now in (None, now):

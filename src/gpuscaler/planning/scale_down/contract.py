@@ -1,4 +1,4 @@
-"""What scale-down is asked, and what it answers."""
+"""Input and result of scale-down."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from gpuscaler.planning.state import State
 
 @dataclass(frozen=True)
 class Situation:
-    """Everything that decides what may go.
+    """The input of scale-down.
 
     ``room`` holds existing nodes, then upcoming machines, with every placement of this plan made; it is copied, never changed.
-    ``present`` is the room in which nothing of that has come, nor anything else that is under way; None where it is the same.
-    ``members`` tells each node's pool and offering. ``taken`` are nodes that pending, nominated or promised pods need.
-    ``untried`` are pods that the scheduler has still to try: those that come back from machines that leave are among them.
+    ``present`` is the room without these placements and without anything else in progress; None if it is the same as ``room``.
+    ``members`` gives each node's pool and offering. ``taken`` are nodes that pending, nominated or promised pods need.
+    ``untried`` are pods that the scheduler has not tried yet, among them pods recreated after leaving a machine that is being removed.
     ``templates`` are the machines that could replace others, ``limits`` how many of them may still be bought after this plan's
     purchases. ``now`` is in seconds since the epoch.
     """
@@ -42,9 +42,10 @@ class Situation:
 
 @dataclass(frozen=True)
 class Down:
-    """``machines`` have the purpose "replacement" and ids ``replacement-1``, …, which ``removals`` name in ``needs`` and ``moves``.
+    """The result of scale-down. Every node of the cluster is in ``removals`` or in ``blocked``.
 
-    Every node of the cluster is in ``removals`` or in ``blocked``. ``brake`` tells that ``should_stop`` ended the search early.
+    ``machines`` have the purpose "replacement" and the ids ``replacement-1``, …, which ``removals`` name in ``needs`` and ``moves``.
+    ``brake`` is true if ``should_stop`` ended the search early.
     """
 
     removals: tuple[Removal, ...] = ()

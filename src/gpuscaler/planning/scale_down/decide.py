@@ -1,4 +1,4 @@
-"""Scale-down from the first look to the last word: what leaves, what replaces it, and why everything else stays."""
+"""Scale-down: chooses candidates, removals and replacements, and gives the blocker of every node that stays."""
 
 from collections.abc import Mapping, Sequence, Set
 
@@ -26,9 +26,9 @@ from gpuscaler.planning.scale_down.savings import value_blocker
 
 
 def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Down:
-    """What may be given back in ``situation``. Pure; the order of objects in the cluster does not matter.
+    """Decide what may be removed in ``situation``. Pure; the order of objects in the cluster does not matter.
 
-    ``memory`` is of earlier calls for the same policy: it saves work and changes nothing.
+    ``memory`` comes from earlier calls for the same policy: it saves work and does not change the result.
     """
     memory = memory or CandidateCache()
     memory.look(situation)
@@ -50,7 +50,7 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Do
 
 
 def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
-    """Give back the idle machines whose time has come, the dearest first."""
+    """Remove the idle machines whose idle clock has run out, the most expensive first."""
     for candidate in sorted(due, key=lambda c: (-c.price, c.name)):
         blocker = kept.get(candidate.name) or ledger.allowances.refusal(candidate.member.pool, IDLE)
         if blocker is not None:
@@ -61,7 +61,7 @@ def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate],
 
 
 def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
-    """Give back machines whose pods fit elsewhere."""
+    """Remove machines whose pods fit elsewhere."""
     if not situation.state.consolidating:
         ledger.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in ledger.blocked})
         return
@@ -98,23 +98,23 @@ def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapp
 
 
 def with_replicas(candidate: Candidate, disruption: Disruption) -> Candidate:
-    """``candidate`` with its ready replicas among what it uses up: two that stand in for each other do not both go."""
+    """``candidate`` with its ready replicas added to its evictions, so that two replicas of one owner are not both moved."""
     replicas = disruption.evictions(pods_of(candidate.load))
     return replace(candidate, evictions={**candidate.evictions, **replicas}) if replicas else candidate
 
 
 def anchor_blocker(candidate: Candidate, anchors: frozenset[RunningClass]) -> Blocker | None:
-    """Pods that pending pods must be near to, or are counted against, stay where the plan sees them."""
+    """The blocker of a candidate with pods that affinity or spread rules of pending pods refer to: the plan relies on their place."""
     if anchors.isdisjoint(candidate.load):
         return None
     pods = [pod for one, pods in candidate.load.items() if one in anchors for pod in pods]
-    return Blocker("needed", f"pending pods have affinity or spread rules that look at pod {first_key(pods)}")
+    return Blocker("needed", f"pending pods have affinity or spread rules that select pod {first_key(pods)}")
 
 
 def open_nodes(situation: Situation, first: Survey, ledger: Decided, closed: Set[str]) -> list[str]:
     """Nodes that moved pods may go to: ready, not arriving, not refusing pods, and not ``closed`` because they leave or are headroom.
 
-    An idle machine whose clock still runs is none: to fill it again would trade one machine for another and disturb pods for it.
+    An idle machine whose clock still runs is not among them: filling it again would only swap one machine for another and disrupt pods.
     """
     promised = promised_nodes(situation)
     refusing = frozenset[str]().union(*situation.state.refusing.values())
@@ -132,7 +132,7 @@ def open_nodes(situation: Situation, first: Survey, ledger: Decided, closed: Set
     ]
 
 
-#: Stands for the lack of a blocker.
+#: Stands for "no blocker".
 LEAVES = Blocker("", "")
-#: Of a machine with pods that may be moved, where the plan does not look for a better place for them.
-NOT_NOW = Blocker("in-use", "pods run on it; whether they fit elsewhere was looked at a short while ago")
+#: For a machine with pods that may be moved, in a plan that does not consolidate.
+NOT_NOW = Blocker("in-use", "pods run on it; whether they fit elsewhere was checked a short while ago")

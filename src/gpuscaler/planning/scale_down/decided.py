@@ -1,4 +1,4 @@
-"""What scale-down has decided so far."""
+"""The decisions of scale-down so far."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from gpuscaler.planning.scale_down.contract import Down
 
 @dataclass
 class Decided:
-    """Decisions, and the accounts that they are counted against."""
+    """Decisions, and the allowances that they use up."""
 
     allowances: Allowances
     removals: list[Removal] = field(default_factory=list)
@@ -21,7 +21,7 @@ class Decided:
     brake: bool = False
 
     def remove(self, candidate: Candidate, reason: str, *, saving: float, moves: Sequence[Move] = (), needs: Sequence[str] = ()) -> None:
-        """Note the removal of ``candidate``; its accounts must have been taken."""
+        """Record the removal of ``candidate``; its allowances must have been taken."""
         self.blocked.pop(candidate.name, None)
         self.removals.append(Removal(candidate.name, reason, tuple(moves), tuple(needs), saving))
 

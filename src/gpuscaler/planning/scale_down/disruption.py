@@ -1,9 +1,9 @@
-"""Whether pods may be moved to save money (I6): what they, their owners and their namespaces say, and what their replicas leave.
+"""Whether pods may be moved to save money (I6): annotations of pods, owners and namespaces, and the number of ready replicas.
 
-``gpuscaler.io/disruption`` on a pod, on what controls it, or on its Namespace says ``allow`` or ``never``; the nearest word counts. A pod
-that is safe to evict, or that states what a restart costs, has allowed it. Where nothing is said, a pod that holds a GPU is moved only
-while another replica of its owner is ready elsewhere, on a machine that stays. So is what serves the cluster itself: CoreDNS, what else is
-in kube-system or has a priority of the system's, and gpuscaler.
+``gpuscaler.io/disruption`` on a pod, on its owners or on its Namespace is ``allow`` or ``never``; the nearest one counts. A pod that is
+marked safe to evict, or that has a restart cost, counts as ``allow``. Without any of these, a pod that holds a GPU is moved only while
+another replica of its owner is ready on a machine that stays. The same holds for pods that serve the cluster itself: CoreDNS and
+everything else in kube-system, pods with a system priority, and gpuscaler.
 """
 
 from collections import Counter
@@ -19,20 +19,20 @@ from gpuscaler.model.workloads import Workload
 from gpuscaler.planning.scale_down.blockers import SYSTEM_NAMESPACE, Blocker
 
 SOLE_REPLICA = "sole-replica"
-#: From this priority on a pod is critical: that of ``system-cluster-critical``, of Kubernetes' own two classes the lower one.
+#: Pods with at least this priority are critical. It is that of ``system-cluster-critical``, the lower of Kubernetes' two system classes.
 CRITICAL = 2_000_000_000
-#: How the chart's pods say what they are.
+#: The label that identifies the chart's own pods.
 _NAME, _OURSELVES = "app.kubernetes.io/name", "gpuscaler"
 
 
 class Group(str):
-    """Pods that stand in for each other: those with one topmost owner, by its ``Kind namespace/name``."""
+    """Replicas: pods with the same topmost owner, named by its ``Kind namespace/name``."""
 
     __slots__ = ()
 
 
 class Disruption:
-    """What ``cluster`` allows while the machines of the nodes ``leaving`` go: replicas there are as good as gone."""
+    """Decides which pods of ``cluster`` may be moved while the nodes ``leaving`` go: replicas there count as gone."""
 
     def __init__(self, cluster: Cluster, leaving: Set[str]) -> None:
         self._cluster = cluster
@@ -43,19 +43,19 @@ class Disruption:
 
     @cached_property
     def _is_spoken_of(self) -> bool:
-        """Whether any owner or namespace says anything."""
+        """Whether any owner or namespace has the annotation."""
         cluster = self._cluster
         return any(one.disruption for one in cluster.namespaces.values()) or any(one.disruption for one in cluster.workloads.values())
 
     def blocker(self, pods: Iterable[Pod]) -> Blocker | None:
-        """Why ``pods``, all those of one machine that would have to move, may not be moved to save money; the first by name."""
+        """Why ``pods``, all pods of one machine that would have to move, may not be moved to save money; the first reason by pod name."""
         at_stake: dict[Group, list[Pod]] = {}
         for pod in sorted(pods, key=lambda pod: pod.key):
             if not (self._is_spoken_of or pod.options.disruption or self.needs_another(pod)):
                 continue
             word, where = self.stated(pod)
             if word == NEVER:
-                return Blocker("disruption", f"pod {pod.key} may not be moved to save money: {where} says {DISRUPTION}: {NEVER}")
+                return Blocker("disruption", f"pod {pod.key} may not be moved to save money: {where} has {DISRUPTION}: {NEVER}")
             if word != ALLOW and self.needs_another(pod):
                 at_stake.setdefault(self.group(pod), []).append(pod)
         for group, together in at_stake.items():
@@ -64,12 +64,12 @@ class Disruption:
         return None
 
     def evictions(self, pods: Iterable[Pod]) -> Mapping[Group, int]:
-        """How many ready replicas of each owner with a say would go with ``pods``."""
+        """How many ready replicas of each owner would be moved with ``pods``, of owners that must keep one."""
         held = (pod for pod in pods if self.needs_another(pod) and self.stated(pod)[0] != ALLOW)
         return Counter(self.group(pod) for pod in held if is_ready(pod))
 
     def stated(self, pod: Pod) -> tuple[str, str]:
-        """The nearest word about moving ``pod``, "allow", "never" or empty, and the object that says it."""
+        """The nearest statement about moving ``pod`` ("allow", "never" or empty), and the object that makes it."""
         options = pod.options
         if options.disruption:
             return options.disruption, f"pod {pod.key}"
@@ -84,7 +84,7 @@ class Disruption:
         return ("", "") if namespace is None or not namespace.disruption else (namespace.disruption, f"Namespace {namespace.name}")
 
     def group(self, pod: Pod) -> Group:
-        """The replicas that ``pod`` is one of; one without an owner is alone."""
+        """The replicas that ``pod`` belongs to; a pod without an owner is alone."""
         if not pod.owner.kind:
             return Group(f"pod {pod.key}")
         line = self._line(pod)
@@ -98,7 +98,7 @@ class Disruption:
         return self._ready[group]
 
     def _count(self, group: Group) -> None:
-        """Count the replicas of ``group``, and of all that are met on the way."""
+        """Count the ready replicas of every group, once for all, and record 0 for ``group`` if it has none."""
         if not self._ready:
             nodes = self._cluster.nodes
             for name, pods in self._cluster.on_node.items():
@@ -112,7 +112,7 @@ class Disruption:
         self._ready.setdefault(group, 0)
 
     def _line(self, pod: Pod) -> tuple[Workload, ...]:
-        """What controls ``pod``, what controls that, and so on, as far as it is known."""
+        """The owners of ``pod``, from its controller upwards, as far as they are known."""
         key = (pod.namespace, pod.owner)
         line = self._lines.get(key)
         if line is None:
@@ -120,32 +120,32 @@ class Disruption:
         return line
 
     def needs_another(self, pod: Pod) -> bool:
-        """Whether ``pod`` is moved only while another replica is ready, if nothing is said of it."""
+        """Whether ``pod``, unless annotated otherwise, is moved only while another replica is ready."""
         return self.holds_device(pod.spec) or serves_cluster(pod)
 
     def holds_device(self, spec: PodSpec) -> bool:
         """Whether pods of ``spec`` hold accelerators, or parts of them."""
         known = self._holders.get(id(spec))
         if known is None:
-            # The specification is kept, so that its identity stays its own.
+            # The spec is kept alive, so that its id() is not reused.
             known = self._holders[id(spec)] = (spec, any(amount > 0 and is_device(name) for name, amount in spec.requests.items()))
         return known[1]
 
 
 def is_ready(pod: Pod) -> bool:
-    """Whether ``pod`` serves and is not about to end; where nothing is said of readiness, a pod that runs is ready."""
+    """Whether ``pod`` is ready and not terminating; without a Ready condition, a running pod counts as ready."""
     return not pod.deleted and not pod.finished and (pod.phase == "Running" if pod.ready is None else pod.ready)
 
 
 def serves_cluster(pod: Pod) -> bool:
-    """Whether the cluster itself, and we, depend on ``pod``. What each node has one of leaves with its machine."""
+    """Whether the cluster itself or gpuscaler depends on ``pod``. DaemonSet and mirror pods do not count: they leave with their machine."""
     if pod.owner.kind in ("DaemonSet", "Node") or pod.options.mirror:
         return False
     return pod.namespace == SYSTEM_NAMESPACE or pod.spec.priority >= CRITICAL or pod.labels.get(_NAME) == _OURSELVES
 
 
 def sole_replica(group: Group, pod: Pod, *, serves: bool = False) -> Blocker:
-    """The blocker of a machine that nothing else than its last replica keeps."""
-    whose = "it has no owner that would start another" if group == f"pod {pod.key}" else f"no other replica of {group} would be ready"
+    """The blocker of a machine with the last ready replica of ``group``."""
+    whose = "it has no owner that would recreate it" if group == f"pod {pod.key}" else f"no other replica of {group} would be ready"
     allowed = f"{DISRUPTION}: {ALLOW} on the pod, its owner or its Namespace lets it be moved"
     return Blocker(SOLE_REPLICA, f"pod {pod.key} {'serves the cluster itself' if serves else 'holds a GPU'} and {whose}; {allowed}")

@@ -1,4 +1,4 @@
-"""Headroom: idle machines and unused GPUs that a pool keeps. Rows that are held are neither removed nor filled by moved pods."""
+"""Headroom: idle machines and unused GPUs that a pool keeps. Held nodes are neither removed nor filled with moved pods."""
 
 from collections.abc import Mapping, Set
 
@@ -11,7 +11,7 @@ from gpuscaler.planning.scale_down.contract import Situation
 
 
 def held(situation: Situation, staying: frozenset[str], leaving: Set[str]) -> Mapping[str, Blocker]:
-    """The nodes that every pool's ``spare`` keeps, with the reason. ``staying`` are nodes that do not leave anyway: they come first."""
+    """The nodes that the ``spare`` of each pool keeps, with the reason. Nodes of ``staying`` are not removed anyway, so they come first."""
     found: dict[str, Blocker] = {}
     for pool in situation.policy.pools:
         if pool.spare.machines or pool.spare.gpus:
@@ -42,7 +42,7 @@ def _machines(situation: Situation, pool: Pool, nodes: list[str], staying: froze
 
 
 def _gpus(situation: Situation, pool: Pool, nodes: list[str], staying: frozenset[str]) -> dict[str, Blocker]:
-    """Nodes whose unused GPUs add up to the spare; those with the fewest first, so that whole machines can still leave."""
+    """Nodes with unused GPUs that add up to the spare; those with the fewest first, so that whole machines can still leave."""
     room = situation.room
     unused = {name: _unused_gpus(room, room.table.row[name]) for name in nodes}
     order = sorted((name for name in nodes if unused[name]), key=lambda name: (name not in staying, unused[name], name))

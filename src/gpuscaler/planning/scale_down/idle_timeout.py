@@ -1,4 +1,4 @@
-"""Idle clocks: how long a machine has been observed idle, against what its pool waits for."""
+"""Idle clocks: compares how long a machine has been observed idle with the time that its pool waits."""
 
 from functools import lru_cache
 
@@ -8,9 +8,9 @@ from gpuscaler.planning.scale_down.contract import Situation
 
 
 def clock_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
-    """Why an idle machine has not been idle for long enough.
+    """The blocker of a machine that has not been idle for long enough.
 
-    A clock that says more than the machine's age belongs to an earlier machine of that name: the age counts then.
+    A clock that exceeds the machine's age belongs to an earlier machine of that name; then the age counts.
     """
     node, wanted = candidate.node, candidate.member.pool.idle_after
     waits = f"pool {candidate.member.pool.name} waits for {spoken(wanted)}"
@@ -18,7 +18,7 @@ def clock_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
         return None
     observed = situation.state.idle_seconds.get(node.name)
     if observed is None:
-        return Blocker("idle-unknown", f"how long it has been idle is not known; {waits}")
+        return Blocker("idle-unknown", f"its idle time is unknown; {waits}")
     age = situation.now - node.created if node.created else observed
     if age < wanted:
         return Blocker("young", f"the machine is {spoken(age)} old, and {waits} of idleness")
@@ -36,7 +36,7 @@ def idle_reason(situation: Situation, candidate: Candidate) -> str:
 
 
 def spoken(seconds: float) -> str:
-    """Seconds as Go writes a duration, without fractions: ``90s`` is ``1m30s``."""
+    """Seconds in Go's duration format, without fractions: ``90s`` is ``1m30s``."""
     return _spoken(int(max(0.0, seconds)))
 
 

@@ -1,4 +1,4 @@
-"""Running pods by class: pods of one class are protected alike and fit alike, so questions are asked once for each class."""
+"""Groups running pods into classes: pods of one class have the same protection and fit the same nodes, so each class is checked once."""
 
 from collections.abc import Iterable, MutableMapping
 from dataclasses import dataclass, replace
@@ -18,11 +18,11 @@ from gpuscaler.planning.capacity.idle import leaves_with_machine
 
 @dataclass(frozen=True)
 class Origin:
-    """What a pod may rely on because its node has it.
+    """Properties of its node that a pod may rely on, so that a new node must have them too.
 
-    Architecture: the images run there. ``bare``: the node has no accelerators, so its pods are not moved to a node that has: they would
-    keep it when nobody uses those any more. Zone and GPU product: only for gangs. ``domain``: the node labels that it must keep because
-    its own or other pods' rules count by them, with their values.
+    Architecture: the images run there. ``bare``: the node has no accelerators, so its pods are not moved to a node with accelerators, which
+    they would keep alive after its accelerators are no longer used. Zone and GPU product: only for gangs. ``domain``: node labels, with
+    their values, that must stay the same because rules of this or other pods count by them.
     """
 
     arch: str = ""
@@ -34,7 +34,7 @@ class Origin:
 
 @dataclass(frozen=True, eq=False)
 class RunningClass:
-    """Pods that scale-down cannot tell apart. ``order`` sorts classes the same way whatever the order of objects."""
+    """Pods that are identical for scale-down. ``order`` sorts classes independently of the order of objects."""
 
     spec: PodSpec
     labels: LabelSet
@@ -52,7 +52,7 @@ class RunningClass:
         return self.owner_kind == "Job" or bool(self.options.gang)
 
 
-#: The pods of one node, by class. Tuples of pods are nothing that the garbage collector has to look at again.
+#: The pods of one node, by class. Tuples of pods, since the garbage collector need not scan them again.
 Load = dict[RunningClass, tuple[Pod, ...]]
 
 #: Running classes by content.
@@ -60,9 +60,10 @@ Classes = MutableMapping[tuple[object, ...], RunningClass]
 
 
 class Residents(NamedTuple):
-    """What runs on a node: pods to move by class (``going`` are those of them that terminate), and pods that leave with the machine.
+    """The pods of a node.
 
-    ``ages``: time alone may change what these pods forbid, or which of them count.
+    ``load``: pods to move, by class; ``going``: those of them that are terminating; ``attached``: pods that leave with the machine.
+    ``ages``: the passing of time alone may change what protects these pods, or which of them count.
     """
 
     load: Load
@@ -72,9 +73,9 @@ class Residents(NamedTuple):
 
 
 class Grouping:
-    """Groups pods into classes. Interned parts are compared by identity first: 80,000 pods take some 50 ms.
+    """Groups pods into classes. Interned parts are compared by identity first: 80,000 pods take about 50 ms.
 
-    ``known`` are classes that were made before, by content; new ones are added.
+    ``known`` are existing classes by content; new ones are added.
     """
 
     def __init__(self, cluster: Cluster, now: float, known: Classes) -> None:
@@ -85,7 +86,7 @@ class Grouping:
         self._timed: set[RunningClass] = set()
 
     def load(self, node: Node) -> Residents:
-        """The pods on ``node`` by what they mean for its removal."""
+        """The pods on ``node``, sorted by what its removal does to them."""
         load: Load = {}
         going: list[Pod] = []
         attached: list[Pod] = []
@@ -120,7 +121,7 @@ class Grouping:
         if is_timed(pod.options):
             self._timed.add(one)
         if origin is plain:
-            # The cluster keeps the parts alive, so their identities stay theirs as long as this object is used.
+            # The cluster keeps the parts alive, so their id() is not reused while this object is in use.
             self._plain[plain.arch, plain.bare][1][id(pod.spec), id(pod.labels), id(pod.options), pod.owner.kind] = one
         return one
 
@@ -141,5 +142,5 @@ def is_bare(node: Node) -> bool:
 
 
 def first_key(pods: Iterable[Pod]) -> str:
-    """The name that stands for several pods in a sentence."""
+    """The key of the first pod by name, which stands for several pods in a message."""
     return min(pod.key for pod in pods)

@@ -1,7 +1,7 @@
-"""Room for pods that are about to leave other machines: what earlier plans promised must not be promised again.
+"""Reserves room for pods that are about to leave other machines, so that room promised by earlier plans is not promised again.
 
-Who is leaving is known, but not where its pods were meant to go, so they get any room that admits them, on machines that would otherwise
-look idle first: a machine that was bought to take them looks so until they come.
+The leaving machines are known, but not where their pods were meant to go. So the pods get any room that admits them, on idle machines
+first: a machine that was bought for them looks idle until they arrive.
 """
 
 from collections.abc import Set
@@ -20,9 +20,9 @@ from gpuscaler.planning.scale_down.moves.possible_rooms import without_pods
 
 
 def reserved(situation: Situation, leaving: Set[str]) -> Situation:
-    """``situation`` once the pods of ``leaving`` machines have left them, with room taken for those that come back.
+    """``situation`` after the pods of ``leaving`` machines have left them, with room reserved for those that are recreated.
 
-    The nodes that give it are ``taken``.
+    The nodes with reserved room are added to ``taken``.
     """
     on_node = situation.cluster.on_node
     here = [pod for name in leaving for pod in on_node.get(name, {}).values()]
@@ -44,10 +44,10 @@ def reserved(situation: Situation, leaving: Set[str]) -> Situation:
 
 
 def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:
-    """The pods on ``leaving`` machines that will need another home, alike ones together, in an order that does not depend on arrival.
+    """The pods on ``leaving`` machines that will need room elsewhere, identical ones together, in an order independent of arrival.
 
-    With them are those that have come back and that the scheduler has not tried yet; whoever ends is among these, but for a StatefulSet's
-    pod, which comes back only when the old one is gone.
+    They include recreated pods that the scheduler has not tried yet. A terminating pod has its successor among these and is not counted
+    itself, except a StatefulSet's pod, which is recreated only when the old one is gone.
     """
     cluster, policy = situation.cluster, situation.policy
     alike: dict[tuple[str, object], list[Pod]] = {}
@@ -60,14 +60,14 @@ def pods_under_way(situation: Situation, leaving: Set[str]) -> list[list[Pod]]:
 
 
 def comes_back(pod: Pod, now: float) -> bool:
-    """Whether ``pod``, which leaves, will need room that nothing else stands for yet."""
+    """Whether ``pod``, which leaves its machine, will need room and has no recreated pod yet that stands for it."""
     if not pod.owner.kind or (pod.deleted and pod.owner.kind != "StatefulSet"):
         return False
     return not leaves_with_machine(pod, now)
 
 
 def preferred_rows(situation: Situation, room: Room, leaving: Set[str]) -> Array:
-    """Open rows: idle machines first, of those the newest."""
+    """Rows that are open: idle machines first, and then the newest first."""
     cluster, promised = situation.cluster, promised_nodes(situation)
 
     def preference(name: str) -> tuple[bool, float, str]:

@@ -1,4 +1,4 @@
-"""What a removal is worth: the machine's price less the work that is lost by restarting its pods."""
+"""The value of a removal: the machine's price less the work that is lost by restarting its pods."""
 
 from gpuscaler.model.pods import PodSpec
 from gpuscaler.model.pools import BY_SIZE, Policy
@@ -8,9 +8,9 @@ from gpuscaler.planning.scale_down.contract import Situation
 from gpuscaler.planning.scale_down.idle_timeout import spoken
 from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key
 
-#: What a disruption costs once must be earned back within this many seconds.
+#: The one-off cost of a disruption must be earned back within this many seconds.
 HORIZON = 3600.0
-#: Savings below this many dollars per hour are differences of rounding.
+#: Savings below this many dollars per hour are rounding errors.
 NOTHING = 1e-6
 
 
@@ -30,13 +30,13 @@ def loss_of(one: RunningClass, candidate: Candidate) -> float:
 
 
 def restart_loss(candidate: Candidate) -> float:
-    """Dollars that moving all pods of ``candidate`` loses: of work, and for the machine while they save it."""
+    """Dollars lost by moving all pods of ``candidate``: lost work, and the machine's cost while the pods save their work."""
     costly = sorted((one for one in candidate.load if one.options.restart_cost is not None), key=lambda one: one.order)
     return sum(loss_of(one, candidate) * len(candidate.load[one]) for one in costly) + waiting_loss(candidate)
 
 
 def waiting_loss(candidate: Candidate) -> float:
-    """Dollars that the machine of ``candidate`` costs while the pod with the longest grace saves its work."""
+    """Dollars that the machine of ``candidate`` costs while the pod with the longest grace period saves its work."""
     return candidate.price * max((one.options.grace or 0.0 for one in candidate.load), default=0.0) / 3600
 
 
@@ -51,14 +51,14 @@ def pays(saving: float, loss: float, policy: Policy) -> bool:
 
 
 def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
-    """Why moving the pods of ``candidate`` elsewhere for nothing would not be worth it."""
+    """The blocker of a candidate whose removal would not pay, even if its pods found free room elsewhere."""
     if candidate.member.offering is None:
         return Blocker(
-            "unknown-offering", f"no offering of pool {candidate.member.pool.name} has its instance type, so its price is not known"
+            "unknown-offering", f"no offering of pool {candidate.member.pool.name} has its instance type, so its price is unknown"
         )
     if candidate.member.offering.price_from == BY_SIZE:
         what = f"the price of {candidate.member.offering.instance_type} is guessed from its size"
-        return Blocker("price-unknown", f"{what}, and nothing is moved to save what nobody knows; add it to the prices")
+        return Blocker("price-unknown", f"{what}, and no pods are moved to save an unknown amount; add it to the prices")
     wanted = candidate.member.pool.idle_after
     age = situation.now - candidate.node.created if candidate.node.created else 0.0
     if age < wanted:

@@ -134,9 +134,9 @@ def test_a_pod_that_excludes_itself_fits_once_in_a_domain(key: str, copies: list
 
 def test_the_reason_says_which_rule_was_broken() -> None:
     here = room(*ZONES, pod("shy", spec(anti_affinity=(near("zone", app="web"),)), on="a1", labels={"app": "db"}))
-    assert why(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod that the pod affinity wants is in the same zone"
+    assert why(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod matching the pod affinity is in the same zone"
     assert why(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
-    assert why(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod that the pod anti-affinity excludes is in zone=a"
+    assert why(here, spec(anti_affinity=(near("zone", app="db"),)), "a2")[1] == "a pod matching the pod anti-affinity is in zone=a"
     assert why(here, spec(), "a2", app="web") == ("InterPodAffinity", "a pod in zone=a has an anti-affinity against this pod")
 
 

@@ -150,7 +150,10 @@ def test_one_host_alone_takes_as_many_copies_as_it_has_room_for() -> None:
 def test_the_reason_gives_the_counts() -> None:
     here = room(*ZONES, *web("a1"))
     wanted = spec(spread=(over("zone"),))
-    assert why(here, wanted, "a2", app="web") == ("PodTopologySpread", "zone=a has 1 matching pods, the least domain 0, maxSkew is 1")
+    assert why(here, wanted, "a2", app="web") == (
+        "PodTopologySpread",
+        "zone=a has 1 matching pods, the minimum is 0, maxSkew is 1",
+    )
     assert why(here, wanted, "lost", app="web") == ("PodTopologySpread", "topology spread needs the node label zone, node has none")
 
 

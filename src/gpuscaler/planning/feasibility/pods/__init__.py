@@ -1,1 +1,1 @@
-"""The two filters that look at other pods: affinity between pods, and topology spread."""
+"""The two filters that depend on other pods: inter-pod affinity and topology spread."""

@@ -1,4 +1,4 @@
-"""InterPodAffinity: required affinity and anti-affinity of the pod, and the required anti-affinity of the pods that are there."""
+"""InterPodAffinity: required affinity and anti-affinity of the pod, and the required anti-affinity of existing pods."""
 
 from collections.abc import Iterable, Iterator, Mapping
 
@@ -12,7 +12,7 @@ from gpuscaler.planning.feasibility.tallies import Tallies
 
 
 class Repulsion:
-    """Which rows hold pods whose required anti-affinity keeps which others away (the symmetry of anti-affinity)."""
+    """Rows with pods that keep others away by their required anti-affinity (the symmetry of anti-affinity)."""
 
     def __init__(self, table: NodeTable, namespaces: Namespaces) -> None:
         self.tallies = Tallies(table)
@@ -53,7 +53,7 @@ class Repulsion:
         return tuple((self._terms[n], n) for n in numbers)
 
     def includes(self, term: PodAffinityTerm, peer: PeerKey) -> bool:
-        """Whether ``term``, on a pod that is there, would keep ``peer`` away."""
+        """Whether ``term``, on an existing pod, would keep ``peer`` away."""
         return repels(term, peer, self._namespaces)
 
     def copy(self) -> "Repulsion":
@@ -73,7 +73,7 @@ class Repulsion:
 
 
 def repels(term: PodAffinityTerm, peer: PeerKey, namespaces: Namespaces) -> bool:
-    """Whether an existing pod's anti-affinity ``term`` speaks of ``peer``. A namespace that does not exist has no labels."""
+    """Whether an existing pod's anti-affinity ``term`` matches ``peer``. A namespace that does not exist has no labels."""
     if term.selector is None:
         return False
     if peer.namespace not in term.namespaces:
@@ -95,16 +95,16 @@ class InterPod:
 
     @property
     def asks(self) -> bool:
-        """Whether there is anything to filter by."""
+        """Whether any term applies, so that the filter is needed."""
         return bool(self._spec.affinity or self._spec.anti_affinity or self._repulsion.against(self._peer))
 
     def passes(self) -> Mask:
         return self.attracted() & self.free_of() & self.welcome()
 
     def attracted(self) -> Mask:
-        """Rows where every affinity term has, in the row's domain, a pod that matches all the terms.
+        """Rows where every affinity term finds, in the row's domain, a pod that matches all the terms.
 
-        The first pod of a series that is drawn to itself goes anywhere with all the topology labels, as long as no pod matches.
+        The first pod of a series with affinity to itself may go to any row with all topology labels, as long as no pod matches.
         """
         terms = self._spec.affinity
         if not terms:
@@ -122,14 +122,14 @@ class InterPod:
         return found if somebody or not self._peers.matches(queries, self._peer) else labelled
 
     def free_of(self) -> Mask:
-        """Rows in whose domains no pod matches an anti-affinity term of this pod."""
+        """Rows with no pod in their domains that matches an anti-affinity term of this pod."""
         mask = np.ones(len(self._table), dtype=np.bool_)
         for term in self._spec.anti_affinity:
             mask &= self._empty(self._peers.tallies, self._peers.count(Query.of(term)), term.topology_key)
         return mask
 
     def welcome(self) -> Mask:
-        """Rows in whose domains no pod has an anti-affinity term that matches this pod."""
+        """Rows with no pod in their domains that has an anti-affinity term matching this pod."""
         mask = np.ones(len(self._table), dtype=np.bool_)
         for term, number in self._repulsion.against(self._peer):
             mask &= self._empty(self._repulsion.tallies, number, term.topology_key)
@@ -142,14 +142,14 @@ class InterPod:
         return empty
 
     def _perhaps(self, counts: Array, key: str) -> Iterator[int]:
-        """The domains that a machine with counted pods may turn out to be in, while that is not decided."""
+        """The domains that a machine with counted pods may end up in, as long as its labels are undecided."""
         values = self._table.column(key).values
         for row in self._table.undecided:
             if counts[row] > 0:
                 yield from (values.index(labels[key]) for labels in self._table.nodes[row].may_be if labels.get(key) in values)
 
     def alone_on(self) -> Mask:
-        """Rows that take one copy at most, because a copy keeps the next one out of its own domain."""
+        """Rows that take at most one copy, because a copy keeps the next one out of its domain."""
         mask = np.zeros(len(self._table), dtype=np.bool_)
         for term in self._spec.anti_affinity:
             if self._peers.matches((Query.of(term),), self._peer) or self._repulsion.includes(term, self._peer):
@@ -162,11 +162,11 @@ class InterPod:
             missing = _without(self._spec.affinity, labels)
             if missing:
                 return f"pod affinity needs the node label {missing}, node has none"
-            return "no pod that the pod affinity wants is in the same " + _keys(self._spec.affinity)
+            return "no pod matching the pod affinity is in the same " + _keys(self._spec.affinity)
         for term in self._spec.anti_affinity:
             number = self._peers.count(Query.of(term))
             if not self._empty(self._peers.tallies, number, term.topology_key)[row]:
-                return f"a pod that the pod anti-affinity excludes is in {term.topology_key}={labels.get(term.topology_key)}"
+                return f"a pod matching the pod anti-affinity is in {term.topology_key}={labels.get(term.topology_key)}"
         for term, number in self._repulsion.against(self._peer):
             if not self._empty(self._repulsion.tallies, number, term.topology_key)[row]:
                 return f"a pod in {term.topology_key}={labels.get(term.topology_key)} has an anti-affinity against this pod"

@@ -1,6 +1,6 @@
-"""Which pods a selector counts, per row: the ground of inter-pod affinity and topology spread.
+"""Counts of pods that match a selector, by row: the basis of inter-pod affinity and topology spread.
 
-A selector is evaluated once per distinct (namespace, labels) of the cluster's bound pods, and a count is kept current from then on.
+A selector is evaluated once per distinct (namespace, labels) of the cluster's bound pods, and its count is kept current from then on.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ Namespaces = Mapping[str, Namespace]
 
 
 class Query(NamedTuple):
-    """Pods of these namespaces, or of those that ``namespace_selector`` matches, that ``selector`` matches (None matches no pod)."""
+    """Selects pods by ``selector`` (None matches no pod), in ``namespaces`` or in namespaces that match ``namespace_selector``."""
 
     selector: LabelSelector | None
     namespaces: tuple[str, ...] = ()
@@ -34,9 +34,9 @@ class Query(NamedTuple):
     def matches(self, peer: PeerKey, namespaces: Namespaces) -> bool:
         """Whether a term of the pod that is being placed counts ``peer``.
 
-        A namespace that does not exist has no labels. kube-scheduler 1.35 also asks a term's namespace selector about no labels at all
-        for every pod (it merges the matching namespaces into the term and means to forget the selector, but forgets it in a copy), so
-        that a selector that no labels satisfy takes in every namespace.
+        A namespace that does not exist has no labels. kube-scheduler 1.35 also evaluates a term's namespace selector against an empty set
+        of labels for every pod: it merges the matching namespaces into the term and should then clear the selector, but clears it only in
+        a copy. So a selector that matches an empty set of labels covers every namespace.
         """
         if self.selector is None or (self.exclude_terminating and peer.terminating):
             return False
@@ -50,7 +50,7 @@ class Query(NamedTuple):
 
 
 def readable(terms: Iterable[PodAffinityTerm]) -> bool:
-    """Whether the scheduler can read the selectors of ``terms``. It fails a pod that has others, and takes a bound pod to have no terms."""
+    """Whether the scheduler can parse the selectors of ``terms``. If not, it fails a pending pod, and ignores all terms of a bound pod."""
     selectors = (selector for term in terms for selector in (term.selector, term.namespace_selector))
     return all(selector is None or selector.valid for selector in selectors)
 
@@ -61,7 +61,7 @@ def labels_of(namespace: str, namespaces: Namespaces) -> Mapping[str, str]:
 
 
 class PeerIndex:
-    """The bound pods of a cluster, found by namespace and label and counted by row. Built as asked for; shared by copies of a room."""
+    """The bound pods of a cluster, indexed by namespace and label and counted by row. Built on demand; shared by copies of a room."""
 
     def __init__(self, table: NodeTable, cluster: Cluster) -> None:
         self.namespaces = cluster.namespaces
@@ -71,7 +71,7 @@ class PeerIndex:
         self._by_label: dict[tuple[str, str], dict[str | None, list[PeerKey]]] = {}
 
     def candidates(self, query: Query) -> Iterable[PeerKey]:
-        """Every peer that ``query`` may match, and no more than cheap to leave out."""
+        """Every peer that ``query`` may match, without those that are cheap to exclude."""
         if query.selector is None:
             return
         if query.namespace_selector is not None:
@@ -102,7 +102,7 @@ class PeerIndex:
         return groups
 
     def rows(self, queries: tuple[Query, ...]) -> tuple[Array, Array]:
-        """Rows that hold pods that match all ``queries``, and how many; a row may come more than once."""
+        """Rows with pods that match all ``queries``, and how many; a row may occur more than once."""
         peers = (peer for peer in self.candidates(queries[0]) if self.match(queries, peer))
         return by_row(self._table, (pair for peer in peers for pair in self._peers[peer].items()))
 
@@ -111,14 +111,14 @@ class PeerIndex:
 
 
 def by_row(table: NodeTable, nodes: Iterable[tuple[str, int]]) -> tuple[Array, Array]:
-    """Counts by node name as rows and counts; nodes that are no rows are left out."""
+    """Convert counts by node name to rows and counts; nodes that are not in ``table`` are left out."""
     known = [(row, count) for name, count in nodes if (row := table.row.get(name)) is not None]
     pairs = np.array(known, dtype=np.int64).reshape(-1, 2)
     return pairs[:, 0], pairs[:, 1]
 
 
 class Peers:
-    """Counts of matching pods by row, one tally for each tuple of queries that was asked about; a pod must match all of a tuple."""
+    """Counts of matching pods by row, one tally for each requested tuple of queries; a pod must match all queries of a tuple."""
 
     def __init__(self, tallies: Tallies, index: PeerIndex) -> None:
         self.tallies = tallies

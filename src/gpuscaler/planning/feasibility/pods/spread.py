@@ -1,7 +1,7 @@
 """PodTopologySpread: constraints with DoNotSchedule.
 
-Counted are pods of the same namespace that match the selector and are not terminating, on nodes that carry the topology labels of all
-the pod's hard constraints and that the constraint's inclusion policies admit. The domains of such nodes are the eligible ones.
+A constraint counts pods of the same namespace that match its selector and are not terminating. It counts them only on nodes that have the
+topology labels of all the pod's hard constraints and that its inclusion policies admit. The domains of such nodes are the eligible ones.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ class SpreadCounts(NamedTuple):
     """Matching pods per domain of one constraint.
 
     ``codes[row]`` is the row's domain, -1 without the label; ``counts`` and ``eligible`` have one entry per domain and a last one
-    (0, False) that the code -1 picks. A domain that is not eligible counts 0 and is no part of the minimum.
+    (0, False) for the code -1. A domain that is not eligible counts 0 and is not part of the minimum.
     """
 
     codes: Codes
@@ -31,7 +31,7 @@ class SpreadCounts(NamedTuple):
 
 
 class _Fixed(NamedTuple):
-    """What of a constraint does not change by placing pods. ``everywhere``: every row with the label is counted."""
+    """The part of a constraint that placing pods does not change. ``everywhere``: every row with the label is counted."""
 
     rows: Mask
     eligible: Mask
@@ -40,7 +40,7 @@ class _Fixed(NamedTuple):
 
 
 class SpreadMasks:
-    """The unchanging part of spread constraints, by specification. Shared by copies of a room."""
+    """The unchanging part of spread constraints, by spec. Shared by copies of a room."""
 
     def __init__(self, nodes: NodeMasks) -> None:
         self._nodes = nodes
@@ -68,7 +68,7 @@ class SpreadMasks:
 
 
 class Spread:
-    """The filter for one pod."""
+    """The topology spread filter for one pod."""
 
     def __init__(self, spec: PodSpec, peer: PeerKey, masks: SpreadMasks, peers: Peers) -> None:
         self._spec = spec
@@ -82,7 +82,7 @@ class Spread:
         codes, values = self._table.column(key)
         fixed = self._masks.fixed(self._spec, constraint)
         if constraint.selector is not None and not constraint.selector.requirements:
-            # The scheduler counts nobody for an empty selector, although it does match.
+            # The scheduler counts no pods for an empty selector, although it matches all.
             return SpreadCounts(codes, np.zeros(len(values) + 1, dtype=np.int64), fixed.eligible)
         number = self._peers.count(self._query(constraint))
         tallies = self._peers.tallies
@@ -97,7 +97,7 @@ class Spread:
         return constraint.selector is not None and constraint.selector.matches(self._peer.labels)
 
     def passes(self) -> Mask:
-        """Rows where one more copy keeps every hard constraint's skew; none without the constraint's label."""
+        """Rows where one more copy keeps the skew of every hard constraint; rows without a constraint's label do not pass."""
         mask = np.ones(len(self._table), dtype=np.bool_)
         for constraint in hard(self._spec):
             found = self.counts(constraint)
@@ -108,7 +108,7 @@ class Spread:
         return mask
 
     def minimum(self, constraint: SpreadConstraint, found: SpreadCounts) -> int:
-        """The least count of an eligible domain; 0 while there are fewer of them than ``minDomains``."""
+        """The smallest count of an eligible domain; 0 if there are fewer eligible domains than ``minDomains``."""
         domains = self._masks.fixed(self._spec, constraint).domains
         return int(found.counts[found.eligible].min()) if domains and domains >= constraint.min_domains else 0
 
@@ -125,12 +125,12 @@ class Spread:
         fixed = self._masks.fixed(self._spec, constraint)
         others = np.zeros(len(found.counts), dtype=np.int64)
         if fixed.domains >= constraint.min_domains:
-            # The minimum over the other domains: a domain's own growth lifts the minimum only where it is the only least one.
+            # The minimum over the other domains: growth of a domain raises the minimum only if it is the single smallest one.
             least = np.sort(found.counts[fixed.eligible])
             others[:] = least[0]
             second = int(least[1]) if len(least) > 1 else UNBOUNDED // 2
             others[fixed.eligible & (found.counts == least[0]) & ((found.counts[fixed.eligible] == least[0]).sum() == 1)] = second
-        # Pods on a row that is not eligible are not counted, so that its count never grows.
+        # Pods on a row that is not eligible are not counted, so its count never grows.
         room = np.where(fixed.eligible, np.maximum(others + constraint.max_skew - found.counts, 0), UNBOUNDED)
         room[-1] = 0
         return room
@@ -144,7 +144,7 @@ class Spread:
             found = self.counts(constraint)
             here, least = int(found.counts[found.codes[row]]), self.minimum(constraint, found)
             if here + self._counts_itself(constraint) - least > constraint.max_skew:
-                return f"{key}={labels[key]} has {here} matching pods, the least domain {least}, maxSkew is {constraint.max_skew}"
+                return f"{key}={labels[key]} has {here} matching pods, the minimum is {least}, maxSkew is {constraint.max_skew}"
         return "topology spread is satisfied"
 
 

@@ -1,1 +1,1 @@
-"""The four filters that look at volumes: restrictions, limits, binding and zones."""
+"""The four volume filters: restrictions, limits, binding and zones."""

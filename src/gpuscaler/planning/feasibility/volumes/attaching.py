@@ -1,6 +1,7 @@
 """NodeVolumeLimits: how many volumes of each CSI driver a node takes.
 
-Gates at their defaults of 1.35: without VolumeLimitScaling, a node that has no CSINode, or whose driver names no limit, takes any number.
+Feature gates have their defaults of 1.35: without VolumeLimitScaling, a node without a CSINode, or without a limit for the driver, takes
+any number.
 """
 
 import numpy as np
@@ -13,12 +14,12 @@ from gpuscaler.planning.feasibility.tallies import Tallies
 from gpuscaler.planning.feasibility.volumes.claims import Claims
 from gpuscaler.planning.feasibility.volumes.migration import PORTWORX, Attachment, is_csi
 
-#: Held by pods with the claim of another pod, or a disk that cannot be read: the scheduler cannot count the volumes of such a node.
+#: Held for pods with the claim of another pod, or with a disk name that cannot be parsed: the scheduler cannot count volumes on their node.
 _UNCOUNTABLE = "uncountable"
 
 
 class AttachLimits:
-    """What CSINodes and VolumeAttachments say about the rows of one table. Shared by copies of a room."""
+    """Limits and attachments from CSINodes and VolumeAttachments, for the rows of one table. Shared by copies of a room."""
 
     def __init__(self, cluster: Cluster, table: NodeTable) -> None:
         self._table = table
@@ -32,7 +33,7 @@ class AttachLimits:
                     if limit is not None:
                         self._limits.setdefault(driver, self._unlimited())[row] = limit
                         self.limited.add(row)
-        #: The in-tree plug-ins that CSI serves, of each row with a CSINode.
+        #: The in-tree plug-ins that are migrated to CSI, for each row with a CSINode.
         self.migrated = {row: frozenset(n.migrated) for n in cluster.csi_nodes.values() if (row := table.row.get(n.name)) is not None}
         #: (row, driver, handle) of volumes that a VolumeAttachment keeps on a row.
         self.attached = frozenset(self._attached(cluster))
@@ -50,11 +51,11 @@ class AttachLimits:
         return found
 
     def limit(self, driver: str) -> Array | None:
-        """How many volumes of ``driver`` each row takes; None where no row has a limit."""
+        """How many volumes of ``driver`` each row takes; None if no row has a limit."""
         return self._limits.get(driver)
 
     def migrated_rows(self, plugin: str) -> Mask:
-        """Rows whose CSINode says that ``plugin`` is served by CSI."""
+        """Rows with a CSINode that lists ``plugin`` as migrated to CSI."""
         mask = np.zeros(len(self._table), dtype=np.bool_)
         mask[[row for row, plugins in self.migrated.items() if plugin in plugins]] = True
         return mask
@@ -65,7 +66,7 @@ class AttachLimits:
 
 
 class Attached:
-    """Which volumes pods hold on which rows, and how many distinct ones of each driver."""
+    """The volumes that pods hold on each row, and the number of distinct ones per driver."""
 
     def __init__(self, table: NodeTable, limits: AttachLimits) -> None:
         self._limits = limits
@@ -90,13 +91,13 @@ class Attached:
         return number
 
     def count_attached(self, driver: str, number: int, first: int = 0) -> None:
-        """Count what VolumeAttachments keep on the rows from ``first`` on."""
+        """Count the volumes that VolumeAttachments keep on the rows from ``first`` on."""
         for row, attacher, _ in self._limits.attached:
             if attacher == driver and row >= first:
                 self._tallies.add(number, row, 1)
 
     def passes(self, claims: Claims) -> Mask:
-        """Rows with places for the pod's volumes that are not there yet."""
+        """Rows with free places for those of the pod's volumes that are not there yet."""
         mask = np.full(len(self._tallies.table), "NodeVolumeLimits" not in claims.problems, dtype=np.bool_)
         if claims.garbled:
             mask[list(self._limits.migrated)] = False
@@ -104,16 +105,16 @@ class Attached:
             limit = self._limits.limit(driver)
             if limit is not None:
                 more = self._more(driver, claims)
-                # A row that the pod brings nothing new to is not asked, even above its limit.
+                # A row where the pod adds no new volume passes, even above its limit.
                 mask &= (more == 0) | (self._tallies.rows(self._number(driver)) + more <= limit)
         for row in self._held.rows(_UNCOUNTABLE):
-            # Counting what is there fails, where there is something to count for.
+            # The scheduler fails to count existing volumes on such a row, if the pod has volumes to count for.
             if row in self._limits.limited and any(self._limits.counts(item, row) for item in claims.attachments):
                 mask[row] = False
         return mask
 
     def _more(self, driver: str, claims: Claims) -> Array:
-        """How many volumes of ``driver`` the pod would add to each row, such as only a VolumeAttachment keeps there included."""
+        """How many volumes of ``driver`` the pod would add to each row, including those that only a VolumeAttachment keeps there."""
         more = np.zeros(len(self._tallies.table), dtype=np.int64)
         for item in claims.attachments:
             if item.driver == driver:

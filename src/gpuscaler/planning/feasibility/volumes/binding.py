@@ -1,7 +1,7 @@
-"""VolumeBinding's other half: settling the claims that wait for their first consumer.
+"""The dynamic half of VolumeBinding: settles the claims that wait for their first consumer.
 
-Placing a pod settles its unbound claims as kube-scheduler does before it binds: a claim that found a volume keeps it, and a claim whose
-volume is to be made is pinned to the row (the annotation ``volume.kubernetes.io/selected-node``).
+Placing a pod settles its unbound claims as kube-scheduler does before it binds the pod. A claim that found a volume keeps it, and a claim
+that needs a new volume is pinned to the row (the annotation ``volume.kubernetes.io/selected-node``).
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from gpuscaler.planning.feasibility.volumes.reach import Reach
 
 
 class _Settled(NamedTuple):
-    """What placing decided about a claim: the volume it found, or the node where one is made; ``holders`` pods hold it to that."""
+    """The outcome of placing for a claim: the volume it found, or the node where one is made; ``holders`` pods rely on it."""
 
     volume: str
     node: str
@@ -32,7 +32,7 @@ class VolumeBinding:
         self._promised: dict[str, str] = {}
 
     def passes(self, claims: Claims) -> Mask:
-        """Rows where bound volumes reach, and where every delayed claim finds a volume or can have one made."""
+        """Rows from which bound volumes are reachable, and where every delayed claim finds a volume or can have one made."""
         mask = self._reach.bound(claims)
         if not claims.delayed or not mask.any():
             return mask
@@ -59,7 +59,7 @@ class VolumeBinding:
         if len(group) == 1:
             return self._found_one(group[0], candidates[group[0].key], masks)
         made = [self._reach.made(claim) for claim in group]
-        # Rows that reach the same volumes come to the same choice.
+        # Rows that reach the same volumes have the same choice.
         kinds, first, inverse = np.unique(np.array([*masks.values(), *made]), axis=1, return_index=True, return_inverse=True)
         fine = np.array([self._choose(group, candidates, masks, int(row)) is not None for row in first], dtype=np.bool_)
         return fine[inverse.reshape(-1)] if kinds.size else self._reach.bound(Claims({}))
@@ -68,14 +68,14 @@ class VolumeBinding:
         mask = self._reach.made(claim).copy()
         for volume, own in candidates:
             if own:
-                # A volume that is already meant for the claim decides alone whether one is found.
+                # If a volume is already meant for the claim, only that volume can be found.
                 return mask | masks[volume.name]
         for volume, _ in candidates:
             mask |= masks[volume.name]
         return mask
 
     def _candidates(self, claim: PersistentVolumeClaim) -> list[tuple[PersistentVolume, bool]]:
-        """The volumes that suit ``claim`` on some node, the smallest first, and whether they are meant for it already."""
+        """The volumes that suit ``claim`` on some node, smallest first, and whether they are already meant for it."""
         found = []
         settled = self._settled.get(claim.key)
         for volume in self._reach.in_class(claim):
@@ -92,7 +92,7 @@ class VolumeBinding:
         masks: Mapping[str, Mask],
         row: int,
     ) -> dict[str, str] | None:
-        """The volume for each claim on ``row``, empty where one is made; None where a claim gets neither. Smaller claims choose first."""
+        """The volume for each claim on ``row``, empty if one is made; None if a claim gets neither. Smaller claims choose first."""
         chosen: dict[str, str] = {}
         for claim in sorted(group, key=lambda c: c.request):
             free = [(volume, own) for volume, own in candidates[claim.key] if volume.name not in chosen.values()]
@@ -104,7 +104,7 @@ class VolumeBinding:
         return chosen
 
     def settle(self, claims: Claims, row: int, node: str, count: int) -> None:
-        """Hold the delayed claims of ``count`` more pods to ``row``, where they fit there; let go of as many where it is negative."""
+        """Settle the delayed claims of ``count`` more pods on ``row``, if they fit there; release them if ``count`` is negative."""
         if not claims.delayed:
             return
         if count < 0:
@@ -176,7 +176,7 @@ def _meant_for(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 
 
 def _large_enough(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
-    """What a volume must be even when it is meant for the claim already."""
+    """Whether ``volume`` meets the conditions that apply even if it is already meant for the claim."""
     return (
         volume.capacity >= claim.request
         and volume.volume_mode == claim.volume_mode

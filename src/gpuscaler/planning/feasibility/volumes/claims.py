@@ -1,4 +1,4 @@
-"""What the volumes of a pod mean: its claims, the volumes behind them, and what makes it unschedulable everywhere."""
+"""Resolves the volumes of a pod: its claims, the volumes behind them, and problems that make it unschedulable everywhere."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -25,12 +25,12 @@ _UNCOUNTED_PLUGINS = frozenset(UNCOUNTED.values())
 
 
 class Claims(NamedTuple):
-    """The volumes of a specification.
+    """The volumes of a pod spec.
 
-    ``problems`` says, by plug-in, why no node will do. ``bound`` are the volumes of bound claims, ``delayed`` the claims that wait for
-    their first consumer, ``exclusive`` the keys of claims that one pod may use at a time, ``attachments`` what takes places of drivers,
-    ``zones`` the (label, values) that bound volumes are labelled with. ``stolen``: the claim of an ephemeral volume is another pod's;
-    ``garbled``: a disk in the specification has a name that cannot be read.
+    ``problems`` gives, by plug-in, the reason why no node is possible. ``bound`` are the volumes of bound claims, ``delayed`` the claims
+    that wait for their first consumer, ``exclusive`` the keys of claims that only one pod may use at a time, ``attachments`` the volumes
+    that count against driver limits, ``zones`` the (label, values) of bound volumes. ``stolen``: the claim of an ephemeral volume belongs
+    to another pod; ``garbled``: a disk in the spec has a name that cannot be parsed.
     """
 
     problems: dict[str, str]
@@ -44,7 +44,7 @@ class Claims(NamedTuple):
 
 
 class ClaimReader:
-    """Reads the volumes of specifications against the storage objects of a cluster. Shared by copies of a room."""
+    """Reads the volumes of pod specs, using the storage objects of a cluster. Shared by copies of a room."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -77,7 +77,7 @@ class ClaimReader:
                     exclusive.append(claim.key)
                 self._read_zones(claim, zones, problems)
             self._read_binding(claim, bound, delayed, problems)
-        # One volume counts once, by whatever name; as one of CSI where it is called so, since that counts on every node.
+        # A volume counts once, whatever it is called; a CSI name takes precedence, since it counts on every node.
         attached = {item[:2]: item for item in sorted(self.attachments(spec), key=lambda item: item.plugin, reverse=True)}
         garbled = any(use.driver in KINDS and attachment(use.driver, use.handle) is None for use in spec.volumes)
         return Claims(problems, tuple(bound), tuple(delayed), tuple(exclusive), tuple(attached.values()), tuple(zones), stolen, garbled)
@@ -86,18 +86,18 @@ class ClaimReader:
         return self.cluster.claims.get(f"{spec.namespace}/{use.claim}")
 
     def _owned(self, spec: PodSpec, use: VolumeUse, claim: PersistentVolumeClaim) -> bool:
-        """Whether the claim of an ephemeral volume was made for a pod of this specification: its name starts with the pod's."""
+        """Whether the claim of an ephemeral volume was made for a pod with this spec: its name starts with the pod's name."""
         if not claim.owner_uid:
             return False
         parts = use.claim.split("-")
         names = ("-".join(parts[:end]) for end in range(1, len(parts)))
         pods = [pod for name in names if (pod := self.cluster.pods.get(f"{spec.namespace}/{name}"))]
-        # A specification that planning derives from the pod's has its digest in front.
+        # A spec that planning derives from the pod's spec has a digest that starts with that of the pod's spec.
         owners = [pod.uid for pod in pods if spec.digest.startswith(pod.spec.digest) and pod.uid]
         return not owners or claim.owner_uid in owners
 
     def _read_zones(self, claim: PersistentVolumeClaim, zones: list[tuple[str, frozenset[str]]], problems: dict[str, str]) -> None:
-        """VolumeZone. It asks for the volume by name, whether the binding is complete or not."""
+        """Read what VolumeZone needs. It gets the volume by name, even if the binding is not complete."""
         if claim.volume:
             volume = self.cluster.volumes.get(claim.volume)
             if volume is None:
@@ -135,7 +135,7 @@ class ClaimReader:
             problems.setdefault("VolumeBinding", f"claim {claim.key} is not bound, and does not wait for its first consumer")
 
     def attachments(self, spec: PodSpec) -> Iterator[Attachment]:
-        """What takes places of CSI drivers on the node of a pod; claims that do not exist count nothing."""
+        """The volumes that count against the limits of CSI drivers on the pod's node; claims that do not exist do not count."""
         for use in spec.volumes:
             if use.driver:
                 found = attachment(use.driver, use.handle)
@@ -152,7 +152,7 @@ class ClaimReader:
         storage_class = self.cluster.storage_classes.get(claim.storage_class or "")
         if storage_class is None or storage_class.provisioner in _UNCOUNTED_PLUGINS:
             return None
-        # A volume that is still to be made has no handle; the scheduler makes one up from the claim.
+        # A volume that does not exist yet has no handle; the scheduler makes one up from the claim.
         handle = f"\0{claim.key}"
         known = PLUGINS.get(storage_class.provisioner)
         return Attachment(known.driver, handle, known.plugin) if known else Attachment(storage_class.provisioner, handle)
@@ -163,7 +163,7 @@ def claim_uses(spec: PodSpec) -> Iterator[VolumeUse]:
 
 
 def zone_labels(volume: PersistentVolume) -> list[tuple[str, frozenset[str]]]:
-    """The zone and region labels of a volume with the values they admit; a value with an empty part counts as no label."""
+    """The zone and region labels of a volume with the values they admit; a label with an empty part in its value is ignored."""
     found = []
     labels = dict(volume.labels)
     for key in (OLD_ZONE, OLD_REGION, ZONE, REGION):

@@ -1,4 +1,4 @@
-"""VolumeRestrictions: disks that two pods of one node may not share, and claims that one pod may use at a time."""
+"""VolumeRestrictions: disks that two pods on a node may not share, and claims that only one pod may use at a time."""
 
 from collections.abc import Iterator
 
@@ -14,7 +14,7 @@ _Disk = tuple[str, str]
 
 
 class Disks:
-    """Who mounts which disk and uses which claim on which row."""
+    """The disks that are mounted and the claims that are used on each row."""
 
     def __init__(self) -> None:
         self._held = Holdings()
@@ -27,7 +27,7 @@ class Disks:
                 self._held.add(f"{spec.namespace}/{use.claim}", row, count)
 
     def passes(self, spec: PodSpec, claims: Claims, size: int) -> Mask:
-        """Rows where no pod mounts a disk of this pod in a way that conflicts; none while another pod has a ReadWriteOncePod claim."""
+        """Rows without a conflicting mount of a disk of this pod; no rows while another pod uses a ReadWriteOncePod claim of this pod."""
         refused = "VolumeRestrictions" in claims.problems or self._taken(claims) is not None
         mask = np.full(size, not refused, dtype=np.bool_)
         for disk, shared in _disks(spec):
@@ -38,7 +38,7 @@ class Disks:
         return next((key for key in claims.exclusive if self._held.rows(key)), None)
 
     def _meeting(self, disk: _Disk, *, shared: bool) -> Iterator[int]:
-        """Rows that mount ``disk`` for writing, or at all where this pod mounts it for writing."""
+        """Rows that mount ``disk`` for writing, or in any way if this pod mounts it for writing."""
         yield from self._held.rows((disk, False))
         if not shared:
             yield from self._held.rows((disk, True))
@@ -61,12 +61,12 @@ class Disks:
 
 
 def alone(spec: PodSpec, claims: Claims) -> bool:
-    """Whether a node takes one copy of the pod at most, because a second one conflicts with the first."""
+    """Whether a node takes at most one copy of the pod, because a second one conflicts with the first."""
     return bool(claims.exclusive) or any(not shared for _, shared in _disks(spec))
 
 
 def _disks(spec: PodSpec) -> Iterator[tuple[_Disk, bool]]:
-    """The disks that can conflict, and whether this pod mounts them so that others may, too (read-only)."""
+    """The disks that can conflict, and whether this pod's mount can be shared (read-only)."""
     for use in spec.volumes:
         if use.driver in _CONFLICTING:
             # An EBS disk is never shared, not even read-only.
@@ -76,7 +76,7 @@ def _disks(spec: PodSpec) -> Iterator[tuple[_Disk, bool]]:
 
 
 def _names(use: VolumeUse) -> Iterator[str]:
-    """The names of which one in common makes two disks the same: an RBD image has one for each of its monitors."""
+    """The names of a disk; disks with a name in common are the same. An RBD image has one name for each of its monitors."""
     image, _, monitors = use.handle.rpartition("@")
     if use.driver != "rbd":
         yield use.handle

@@ -1,7 +1,7 @@
-"""Disks of in-tree plug-ins as the scheduler sees them once CSI drivers serve them.
+"""Translates disks of in-tree plug-ins to the CSI drivers that they are migrated to, as the scheduler does.
 
-Source: ``k8s.io/csi-translation-lib`` and ``isCSIMigrationOn`` in ``plugins/nodevolumelimits``. Portworx counts as migrated where the
-node's CSINode names it, as with the gate CSIMigrationPortworx on (locked to that since 1.33).
+Source: ``k8s.io/csi-translation-lib`` and ``isCSIMigrationOn`` in ``plugins/nodevolumelimits``. Portworx counts as migrated if the
+node's CSINode lists it, as with the gate CSIMigrationPortworx on (locked to on since 1.33).
 """
 
 import re
@@ -18,14 +18,17 @@ PORTWORX = "kubernetes.io/portworx-volume"
 
 
 class InTree(NamedTuple):
-    """An in-tree plug-in that CSI serves. ``topology`` is the driver's zone label, empty where a volume's affinity stays as it is."""
+    """An in-tree plug-in that is migrated to CSI.
+
+    ``topology`` is the driver's zone label, empty if the affinity of volumes stays as it is.
+    """
 
     plugin: str
     driver: str
     topology: str = ""
 
 
-#: By the field that names the plug-in in a volume.
+#: Migrated plug-ins by the field that names them in a volume.
 KINDS = {
     "awsElasticBlockStore": InTree("kubernetes.io/aws-ebs", "ebs.csi.aws.com", "topology.ebs.csi.aws.com/zone"),
     "gcePersistentDisk": InTree("kubernetes.io/gce-pd", "pd.csi.storage.gke.io", "topology.gke.io/zone"),
@@ -33,7 +36,7 @@ KINDS = {
     "cinder": InTree("kubernetes.io/cinder", "cinder.csi.openstack.org", "topology.cinder.csi.openstack.org/zone"),
     "portworxVolume": InTree(PORTWORX, "pxd.portworx.com"),
 }
-#: In-tree plug-ins that the scheduler never counts: it knows their translation, and takes it as switched off.
+#: In-tree plug-ins that the scheduler never counts: it knows their translation, but treats it as disabled.
 UNCOUNTED = {
     "azureFile": "kubernetes.io/azure-file",
     "vsphereVolume": "kubernetes.io/vsphere-volume",
@@ -49,7 +52,7 @@ _GCE_DISK = "projects/UNSPECIFIED/{}/disks/{}"
 
 
 class Attachment(NamedTuple):
-    """A volume that takes one of the places a driver has on a node. ``plugin`` is set where an in-tree plug-in is behind it."""
+    """A volume that counts against a driver's limit on a node. ``plugin`` is set for a volume of an in-tree plug-in."""
 
     driver: str
     handle: str
@@ -57,7 +60,7 @@ class Attachment(NamedTuple):
 
 
 def attachment(kind: str, handle: str, zones: str = "") -> Attachment | None:
-    """The attachment of an in-tree disk, or None where it has no translation. ``zones`` is the zone label of its volume."""
+    """The attachment of an in-tree disk, or None if it has no translation. ``zones`` is the zone label of its volume."""
     known = KINDS.get(kind)
     if known is None:
         return None
@@ -70,7 +73,7 @@ def attachment(kind: str, handle: str, zones: str = "") -> Attachment | None:
 
 
 def _ebs(handle: str) -> str | None:
-    """``aws://zone/vol-1234`` or the bare name, as the bare name."""
+    """The bare volume name from ``aws://zone/vol-1234`` or from the bare name."""
     if not handle.startswith("aws://"):
         return handle
     name = handle.removeprefix("aws://").partition("/")[2].strip("/")
@@ -88,18 +91,18 @@ def _gce(name: str, zones: list[str]) -> str | None:
 
 
 def volume_attachment(volume: PersistentVolume) -> Attachment | None:
-    """The attachment of the in-tree disk behind ``volume``, or None where it has no translation."""
+    """The attachment of the in-tree disk behind ``volume``, or None if it has no translation."""
     labels = dict(volume.labels)
     return attachment(volume.driver, volume.handle, labels.get(OLD_ZONE) or labels.get(ZONE, ""))
 
 
 def is_csi(volume: PersistentVolume) -> bool:
-    """Whether ``volume`` is one of a CSI driver from the start."""
+    """Whether ``volume`` is a native CSI volume, not a migrated one."""
     return bool(volume.driver) and volume.driver not in KINDS and volume.driver not in UNCOUNTED and volume.driver not in UNTRANSLATED
 
 
 def translated(volume: PersistentVolume) -> NodeSelector | None:
-    """The node affinity of an in-tree volume on a node where its CSI driver serves it: zones under the driver's own label."""
+    """The node affinity of an in-tree volume on a node where its CSI driver serves it, with zones under the driver's own label."""
     kind = KINDS[volume.driver]
     if not kind.topology:
         return volume.node_affinity
@@ -117,7 +120,7 @@ def translated(volume: PersistentVolume) -> NodeSelector | None:
 
 
 def _names(terms: tuple[NodeSelectorTerm, ...], key: str) -> bool:
-    """Whether some requirement names values of ``key``; without any, the translation leaves the others of that key as they are."""
+    """Whether some requirement lists values of ``key``; if none does, the translation leaves all requirements on ``key`` unchanged."""
     return any(r.key == key and r.values for term in terms for r in term.expressions)
 
 

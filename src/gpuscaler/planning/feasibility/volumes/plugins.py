@@ -1,4 +1,4 @@
-"""The four plug-ins about volumes as one part of a room."""
+"""The four volume plug-ins combined into one part of a room."""
 
 from collections.abc import Mapping
 
@@ -15,7 +15,7 @@ from gpuscaler.planning.feasibility.volumes.reach import Reach
 
 
 class VolumeFacts:
-    """What of volumes does not change by placing pods. Shared by copies of a room."""
+    """The volume data that placing pods does not change. Shared by copies of a room."""
 
     def __init__(self, cluster: Cluster, nodes: NodeMasks) -> None:
         self.table = nodes.table
@@ -24,13 +24,13 @@ class VolumeFacts:
         self.reach = Reach(cluster, nodes, self.limits)
 
     def passes(self, spec: PodSpec) -> Passes:
-        """Rows that bound volumes reach and where unbound claims can be served at all, by plug-in."""
+        """Rows that pass VolumeBinding for bound claims, and VolumeZone, by plug-in."""
         claims = self.reader.read(spec)
         return {"VolumeBinding": self.reach.bound(claims), "VolumeZone": self.reach.zones(claims)}
 
 
 class Volumes:
-    """Volumes in use."""
+    """The volumes in use, with the state of all four plug-ins."""
 
     def __init__(self, facts: VolumeFacts) -> None:
         self._facts = facts
@@ -47,12 +47,12 @@ class Volumes:
         self._attached.add(self._facts.reader.read(spec), row, count)
 
     def fill(self, spec: PodSpec, rows: Array, counts: Array) -> None:
-        """Bound pods: the scheduler has settled their claims already, so that only what they use counts."""
+        """Add bound pods. The scheduler has settled their claims already, so only the volumes they use count."""
         for row, count in zip(rows.tolist(), counts.tolist(), strict=True):
             self._use(spec, row, count)
 
     def passes(self, spec: PodSpec) -> Passes:
-        """Rows that pass, by plug-in, but for VolumeZone, which placing pods does not change."""
+        """Rows that pass, by plug-in, except VolumeZone, which placing pods does not change."""
         claims = self._facts.reader.read(spec)
         return {
             "VolumeRestrictions": self._disks.passes(spec, claims, len(self._facts.table)),
@@ -61,7 +61,7 @@ class Volumes:
         }
 
     def alone(self, spec: PodSpec) -> bool:
-        """Whether a node takes one copy at most."""
+        """Whether a node takes at most one copy."""
         return alone(spec, self._facts.reader.read(spec))
 
     def explain(self, plugin: str, spec: PodSpec, row: int) -> str:

@@ -1,4 +1,4 @@
-"""Where volumes can be reached and made: VolumeZone, and the half of VolumeBinding that placing pods does not change."""
+"""Rows where volumes can be reached and made: VolumeZone, and the half of VolumeBinding that placing pods does not change."""
 
 import numpy as np
 
@@ -27,14 +27,14 @@ class Reach:
         return np.full(len(self._nodes.table), value, dtype=np.bool_)
 
     def bound(self, claims: Claims) -> Mask:
-        """VolumeBinding's part about bound claims: every volume reaches the row."""
+        """VolumeBinding for bound claims: rows from which every bound volume is reachable."""
         mask = self._all("VolumeBinding" not in claims.problems)
         for volume in claims.bound:
             mask &= self.volume(volume)
         return mask
 
     def volume(self, volume: PersistentVolume) -> Mask:
-        """Rows that the node affinity of ``volume`` admits; where CSI serves an in-tree volume, its translated affinity."""
+        """Rows that the node affinity of ``volume`` admits; on rows where CSI serves an in-tree volume, its translated affinity."""
         mask = self._volumes.get(volume.name)
         if mask is None:
             mask = self._selected(volume.node_affinity)
@@ -46,11 +46,11 @@ class Reach:
         return mask
 
     def unbound(self, volume: PersistentVolume) -> Mask:
-        """Rows that the node affinity of a volume without a claim admits, as it is written."""
+        """Rows that the node affinity of a volume without a claim admits, without translation."""
         return self._selected(volume.node_affinity)
 
     def _selected(self, selector: NodeSelector | None) -> Mask:
-        # The scheduler asks with the labels of the node and without its name, so that requirements about fields always hold.
+        # The scheduler matches only the labels of the node, not its name, so requirements on fields always hold.
         if selector is None:
             return self._all(True)
         mask = self._all(False)
@@ -60,7 +60,7 @@ class Reach:
         return mask
 
     def zones(self, claims: Claims) -> Mask:
-        """VolumeZone: the labels of bound volumes name the node's zone and region; nodes without any such label pass."""
+        """VolumeZone: rows in the zone and region that the labels of bound volumes give; rows without any such label pass."""
         mask = self._all("VolumeZone" not in claims.problems)
         if claims.zones:
             columns = [self._nodes.table.column(key).codes for key in (OLD_ZONE, OLD_REGION, ZONE, REGION)]
@@ -70,14 +70,14 @@ class Reach:
         return mask
 
     def _in(self, key: str, values: frozenset[str]) -> Mask:
-        """Rows whose label ``key`` has one of ``values``; for a row without it, its present-day name."""
+        """Rows with one of ``values`` in the label ``key``; for a row without it, the current name of the label counts."""
         codes, known = self._nodes.table.column(key)
         mask: Mask = np.array([*(value in values for value in known), False], dtype=np.bool_)[codes]
         newer = {OLD_ZONE: ZONE, OLD_REGION: REGION}.get(key)
         return mask if newer is None else np.where(codes < 0, self._in(newer, values), mask)
 
     def made(self, claim: PersistentVolumeClaim) -> Mask:
-        """Rows for which a volume for ``claim`` can be made: the class has a provisioner, its topology and its capacity."""
+        """Rows for which a volume for ``claim`` can be made, by provisioner, topology and capacity of its storage class."""
         mask = self._made.get(claim.key)
         if mask is None:
             found = self._cluster.storage_classes.get(claim.storage_class or "")
@@ -106,7 +106,7 @@ class Reach:
         return mask
 
     def in_class(self, claim: PersistentVolumeClaim) -> list[PersistentVolume]:
-        """The volumes of the claim's class, the smallest first."""
+        """The volumes of the claim's storage class, smallest first."""
         if self._by_class is None:
             self._by_class = {}
             for volume in sorted(self._cluster.volumes.values(), key=lambda v: (v.capacity, v.name)):
@@ -122,5 +122,5 @@ class Reach:
 
 
 def _largest(capacity: CSIStorageCapacity) -> int:
-    """The largest volume that can be made, 0 where nobody says."""
+    """The size of the largest volume that can be made, 0 if unknown."""
     return (capacity.capacity if capacity.maximum_volume_size is None else capacity.maximum_volume_size) or 0

@@ -1,1 +1,1 @@
-"""Column generation: the linear relaxation over patterns, its bound, and integer solutions found in it."""
+"""Column generation: the linear relaxation over patterns, its bound, and integer solutions from it."""

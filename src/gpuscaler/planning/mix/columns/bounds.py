@@ -1,4 +1,4 @@
-"""The resource linear programme: pods and machines may be split at will, only the sums of resources count."""
+"""The resource linear programme: pods and machines may be split freely, only the sums of resources count."""
 
 from dataclasses import dataclass, replace
 
@@ -7,9 +7,9 @@ import numpy as np
 from gpuscaler.planning.mix.columns.lp import INFINITY, Columns, load, run, silent
 from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays, undominated
 
-#: Kinds that cost nothing are compared as if they cost this much.
+#: Free kinds are compared as if they cost this much.
 _FREE = 1e-9
-#: Entries the programme's matrix may have before groups are left out of it, and how many kinds a guide looks at.
+#: The most entries of the programme's matrix before groups are left out of it, and the number of kinds in a guide.
 _MOST_ENTRIES, _GUIDES = 20_000, 24
 
 
@@ -22,14 +22,14 @@ class Prices:
     charges: Floats
 
     def kind_costs(self, instance: ProblemArrays) -> Floats:
-        """What a machine of each kind costs with its charges, shape (K,)."""
+        """The cost of a machine of each kind, charges included; shape (K,)."""
         cost = instance.price.copy()
         for row, charge in zip(instance.limits, self.charges, strict=True):
             cost += row.weights * charge
         return cost
 
     def bound(self, instance: ProblemArrays, served: Floats) -> float:
-        """The lower bound these prices prove for the pods ``served``, if no pattern is worth more than its machine costs."""
+        """The lower bound that these prices prove for the pods ``served``, if no pattern is worth more than its machine costs."""
         charged = sum(charge * row.amount for charge, row in zip(self.charges, instance.limits, strict=True))
         return max(float(self.items @ served) - float(charged), 0.0)
 
@@ -46,7 +46,7 @@ class Relaxed:
 
 @dataclass(frozen=True, slots=True)
 class _Programme:
-    """Which kinds (``basis``) and how many of the resources take part, the cost of pods unmet, and whether items' own caps do."""
+    """Options of the programme: its kinds (``basis``), number of resources, penalty of unmet pods, and whether items' own caps count."""
 
     basis: Ints
     resources: int
@@ -55,7 +55,7 @@ class _Programme:
 
 
 def relaxed_values(instance: ProblemArrays, prices: Prices) -> Floats:
-    """For each kind, an upper bound on the value of what one machine can hold, by weak duality; shape (K,)."""
+    """For each kind, an upper bound on the value of the pods that one machine can hold, by weak duality; shape (K,)."""
     worth = prices.items[:, None] - instance.request @ prices.resources.T
     gained = np.einsum("ik,ik->k", instance.copies, np.maximum(worth, 0.0))
     return np.asarray((prices.resources * instance.capacity).sum(axis=1) + gained)
@@ -64,7 +64,7 @@ def relaxed_values(instance: ProblemArrays, prices: Prices) -> Floats:
 def resource_prices(instance: ProblemArrays, *, penalty: Floats | None = None) -> Relaxed:
     """Solve the resource programme; its prices are made safe against rounding.
 
-    With ``penalty`` (I,) a pod may stay unmet at that cost; without one, limits must leave room for everything.
+    With ``penalty`` (I,) a pod may stay unmet at that cost; without it, limits must leave room for everything.
     """
     programme = _programme(instance, penalty)
     relaxed = _solve(instance, programme)
@@ -72,7 +72,7 @@ def resource_prices(instance: ProblemArrays, *, penalty: Floats | None = None) -
 
 
 def _programme(instance: ProblemArrays, penalty: Floats | None) -> _Programme:
-    """With everything in it that stays small enough; leaving constraints out keeps its bound valid."""
+    """The programme with as many constraints as its size allows; leaving constraints out keeps its bound valid."""
     groups = instance.capacity.shape[1]
     programme = _Programme(_basis(instance, groups, capped=True), groups, penalty, capped=True)
     for resources in (groups, instance.real):
@@ -83,9 +83,9 @@ def _programme(instance: ProblemArrays, penalty: Floats | None) -> _Programme:
 
 
 def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = None) -> Relaxed:
-    """A sketch of a mix with every cap and group in it: the programme over a few kinds of every size, and items alike taken together.
+    """A sketch of a mix that includes every cap and group: the programme over a few kinds of every size, with similar items merged.
 
-    ``prices`` are handed on. Items are alike when they are admitted, grouped and capped alike; each gets its part.
+    ``prices`` are passed through. Items are similar if they have the same admission, groups and caps; each gets its part of the result.
     """
     ease = np.where(instance.capped, np.log2(np.maximum(instance.demand, 1.0) / np.maximum(instance.copies.max(axis=1), 1.0)).round(), -1.0)
     signature = np.column_stack([instance.request[:, instance.real :], ease])
@@ -94,7 +94,7 @@ def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = N
     classes = np.array([places.setdefault((admits.tobytes(), group.tobytes()), len(places)) for admits, group in rows])
     member = (np.arange(classes.max() + 1)[:, None] == classes).astype(np.float64)
     demand = member @ instance.demand
-    # What was served already may leave nothing of a class.
+    # A class may have no demand left.
     part = member * instance.demand / np.maximum(demand, 1.0)[:, None]
     capped = member @ instance.capped > 0
     together = replace(
@@ -110,7 +110,7 @@ def guide(instance: ProblemArrays, prices: Prices, *, penalty: Floats | None = N
 
 
 def _of_every_size(instance: ProblemArrays) -> Ints:
-    """A few kinds among those that admit the same items, from the cheapest to the dearest."""
+    """A few kinds from each set of kinds that admit the same items, from the cheapest to the most expensive."""
     places: dict[bytes, int] = {}
     admits = np.array([places.setdefault(column.tobytes(), len(places)) for column in np.packbits(instance.copies > 0, axis=0).T])
     classes = len(places)
@@ -124,7 +124,7 @@ def _of_every_size(instance: ProblemArrays) -> Ints:
 
 
 def _basis(instance: ProblemArrays, resources: int, *, capped: bool) -> Ints:
-    """In this programme a kind that gives no more per dollar than another one is never needed, whatever its size."""
+    """The kinds that the programme needs: one that offers no more per dollar than another is never needed, whatever its size."""
     per_dollar = 1.0 / np.maximum(instance.price, _FREE)
     weights = [row.weights * per_dollar for row in instance.limits]
     room = np.column_stack([instance.capacity[:, :resources], *(instance.copies[instance.capped] if capped else ())])
@@ -157,9 +157,9 @@ def _solve(instance: ProblemArrays, programme: _Programme) -> Relaxed:
 
 
 def _columns(instance: ProblemArrays, programme: _Programme, scale: Floats, item: Ints, kind: Ints) -> tuple[Columns, int]:
-    """Columns: a flow for each (``item``, ``kind``), the machines of each kind, pods unmet.
+    """Build the matrix. Columns: a flow for each (``item``, ``kind``), the machines of each kind, unmet pods.
 
-    Rows: items, (kind, resource), limits, and a row for every flow of a capped item where caps take part; their number comes back too.
+    Rows: items, (kind, resource), limits, and a row for every flow of a capped item if caps count; also returns the number of the latter.
     """
     basis, resources = programme.basis, programme.resources
     request, capacity = instance.request[:, :resources] / scale, instance.capacity[basis][:, :resources] / scale
@@ -190,7 +190,7 @@ def _columns(instance: ProblemArrays, programme: _Programme, scale: Floats, item
 
 
 def _spread(instance: ProblemArrays, items: Floats, values: Floats) -> Floats:
-    """Resource prices for every kind: of the rows of ``values``, the one that bounds the worth of its machine lowest."""
+    """Resource prices for every kind: the row of ``values`` that gives the lowest bound on the worth of its machine."""
     best = np.full(len(instance.price), INFINITY)
     chosen = np.zeros_like(instance.capacity)
     for value in {row.tobytes(): row for row in values}.values():
@@ -201,7 +201,7 @@ def _spread(instance: ProblemArrays, items: Floats, values: Floats) -> Floats:
 
 
 def safe(instance: ProblemArrays, prices: Prices, worth: Floats | None = None) -> Prices:
-    """Scale item values down until no kind's ``worth`` (default: relaxed) exceeds its cost: Farley's bound, valid whatever came in."""
+    """Scale item values down until no kind's ``worth`` (default: relaxed) exceeds its cost: Farley's bound, valid for any prices."""
     worth = relaxed_values(instance, prices) if worth is None else worth
     cost = prices.kind_costs(instance)
     ratio = np.divide(cost, worth, out=np.full(len(cost), INFINITY), where=worth > cost)

@@ -1,4 +1,4 @@
-"""From fractions of machines to whole ones: fix what the relaxation is sure of, solve what is left again, and so on."""
+"""Rounds fractions of machines to integers: fixes the certain part of the relaxation, solves the rest again, and repeats."""
 
 from dataclasses import dataclass
 
@@ -13,13 +13,13 @@ from gpuscaler.planning.mix.mixture import Mixture, trim
 from gpuscaler.planning.mix.work import Meter
 
 _SURE = 1e-6
-#: Patterns carried over from one programme to the next.
+#: How many patterns are carried over from one programme to the next.
 _CARRIED = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Programme:
-    """A relaxation solved: ``values`` of the patterns (``kinds``, ``held``), and a ``bound`` on what any mix costs."""
+    """A solved relaxation: ``values`` of the patterns (``kinds``, ``held``), and a lower ``bound`` on the cost of any mix."""
 
     kinds: Ints
     held: Floats
@@ -30,9 +30,9 @@ class Programme:
 def dive(
     instance: ProblemArrays, start: Programme, prices: Prices, *, below: float, round_at: float, known: dict[bytes, Programme], meter: Meter
 ) -> Mixture | None:
-    """Round ``start`` to a mix that serves the demand; None once it is no cheaper than ``below``.
+    """Round ``start`` to a mix that serves the demand; None as soon as it cannot be cheaper than ``below``.
 
-    ``known`` are programmes that other dives came by, by the demand that was left.
+    ``known`` caches programmes of other dives by the remaining demand.
     """
     parts: list[tuple[int, Floats, int]] = []
     remaining, cost, now = instance.demand, 0.0, start
@@ -64,7 +64,7 @@ def dive(
 
 
 def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: Floats) -> list[tuple[int, Floats, int]]:
-    """As many of the patterns as are chosen, surest first, but none that would mostly hold pods already served."""
+    """The chosen patterns, most certain first, without those that would mostly hold pods that are already served."""
     taken: list[tuple[int, Floats, int]] = []
     left = remaining.copy()
     for column in np.lexsort((np.arange(len(times)), times - values)):
@@ -79,7 +79,7 @@ def _take(kinds: Ints, held: Floats, times: Floats, values: Floats, remaining: F
 
 
 def _again(rest: ProblemArrays, before: Programme, prices: Prices, meter: Meter) -> Programme:
-    """Solve the relaxation for ``rest``, starting from the patterns known, cut to what is left of each item."""
+    """Solve the relaxation for ``rest``, starting from the known patterns, cut to the remaining demand of each item."""
     cut = np.minimum(before.held, rest.demand)
     reduced = np.where(cut.any(axis=1), rest.price[before.kinds] - cut @ prices.items, np.inf)
     near = np.lexsort((np.arange(len(reduced)), reduced))[:_CARRIED]

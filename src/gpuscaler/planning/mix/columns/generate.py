@@ -1,4 +1,4 @@
-"""Column generation: patterns are added to the master programme while some machine could hold pods worth more than it costs."""
+"""Column generation: adds patterns to the master programme as long as some machine could hold pods worth more than it costs."""
 
 from dataclasses import dataclass
 
@@ -10,16 +10,16 @@ from gpuscaler.planning.mix.columns.pricing import ImprovingPatterns, search
 from gpuscaler.planning.mix.instance import Floats, Ints, Mask, ProblemArrays
 from gpuscaler.planning.mix.work import Meter
 
-#: States a search may hold, narrow first: the next width is tried when a search finds nothing and proves nothing.
+#: Numbers of states that a search may hold, narrow first: the next width is tried if a search finds nothing and proves nothing.
 _WIDTHS = (2_000, 20_000, 100_000)
 _POOL_WIDTH, _POOL_KEEP = 20_000, 2_000
-#: The most patterns an integer programme is given.
+#: The most patterns in an integer programme.
 MOST_COLUMNS = 250
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """The best prices proven and their ``bound``, the values of the master's patterns, and whether no other pattern can improve on it."""
+    """The best proven prices and their ``bound``, the values of the master's patterns, and whether no other pattern can improve on it."""
 
     prices: Prices
     bound: float
@@ -59,7 +59,7 @@ def generate(
         bound = proven.bound(instance, instance.demand)
         done = not len(found.kinds) and _proves(instance, now, found)
         better = bound > best.bound
-        # A bound that meets the cost is as good as the programme's own optimum.
+        # A bound that equals the cost is as good as the programme's own optimum.
         done = done or (better and bound >= enough >= 0.0)
         best = Generated(proven if better else best.prices, max(bound, best.bound), patterns, done)
         if done or not meter.left(share):
@@ -75,15 +75,15 @@ def _proves(instance: ProblemArrays, prices: Prices, found: ImprovingPatterns) -
 
 
 def reduced_costs(instance: ProblemArrays, master: Master, prices: Prices) -> Floats:
-    """What each of the master's patterns costs above the worth of its pods at ``prices``."""
+    """The cost of each of the master's patterns less the worth of its pods at ``prices``."""
     return np.asarray(prices.kind_costs(instance)[master.kinds] - master.held @ prices.items)
 
 
 def pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float, meter: Meter) -> tuple[Ints, bool]:
     """Add to ``master`` every pattern that a mix less than ``gap`` above the bound of ``prices`` could use.
 
-    Those are the patterns whose reduced cost is at most ``gap``. Returns the indices of at most :data:`MOST_COLUMNS` of them, least reduced
-    cost first, and whether none was left out.
+    These are the patterns with a reduced cost of at most ``gap``. Returns the indices of at most :data:`MOST_COLUMNS` of them, lowest
+    reduced cost first, and whether none was left out.
     """
     targets = prices.kind_costs(instance) - gap
     near = search(
@@ -105,7 +105,7 @@ def pool(instance: ProblemArrays, master: Master, prices: Prices, *, gap: float,
 
 
 def _full(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
-    """Patterns to which no pod can be added; whoever could use another one can use one of these."""
+    """The patterns to which no pod can be added; a mix that could use another pattern can use one of these instead."""
     if instance.device is not None or any(instance.apart):
         return np.ones(len(kinds), dtype=np.bool_)
     room = instance.capacity[kinds] - held @ instance.request
@@ -116,7 +116,7 @@ def _full(instance: ProblemArrays, kinds: Ints, held: Floats) -> Mask:
 
 
 def singles(instance: ProblemArrays, master: Master) -> None:
-    """For every item, the kind that holds it alone at the least cost a copy."""
+    """Add to ``master``, for every item, a pattern of the kind that holds it alone at the lowest cost per copy."""
     each = np.where(instance.copies > 0, instance.price[None, :] / np.maximum(instance.copies, 1.0), np.inf)
     kinds = each.argmin(axis=1)
     held = np.zeros((len(kinds), len(kinds)))

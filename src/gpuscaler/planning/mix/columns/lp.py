@@ -12,7 +12,7 @@ INFINITY = float("inf")
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a matrix over rows, compressed: column j has the entries ``start[j]:start[j + 1]`` of ``index`` and ``value``."""
+    """A matrix in compressed columns: column j has the entries ``start[j]:start[j + 1]`` of ``index`` and ``value``."""
 
     cost: Floats
     upper: Floats
@@ -22,7 +22,7 @@ class Columns:
 
     @classmethod
     def of(cls, row: Ints, column: Ints, value: Floats, cost: Floats) -> "Columns":
-        """From entries in any order, at most one for each (row, column)."""
+        """Make columns from entries in any order, at most one for each (row, column)."""
         order = np.lexsort((row, column))
         start = np.zeros(len(cost) + 1, dtype=np.int64)
         np.cumsum(np.bincount(column, minlength=len(cost)), out=start[1:])
@@ -41,7 +41,7 @@ class Optimum:
 
 
 def silent() -> highspy.Highs:
-    """A solver that prints nothing and always takes the same path."""
+    """A solver that prints nothing and is deterministic."""
     highs = highspy.Highs()  # type: ignore[no-untyped-call]  # highspy leaves its constructor untyped
     highs.setOptionValue("output_flag", False)
     highs.setOptionValue("threads", 1)
@@ -51,7 +51,7 @@ def silent() -> highspy.Highs:
 
 
 def load(highs: highspy.Highs, columns: Columns, *, row_lower: Floats, row_upper: Floats, integer: bool = False) -> None:
-    """Hand minimise cost·x, row_lower <= A x <= row_upper, 0 <= x <= upper to the solver."""
+    """Load into the solver: minimise cost·x with row_lower <= A x <= row_upper and 0 <= x <= upper."""
     lp = highspy.HighsLp()
     lp.num_col_, lp.num_row_ = len(columns.cost), len(row_lower)
     lp.col_cost_, lp.col_lower_, lp.col_upper_ = columns.cost, np.zeros(len(columns.cost)), columns.upper
@@ -64,7 +64,7 @@ def load(highs: highspy.Highs, columns: Columns, *, row_lower: Floats, row_upper
 
 
 def run(highs: highspy.Highs) -> Optimum:
-    """Solve what is loaded, from the last basis when there is one."""
+    """Solve the loaded programme, starting from the last basis if there is one."""
     highs.run()
     optimal = highs.getModelStatus() == highspy.HighsModelStatus.kOptimal
     info, solution = highs.getInfo(), highs.getSolution()

@@ -1,4 +1,4 @@
-"""The restricted master programme: how many machines to buy of each pattern known so far, as fractions or as integers."""
+"""The restricted master programme: how many machines to buy of each known pattern, as fractions or as integers."""
 
 import highspy
 import numpy as np
@@ -8,12 +8,12 @@ from gpuscaler.planning.mix.instance import Floats, Ints, ProblemArrays
 from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
-#: Work of an integer programme: to set it up, and from one question whether to go on to the next, which grows with its columns.
+#: Work of an integer programme: for its setup, and between two of the solver's calls of the interrupt callback, per call and per column.
 _INTEGER, _QUESTION, _QUESTION_COLUMN = 12_000, 2_000, 30
 
 
 class Master:
-    """Rows: at least the demand of every item, at most the amount of every limit. Columns: patterns, and pods unmet at ``penalty``.
+    """Rows: at least the demand of every item, at most the amount of every limit. Columns: patterns, and unmet pods at ``penalty``.
 
     Without a penalty everything must be served, so the first patterns must include a mix that serves it.
     """
@@ -35,7 +35,7 @@ class Master:
         )
 
     def add(self, kinds: Ints, held: Floats) -> int:
-        """Add the patterns that are new; returns how many were."""
+        """Add the patterns that are new; returns how many were added."""
         fresh = []
         for row, (kind, pods) in enumerate(zip(kinds, held, strict=True)):
             place = (int(kind), pods.tobytes())
@@ -54,7 +54,7 @@ class Master:
         return count
 
     def _columns(self, kinds: Ints, held: Floats, *, unmet: bool = False) -> Columns:
-        """Programme columns of patterns, after those of pods unmet when wanted."""
+        """Programme columns of patterns, after those of unmet pods if ``unmet``."""
         matrix = np.hstack([held, *(row.weights[kinds][:, None] for row in self.limits)])
         column, row = np.nonzero(matrix)
         own, value, cost = np.arange(self.slack if unmet else 0), matrix[column, row], self.instance.price[kinds]
@@ -66,7 +66,7 @@ class Master:
         )
 
     def relax(self, meter: Meter) -> tuple[Optimum, Floats, Floats]:
-        """Solve with fractions of machines; returns the optimum (values of patterns only), the value of a pod by item, charges by limit."""
+        """Solve with fractions of machines; returns the optimum, the value of a pod by item, and charges by limit."""
         optimum = run(self._highs)
         items = len(self.instance.demand)
         meter.add(1500 + optimum.iterations * (30 + 2 * items))
@@ -74,7 +74,10 @@ class Master:
         return optimum, np.maximum(optimum.duals[:items], 0.0), charges
 
     def integer(self, which: Ints, *, meter: Meter) -> tuple[Mixture | None, bool]:
-        """Whole numbers of the patterns ``which``: the best mix found (surplus copies not trimmed), and whether it is the best there is."""
+        """Solve with integer numbers of the patterns ``which``.
+
+        Returns the best mix found, with surplus copies not trimmed, and whether the solver finished, so that the mix is optimal.
+        """
         demand = self.instance.demand
         highs = silent()
         load(
@@ -85,7 +88,8 @@ class Master:
             integer=True,
         )
         highs.setOptionValue("mip_rel_gap", 1e-6)
-        # These two solve programmes of their own without asking whether to go on: up to a quarter of a second at a time, for little.
+        # These two heuristics solve their own programmes without calling the interrupt callback: up to a quarter of a second at a time,
+        # with little benefit.
         highs.setOptionValue("mip_heuristic_run_rins", False)
         highs.setOptionValue("mip_heuristic_run_root_reduced_cost", False)
         highs.setOptionValue("mip_heuristic_run_zi_round", True)
@@ -100,9 +104,9 @@ class Master:
 
 
 def _run_integer(highs: highspy.Highs, columns: int, meter: Meter) -> bool:
-    """Branch and bound within the budget; returns whether it came to its end.
+    """Run branch and bound within the budget; returns whether it finished.
 
-    The solver asks at fixed points of its work whether to go on, which makes their number a clock that ticks the same everywhere.
+    The solver calls the interrupt callback at fixed points of its work, so the number of calls is a deterministic clock.
     """
 
     def watch(event: highspy.highs.HighsCallbackEvent) -> None:

@@ -1,9 +1,9 @@
-"""Finding the pods worth most on one machine: a search over all kinds at once, item by item, as wide as its budget.
+"""Finds the most valuable pods for one machine: a search over all kinds at once, item by item, with a limited width.
 
-A state is a kind and the copies chosen of the items so far. With resource prices m, a full machine can be worth g(m) at most (see
+A state is a kind and the copies chosen of the items so far. With resource prices m, a full machine is worth at most g(m) (see
 :mod:`~gpuscaler.planning.mix.columns.relax`), and every choice that departs from that optimum loses a known amount: a copy of an item that
-is not worth its resources, or one not taken of an item that is. States that have lost more than the distance from g to the target cannot
-reach it and are cut; when there are still too many, the least promising are dropped and remembered in the upper bound. With nothing
+is not worth its resources, or a missing copy of an item that is. States that have lost more than the distance from g to the target cannot
+reach it and are cut. If there are still too many, the least promising are dropped, and the upper bound accounts for them. If nothing is
 dropped, the search is exact.
 """
 
@@ -17,7 +17,7 @@ from gpuscaler.planning.mix.fill import fill
 from gpuscaler.planning.mix.instance import EPSILON, Floats, Ints, ProblemArrays
 from gpuscaler.planning.mix.work import Meter
 
-#: Patterns that a search hands back of each kind at least, and of all kinds together at most where that is more.
+#: How many patterns a search returns: at least so many per kind, and about so many over all kinds if that is more.
 _FEW, _MANY = 3, 60
 
 
@@ -25,8 +25,8 @@ _FEW, _MANY = 3, 60
 class ImprovingPatterns:
     """Patterns worth more than their target: ``kinds`` (P,), ``held`` (P, I).
 
-    ``worth`` (K,) bounds what any pattern of each kind is worth; ``prices`` (K, R) are the resource prices that the bounds came from;
-    ``complete`` tells that no pattern worth more than its target is missing, save those that another one contains.
+    ``worth`` (K,) is an upper bound on the worth of any pattern of each kind; ``prices`` (K, R) are the resource prices behind these
+    bounds. ``complete``: no pattern worth more than its target is missing, except those that another one contains.
     """
 
     kinds: Ints
@@ -51,10 +51,9 @@ class _States:
 
 @dataclass(frozen=True, slots=True)
 class _Steps:
-    """What is decided for each kind, one item a step; shapes (kinds, I), ``request`` (kinds, I, R) with NaN for what is not asked for.
+    """The decisions for each kind, one item per step; shapes (kinds, I); ``request`` (kinds, I, R) has NaN for resources not requested.
 
-    ``gain`` is what a copy is worth beyond its resources, ``wanted`` how many copies a machine holds at most, ``count`` (kinds,) the items
-    that there are.
+    ``gain`` is the worth of a copy beyond its resources, ``wanted`` the most copies on a machine, ``count`` (kinds,) the number of items.
     """
 
     item: Ints
@@ -65,7 +64,7 @@ class _Steps:
 
     @classmethod
     def of(cls, instance: ProblemArrays, copies: Floats, margin: Floats) -> "_Steps":
-        # Items that take much of a machine first: they have few copies, and leave little for the many that fill the rest.
+        # Large items first: they have few copies, and leave little room for the many small ones that fill the rest.
         item = np.argsort(np.where(copies > 0, copies, np.inf), axis=1, kind="stable")
         request = instance.request[item]
         return cls(
@@ -88,11 +87,11 @@ def search(
     keep: int | None = None,
     worthless: bool = False,
 ) -> ImprovingPatterns:
-    """Look for patterns worth more than ``targets`` (K,) at item ``values``.
+    """Search patterns worth more than ``targets`` (K,) at item ``values``.
 
-    ``starts`` are resource prices (K, R) to bound with; at most ``width`` states live at once, and of each kind the best ``keep`` patterns
-    come back; with ``worthless``, items of value 0 are put on machines too. ``worth`` is valid whatever the width: a kind that has nothing
-    above its target is given the target itself, or its own bound if that is lower.
+    ``starts`` are resource prices (K, R) to compute bounds with. At most ``width`` states exist at once, and the best ``keep`` patterns of
+    each kind are returned. With ``worthless``, items of value 0 are put on machines too. ``worth`` is valid for any width: a kind without a
+    pattern above its target gets the target itself, or its own bound if that is lower.
     """
     every = np.arange(len(instance.price))
     prices, bound = sharpen(instance, every, values, starts)
@@ -104,11 +103,11 @@ def search(
     copies = np.where((values > 0) | worthless, instance.copies[:, open_kinds].T, 0.0)
     margin = values - prices[open_kinds] @ instance.request.T
     with np.errstate(divide="ignore", invalid="ignore"):
-        # An item of which not even one copy can be afforded need not be decided.
+        # An item with no affordable copy need not be decided.
         copies[(margin < -EPSILON) & ((bound - targets)[open_kinds, None] / -margin + EPSILON < 1.0)] = 0.0
     states, dropped = _expand_all(instance, open_kinds, copies, margin, targets[open_kinds], bound[open_kinds], width, meter)
     value = states.held @ values
-    # What the search could not rule out: the best it holds, and the best it dropped.
+    # The worth that the search could not rule out: the best of its states, and the best that it dropped.
     top = np.maximum(dropped, targets[open_kinds])
     np.maximum.at(top, states.row, value)
     worth[open_kinds] = np.minimum(top, bound[open_kinds])
@@ -119,7 +118,7 @@ def search(
     states = states.pick(best)
     kinds, held = open_kinds[states.row], states.held
     if instance.device is not None and len(kinds):
-        # The search knows devices by their sum only. What no placement was found for is cut down until there is one.
+        # The search checks devices only by their sum. Patterns without a placement are cut down until there is one.
         share = instance.request[:, instance.device]
         held = fill(instance, np.argsort(-share, kind="stable"), states.held, kinds)
         complete = complete and bool(np.all(held == states.held))
@@ -137,7 +136,7 @@ def _best_of_each(row: Ints, value: Floats, keep: int) -> Ints:
 
 
 def _varied(states: _States, value: Floats, kinds: int) -> Ints:
-    """Indices of the best few of each row, and of the best that hold each of the items, fewer the more rows there are."""
+    """Indices of the best few of each row, and of the best that holds each item; the more rows, the fewer per row."""
     most = max(_FEW, _MANY // kinds)
     order = np.lexsort((np.arange(len(value)), -value, states.row))
     starts = np.flatnonzero(np.diff(states.row[order], prepend=-1))
@@ -151,7 +150,7 @@ def _varied(states: _States, value: Floats, kinds: int) -> Ints:
 
 
 def _position(sorted_rows: Ints) -> Ints:
-    """The place of each entry among its equals, for entries that come sorted."""
+    """The position of each entry among equal entries, for sorted entries."""
     first = np.flatnonzero(np.diff(sorted_rows, prepend=-1))
     return np.asarray(np.arange(len(sorted_rows)) - np.repeat(first, np.diff(np.append(first, len(sorted_rows)))))
 
@@ -159,7 +158,7 @@ def _position(sorted_rows: Ints) -> Ints:
 def _expand_all(  # noqa: PLR0917  (one call, from search)
     instance: ProblemArrays, kinds: Ints, copies: Floats, margin: Floats, targets: Floats, bound: Floats, width: int, meter: Meter
 ) -> tuple[_States, Floats]:
-    """Decide one item after the other; returns the states left and, by kind, the highest bound among those dropped."""
+    """Decide one item after the other; returns the remaining states and, by kind, the highest bound among the dropped ones."""
     slack = bound - targets
     dropped = np.full(len(kinds), -np.inf)
     steps = _Steps.of(instance, copies, margin)
@@ -184,14 +183,14 @@ def _expand_all(  # noqa: PLR0917  (one call, from search)
 
 
 def _range(instance: ProblemArrays, states: _States, steps: _Steps, step: int, slack: Floats) -> tuple[Floats, Floats]:
-    """The fewest and the most copies of its next item that each state may take: those that fit and that its slack affords."""
+    """The fewest and the most copies of its next item that each state may take, by room and by its slack."""
     gain, wanted = steps.gain[states.row, step], steps.wanted[states.row, step]
     high = np.fmin(np.floor(np.fmin.reduce(states.room / steps.request[states.row, step], axis=1)), wanted)
     item = steps.item[states.row, step] if any(instance.apart) else None
     for other, partners in enumerate(instance.apart) if item is not None else ():
         if partners:
             high[(item == other) & states.held[:, list(partners)].any(axis=1)] = 0.0
-    # How many copies more, or less, than a machine of split pods would hold.
+    # How many copies more, or fewer, than a machine with split pods would hold.
     affords = np.floor((slack[states.row] - states.loss) / np.maximum(np.abs(gain), EPSILON) + EPSILON)
     high = np.where(gain < -EPSILON, np.minimum(high, affords), high)
     low = np.where(gain > EPSILON, np.maximum(wanted - affords, 0.0), 0.0)
@@ -200,7 +199,7 @@ def _range(instance: ProblemArrays, states: _States, steps: _Steps, step: int, s
 
 
 def _within(states: _States, bound: Floats, children: Ints, width: int, dropped: Floats) -> Ints:
-    """States to go on with so that at most ``width`` children follow, the best of each kind first; the others go into ``dropped``."""
+    """States to expand so that there are at most ``width`` children, the best of each kind first; the others go into ``dropped``."""
     alive = np.flatnonzero(children > 0)
     if int(children[alive].sum()) <= width:
         return alive

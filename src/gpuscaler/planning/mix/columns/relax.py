@@ -1,9 +1,9 @@
-"""Upper bounds on what one machine's pods are worth: a Lagrangian per kind, lowered one line at a time, all kinds at once.
+"""Upper bounds on the worth of one machine's pods: a Lagrangian per kind, minimised along one line at a time, all kinds at once.
 
 For resource prices m >= 0, no machine of capacity C holds pods worth more than
 g(m) = m·C + sum of copies_i * max(0, value_i - m·request_i). g is convex and piecewise linear, and its minimum is the linear relaxation
-of the machine's knapsack. Along a line its minimum sits where items stop being worth their resources, which sorting finds. Stopping
-early costs sharpness, never validity.
+of the machine's knapsack. Along a line its minimum is where items stop being worth their resources, which sorting finds. Stopping
+early gives a weaker bound, but still a valid one.
 """
 
 import numpy as np
@@ -20,13 +20,13 @@ def worths(instance: ProblemArrays, kinds: Ints, values: Floats, prices: Floats)
 
 
 def sharpen(instance: ProblemArrays, kinds: Ints, values: Floats, starts: tuple[Floats, ...]) -> tuple[Floats, Floats]:
-    """Resource prices (len(kinds), R) that bound each of ``kinds`` well, and their bounds; never worse than the best of ``starts``."""
+    """Resource prices (len(kinds), R) that give good bounds for ``kinds``, and these bounds; never worse than the best of ``starts``."""
     capacity = instance.capacity[kinds]
     even = np.divide(1.0, capacity, out=np.zeros_like(capacity), where=capacity > 0)
     best = np.zeros_like(capacity)
     bound = np.full(len(kinds), np.inf)
     for start in (*starts, even):
-        # The scale of a start is free: the minimum along the ray through it is what counts.
+        # The scale of a start does not matter: the minimum along the ray through it is used.
         prices = _along(instance, kinds, values, np.zeros_like(capacity), start)
         worth = worths(instance, kinds, values, prices)
         best[worth < bound] = prices[worth < bound]
@@ -43,14 +43,14 @@ def sharpen(instance: ProblemArrays, kinds: Ints, values: Floats, starts: tuple[
 
 
 def _along(instance: ProblemArrays, kinds: Ints, values: Floats, base: Floats, direction: Floats) -> Floats:
-    """The point ``base + t * direction``, t >= 0, where g is least; every row on its own line."""
+    """The point ``base + t * direction``, t >= 0, with the smallest g; every row on its own line."""
     slope = direction @ instance.request.T
     margin = values - base @ instance.request.T
     with np.errstate(divide="ignore", invalid="ignore"):
         stop = np.where((slope > 0) & (margin > 0), margin / slope, 0.0)
     order = np.argsort(-stop, axis=1, kind="stable")
     used = np.where(stop > 0, instance.copies[:, kinds].T * slope, 0.0)
-    # From the right: the slope of g is the room, less what the items still wanting it would take.
+    # From the right: the slope of g is the room, less what the items that are still worth their resources would take.
     total = np.cumsum(np.take_along_axis(used, order, axis=1), axis=1)
     room = (direction * instance.capacity[kinds]).sum(axis=1)
     turn = (total < room[:, None]).sum(axis=1)

@@ -1,1 +1,1 @@
-"""Mixes that are built directly, without the linear program."""
+"""Mixes that are built directly, without pattern generation."""

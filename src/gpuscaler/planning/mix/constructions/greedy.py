@@ -1,4 +1,4 @@
-"""Constructions: buy the machine whose pods are worth most per dollar, as often as it can be filled the same way, until nothing is left."""
+"""Greedy constructions: repeatedly buy the machine with the most pod value per dollar, as often as it can be filled the same way."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from gpuscaler.planning.mix.work import Meter
 
 
 def orders(instance: ProblemArrays, prices: Prices) -> list[Ints]:
-    """Orders in which to fill a machine: dearest pods first, densest first, largest share of any resource first; tiers always first."""
+    """Orders in which to fill a machine: by value, density, or largest share of any resource, highest first; always by tier before."""
     size = instance.request / np.maximum(instance.capacity.max(axis=0, initial=1.0), 1.0)
     largest = size.max(axis=1, initial=0.0)
     density = prices.items / np.maximum(size.sum(axis=1), EPSILON)
@@ -23,7 +23,7 @@ def orders(instance: ProblemArrays, prices: Prices) -> list[Ints]:
 def constructions(
     instance: ProblemArrays, prices: Prices, *, start: Mixture | None = None, below: float = np.inf, meter: Meter
 ) -> list[Mixture]:
-    """A mix for each of :func:`orders`, or only the first ones when the budget ends or none of them costs less than ``below``."""
+    """A mix for each of :func:`orders`; only the first ones if the budget ends or none of them costs less than ``below``."""
     found: list[Mixture] = []
     for order in orders(instance, prices):
         if found and (not meter.left() or min(mixture.cost(instance) for mixture in found) >= below):
@@ -36,9 +36,9 @@ def constructions(
 def construct(
     instance: ProblemArrays, prices: Prices, order: Ints, *, start: Mixture | None = None, meter: Meter, must: bool = True
 ) -> Mixture | None:
-    """Build a mix for everything limits allow, filling machines in ``order``; None when the budget ends first, unless it ``must`` be built.
+    """Build a mix for all pods that limits allow, filling machines in ``order``; None if the budget ends first, unless ``must``.
 
-    ``start`` holds machines already chosen.
+    ``start`` holds machines that are already chosen.
     """
     items, every = len(instance.demand), np.arange(len(instance.price))
     parts = start.parts() if start is not None else []
@@ -55,7 +55,7 @@ def construct(
             break
         if not must and not meter.left():
             return None
-        # A machine whose pods are all still there would be filled the same way again.
+        # A machine with pods that are all still unplaced would be filled the same way again.
         again = every[some & stale]
         filled[again], stale[again] = fill(instance, order, remaining, again), False
         held = filled[kinds]
@@ -84,7 +84,7 @@ def construct(
 
 
 def top_up(instance: ProblemArrays, mixture: Mixture) -> Mixture:
-    """Put pods that are unmet on machines that have room for them, higher tiers first."""
+    """Put unmet pods on machines that have room for them, higher tiers first."""
     remaining = instance.demand - mixture.served()
     parts: list[tuple[int, Floats, int]] = []
     for kind, held, times in mixture.parts():
@@ -117,7 +117,7 @@ def affordable(instance: ProblemArrays, spare: list[float]) -> Mask:
 
 
 def fitting_times(instance: ProblemArrays, kind: int, copies: Floats, remaining: Floats, spare: list[float]) -> int:
-    """How often this machine can be bought, filled the same way each time."""
+    """How often this machine can be bought if it is filled the same way each time."""
     some = copies > 0
     most = float(np.floor(remaining[some] / copies[some]).min())
     for row, amount in zip(instance.limits, spare, strict=True):

@@ -1,7 +1,7 @@
-"""Filling along the resource programme: every machine of a kind gets its share of all the pods that the programme put on that kind.
+"""Proportional filling: every machine of a kind gets its share of all the pods that the resource programme put on that kind.
 
-With hundreds of items and hundreds of pods on a machine, what costs money is not how pods tile a machine but machines that run out of one
-resource while another is left. Equal shares keep all machines balanced the way the programme's optimum is.
+With hundreds of items and hundreds of pods on a machine, cost does not depend on how pods tile a machine, but on machines that run out of
+one resource while another is unused. Equal shares keep all machines balanced like the programme's optimum.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from gpuscaler.planning.mix.mixture import Mixture
 from gpuscaler.planning.mix.work import Meter
 
 _MANY, _CROWD = 60, 16.0
-#: Machines of a kind come in about this many batches; this many sketches are made, one of what the other left.
+#: Machines of a kind are filled in about this many batches; this many sketches are made, each for the rest of the one before.
 _BATCHES, _SKETCHES = 24, 2
 #: Work of filling one machine, for each item.
 _SHARE = 8
@@ -26,21 +26,21 @@ def many(instance: ProblemArrays) -> bool:
 
 
 def crowded(mixture: Mixture) -> bool:
-    """Whether so many pods share a machine that patterns are not what costs money."""
+    """Whether so many pods share a machine that better patterns would hardly save money."""
     return float(mixture.served().sum()) > _CROWD * float(mixture.times.sum())
 
 
 def poured(instance: ProblemArrays, relaxed: Relaxed, *, penalty: Floats | None = None, meter: Meter) -> Mixture:
-    """A mix for everything limits allow, along ``relaxed``, or along sketches that know caps where machines have them besides resources.
+    """A mix for all pods that limits allow, along ``relaxed``, or along sketches that include caps if there are any.
 
-    ``penalty`` is what a pod unmet costs, where limits bind.
+    ``penalty`` is the cost of an unmet pod, if limits bind.
     """
     filling = _Filling(instance, meter)
     if not instance.capped.any() and instance.real == instance.capacity.shape[1]:
         filling.whole(relaxed)
         return filling.finish(relaxed)
     sketch = relaxed
-    # A second sketch would not know what the first one took of the limits.
+    # A second sketch would not account for the part of the limits that the first one used.
     for _ in range(1 if instance.limits else _SKETCHES):
         sketch = guide(residual(instance, filling.remaining), relaxed.prices, penalty=penalty)
         meter.add(20_000 + sketch.iterations * 800)
@@ -68,7 +68,7 @@ class _Filling:
             left = int(relaxed.machines[kind] + EPSILON)
             part = relaxed.machines[kind] - left
             while left:
-                # Hundreds of machines need not all differ: the first ones come in equal batches.
+                # Hundreds of machines need not all differ: the first ones are filled in equal batches.
                 often = max(left // _BATCHES, 1)
                 held = _share(self.instance, int(kind), wanted / (left + part), np.floor(self.remaining / often), self.largest)
                 self._buy(int(kind), held, often)
@@ -103,7 +103,7 @@ class _Filling:
 
 
 def _share(instance: ProblemArrays, kind: int, share: Floats, remaining: Floats, largest: Ints) -> Floats:
-    """One machine with about ``share`` of each item, filled up with whatever else fits, the largest first."""
+    """One machine with about ``share`` of each item, filled up with other pods that fit, largest first."""
     most = np.minimum(instance.copies[:, kind], remaining)
     held = np.minimum(np.floor(share + EPSILON), most)
     room = instance.capacity[kind] - held @ instance.request
@@ -113,7 +113,7 @@ def _share(instance: ProblemArrays, kind: int, share: Floats, remaining: Floats,
     held, room = _prefix(instance, held, room, nearest, np.minimum(most, np.ceil(share)))
     held, room = _prefix(instance, held, room, largest, most)
     if instance.device is not None or any(instance.apart):
-        # Devices and pairs kept apart are beyond sums; what breaks them is left for other machines.
+        # Devices and pairs kept apart are not in the sums; pods that violate them are left for other machines.
         held = fill(instance, largest, held, np.array([kind]))[0]
     return held
 

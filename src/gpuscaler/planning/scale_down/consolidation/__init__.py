@@ -1,1 +1,1 @@
-"""Machines that are removed to save money: their pods go to machines that stay, or to cheaper ones that are bought for them."""
+"""Consolidation: removes machines to save money. Their pods move to machines that stay, or to cheaper ones that are bought for them."""

@@ -1,7 +1,8 @@
-"""Back to spot: machines that are not spot's give way to spot machines one at a time, and none for a while after spot was taken back.
+"""Return to spot: replaces on-demand machines with spot machines one at a time, and not for a while after a spot machine was reclaimed.
 
-The spot machine that is bought for it is the probe: nobody is evicted before it is open, and where it is refused everybody stays. Once one
-has come, what was refused or reclaimed before still has to last before more is trusted to it (``Templates.settled``).
+The spot machine that is bought acts as a probe: no pod is evicted before it is open, and if the cloud refuses it all pods stay. After one
+has arrived, an offering that was refused or reclaimed before must first prove stable before more machines move to it
+(``Templates.settled``).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +21,14 @@ from gpuscaler.planning.state.breaker_messages import clock, trouble
 
 
 class Returns:
-    """Which replacements of ``situation`` go back to spot, and which of those may."""
+    """Decides which replacements in ``situation`` return to spot, and which of those may do so now."""
 
     def __init__(self, situation: Situation) -> None:
         self._situation = situation
 
     @cached_property
     def _under_way(self) -> frozenset[str]:
-        """Pools of which a machine that is not spot's leaves with pods that go elsewhere."""
+        """Pools from which a non-spot machine is being removed whose pods go elsewhere."""
         cluster, members, now = self._situation.cluster, self._situation.members, self._situation.now
         leaving = (
             name for name in self._situation.state.disrupting if name in members and market(cluster.nodes[name], members[name]) != SPOT
@@ -37,9 +38,9 @@ class Returns:
     def refused(
         self, candidates: Iterable[Candidate], machines: Sequence[Machine], needs: Mapping[Candidate, Sequence[str]]
     ) -> dict[Candidate, Blocker]:
-        """Those of ``candidates``, the best first, that may not go now, and why: all but the first of each pool.
+        """The blockers of those of ``candidates``, ordered best first, that may not return now: all but the first of each pool.
 
-        Who goes to no other new machine than the first of its pool goes with it.
+        A candidate that needs only the new machines of the first one goes together with it.
         """
         spot = {machine.id: machine.pool for machine in machines if may_be_spot(machine)}
         found: dict[Candidate, Blocker] = {}
@@ -52,7 +53,7 @@ class Returns:
             why = self._restless(targets)
             alone = source not in self._under_way and all(mine <= first.get(pool, mine) for pool in (source, *targets))
             if why is None and not alone:
-                why = Blocker("going-back", f"it could run cheaper on spot; machines of pool {source} go back to it one at a time")
+                why = Blocker("going-back", f"it could run cheaper on spot; machines of pool {source} return to spot one at a time")
             if why is None:
                 for pool in (source, *targets):
                     first.setdefault(pool, mine)
@@ -66,11 +67,11 @@ class Returns:
         if not until:
             return None
         pool = max(until, key=until.__getitem__)
-        taken = f"a spot machine of pool {pool} was taken back a short while ago"
-        return Blocker("going-back", f"it could run cheaper on spot; {taken}, and nothing goes back to it before {clock(until[pool], now)}")
+        taken = f"a spot machine of pool {pool} was reclaimed a short while ago"
+        return Blocker("going-back", f"it could run cheaper on spot; {taken}, so no machine returns to it before {clock(until[pool], now)}")
 
     def waits(self, candidates: Iterable[Candidate]) -> dict[str, str]:
-        """By node, what is to be said of machines that stay where spot of their own kind is cheaper and not relied upon yet."""
+        """By node, a note for machines that stay although spot of their instance type is cheaper, since that spot is not trusted yet."""
         state, now = self._situation.state, self._situation.now
         distrusted = state.blocked_offerings | state.unsettled_offerings
         if not distrusted:
@@ -84,7 +85,7 @@ class Returns:
             own = candidate.member.offering
             best = cheapest.get(own.instance_type) if own is not None else None
             if best is not None and best.price < candidate.price and not is_spot(candidate) and all(map(admits_spot, candidate.load)):
-                said = trouble(state.breakers, best.key, now) or "it was refused or taken back a short while ago"
+                said = trouble(state.breakers, best.key, now) or "it was refused or reclaimed a short while ago"
                 found[candidate.name] = f"{best.instance_type} on spot in {best.zone} would cost ${best.price:.4f} per hour ({said})"
         return found
 
@@ -94,7 +95,7 @@ def is_spot(candidate: Candidate) -> bool:
 
 
 def admits_spot(one: RunningClass) -> bool:
-    """Whether pods of a class may be moved onto spot, as far as they say themselves."""
+    """Whether the annotations of a class let its pods be moved onto spot."""
     wanted = one.options.market
     return one.options.deadline is None and (not wanted or SPOT in wanted or "any" in wanted)
 

@@ -1,7 +1,8 @@
-"""Consolidation by deletion: machines whose pods all fit on machines that stay.
+"""Consolidation by deletion: removes machines whose pods all fit on machines that stay.
 
-Pods whose place depends on other pods are moved first, one at a time and exactly; the rest, most of them, all together. A machine that
-comes back in the second step takes its moves of the first with it, and what was built on those is checked again.
+Pods whose place depends on other pods are moved first, one at a time, with every filter. The rest, which are most pods, are moved all
+together. If the second step decides that a machine stays after all, its moves of the first step are dropped, and moves that relied on
+them are checked again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -25,18 +26,17 @@ from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
 from gpuscaler.planning.scale_down.moves.rules import Manner
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
-#: Candidates that are tried one by one after all have been tried together.
+#: How many candidates are tried one by one after all have been tried together.
 SINGLE_TRIES = 40
 
 
 @dataclass
 class Deletion:
-    """The work of one consolidation.
+    """The state of one consolidation.
 
-    ``classes`` are those of the pods that have to move, in their order, ``manners`` how they may, ``seats`` a row where each of them runs.
+    ``classes`` are the classes of the pods that have to move, ordered; ``manners``: how each may move; ``seats``: a row where each runs.
     ``worlds`` are the rooms in which their moves must be possible.
-    ``admitted`` are the candidates whose accounts are booked, ``steps`` the exact moves of those that got past them, ``pinned`` the rows
-    that these moves lead to.
+    ``admitted`` are the candidates with booked allowances, ``steps`` their exact moves, ``pinned`` the rows that these moves lead to.
     """
 
     situation: Situation
@@ -51,7 +51,7 @@ class Deletion:
     pinned: set[int] = field(default_factory=set)
 
     def book(self, candidate: Candidate) -> Blocker | None:
-        """Book the accounts of one removal, or say which of them refuses it."""
+        """Book the allowances of one removal; returns the blocker if one of them refuses it."""
         blocker = self.ledger.allowances.refusal(candidate.member.pool, CONSOLIDATION, candidate.evictions)
         if blocker is None:
             self.ledger.allowances.take(candidate.member.pool, candidate.evictions)
@@ -60,7 +60,7 @@ class Deletion:
 
     @property
     def stopped(self) -> bool:
-        """Whether the emergency brake has been pulled; the answer then says so."""
+        """Whether ``should_stop`` asks to stop; the result then has ``brake`` set."""
         if self.situation.should_stop is not None and self.situation.should_stop():
             self.ledger.brake = True
         return self.ledger.brake
@@ -72,7 +72,10 @@ class Deletion:
 
 
 def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateArrays, Emptied]:
-    """Empty as many of ``candidates`` as fit elsewhere; returns those that may move freely, in their order, and what became of them."""
+    """Empty as many of ``candidates`` as fit elsewhere.
+
+    Returns the candidates that could be moved in bulk, ordered, and which of them leave.
+    """
     worlds, room = work.worlds, work.situation.room
     looks = looks_within(work.situation.policy.work_budget, room)
     company = Company(worlds, work.manners, work.seats, looks=looks)
@@ -87,7 +90,7 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
         company = Company(worlds, work.manners, work.seats, looks=looks)
     left = [n for n in order if candidates[n] in work.steps or bound.isdisjoint(candidates[n].load)]
     loose = [number for number in left if candidates[number].row not in work.pinned]
-    # Machines that were cleared exactly come back with all their pods.
+    # If a machine that was cleared exactly stays after all, it keeps all its pods, so its free resources do not change.
     cleared = [candidate.row for candidate in work.steps]
     before = fleet.free[cleared]
     fleet = fleet.narrowed(np.array(loose, dtype=np.int64), free, worlds.planned, company)
@@ -103,7 +106,7 @@ def delete(work: Deletion, candidates: Sequence[Candidate]) -> tuple[CandidateAr
 
 
 def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
-    """Book the accounts of candidates in their order, so that the best go when not all may."""
+    """Book the allowances of candidates in their order, so that the best are removed when not all may be."""
     for candidate in candidates:
         blocker = work.book(candidate)
         if blocker is not None:
@@ -111,7 +114,7 @@ def admit(work: Deletion, candidates: Sequence[Candidate]) -> None:
 
 
 def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collection[RunningClass], *, looks: int) -> Worlds:
-    """Try to clear admitted candidates of pods that depend on others; returns the worlds after those moves."""
+    """Try to move the pods that depend on others off admitted candidates; returns the worlds after those moves."""
     mover = Mover(work.worlds, work.homes, looks=looks)
     preference = np.zeros(len(work.situation.room), dtype=np.int64)
     for position, candidate in enumerate(candidates):
@@ -123,7 +126,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
         if candidate.row in work.pinned:
             found: list[Step] | Blocker = Blocker("in-use", "pods of machines that leave move here")
         elif mover.exhausted or work.stopped:
-            found = Blocker("in-use", "not examined: this plan has spent its work on machines that are better to remove")
+            found = Blocker("in-use", "not examined: this plan has spent its work budget on machines that save more")
         else:
             found = mover.clear(candidate, mine, preference)
         if isinstance(found, Blocker):
@@ -140,7 +143,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
 
 
 def squeeze(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
-    """One more look at machines that stay, each alone: packing everything at once is not exact, and accounts may have room again."""
+    """Try machines that stay once more, each alone: packing all at once is not exact, and allowances may have become free again."""
     receiving = emptied.receiving
     hopeless = stuck(fleet, emptied, work.homes.targets).size
     tried = 0
@@ -171,7 +174,7 @@ def squeeze(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
 
 
 def recheck(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
-    """Replay the exact moves without those of machines that came back; whoever relied on them stays too."""
+    """Replay the exact moves without those of machines that stay after all; machines with moves that relied on them stay too."""
     if all(candidate in work.admitted for candidate in work.steps):
         return
     worlds = work.worlds.copy()
@@ -184,7 +187,7 @@ def recheck(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
 
 
 def leave(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
-    """Write the removals: the pods of each machine take the places that were found for pods of their size."""
+    """Record the removals: the pods of each machine take the places that were found for pods of their size."""
     names = np.array(work.situation.room.table.names, dtype=object)
     places: list[list[str]] = [[] for _ in range(len(fleet.sizes))]
     for size, rows, counts in emptied.packed.placed:
@@ -202,7 +205,7 @@ def leave(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
 
 
 def deletion_reason(candidate: Candidate, moves: Sequence[Move]) -> str:
-    """A sentence for the removal of a machine whose pods move to machines that exist."""
+    """A sentence for the removal of a machine whose pods move to existing machines."""
     targets = len({move.to for move in moves})
     saves = f"which saves ${candidate.price:.4f} per hour"
     if not moves:

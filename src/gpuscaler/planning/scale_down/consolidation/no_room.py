@@ -1,4 +1,4 @@
-"""Why machines stay that nothing but the lack of room elsewhere keeps."""
+"""Blockers of machines that stay only because there is no room elsewhere."""
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gpuscaler.planning.scale_down.pod_classes import first_key
 
 
 def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str, Blocker]:
-    """For each candidate that stays: a pod that fits nowhere else, or that its pods do not fit together."""
+    """The blocker of each candidate that stays: it names a pod that fits nowhere else, or says that its pods do not fit together."""
     alone = stuck(fleet, emptied, targets)
     shortage = Shortage(fleet, emptied.packed.free, alone.open_rows)
     found = {}
@@ -21,7 +21,7 @@ def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str,
         size = alone.size.get(number)
         if size is None:
             count = sum(len(pods) for one, pods in candidate.load.items() if one in fleet.size_of)
-            said = f"its {count} pods do not fit together into the room that other nodes have left"
+            said = f"its {count} pods do not all fit into the free room of other nodes"
         else:
             pods = [pod for one, pods in candidate.load.items() if fleet.size_of.get(one) == size for pod in pods]
             said = f"pod {first_key(pods)} fits on no other node: {shortage.of(size, int(fleet.rows[number]))}"
@@ -30,7 +30,7 @@ def in_use(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> dict[str,
 
 
 class Shortage:
-    """What the open rows lack for a pod of each size; counted once a size, since thousands of machines may stay for it."""
+    """What the open rows lack for a pod of each size; counted once per size, since it may keep thousands of machines."""
 
     def __init__(self, fleet: CandidateArrays, free: Array, open_rows: Array) -> None:
         self._fleet = fleet
@@ -40,7 +40,7 @@ class Shortage:
         self._memo: dict[int, Array] = {}
 
     def of(self, size: int, own: int) -> str:
-        """How many of the open rows but ``own`` do not admit pods of ``size``, and how many are short of each resource."""
+        """How many of the open rows, except ``own``, do not admit pods of ``size``, and how many are short of each resource."""
         total = self._memo.get(size)
         if total is None:
             total = self._memo[size] = self._lacks(size, self._open_rows).sum(axis=0)
@@ -54,7 +54,7 @@ class Shortage:
         return f"of {rows} open node{'s' if rows != 1 else ''}, {said}"
 
     def _lacks(self, size: int, rows: Array) -> Array:
-        """``[row, 0]``: does not admit the size; ``[row, 1 + resource]``: does, but has too little of it."""
+        """``[row, 0]``: the row does not admit the size; ``[row, 1 + resource]``: it does, but has too little of the resource."""
         sizes = self._fleet.sizes
         admits = sizes.admits[sizes.group[size]][rows]
         return np.column_stack((~admits, admits[:, None] & (self._free[rows] < sizes.requests[size]))).astype(np.int64)

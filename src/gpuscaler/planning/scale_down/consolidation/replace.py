@@ -1,7 +1,7 @@
-"""Consolidation by replacement: m machines give way to n that cost less, merged or split, bought as one cheapest mix.
+"""Consolidation by replacement: replaces m machines with n cheaper ones, merged or split, bought as one cheapest mix.
 
-The mix for all pods that could move prices each pod; a machine is worth replacing when its pods cost less than it does. Those machines'
-pods first take what room is left, then the cheapest mix for the rest is solved for real and must pay.
+The mix for all pods that could move gives each pod a price; a machine is worth replacing when its pods cost less than it does. The pods
+of those machines first fill the free room; then the cheapest mix for the rest is solved and must pay.
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays
 from gpuscaler.planning.scale_down.moves.packing import pack
 from gpuscaler.planning.scale_down.savings import NOTHING, net_saving, pays, restart_loss
 
-#: Old and new machines are both paid for while the new ones boot and pods move, in seconds; counted as a cost of the new ones.
+#: Seconds in which old and new machines are both paid for, while the new ones boot and pods move; counted as a cost of the new ones.
 OVERLAP = 300.0
 #: Mixes that are solved for one tier of pools before giving up on it.
 TRIES = 5
@@ -35,7 +35,7 @@ WORK_SHARE = 4
 
 @dataclass
 class Replacing:
-    """The search for one tier of pools. ``limits`` and ``templates`` are what may be bought after what earlier tiers bought."""
+    """The search for one tier of pools. ``limits`` and ``templates`` are what may still be bought after the purchases of earlier tiers."""
 
     work: Deletion
     fleet: CandidateArrays
@@ -60,7 +60,7 @@ class Replacing:
         return solve(problem, work=work, should_stop=self.work.situation.should_stop)
 
     def deal(self, candidates: Sequence[Candidate]) -> Deal | None:
-        """Give the pods of ``candidates`` what room is left and new machines for the rest; None where limits leave some out."""
+        """Place the pods of ``candidates`` into free room and onto new machines for the rest; None if limits leave some pods out."""
         work, fleet = self.work, self.fleet
         mine = set(candidates)
         chosen = np.array([candidate in mine for candidate in fleet.candidates], dtype=np.bool_)
@@ -76,7 +76,7 @@ class Replacing:
 
 
 def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
-    """Look for cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
+    """Search cheaper machines for the pods of candidates that stay, pools of the highest priority first."""
     templates = work.situation.templates
     menu = Menu(templates)
     receiving = emptied.receiving
@@ -93,10 +93,10 @@ def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
 
 
 def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
-    """Candidates whose pods are worth less than their machine at the price of the scarcest resource.
+    """Candidates whose pods cost less than their machine at the price of the scarcest resource.
 
-    The price of a resource is the least that any kind asks for it: no machines can be replaced for less than what their pods use of one
-    resource costs at that price. Where all gains together are too small there is nothing to find, and no mix is solved.
+    The price of a resource is the lowest of any kind: replacements can never cost less than what the pods use of one resource at that
+    price. If all gains together are too small there is nothing to find, and no mix is solved.
     """
     kinds = [kind for kind in work.situation.templates.kinds if kind.pool.priority >= tier]
     if not kinds or not candidates:
@@ -116,7 +116,7 @@ def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candi
 
 
 def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Machine, ...]:
-    """Replace those of ``candidates`` that pay; returns the machines to buy."""
+    """Replace those of ``candidates`` whose replacement pays; returns the machines to buy."""
     work = search.work
     booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
     for _ in range(TRIES):
@@ -157,7 +157,7 @@ def pays_in_all(work: Deletion, deal: Deal, candidates: Sequence[Candidate]) -> 
 
 
 def close(search: Replacing, deal: Deal, candidates: Sequence[Candidate]) -> None:
-    """Write the removals and the machines they need."""
+    """Record the removals and the machines they need."""
     work, fleet = search.work, search.fleet
     gone = set(candidates)
     search.emptied.leaving |= np.array([candidate in gone for candidate in fleet.candidates], dtype=np.bool_)
@@ -179,12 +179,12 @@ def replaced_by(deal: Deal, candidate: Candidate) -> str:
     pods, fit, run = (f"its {count} pods", "fit", "run") if count != 1 else ("its pod", "fits", "runs")
     kept = sum(move.to not in needed for move in deal.moves[candidate])
     if not needed:
-        return f"{pods} {fit} on other nodes once machines beside it are replaced"
+        return f"{pods} {fit} on other nodes after other machines are replaced"
     return f"{pods} {run} cheaper on {new}" + (f" and on other nodes ({kept})" if kept else "")
 
 
 def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> Limits:
-    """What may still be bought after ``machines``."""
+    """The limits that remain after buying ``machines``."""
     gpus = {offering.key: offering.gpus for offering in templates.offerings}
     pools = dict(limits.pools)
     for machine in machines:
@@ -201,7 +201,7 @@ def after(limits: Limits, machines: Sequence[Machine], templates: Templates) -> 
 
 
 def worth_replacing(search: Replacing, candidates: Sequence[Candidate]) -> list[Candidate]:
-    """Candidates that cost more than their pods do in the cheapest mix for the pods of all, the largest share of the price first."""
+    """Candidates that cost more than their pods do in the cheapest mix for the pods of all; those that save the largest share first."""
     counts = search.goods.counts(candidates)
     solution = search.mix(counts, Limits())
     value = np.array(solution.duals.items)

@@ -1,4 +1,4 @@
-"""Which new machines may take running pods, and how pods are counted when machines for them are bought."""
+"""New machines that may take running pods, and the purchase items that these pods are counted as."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,16 +21,16 @@ class Menu:
         self._homes = Homes.on_templates(templates)
 
     def kinds(self, one: RunningClass, *, tier: int) -> tuple[int, ...]:
-        """Kinds in pools of at least the priority ``tier`` all of whose templates take pods of ``one``."""
+        """Kinds in pools with at least the priority ``tier``, of which every template takes pods of ``one``."""
         mask = self._homes.admitting(one) & self._templates.holds_one(one.spec)
         return tuple(np.flatnonzero(self._templates.kinds_within(mask) & (self._templates.tiers >= tier)).tolist())
 
 
 @dataclass(frozen=True)
 class Goods:
-    """Items that pods of each class belong to: ``item_of[class]``, with ``size[item]`` and ``allowed[item]`` kinds.
+    """The purchase item of each class: ``item_of[class]``, with ``size[item]`` and the kinds ``allowed[item]``.
 
-    Items that share a name in ``apart`` (empty: none) have one place in all on a machine.
+    Of items that share a name in ``apart`` (empty: none), a machine takes one pod in all.
     """
 
     item_of: Mapping[RunningClass, int]
@@ -49,7 +49,7 @@ class Goods:
 
 
 def goods_of(fleet: CandidateArrays, menu: Menu, candidates: Sequence[Candidate], *, tier: int) -> Goods:
-    """Sort the classes on ``candidates`` into items: alike in size, in the kinds that may take them, and in whom they keep apart from."""
+    """Sort the classes on ``candidates`` into items: same size, same kinds that may take them, same pods that they keep apart from."""
     present = {one for candidate in candidates for one in candidate.load if one in fleet.size_of}
     known: dict[tuple[int, tuple[int, ...], str], int] = {}
     item_of = {}

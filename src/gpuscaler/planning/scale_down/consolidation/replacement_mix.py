@@ -1,4 +1,4 @@
-"""One replacement, worked out: which machines to buy, where every pod goes, and what each removal saves."""
+"""The details of one replacement: the machines to buy, the place of every pod, and the saving of each removal."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from gpuscaler.planning.scale_down.moves.packing import Packed
 class Deal:
     """``machines`` to buy for ``cost`` dollars per hour.
 
-    Per candidate: its ``moves``, the machines it ``needs`` and its ``share`` of their cost. ``packed`` is what of the pods finds room on
+    Per candidate: its ``moves``, the machines it ``needs`` and its ``share`` of their cost. ``packed`` holds the pods that find room on
     machines that stay.
     """
 
@@ -31,13 +31,13 @@ class Deal:
     packed: Packed
 
     def saving_of(self, candidate: Candidate) -> float:
-        """Dollars per hour that removing ``candidate`` saves, its share of the new machines taken off."""
+        """Dollars per hour that removing ``candidate`` saves, less its share of the new machines."""
         return candidate.price - self.share[candidate]
 
 
 @dataclass(frozen=True)
 class Replacement:
-    """One new machine of a solution: the pods it takes, by item."""
+    """One new machine of a solution, with the number of its pods by item."""
 
     name: str
     kind: Kind
@@ -45,7 +45,7 @@ class Replacement:
 
 
 def bought_by(solution: Solution, templates: Templates, already: int) -> list[Replacement]:
-    """The machines of a solution one by one; ``already`` machines have been named before."""
+    """The machines of a solution one by one; their names continue after ``already`` earlier ones."""
     patterns = sorted(solution.machines, key=lambda pattern: (pattern.kind, sorted(pattern.pods.items())))
     kinds = [(templates.kinds[pattern.kind], pattern.pods) for pattern in patterns for _ in range(pattern.times)]
     return [Replacement(f"replacement-{already + number}", kind, pods) for number, (kind, pods) in enumerate(kinds, 1)]
@@ -60,9 +60,9 @@ def deal_of(
     packed: Packed,
     names: Sequence[str],
 ) -> Deal:
-    """Give every pod of ``candidates`` a slot on a new machine, or one of the places on machines that stay, and share out the cost.
+    """Give every pod of ``candidates`` a slot on a new machine or a place on a machine that stays, and divide the cost.
 
-    A machine is paid for by its pods in proportion to what they request of its kind.
+    The cost of a machine is divided among its pods in proportion to the share of it that they request.
     """
     slots: list[list[int]] = [[] for _ in goods.size]
     for number in range(len(bought) - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Which of many candidates can be emptied together into the room that the others leave."""
+"""Finds the candidates that can be emptied together into the free room of the others."""
 
 from dataclasses import dataclass
 
@@ -8,13 +8,13 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.planning.scale_down.moves.candidate_arrays import CandidateArrays, load_of
 from gpuscaler.planning.scale_down.moves.packing import Packed, pack
 
-#: Rounds in which machines come back by what is missing in total; then by what is missing of each size, which always ends.
+#: Rounds that put machines back by the total that is missing; later rounds go by what is missing of each size, which always terminates.
 OPTIMISTIC = 4
 
 
 @dataclass
 class Emptied:
-    """``leaving[candidate]``, and where all their pods go."""
+    """The candidates that leave (``leaving[candidate]``), and where all their pods go."""
 
     leaving: Mask
     packed: Packed
@@ -26,7 +26,7 @@ class Emptied:
 
 
 def empty_together(fleet: CandidateArrays, *, leaving: Mask, targets: Mask) -> Emptied:
-    """Start with every candidate of ``leaving`` gone and bring back, the last first, what is needed until all pods have a place.
+    """Start with every candidate of ``leaving`` removed, and put candidates back, last first, until all pods have a place.
 
     ``targets`` are the rows that may take pods as long as their machine stays.
     """
@@ -45,7 +45,7 @@ def empty_together(fleet: CandidateArrays, *, leaving: Mask, targets: Mask) -> E
 
 
 def by_total(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
-    """The first of ``backwards`` that have as much room in all as the pods in ``left`` want; never none."""
+    """The first of ``backwards`` that together have as much room as the pods in ``left`` request; at least one."""
     sizes = fleet.sizes
     back = np.zeros(len(fleet.candidates), dtype=np.bool_)
     groups = np.unique(sizes.group[np.flatnonzero(left)])
@@ -65,9 +65,9 @@ def by_total(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mas
 
 
 def room_of(fleet: CandidateArrays, chosen: Array, admits: Mask, members: Array, targets: Mask) -> Array:
-    """What each candidate of ``chosen`` would take off the pods of the sizes ``members`` by staying.
+    """How much of the pods of the sizes ``members`` each candidate of ``chosen`` would hold if it stayed.
 
-    One that admits them takes what it has free and what its own pods take now; any other only keeps its own.
+    One that admits them offers its free room and the room of its own pods; any other only keeps its own pods.
     """
     rows = fleet.rows[chosen]
     whole = fleet.free[rows] + fleet.load[chosen]
@@ -78,7 +78,7 @@ def room_of(fleet: CandidateArrays, chosen: Array, admits: Mask, members: Array,
 
 
 def by_size(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask) -> Array:
-    """For each size that is left over, the first of ``backwards`` that hold enough copies when emptied; never none."""
+    """For each size that is left over, the first of ``backwards`` that hold enough copies when emptied; at least one."""
     sizes = fleet.sizes
     back = np.zeros(len(fleet.candidates), dtype=np.bool_)
     room = fleet.free[fleet.rows] + fleet.load
@@ -100,7 +100,7 @@ def by_size(fleet: CandidateArrays, left: Array, backwards: Array, targets: Mask
 
 
 def fitting_rows(fleet: CandidateArrays, free: Array, open_rows: Array, sizes: Array) -> Mask:
-    """``[size, open row]``: whether a row has room for one pod of each size; False for other sizes, and in one more column."""
+    """``[size, open row]``: whether a row has room for one pod of each of ``sizes``; False for other sizes and in one extra column."""
     fitting = np.zeros((len(fleet.sizes), len(open_rows) + 1), dtype=np.bool_)
     for size in sizes.tolist():
         request = fleet.sizes.requests[size]
@@ -119,14 +119,14 @@ class Stuck:
 
 
 def stuck(fleet: CandidateArrays, emptied: Emptied, targets: Mask) -> Stuck:
-    """Who could not leave even alone."""
+    """Candidates that could not leave even alone."""
     rows = targets.copy()
     rows[fleet.rows[emptied.leaving]] = False
     open_rows = np.flatnonzero(rows)
     mine = np.flatnonzero(~emptied.leaving[fleet.owner])
     owner, size = fleet.owner[mine], fleet.size[mine]
     fitting = fitting_rows(fleet, emptied.packed.free, open_rows, np.unique(size))
-    # A closed row's position is that of the last column, which nothing fits.
+    # A closed row gets the position of the last column, which is False for every size.
     position = np.full(len(rows), len(open_rows), dtype=np.int64)
     position[open_rows] = np.arange(len(open_rows))
     others = fitting.sum(axis=1)[size] - fitting[size, position[fleet.rows[owner]]]

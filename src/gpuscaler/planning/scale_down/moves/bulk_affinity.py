@@ -1,6 +1,6 @@
-"""Pods under rules about other pods that still move by the thousand.
+"""Bulk moves of pods with affinity or spread rules.
 
-They keep their domain, and siblings that keep apart share a resource of which every machine has one.
+These pods keep their domain. Siblings with anti-affinity on the host share a resource of which every machine has one.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -18,12 +18,12 @@ from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
 from gpuscaler.planning.scale_down.moves.rules import Manner
 from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
-#: Names the resource of which every machine has one for each group of siblings that keep apart.
+#: Prefix of the resource of which every machine has one, for each group of siblings that keep apart.
 APART = "apart:"
 
 
 def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass], room: Room) -> set[RunningClass]:
-    """Classes with spread rules of which some pod runs on a node that would not admit it now, so that its domain does not count it."""
+    """Classes with spread rules and a pod on a node that would not admit it now, so that its domain does not count the pod."""
     admitting = {one: room.static_mask(one.spec) for one in classes if hard(one.spec)}
     if not admitting:
         return set()
@@ -33,7 +33,7 @@ def displaced(candidates: Sequence[Candidate], classes: Collection[RunningClass]
 def localised(
     candidates: Sequence[Candidate], manners: Mapping[RunningClass, Manner]
 ) -> tuple[list[Candidate], dict[RunningClass, Manner]]:
-    """The candidates with classes split by the domains that their pods keep, and how each class that results may move."""
+    """The candidates with their classes split by the domains that pods must keep, and how each resulting class may move."""
     keeping = {one for one, manner in manners.items() if manner.keys}
     split: dict[tuple[RunningClass, object], RunningClass] = {}
     of = {one: manner for one, manner in manners.items() if one not in keeping}
@@ -57,11 +57,11 @@ def localised(
 
 
 class Company:
-    """What the rules about other pods leave open to classes that do not depend on the order of moves.
+    """Rows that affinity and spread rules leave open to classes that do not depend on the order of moves.
 
-    ``seats`` tells a row on which each class runs. Rules over domains give the same answer for every pod of a class in one domain, before
-    and after any number of moves within it, so one question settles all of them. The filters are asked ``looks`` times at most; pods of
-    classes that are not asked about stay where they are.
+    ``seats`` gives a row on which each class runs. Rules over domains give the same result for every pod of a class in one domain, before
+    and after any number of moves within it, so one check covers all of them. The filters are run at most ``looks`` times; pods of classes
+    beyond that stay where they are.
     """
 
     def __init__(self, worlds: Worlds, manners: Mapping[RunningClass, Manner], seats: Mapping[RunningClass, int], *, looks: int) -> None:
@@ -72,7 +72,7 @@ class Company:
         self._memo: dict[RunningClass, Mask] = {}
 
     def admitting(self, one: RunningClass) -> Mask | None:
-        """Rows that other pods leave open to a pod of ``one`` once it has left its own; None when no rule looks at it."""
+        """Rows that other pods leave open to a pod of ``one`` after it has left its own; None if no rule concerns it."""
         manner = self._manners[one]
         if not manner.keys and not manner.apart:
             return None
@@ -89,16 +89,16 @@ class Company:
         return mask
 
     def settled(self, one: RunningClass) -> bool:
-        """Whether a pod of ``one`` could come back to where it is: if not, rules are broken already and it stays."""
+        """Whether a pod of ``one`` could be placed again where it is; if not, rules are violated already and it stays."""
         mask = self.admitting(one)
         return mask is None or bool(mask[self._seats[one]])
 
     def siblings(self, one: RunningClass) -> str:
-        """The resource that keeps ``one`` apart from its siblings; empty when nothing does."""
+        """The resource that keeps ``one`` apart from its siblings; empty if there is none."""
         return f"{APART}{one.spec.digest}/{one.origin.domain}" if self._manners[one].apart else ""
 
     def berths(self, one: RunningClass) -> Array:
-        """How much of that resource each row has left."""
+        """How much of the resource that keeps ``one`` apart each row has left."""
         mask = self.admitting(one)
         assert mask is not None
         berths = mask.astype(np.int64)

@@ -1,4 +1,4 @@
-"""Candidates as arrays: what each would have to move, by size, and what every row has left."""
+"""Candidates as arrays: the pods each would have to move, by size, and the free resources of every row."""
 
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,10 +18,10 @@ from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 @dataclass(frozen=True)
 class CandidateArrays:
-    """``rows[c]`` is the row of candidate c. Its load is sparse: entries with ``owner == c`` say ``amount`` pods of ``size``.
+    """``rows[c]`` is the row of candidate c. Its load is sparse: each entry with ``owner == c`` stands for ``amount`` pods of ``size``.
 
-    ``free[row, resource]`` is what is left now, ``load[c, resource]`` what the pods of a candidate request. ``size_of`` finds the size of a
-    class; ``resources`` names the columns, among them those by which siblings keep apart.
+    ``free[row, resource]`` is what is free now, ``load[c, resource]`` what the pods of a candidate request. ``size_of`` maps a class to its
+    size; ``resources`` names the columns, among them those that keep siblings apart.
     """
 
     candidates: tuple[Candidate, ...]
@@ -42,7 +42,7 @@ class CandidateArrays:
         return np.bincount(self.size[mine], weights=self.amount[mine], minlength=len(self.sizes)).astype(np.int64)
 
     def narrowed(self, chosen: Array, classes: Collection[RunningClass], room: Room, company: Company) -> "CandidateArrays":
-        """The candidates ``chosen``, in that order, with those of their pods that are of ``classes``, over what ``room`` has left."""
+        """Only the candidates ``chosen``, in that order, with only their pods of ``classes``, and the free resources of ``room``."""
         position = np.full(len(self.candidates), -1, dtype=np.int64)
         position[chosen] = np.arange(len(chosen))
         kept = np.zeros(len(self.sizes), dtype=np.bool_)
@@ -67,12 +67,15 @@ class CandidateArrays:
 def fleet_of(
     candidates: Sequence[Candidate], classes: Sequence[RunningClass], *, free: Collection[RunningClass], homes: Homes, company: Company
 ) -> CandidateArrays:
-    """The arrays of ``candidates``; ``classes`` are those of their pods that have to move, in their order, ``free`` those without order."""
+    """The arrays of ``candidates``.
+
+    ``classes`` are the classes of their pods that have to move, ordered; ``free`` those of them that may move in any order.
+    """
     names = {name for one in classes for name in wanted(one.spec)} | {PODS}
     resources = tuple(sorted(names | {company.siblings(one) for one in free} - {""}))
     column = {name: index for index, name in enumerate(resources)}
     sizes, size_of = sizes_of(classes, free, column, homes=homes, company=company)
-    # The size -1 stands for pods that need no new home.
+    # The size -1 stands for pods that need no new place.
     size = np.array([size_of.get(one, -1) for candidate in candidates for one in candidate.load], dtype=np.int64)
     amount = np.array([len(pods) for candidate in candidates for pods in candidate.load.values()], dtype=np.int64)
     owner = np.repeat(np.arange(len(candidates)), [len(candidate.load) for candidate in candidates])
@@ -94,14 +97,14 @@ def fleet_of(
 
 
 def free_in(room: Room, resources: Sequence[str], free: Iterable[RunningClass], company: Company) -> Array:
-    """What each row has left of ``resources``; what siblings ``free`` of order have left is theirs to tell."""
+    """What each row has left of ``resources``; for resources that keep siblings of ``free`` apart, ``company`` gives it."""
     berths = {name: one for one in free if (name := company.siblings(one))}
     columns = [company.berths(berths[name]) if name in berths else room.free(name) for name in resources]
     return np.maximum(np.stack(columns, axis=1), 0)
 
 
 def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Array) -> Array:
-    """What the entries request in all, by candidate and resource. Sums in floating point are exact up to 2**53, eight pebibytes."""
+    """The total requests of the entries, by candidate and resource. Sums in floating point are exact up to 2**53, eight pebibytes."""
     columns = [np.bincount(owner, weights=column[size] * amount.astype(np.float64), minlength=candidates) for column in sizes.requests.T]
     return np.minimum(np.stack(columns, axis=1), FULL).astype(np.int64)
 
@@ -109,7 +112,7 @@ def load_of(sizes: Sizes, candidates: int, owner: Array, size: Array, amount: Ar
 def sizes_of(
     classes: Sequence[RunningClass], free: Collection[RunningClass], column: dict[str, int], *, homes: Homes, company: Company
 ) -> tuple[Sizes, dict[RunningClass, int]]:
-    """Classes that request the same and may go to the same rows share a size, unless only one of them is ``free``."""
+    """The sizes of ``classes``. Classes with the same requests and the same open rows share a size, unless only one of them is ``free``."""
     loose = frozenset(free)
     groups: dict[bytes, int] = {}
     masks: list[Mask] = []
@@ -143,9 +146,9 @@ def sizes_of(
 
 
 def leaving_order(fleet: CandidateArrays, room: Room) -> Array:
-    """Candidates by how little of their price is in use, then the dearest, then by name.
+    """Candidates in the order of removal: the smallest used share of the price first, then the most expensive, then by name.
 
-    What is in use is valued at the average price of each resource over the candidates, and counts by its most valuable resource.
+    Used resources are valued at the average price of each resource over the candidates; the most valuable resource counts.
     """
     allocatable = np.stack([room.table.allocatable(name)[fleet.rows] for name in fleet.resources], axis=1).astype(np.float64)
     price = np.array([candidate.price for candidate in fleet.candidates])

@@ -1,4 +1,4 @@
-"""Where running pods could move, by everything but room and other pods."""
+"""Nodes that running pods could move to, judged by everything except room and other pods."""
 
 from collections.abc import Callable, Iterable, Sequence
 
@@ -17,9 +17,9 @@ from gpuscaler.planning.scale_down.pod_classes import Origin, RunningClass, is_b
 
 
 class Homes:
-    """Which rows of ``room`` may become the new home of a class, by everything but room and other pods.
+    """The rows of ``room`` that a class may move to, judged by everything except room and other pods.
 
-    ``targets`` are the rows that are open to moved pods at all; ``markets`` and ``nodes`` are by row, where known.
+    ``targets`` are the rows that are open to moved pods at all; ``markets`` and ``nodes`` are by row, if known.
     """
 
     def __init__(self, room: Room, targets: Mask, *, nodes: Sequence[Node | None], markets: Sequence[str]) -> None:
@@ -31,7 +31,7 @@ class Homes:
 
     @classmethod
     def on_nodes(cls, situation: Situation, open_nodes: Iterable[str]) -> "Homes":
-        """Existing nodes, of which ``open_nodes`` are open."""
+        """Existing nodes; only ``open_nodes`` may take pods."""
         table = situation.room.table
         targets = np.zeros(len(table), dtype=np.bool_)
         targets[[table.row[name] for name in open_nodes]] = True
@@ -47,7 +47,7 @@ class Homes:
         return cls(room, np.ones(len(templates.nodes), dtype=np.bool_), nodes=templates.nodes, markets=markets)
 
     def admitting(self, one: RunningClass) -> Mask:
-        """Rows that may take pods of ``one``: open to them, and with what they had where they are."""
+        """Rows that may take pods of ``one``: open to them, and with the properties of ``Origin`` that they rely on."""
         mask = self.targets & self.room.static_mask(one.spec)
         if not admits_arch(one.spec):
             mask &= self._where(("arch", one.origin.arch), lambda node, _: node.labels.get(ARCH, "amd64") == one.origin.arch)
@@ -80,5 +80,5 @@ def market(node: Node, member: Member | None) -> str:
 
 
 def same_place(node: Node, origin: Origin) -> bool:
-    """A gang stays in its zone and on its GPU product."""
+    """Whether ``node`` has the zone and the GPU product of ``origin``: a gang keeps both."""
     return first_label(node, ZONE_LABELS) == origin.zone and own_product(node) == origin.product

@@ -1,4 +1,4 @@
-"""Moving pods whose place depends on other pods (affinity, spread, ports, volumes): one at a time, with every filter asked each time."""
+"""Moves pods whose place depends on other pods (affinity, spread, ports, volumes): one at a time, with every filter run each time."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,13 @@ from gpuscaler.planning.scale_down.moves.destinations import Homes
 from gpuscaler.planning.scale_down.moves.possible_rooms import Worlds
 from gpuscaler.planning.scale_down.pod_classes import RunningClass, first_key
 
-#: Rows that filters may look at for each unit of the policy's work budget.
+#: Rows that filters may check for each unit of the policy's work budget.
 ROWS_PER_WORK = 2
 
 
 @dataclass(frozen=True)
 class Step:
-    """One pod on its way from row to row."""
+    """The move of one pod from row to row."""
 
     one: RunningClass
     pod: Pod
@@ -29,12 +29,12 @@ class Step:
 
 
 def looks_within(work: int, room: Room) -> int:
-    """How often the filters may be asked about all rows of ``room`` for ``work`` units of a policy's budget."""
+    """How often the filters may be run over all rows of ``room`` for ``work`` units of a policy's budget."""
     return max(1, work * ROWS_PER_WORK // max(1, len(room)))
 
 
 class Mover:
-    """Moves pods in a copy of the worlds, asking the filters of one world ``looks`` times at most."""
+    """Moves pods in a copy of the worlds; runs the filters of one world at most ``looks`` times."""
 
     def __init__(self, worlds: Worlds, homes: Homes, *, looks: int) -> None:
         self.worlds = worlds.copy()
@@ -49,9 +49,9 @@ class Mover:
         return self._looks <= 0
 
     def clear(self, candidate: Candidate, classes: Iterable[RunningClass], preference: Array) -> list[Step] | Blocker:
-        """Find a place for each pod of ``classes`` on ``candidate``; on failure nothing has changed, and the blocker names the pod.
+        """Find a new place for each pod of ``classes`` on ``candidate``; on failure nothing changes, and the blocker names the pod.
 
-        ``preference`` orders the rows that may take a pod, the lowest first. A machine that was cleared takes no pods afterwards.
+        ``preference`` orders the rows that may take a pod, lowest first. A cleared machine takes no pods afterwards.
         """
         order = sorted(classes, key=lambda one: one.order)
         hopeless = next((one for one in order if one in self._hopeless), None)
@@ -92,7 +92,7 @@ def fits_nowhere(pod: str, why: str) -> Blocker:
 
 
 def refusals(worlds: Worlds, one: RunningClass, admitting: Mask, others: Mask) -> str:
-    """How many of the rows ``others`` each filter rejects, as kube-scheduler words it; ``admitting`` is what else a home must have."""
+    """How many of the rows ``others`` each filter rejects, in kube-scheduler's words; ``admitting`` are the rows with the right origin."""
     total = int(others.sum())
     if not total:
         return "there is no other open node"
@@ -102,11 +102,11 @@ def refusals(worlds: Worlds, one: RunningClass, admitting: Mask, others: Mask) -
     unlike = int((others & verdict.mask & ~admitting).sum())
     if unlike:
         said.append(f"{unlike} of another market, architecture or gang domain")
-    return f"of {total} open node{'s' if total != 1 else ''}, " + ", ".join(said or ["none has room beside the pods that move with it"])
+    return f"of {total} open node{'s' if total != 1 else ''}, " + ", ".join(said or ["none has room for it and the pods that move with it"])
 
 
 def still_holds(worlds: Worlds, steps: Sequence[Step]) -> bool:
-    """Make ``steps`` in ``worlds``; whether every filter admits each of them in turn. On failure nothing has changed."""
+    """Make ``steps`` in ``worlds``; returns whether every filter admits each of them in turn. On failure nothing changes."""
     done: list[Step] = []
     for step in steps:
         worlds.remove(step.one.spec, step.one.labels, step.source)

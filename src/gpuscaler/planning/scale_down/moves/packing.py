@@ -1,8 +1,8 @@
-"""Packing many pods into free room at once: sizes in descending order, each spread over all rows with a few array operations.
+"""Packs many pods into free room at once: sizes in descending order, each spread over all rows with a few array operations.
 
-A *size* is what packing can tell apart: the same requests, and the same rows that admit them. Placing one pod at a time over thousands of
-rows costs seconds; here a size with a thousand pods costs as much as one with ten. Rows are chosen by how well what they have left is in
-proportion to what the pod wants, so that no resource runs out while others lie idle.
+Pods of one *size* have the same requests and are admitted by the same rows. Placing one pod at a time over thousands of rows costs
+seconds; here a size with a thousand pods costs as much as one with ten. Rows are preferred whose free resources have the same
+proportions as the pod's requests, so that no resource runs out while others are unused.
 """
 
 from collections.abc import Sequence
@@ -12,15 +12,15 @@ import numpy as np
 
 from gpuscaler.model.table import Array, Floats, Mask
 
-#: A row takes at most this share of its possible copies at a time, so that the next look at proportions can correct the last.
+#: A row takes at most 1/SHARE of its possible copies at a time, so that the next round can correct the proportions.
 SHARE = 2
-#: Looks at one size before it is put wherever it fits.
+#: Rounds for one size before its pods are put wherever they fit.
 LOOKS = 6
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """``requests[size, resource]``; ``admits[group[size], row]`` tells the rows that admit a size, resources left aside."""
+    """``requests[size, resource]``; ``admits[group[size], row]`` gives the rows that admit a size, apart from resources."""
 
     requests: Array
     group: Array
@@ -32,7 +32,7 @@ class Sizes:
 
 @dataclass
 class Packed:
-    """``placed`` are (size, rows, counts); ``left[size]`` found no room. ``free`` is what the rows have left afterwards."""
+    """A packing. ``placed`` are (size, rows, counts); ``left[size]`` pods found no room; ``free`` is what the rows have left after it."""
 
     placed: list[tuple[int, Array, Array]]
     left: Array
@@ -57,7 +57,7 @@ def pack(sizes: Sizes, counts: Array, free: Array, rows: Mask) -> Packed:
 
 
 def order(sizes: Sizes, counts: Array, free: Array, open_rows: Sequence[Array]) -> list[int]:
-    """The sizes that are wanted: those with the fewest rows first, then the largest in proportion to what rows have."""
+    """The sizes to place: those with the fewest rows first, then the largest in proportion to what rows have."""
     wanted = np.flatnonzero(counts)
     typical = np.maximum(free.max(axis=0, initial=1), 1)
     bulk = (sizes.requests[wanted] / typical).max(axis=1, initial=0.0)
@@ -92,7 +92,7 @@ def _spread(request: Array, count: int, free: Array, where: Array) -> Array:
 
 
 def alignment(amount: Array, room: Array) -> Floats:
-    """The cosine between what a pod wants and what each row has left, in units of the largest room."""
+    """The cosine between a pod's requests and the free resources of each row, in units of the largest free amounts."""
     scale = np.maximum(room.max(axis=0), 1)
     want, have = amount / scale, room / scale
     length = np.sqrt((have * have).sum(axis=1))
@@ -101,7 +101,7 @@ def alignment(amount: Array, room: Array) -> Floats:
 
 
 def _first(portion: Array, by: Array, count: int) -> Array:
-    """``count`` copies over the rows in the order ``by``, each row at most its portion."""
+    """Distribute ``count`` copies over the rows in the order ``by``; each row takes at most its portion."""
     total = np.cumsum(portion[by])
     given = np.minimum(portion[by], np.maximum(count - (total - portion[by]), 0))
     result = np.zeros(len(portion), dtype=np.int64)

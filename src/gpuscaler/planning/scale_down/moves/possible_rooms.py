@@ -1,9 +1,9 @@
-"""The rooms in all of which a move must be possible, since it is not known what comes first.
+"""Rooms in all of which a move must be possible, since the order of events is unknown.
 
-A plan counts on pods that are not there yet: it places pending pods, and keeps room for those that are about to leave other machines. And
-machines that leave take pods with them that do not come back. Such pods take room and keep others away, be they there or not; but nobody
-may rely on their company. For the same reason kube-scheduler filters twice where pods are nominated to a node, with them and without
-(``RunFilterPluginsWithNominatedPods`` in ``pkg/scheduler/framework/runtime``).
+A plan includes pods that are not there yet: it places pending pods, and reserves room for pods that are about to leave other machines.
+Machines that leave also take pods with them that are not recreated. Such pods occupy room and repel others whether they are there or not,
+but no other pod may rely on their presence. For the same reason kube-scheduler filters twice when pods are nominated to a node, with them
+and without (``RunFilterPluginsWithNominatedPods`` in ``pkg/scheduler/framework/runtime``).
 """
 
 from collections.abc import Iterable, Iterator, Set
@@ -19,7 +19,7 @@ from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 class Worlds:
-    """Rooms over the same rows that change together. The first, ``planned``, is that in which everything has come."""
+    """Rooms over the same rows that change together. In the first, ``planned``, all expected pods and machines have arrived."""
 
     def __init__(self, planned: Room, others: Iterable[Room] = ()) -> None:
         self._rooms = (planned, *others)
@@ -45,7 +45,7 @@ class Worlds:
         return Worlds(planned, others)
 
     def verdict(self, spec: PodSpec, labels: LabelSet) -> Verdict:
-        """Which rows admit a pod in every world; a filter passes a row where it does so in all of them."""
+        """The rows that admit a pod in every world; a filter passes a row only if it does so in all of them."""
         first, *others = [room.verdict(spec, labels) for room in self._rooms]
         mask, passes = first.mask, dict(first.passes)
         for other in others:
@@ -64,7 +64,7 @@ class Worlds:
 
 
 def without_pods(room: Room, pods: Iterable[Pod]) -> Room:
-    """A copy of ``room`` without ``pods``, which are bound."""
+    """A copy of ``room`` without ``pods``, all of them bound."""
     room = room.copy()
     for pod in pods:
         if not pod.finished:
@@ -73,7 +73,7 @@ def without_pods(room: Room, pods: Iterable[Pod]) -> Room:
 
 
 def company_lost(situation: Situation, classes: Iterable[RunningClass], leaving: Set[str]) -> Iterator[Pod]:
-    """Pods that go for good when ``leaving`` nodes do and that ``classes`` must be near to, or are spread with."""
+    """Pods that leave with ``leaving`` nodes and are not replaced, and that affinity or spread rules of ``classes`` rely on."""
     cluster, policy = situation.cluster, situation.policy
     queries = {watch.query for one in classes for watch in rules_of(one.spec, pending=False) if not watch.repels}
     if not queries:

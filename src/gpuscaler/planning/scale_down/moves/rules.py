@@ -1,7 +1,7 @@
-"""How pods of each class may be moved, given their own rules about other pods and the rules of other pods about them.
+"""How pods of each class may be moved, given their own affinity and spread rules and the rules of other pods about them.
 
-Most rules look at zones, or at one machine and the pod's own siblings. Pods under such rules still move by the thousand: a pod that stays
-in its zone changes no count of any zone, and siblings that keep apart are a resource of which every machine has one. Only the rest, such
+Most rules concern zones, or the host and the pod's own siblings. Pods with such rules can still be moved in bulk: a pod that stays in its
+zone changes no zone's count, and siblings that keep apart are modelled as a resource of which every machine has one. Only the rest, such
 as affinity on one machine, depends on the order of moves and is checked move by move.
 """
 
@@ -19,7 +19,7 @@ from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 class Watch(NamedTuple):
-    """One rule: pods of ``digest`` look at pods that ``query`` matches, per value of the node label ``key``.
+    """One rule: it belongs to pods of ``digest`` and selects pods that ``query`` matches, per value of the node label ``key``.
 
     ``counts_nodes``: only pods on certain nodes count, so that even a move within one domain can change the count.
     """
@@ -34,9 +34,10 @@ class Watch(NamedTuple):
 
 @dataclass(frozen=True)
 class Manner:
-    """``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels whose value a pod keeps.
+    """How pods of a class may be moved.
 
-    ``needed``: pending pods of this plan count on where the pods are.
+    ``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels whose value a pod keeps.
+    ``needed``: pending pods of this plan rely on the place of these pods.
     """
 
     exact: bool = False
@@ -46,7 +47,7 @@ class Manner:
 
 
 class Watchers:
-    """The rules of all pods that may have a say, found by a label of the pod that they look at."""
+    """The rules of all pods that matter for moves, indexed by a label of the pods that they select."""
 
     def __init__(self, cluster: Cluster, running: Iterable[RunningClass]) -> None:
         self._cluster = cluster
@@ -62,7 +63,7 @@ class Watchers:
                 self._index.setdefault(label, []).append(watch)
 
     def over(self, one: RunningClass) -> list[Watch]:
-        """The rules that look at pods of ``one``."""
+        """The rules that select pods of ``one``."""
         if not self._index:
             return []
         peer = PeerKey(one.spec.namespace, one.labels, False)
@@ -81,7 +82,7 @@ def rules_of(spec: PodSpec, *, pending: bool) -> list[Watch]:
 
 
 def labels_needed(query: Query) -> list[tuple[str, str] | None]:
-    """Labels of which a pod must have one to be matched; None where there are no such labels."""
+    """Labels of which a pod must have at least one to be matched; ``[None]`` if there are no such labels."""
     if query.selector is None:
         return []
     needed = next((r for r in query.selector.requirements if r.operator == "In"), None)
@@ -89,13 +90,13 @@ def labels_needed(query: Query) -> list[tuple[str, str] | None]:
 
 
 def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Collection[RunningClass] = ()) -> Mapping[RunningClass, Manner]:
-    """How each of ``classes`` may be moved. Classes of one specification go alike, since they look at each other.
+    """How each of ``classes`` may be moved. Classes with the same spec are treated alike, since their rules select each other.
 
-    ``displaced`` are classes of which some pod does not count in the domain that it runs in.
+    ``displaced`` are classes with a pod that does not count in the domain that it runs in.
     """
     over = {one: watchers.over(one) for one in classes}
     exact = {one.spec.digest for one in classes if one in displaced or depends_on_order(one, over[one])}
-    # A count that moves within a domain can change has to be followed by those who count as well.
+    # If moves within a domain can change a count, the pods whose rule counts must be moved exactly as well.
     exact |= {watch.digest for one in classes for watch in over[one] if watch.counts_nodes and watch.digest != one.spec.digest}
     found = {}
     for one in classes:
@@ -112,7 +113,7 @@ def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Coll
 
 
 def depends_on_order(one: RunningClass, over: Sequence[Watch]) -> bool:
-    """Whether a move of ``one`` can make another move impossible in a way that neither zones nor room describe."""
+    """Whether a move of ``one`` can make another move impossible in a way that zones and room do not describe."""
     spec = one.spec
     if spec.host_ports or spec.volumes or spec.requests.get(GPU_MILLI):
         return True
@@ -120,6 +121,6 @@ def depends_on_order(one: RunningClass, over: Sequence[Watch]) -> bool:
         return True
     if any(watch.digest != spec.digest and (watch.key == HOSTNAME or watch.counts_nodes) for watch in over):
         return True
-    # Siblings keep apart only as one resource when every one of them is meant by every such term.
+    # Siblings can be modelled as one resource only if every such term selects every one of them.
     own_host = {watch for watch in rules_of(spec, pending=False) if watch.key == HOSTNAME}
     return not own_host <= set(over)
