@@ -199,21 +199,21 @@ def test_a_token_wins_over_an_exec_plugin(tmp_path: Path) -> None:
 V1 = "client.authentication.k8s.io/v1"
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no server": ({"server": ""}, {}, "cluster 'c' of {file}: saw no server, expected a URL"),
-    "a server that is none": ({"server": "ftp://x"}, {}, "cluster 'c' of {file}: saw a server that is no URL"),
-    "a server with a port that is none": ({"server": "https://x:port"}, {}, "saw a server that is no URL"),
-    "a server with a password": ({"server": f"https://me:{SECRET}@x"}, {}, "saw a server that is no URL"),
+    "a server that is none": ({"server": "ftp://x"}, {}, "cluster 'c' of {file}: saw a server that is not a server URL"),
+    "a server with a port that is none": ({"server": "https://x:port"}, {}, "saw a server that is not a server URL"),
+    "a server with a password": ({"server": f"https://me:{SECRET}@x"}, {}, "saw a server that is not a server URL"),
     "insecure with authority": (
         {"insecure-skip-tls-verify": True, "certificate-authority-data": encoded(PEM)},
         {},
-        "saw insecure-skip-tls-verify beside a certificate-authority, expected one of the two",
+        "saw insecure-skip-tls-verify together with a certificate-authority, expected one of the two",
     ),
     "no authority file": (
         {"certificate-authority": "ca.crt"},
         {},
         "cluster 'c' of {file}: certificate-authority: saw {folder}/ca.crt: No such file or directory, expected a file",
     ),
-    "an authority that is no base64": ({"certificate-authority-data": "%%%"}, {}, "certificate-authority-data: saw what is no base64"),
-    "an authority that is no PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are no certificates in PEM"),
+    "an authority that is no base64": ({"certificate-authority-data": "%%%"}, {}, "certificate-authority-data: saw something that is not base64"),
+    "an authority that is no PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are not certificates in PEM"),
     "a certificate without key": (
         {},
         {"client-certificate-data": encoded(PEM)},
@@ -244,7 +244,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "some provider": ({}, {"auth-provider": {"name": "mine"}}, "use an exec plugin"),
     "socks": ({"proxy-url": "socks5://me:hidden@proxy:1080"}, {}, "cluster 'c' of {file}: proxy-url: saw a socks5 proxy at proxy"),
     "a proxy of another kind": ({"proxy-url": f"ftp://me:{SECRET}@proxy"}, {}, "proxy-url: saw the scheme 'ftp'"),
-    "a proxy that is no URL": ({"proxy-url": "http://[::1"}, {}, "proxy-url: saw what is no URL"),
+    "a proxy that is no URL": ({"proxy-url": "http://[::1"}, {}, "proxy-url: saw an invalid URL"),
     "an old plugin": ({}, {"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "x"}}, "saw the apiVersion '"),
     "no plugin": ({}, {"exec": {"apiVersion": V1, "interactiveMode": "Never"}}, "exec: saw no command"),
     "no mode": ({}, {"exec": {"apiVersion": V1, "command": "x"}}, "saw no interactiveMode, which client.authentication.k8s.io/v1 needs"),
@@ -254,7 +254,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         "saw the interactiveMode 'Ever', expected one of Never, IfAvailable, Always",
     ),
     "groups without a user": ({}, {"as-groups": ["a"]}, "without as, expected the user to act as"),
-    "a line break in whom to act as": ({}, {"as": "a\nb"}, "saw line breaks in what to act as"),
+    "a line break in whom to act as": ({}, {"as": "a\nb"}, "saw line breaks in the impersonation settings"),
     "a number for a password": ({}, {"username": "me", "password": 1234567}, "Expected `str | null`, got `int`"),
 }
 
@@ -282,7 +282,7 @@ REFERENCES: dict[str, tuple[dict[str, Any], str, str]] = {
         "saw the cluster 'c', expected one of those of the file, which has none",
     ),
     "an unknown user": ({"users": [{"name": "v"}]}, "", "context 'here' of {file}: saw the user 'u', expected one of 'v'"),
-    "a list for a name": ({"clusters": [{"name": []}]}, "", "saw something else than a kubeconfig has there"),
+    "a list for a name": ({"clusters": [{"name": []}]}, "", "saw something unexpected in a kubeconfig"),
 }
 
 
@@ -307,7 +307,7 @@ def test_a_file_that_is_no_kubeconfig_is_said_without_its_content(tmp_path: Path
 
 
 def test_a_named_kubeconfig_must_be_there(tmp_path: Path) -> None:
-    with pytest.raises(AccessError, match="saw No such file or directory, expected a file that can be read"):
+    with pytest.raises(AccessError, match="saw No such file or directory, expected a readable file"):
         find_access({}, kubeconfig=tmp_path / "none")
 
 

@@ -60,8 +60,8 @@ async def test_a_file_that_is_away_leaves_the_last_token_in_use(tmp_path: Path, 
     [
         (None, "user 'u': token file: saw {file}: No such file or directory, expected a file with a token"),
         (b"", "user 'u': token file: saw {file}, which is empty, expected a token"),
-        (f"{SECRET} {SECRET}".encode(), "user 'u': token file: saw {file}: it is no text that a header can carry"),
-        (SECRET.encode() + b"\xff", "user 'u': token file: saw {file}: it is no text that a header can carry"),
+        (f"{SECRET} {SECRET}".encode(), "user 'u': token file: saw {file}: its content cannot be sent in a header"),
+        (SECRET.encode() + b"\xff", "user 'u': token file: saw {file}: its content cannot be sent in a header"),
     ],
 )
 async def test_a_token_that_was_never_there_is_said(tmp_path: Path, content: bytes | None, expected: str) -> None:

@@ -81,7 +81,7 @@ def test_the_header_of_an_object_is_its_name_and_version() -> None:
 
 
 def test_a_resource_that_the_model_does_not_read_is_a_mistake_of_the_caller() -> None:
-    with pytest.raises(ValueError, match="ConfigMap of v1: nothing in the model reads it"):
+    with pytest.raises(ValueError, match="ConfigMap of v1: the model has no reader for it"):
         decoder(CONFIG_MAPS)
 
 

@@ -180,27 +180,27 @@ async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
 async def test_a_program_that_is_missing_says_how_to_install_it(tmp_path: Path) -> None:
     command = Command("user 'u' of /k", V1, "kubelogin-none", tmp_path, hint="Install it\n  with krew")
     said = await failure(ExecPlugin(command, {"PATH": "/usr/bin"}))
-    assert said.endswith("saw no such program on the PATH, expected one that can be run; Install it with krew")
+    assert said.endswith("saw no such program on the PATH, expected an executable; Install it with krew")
     local = await failure(ExecPlugin(Command("user 'u' of /k", V1, "./none", tmp_path), {}))
-    assert f"saw no such program in {tmp_path}, expected one that can be run; install it or correct the kubeconfig" in local
+    assert f"saw no such program in {tmp_path}, expected an executable; install it or correct the kubeconfig" in local
 
 
 async def test_a_program_that_cannot_start_is_said(tmp_path: Path) -> None:
     one = plugin(tmp_path, "")
     (tmp_path / "login").write_text("#!/no/such/shell\n")
-    assert "saw No such file or directory, expected a program that can be run" in await failure(one)
+    assert "saw No such file or directory, expected an executable" in await failure(one)
 
 
 async def test_a_program_that_never_ends_is_ended(tmp_path: Path) -> None:
     one = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=1.0)
-    assert "saw no end after 1 s" in await failure(one)
+    assert "saw it running after 1 s" in await failure(one)
     # On a machine so busy that the shell had not begun after a second, there is nothing to look for.
     assert not (tmp_path / "pid").exists() or not process_of(tmp_path / "pid").exists()
 
 
 async def test_a_plugin_that_needs_a_person_is_refused_without_a_terminal(tmp_path: Path) -> None:
     one = plugin(tmp_path, printing(credential(token="t")), mode="Always")
-    assert "saw the interactiveMode Always and no terminal, expected a person to answer it" in await failure(one)
+    assert "saw the interactiveMode Always and no terminal, expected a user to answer it" in await failure(one)
     assert runs(tmp_path) == 0
 
 
@@ -213,13 +213,13 @@ def test_a_plugin_may_ask_only_a_person_who_is_there(tmp_path: Path, mode: str, 
 
 
 PRINTED = {
-    "nothing": ("", "printed no ExecCredential (it is not the JSON of one)"),
-    "no JSON": (f"token: {SECRET}", "printed no ExecCredential (it is not the JSON of one)"),
+    "nothing": ("", "printed no ExecCredential (it is not valid JSON)"),
+    "no JSON": (f"token: {SECRET}", "printed no ExecCredential (it is not valid JSON)"),
     "another kind": ('{"apiVersion": "v1", "kind": "Secret"}', "printed the kind 'Secret' of 'v1', expected ExecCredential of"),
     "another version": (credential(BETA, token=SECRET), f"printed the kind 'ExecCredential' of '{BETA}', expected ExecCredential of {V1}"),
     "no status": (f'{{"apiVersion": "{V1}", "kind": "ExecCredential"}}', "printed neither a token nor both of"),
     "half a certificate": (credential(clientCertificateData="x"), "printed neither a token nor both of clientCertificateData"),
-    "no time": (credential(token=SECRET, expirationTimestamp="soon"), "its expirationTimestamp is no time"),
+    "no time": (credential(token=SECRET, expirationTimestamp="soon"), "its expirationTimestamp is not a time"),
     "a broken token": (credential(token=f"{SECRET}\n{SECRET}"), "saw a token with spaces, line breaks"),
     "a number": (f'{{"apiVersion": "{V1}", "kind": "ExecCredential", "status": {{"token": 5}}}}', "printed no ExecCredential"),
 }

@@ -276,7 +276,7 @@ async def test_nobody_listening_is_said_with_host_port_and_where_it_is_from() ->
 
 async def test_an_unknown_host_is_said() -> None:
     async with HttpTransport(access("https://no-such-host.invalid:6443")) as transport:
-        with pytest.raises(Unreachable, match=r"no address is known for no-such-host.invalid"):
+        with pytest.raises(Unreachable, match=r"cannot resolve the address of no-such-host.invalid"):
             await get(transport)
 
 

@@ -91,8 +91,8 @@ async def test_a_port_at_which_nothing_listens_says_so() -> None:
     ("answer", "said"),
     [
         (b"", "saw the connection closed without an answer"),
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "saw 21 bytes that are no whole answer of HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbroken off", "saw 50 bytes that are no whole answer of HTTP"),
+        (b"SSH-2.0-OpenSSH_9.2\r\n", "saw 21 bytes that are not a complete HTTP answer"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbroken off", "saw 50 bytes that are not a complete HTTP answer"),
     ],
 )
 async def test_what_is_no_answer_of_http_is_said_to_be_none(answer: bytes, said: str) -> None:

@@ -399,4 +399,4 @@ async def test_a_list_without_a_version_to_watch_from_is_not_taken_for_one() -> 
 async def test_a_page_that_is_no_list_is_not_taken_for_an_empty_one(body: bytes) -> None:
     found, reflector = await reflect(Scripted(Reply([listed(pod("a"))]), failure(410), NO_STREAMS, *[Reply([body])] * 9), seconds=20)
     assert found.names == ["a"]
-    assert "no List as JSON" in reflector.trouble or "metadata.resourceVersion" in reflector.trouble
+    assert "not a List in JSON" in reflector.trouble or "metadata.resourceVersion" in reflector.trouble

@@ -1,4 +1,4 @@
-"""How to reach one API server: which, through what, trusting whom, as whom; found where kubectl finds it."""
+"""The access to one API server: address, proxy, trusted authorities and credentials, found where kubectl finds them."""
 
 import base64
 import binascii
@@ -17,7 +17,7 @@ from gpuscaler.kube.exec_plugin import GROUP, Command, ExecPlugin
 from gpuscaler.kube.kubeconfig import Chosen, Entry, WireCluster, WireExec, WireUser
 from gpuscaler.kube.tls import Tls
 
-#: What to do instead of a kind of credentials that Kubernetes 1.26 removed.
+#: What to use instead of a kind of credentials that Kubernetes 1.26 removed.
 _INSTEAD = MappingProxyType(
     {
         "gcp": "install gke-gcloud-auth-plugin and run `gcloud container clusters get-credentials`",
@@ -29,10 +29,10 @@ _INSTEAD = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Everything that a transport needs; it reads nothing else. ``source`` says in messages where this is from.
+    """Everything that a transport needs; it reads nothing else. ``source`` names the origin of these settings in messages.
 
-    ``server`` is a URL that may have a path, ``proxy`` one or empty, and ``namespace`` that of the context or pod. ``warnings`` are for
-    people. ``compress`` asks for gzipped answers, which pays where the server is far. ``in_pod`` says that this is a pod's own access.
+    ``server`` is a URL that may have a path, ``proxy`` a URL or empty, and ``namespace`` that of the context or pod. ``warnings`` are for
+    users. ``compress`` asks for gzipped answers, which pays off for a distant server. ``in_pod`` means that this is a pod's own access.
     """
 
     server: str
@@ -55,10 +55,11 @@ def from_kubeconfig(
     attended: bool = False,
     now: Callable[[], float] = time.time,
 ) -> Access:
-    """The access that one context of the merged files describes, the current one unless ``context`` names another.
+    """The access that one context of the merged files describes: the one named ``context``, else the current one.
 
-    ``environ`` gives proxies and what exec plugins see; ``attended`` says that a person is at a terminal, whom a plugin may ask. Files are
-    read here once, so that a mistake shows at once. Raises :class:`AccessError`, which names the object, and never a secret.
+    ``environ`` supplies proxies and the environment of exec plugins; ``attended`` means that a user is at a terminal and a plugin may ask
+    them. Files are read here once, so that mistakes show immediately. Raises :class:`AccessError`, which names the object, and never a
+    secret.
     """
     chosen = kubeconfig.read(files).choose(context)
     cluster, user = chosen.cluster, chosen.user
@@ -69,9 +70,9 @@ def from_kubeconfig(
         tls.context()
     warnings = []
     if tls.insecure and secure:
-        warnings.append(f"{cluster}: insecure-skip-tls-verify is set: whoever stands in the way can read and change everything")
+        warnings.append(f"{cluster}: insecure-skip-tls-verify is set: anyone between us and the server can read and change everything")
     if user and user.value != WireUser() and not secure:
-        # kubectl does the same: credentials would be there for everyone on the way to read.
+        # kubectl does the same: anyone on the network path could read the credentials.
         warnings.append(f"{cluster}: the server {server.geturl()} has no TLS, so the credentials of {user} are not sent")
     url = cluster.value.proxy_url
     return Access(
@@ -92,7 +93,7 @@ def _server(cluster: Entry[WireCluster], chosen: Chosen) -> SplitResult:
     if not text:
         raise AccessError(f"{cluster}: saw no server, expected a URL such as https://HOST:6443; add it")
     if "://" not in text:
-        # As client-go has it: a bare host is asked over TLS only where something says TLS.
+        # As in client-go: a bare host is reached over TLS only if other settings imply TLS.
         user = chosen.user.value if chosen.user else WireUser()
         says_tls = cluster.value.certificate_authority or cluster.value.certificate_authority_data or cluster.value.insecure_skip_tls_verify
         certified = user.client_certificate or user.client_certificate_data
@@ -103,7 +104,7 @@ def _server(cluster: Entry[WireCluster], chosen: Chosen) -> SplitResult:
     except ValueError:
         usable = False
     if not usable or "@" in parts.netloc:
-        raise AccessError(f"{cluster}: saw a server that is no URL of one, expected https://HOST:PORT; correct it")
+        raise AccessError(f"{cluster}: saw a server that is not a server URL, expected https://HOST:PORT; correct it")
     return parts
 
 
@@ -113,7 +114,7 @@ def _tls(cluster: Entry[WireCluster], user: Entry[WireUser] | None) -> Tls:
     insecure = bool(said.insecure_skip_tls_verify)
     if insecure and (said.certificate_authority or said.certificate_authority_data):
         raise AccessError(
-            f"{cluster}: saw insecure-skip-tls-verify beside a certificate-authority, expected one of the two; "
+            f"{cluster}: saw insecure-skip-tls-verify together with a certificate-authority, expected one of the two; "
             "remove insecure-skip-tls-verify"
         )
     return Tls(
@@ -135,12 +136,12 @@ def _data(text: str | None, entry: object, what: str) -> bytes:
         return base64.b64decode("".join((text or "").split()), validate=True)
     except (binascii.Error, ValueError):
         raise AccessError(
-            f"{entry}: {what}: saw what is no base64, expected PEM in base64; take the kubeconfig from the cluster anew"
+            f"{entry}: {what}: saw something that is not base64, expected PEM in base64; get a new kubeconfig from the cluster"
         ) from None
 
 
 def _credentials(chosen: Chosen, tls: Tls, *, environ: Mapping[str, str], attended: bool, now: Callable[[], float]) -> Credentials:
-    """How the user proves who it is, beside a client certificate. A token file wins over a token, and both over an exec plugin."""
+    """How the user authenticates, besides a client certificate. A token file wins over a token, and both over an exec plugin."""
     user = chosen.user
     assert user is not None
     mine = user.value
@@ -185,7 +186,7 @@ def _command(said: WireExec, chosen: Chosen, tls: Tls, *, attended: bool) -> Com
 
 
 def _told(cluster: WireCluster, tls: Tls) -> dict[str, Any]:
-    """What a plugin is told of its cluster: ``spec.cluster`` of ExecCredential."""
+    """The cluster information for a plugin: ``spec.cluster`` of ExecCredential."""
     configs = [one.extension for one in cluster.extensions or () if one.name == f"{GROUP}/exec"]
     told = {
         "server": cluster.server,
@@ -209,5 +210,5 @@ def _impersonation(user: Entry[WireUser]) -> tuple[tuple[str, str], ...]:
     if headers and not mine.as_user:
         raise AccessError(f"{user}: saw as-uid, as-groups or as-user-extra without as, expected the user to act as; add it")
     if not all(value.isprintable() for _, value in headers):
-        raise AccessError(f"{user}: saw line breaks in what to act as, expected one line each; correct it")
+        raise AccessError(f"{user}: saw line breaks in the impersonation settings, expected one line each; correct it")
     return headers

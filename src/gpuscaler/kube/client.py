@@ -1,4 +1,4 @@
-"""Reading and writing objects: one door for every request, so that limits, the fence and the dry run hold for all of them."""
+"""Reads and writes objects. All requests pass through one method, so that limits, the fence and the dry run apply to all of them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -18,7 +18,7 @@ from gpuscaler.kube.transport import Answer, Request, Transport, Whole
 _JSON: Final = "application/json"
 _MERGE: Final = "application/merge-patch+json"
 _APPLY: Final = "application/apply-patch+yaml"
-#: How often a read is asked in all, and the first pause between, which doubles. A longer Retry-After than the longest pause is raised.
+#: Total tries of a read, and the first pause between them, which doubles. A Retry-After above the longest pause is raised as an error.
 _ATTEMPTS, _PAUSE, _LONGEST_PAUSE = 4, 0.25, 10.0
 _MOST_OF_AN_ERROR = 65_536
 
@@ -28,26 +28,26 @@ class WireListMetadata(msgspec.Struct):
 
 
 class WirePage(msgspec.Struct):
-    """A list whose items are left as they are."""
+    """A list with undecoded items."""
 
     metadata: WireListMetadata | None = None
     items: list[msgspec.Raw] | None = None
 
 
 def no_fence(timeout: float) -> None:
-    """Let every write through."""
+    """Allow every write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Client:
     """Objects of one API server, over any transport.
 
-    Reads are repeated when the server is away, overloaded or faulty. Writes never are: nobody knows whether the first one took effect.
-    Each raises :class:`ApiError` or :class:`Unreachable`.
+    Reads are repeated when the server is unreachable, overloaded or failing. Writes never are: it is unknown whether the first one took
+    effect. Both raise :class:`ApiError` or :class:`Unreachable`.
 
-    ``fence`` is called right before a write is sent, with the seconds that the write may take at most, and raises to stop it. ``dry_run``
-    withholds every write, and the answer then is what would have been sent. ``write_timeout`` bounds a whole write, credentials and
-    connection included, so that it has ended before the time that the fence was asked for is over.
+    ``fence`` is called right before a write is sent, with the seconds that the write may take, and raises to stop it. ``dry_run``
+    withholds every write and returns what would have been sent. ``write_timeout`` limits a whole write, including credentials and
+    connection, so that it has ended before the time that the fence was asked for is over.
     """
 
     transport: Transport
@@ -61,16 +61,16 @@ class Client:
     urgent: bool = False
 
     def at_once(self) -> "Client":
-        """This client for what cannot wait its turn; limit and metrics are shared."""
+        """This client for urgent requests, which do not wait their turn; limit and metrics are shared."""
         return replace(self, urgent=True)
 
     def fenced(self, fence: Callable[[float], None]) -> "Client":
-        """This client, whose writes ``fence`` may stop; limit and metrics are shared."""
+        """This client with ``fence`` to stop writes; limit and metrics are shared."""
         return replace(self, fence=fence)
 
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
-        """The door: wait for the limit, ask, and hand out the answer, or raise the error it stands for. Nothing is repeated."""
+        """Wait for the rate limit, send the request, and yield the answer or raise its error. Nothing is repeated."""
         what = about(request)
         if request.method == "GET":
             self.metrics.limited_seconds += await self.limit.wait(urgent=self.urgent)
@@ -98,11 +98,11 @@ class Client:
                 status = answer.status
                 self.metrics.answered(what, status, loop.time() - start)
                 if not 200 <= status < 300:
-                    # A redirect is an error too: we send our credentials to nobody whom the configuration does not name.
+                    # A redirect is an error too: credentials go only to servers that the configuration names.
                     raise error_of(status, answer.headers, await _gathered(answer, _MOST_OF_AN_ERROR))
                 kind = answer.headers.get("content-type", _JSON)
                 if "json" not in kind:
-                    # A page to log in at, or whatever else is at the address of the API server now.
+                    # A login page, or whatever else is at the address of the API server now.
                     raise Unreachable(f"{request.method} {request.path}: saw an answer of {kind}, expected the JSON of an API server")
                 yield answer
         finally:
@@ -126,7 +126,7 @@ class Client:
         return await self._read(resource.path(namespace), asked)
 
     async def list_all(self, resource: Resource, *, namespace: str = "", query: Mapping[str, str] | None = None) -> list[bytes]:
-        """The objects of a list, page by page, begun anew once where the list expires on the way."""
+        """The objects of a list, read page by page, and restarted once if the list expires on the way."""
         for last in (False, True):
             try:
                 return await self._pages(resource, namespace, query)
@@ -136,7 +136,7 @@ class Client:
         raise AssertionError("the second try returns or raises")
 
     async def create(self, resource: Resource, body: Any, *, namespace: str = "", name: str = "", subresource: str = "") -> bytes:
-        """Create ``body`` (an object or its JSON); with ``name`` and ``subresource``, of that object."""
+        """Create ``body`` (an object or its JSON); with ``name`` and ``subresource``, create a subresource of that object."""
         return await self._write("POST", resource.path(namespace, name, subresource), body)
 
     async def replace(self, resource: Resource, name: str, body: Any, *, namespace: str = "", subresource: str = "") -> bytes:
@@ -150,7 +150,7 @@ class Client:
     async def apply(
         self, resource: Resource, name: str, body: Any, *, namespace: str = "", subresource: str = "", force: bool = True
     ) -> bytes:
-        """Apply ``body`` on the server's side; without ``force``, a field that another manager owns is a Conflict that names it."""
+        """Apply ``body`` on the server side; without ``force``, a field that another manager owns raises a Conflict that names it."""
         return await self._write("PATCH", resource.path(namespace, name, subresource), body, content=_APPLY, force=force)
 
     async def delete(
@@ -164,16 +164,16 @@ class Client:
         grace: int | None = None,
         propagation: str = "",
     ) -> bytes:
-        """Delete an object, only the one of ``uid`` and ``resource_version`` where they are given (else Conflict). ``grace`` in seconds."""
+        """Delete an object, restricted to ``uid`` and ``resource_version`` if given (else Conflict). ``grace`` is in seconds."""
         options = {"apiVersion": "v1", "kind": "DeleteOptions", **_delete_options(uid, resource_version, grace)}
         if propagation:
             options["propagationPolicy"] = propagation
         return await self._write("DELETE", resource.path(namespace, name), options)
 
     async def evict(self, namespace: str, name: str, *, uid: str = "", grace: int | None = None, dry_run: bool = False) -> Eviction:
-        """Ask for the eviction of a pod. ``dry_run`` asks the server whether it would be allowed, and changes nothing.
+        """Request the eviction of a pod. With ``dry_run`` the server only checks whether it would be allowed, and changes nothing.
 
-        An error that says nothing about the pod is raised: overload, permissions, a fault.
+        An error that concerns more than the pod is raised: overload, permissions, a failure.
         """
         options = _delete_options(uid, "", grace)
         if dry_run:
@@ -200,7 +200,7 @@ class Client:
         token = ""
         while True:
             page = msgspec.json.decode(await self.get_page(resource, namespace=namespace, continue_=token, query=query), type=WirePage)
-            # bytes() copies: a kept Raw would keep its whole page alive.
+            # bytes() copies: keeping a Raw would keep its whole page alive.
             found += [bytes(item) for item in page.items or ()]
             token = (page.metadata.next_page if page.metadata else None) or ""
             if not token:
@@ -213,7 +213,7 @@ class Client:
                 async with self.exchange(request) as answer:
                     return await _gathered(answer)
             except CredentialsError:
-                raise  # They were just looked for; what is missing is not there a second later.
+                raise  # They were just looked up; what is missing will still be missing a second later.
             except (Unreachable, TooManyRequests, ServerError) as error:
                 pause = max(_PAUSE * 2**attempt, getattr(error, "retry_after", None) or 0.0)
                 if attempt + 1 == _ATTEMPTS or pause > _LONGEST_PAUSE:
@@ -239,7 +239,7 @@ def _delete_options(uid: str, resource_version: str, grace: int | None) -> dict[
 
 
 async def _gathered(answer: Answer, most: int | None = None) -> bytes:
-    """The body in one piece, or the beginning of it."""
+    """The body in one piece, or at most about its first ``most`` bytes."""
     found = bytearray()
     async for piece in answer.pieces:
         found += piece

@@ -1,4 +1,4 @@
-"""Who we are to an API server: what a request presents, and what to present after it was refused."""
+"""Credentials for an API server: what a request presents, and what to present after it was refused."""
 
 import asyncio
 import base64
@@ -13,14 +13,14 @@ from gpuscaler.kube.tls import RECHECK, ClientCertificate
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Presented:
-    """What goes with a request: headers, and a certificate where one was issued to us. It never shows itself."""
+    """What goes with a request: headers, and a client certificate if one was issued to us. Its repr shows nothing."""
 
     headers: Mapping[str, str] = field(default_factory=dict)
     certificate: ClientCertificate | None = None
 
 
 class Credentials(Protocol):
-    """``current`` is what to present now, ``renewed`` what to present after a 401 to ``refused``, or None where asking again is no use.
+    """``current`` returns what to present now; ``renewed`` what to present after a 401 to ``refused``, or None if a retry is pointless.
 
     Both raise :class:`CredentialsError`.
     """
@@ -32,7 +32,7 @@ class Credentials(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Credentials that never change: a token, a name and password, or none (a client certificate of :class:`Tls` needs no more)."""
+    """Credentials that never change: a token, a name and password, or none (a client certificate of :class:`Tls` needs nothing else)."""
 
     presented: Presented = field(default_factory=Presented, repr=False)
 
@@ -45,9 +45,9 @@ class Fixed:
 
 @dataclass(slots=True)
 class TokenFile:
-    """A bearer token in a file that others renew; read again when it is a minute old, and after a 401.
+    """A bearer token in a file that other programs renew; it is read again after a minute, and after a 401.
 
-    While the file cannot be read, the token read last stays in use, as in client-go.
+    While the file cannot be read, the last token stays in use, as in client-go.
     """
 
     path: Path
@@ -69,7 +69,7 @@ class TokenFile:
     def _read(self, now: float) -> None:
         self._read_at = now
         try:
-            # A decoding error would carry the token; what is no ASCII is refused below.
+            # A decoding error would contain the token; text that is not ASCII is rejected below.
             text = self.path.read_bytes().decode("ascii", errors="replace").strip()
             if not text:
                 raise CredentialsError(f"{self.owner}: token file: saw {self.path}, which is empty, expected a token; restore the file")
@@ -79,7 +79,7 @@ class TokenFile:
                 return
             if isinstance(error, CredentialsError):
                 raise
-            said = error.strerror if isinstance(error, OSError) else "it is no text that a header can carry"
+            said = error.strerror if isinstance(error, OSError) else "its content cannot be sent in a header"
             raise CredentialsError(
                 f"{self.owner}: token file: saw {self.path}: {said}, expected a file with a token; correct the path or restore it"
             ) from None
@@ -89,9 +89,9 @@ class TokenFile:
 
 @dataclass(slots=True)
 class HeaderFiles:
-    """Headers whose values others keep in ``files``, beside what ``inner`` presents; read again as a token is.
+    """Headers with values from ``files`` that other programs maintain, added to what ``inner`` presents; read again like a token.
 
-    While a file cannot be read, the value read last stays in use.
+    While a file cannot be read, the last value stays in use.
     """
 
     inner: Credentials
@@ -117,7 +117,7 @@ class HeaderFiles:
         for name, path in self.files:
             try:
                 text = path.read_bytes().decode("ascii", errors="replace").strip()
-                problem = "" if text.isascii() and text.isprintable() and text else "nothing that a header can carry"
+                problem = "" if text.isascii() and text.isprintable() and text else "nothing that can be sent in a header"
             except OSError as error:
                 text, problem = "", error.strerror or str(error)
             if not problem:
@@ -130,9 +130,9 @@ class HeaderFiles:
 
 
 def bearer(token: str, what: str) -> str:
-    """The value of an Authorization header; a token that a header cannot carry is an :class:`AccessError` that does not quote it."""
+    """The value of an Authorization header; a token that cannot be sent in a header raises an :class:`AccessError` without quoting it."""
     if not token.isascii() or not token.isprintable() or " " in token:
-        raise AccessError(f"{what}: saw a token with spaces, line breaks or other signs, expected one word of ASCII; take the token anew")
+        raise AccessError(f"{what}: saw a token with spaces, line breaks or other characters, expected one word of ASCII; get a new token")
     return f"Bearer {token}"
 
 

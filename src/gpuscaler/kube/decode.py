@@ -1,4 +1,4 @@
-"""Objects of one resource as they arrive: who they are, and the small records of the model that they become."""
+"""Decodes the objects of one resource: their identity, and the small records of the model."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -20,7 +20,7 @@ from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 _TYPES = {kind.__name__: kind for kind in (Pod, Node, *HOMES)}
-#: Kinds that the model keeps under another name, and their keys there, of ``namespace/name`` or the name alone.
+#: Kinds that the model stores under another type, with the format of their keys there from ``namespace/name`` or the name alone.
 _SHARED: dict[tuple[str, str], tuple[type, str]] = {
     ("apps", "Deployment"): (Workload, "Deployment/{}"),
     ("apps", "ReplicaSet"): (Workload, "ReplicaSet/{}"),
@@ -35,7 +35,7 @@ _SHARED: dict[tuple[str, str], tuple[type, str]] = {
     ("scheduling.volcano.sh", "PodGroup"): (PodGroup, "volcano/{}"),
     ("scheduling.incubator.k8s.io", "PodGroup"): (PodGroup, "volcano/{}"),
     ("jobset.x-k8s.io", "JobSet"): (PodGroup, "jobset/{}"),
-    # A Workload's groups are records of their own, behind its name; this is the key of none of them.
+    # The groups of a Workload are separate records, keyed below its name; none of them has this key.
     ("scheduling.k8s.io", "Workload"): (PodGroup, "workload/{}/"),
     ("scheduling.k8s.io", "PodGroup"): (PodGroup, "workload/{}"),
 }
@@ -61,7 +61,7 @@ _object = msgspec.json.Decoder(_Object).decode
 
 
 def header_of(data: Data) -> HeaderMetadata:
-    """Name, namespace and resource version of an object; empty where it has none that can be read."""
+    """Name, namespace and resource version of an object; empty if it has none that can be read."""
     try:
         return _object(data).metadata or NO_HEADER
     except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -69,13 +69,13 @@ def header_of(data: Data) -> HeaderMetadata:
 
 
 def identity_of(header: HeaderMetadata) -> str:
-    """``namespace/name``, or the name alone of what has no namespace; empty for an object without a name."""
+    """``namespace/name``, or the name alone for a cluster-scoped object; empty for an object without a name."""
     name = header.name or ""
     return f"{header.namespace}/{name}" if header.namespace and name else name
 
 
 class Found(Struct, gc=False):
-    """What one object was read as: ``keys`` are None where ``items`` is one record under the resource's plain key."""
+    """The result of decoding one object: ``keys`` is None if ``items`` is one record under the resource's plain key."""
 
     identity: str
     items: Sequence[Item] = ()
@@ -84,7 +84,7 @@ class Found(Struct, gc=False):
 
 
 class Decoder(Protocol):
-    """Reads the objects of one resource into records of ``model``. Never raises: what cannot be understood is named as set aside."""
+    """Decodes the objects of one resource into records of ``model``. Never raises: an unreadable object is returned as set aside."""
 
     @property
     def model(self) -> type: ...
@@ -95,26 +95,26 @@ class Decoder(Protocol):
 
 
 class ObjectDecoder:
-    """Reads the objects of ``resource`` into records of the model; the interner is shared by all decoders of one cluster."""
+    """Decodes the objects of ``resource`` into records of the model; all decoders of one cluster share the interner."""
 
     def __init__(self, resource: Resource, interner: Interner) -> None:
         reader = reader_of(resource.api_version, resource.kind)
         if reader is None:
-            raise ValueError(f"{resource.kind} of {resource.api_version}: nothing in the model reads it")
+            raise ValueError(f"{resource.kind} of {resource.api_version}: the model has no reader for it")
         self._reader = reader
         self._interner = interner
         self._kind, self._api_version = resource.kind, resource.api_version
         self.model, self._key = _SHARED.get((resource.group, resource.kind)) or (_TYPES[resource.kind], "")
 
     def key(self, identity: str) -> str:
-        """The key under which the model holds the record of the object ``identity``."""
+        """The key under which the model stores the record of the object ``identity``."""
         return self._key.format(identity) if self._key else identity
 
     def read(self, data: Data) -> Found:
-        """``data``, one object as JSON. Never raises: what cannot be understood is named as set aside."""
+        """Decode ``data``, one object as JSON. Never raises: an object that cannot be read is returned as set aside."""
         result = decode_with(data, self._interner, self._reader, kind=self._kind, api_version=self._api_version)
         if isinstance(result, Pod):
-            # Nearly all objects are pods, and the header need not be read for what the record says.
+            # Nearly all objects are pods, whose record has the identity, so the header need not be decoded.
             return Found(result.key, (result,))
         identity = identity_of(header_of(data))
         if isinstance(result, SetAside):
@@ -125,7 +125,7 @@ class ObjectDecoder:
 
 
 def key_of(item: Item) -> str:
-    """The key under which a cluster holds ``item``."""
+    """The key under which a cluster stores ``item``."""
     if isinstance(item, Pod):
         return item.key
     key: str = item.name if isinstance(item, Node) else getattr(item, HOMES[type(item)][1])

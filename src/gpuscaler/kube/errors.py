@@ -1,9 +1,9 @@
-"""What can go wrong between us and an API server.
+"""Errors of the communication with an API server.
 
-- AccessError: what was configured cannot be used
+- AccessError: the configuration cannot be used
 - Unreachable: no answer came
-  - CredentialsError: nothing was even sent, since no credentials could be had
-- ApiError: an answer came, and it is no
+  - CredentialsError: nothing was sent, since no credentials were available
+- ApiError: the answer is an error
   - Unauthorized 401, Forbidden 403, NotFound 404, Gone 410, Invalid 422, TooManyRequests 429, ServerError 5xx
   - Conflict 409
     - AlreadyExists 409 with the reason AlreadyExists
@@ -23,15 +23,15 @@ class AccessError(Exception):
 
 
 class Unreachable(Exception):  # noqa: N818 - it names the state, as the API's own reasons do
-    """No answer came: nothing listens, the connection broke, or time ran out. Whether a write took effect is not known."""
+    """No answer came: nothing listens, the connection broke, or time ran out. It is unknown whether a write took effect."""
 
 
 class CredentialsError(Unreachable):
-    """No credentials could be had, so nothing was sent: a token file that is gone, an exec plugin that failed."""
+    """No credentials were available, so nothing was sent: for example, a token file is missing or an exec plugin failed."""
 
 
 class Cause(NamedTuple):
-    """One cause among the details of a Status: its ``reason`` (a CauseType such as ``DisruptionBudget``), text, and field."""
+    """One cause in the details of a Status: its ``reason`` (a CauseType such as ``DisruptionBudget``), text, and field."""
 
     reason: str
     message: str
@@ -39,10 +39,10 @@ class Cause(NamedTuple):
 
 
 class ApiError(Exception):
-    """A Status that is not Success, or an answer above 399 whose body is no Status.
+    """A Status other than Success, or an answer above 399 without a Status in its body.
 
-    ``retry_after`` is in seconds: the header, else ``details.retryAfterSeconds``; None where the server says nothing. ``kind`` and ``name``
-    are the object of the details (``kind`` may be a plural there, as the server says it).
+    ``retry_after`` is in seconds, from the header, else from ``details.retryAfterSeconds``; None if the server gives none. ``kind`` and
+    ``name`` are the object of the details (``kind`` may be a plural there, as sent by the server).
     """
 
     def __init__(
@@ -70,11 +70,11 @@ class ApiError(Exception):
 
 
 class Unauthorized(ApiError):  # noqa: N818 - the API's own name of the reason, as all below
-    """The server does not know who asks."""
+    """The server does not accept the caller's identity."""
 
 
 class Forbidden(ApiError):  # noqa: N818
-    """The server knows who asks and does not allow it."""
+    """The server knows the caller and does not allow the request."""
 
 
 class NotFound(ApiError):  # noqa: N818
@@ -82,11 +82,11 @@ class NotFound(ApiError):  # noqa: N818
 
 
 class Conflict(ApiError):  # noqa: N818
-    """The object changed meanwhile, or a precondition does not hold."""
+    """The object was changed in between, or a precondition does not hold."""
 
 
 class AlreadyExists(Conflict):
-    """An object of that name is there."""
+    """An object of that name already exists."""
 
 
 class Gone(ApiError):  # noqa: N818
@@ -102,7 +102,7 @@ class TooManyRequests(ApiError):  # noqa: N818
 
 
 class ServerError(ApiError):
-    """The server failed; whether a write took effect is not known."""
+    """The server failed; it is unknown whether a write took effect."""
 
 
 class WireCause(Wire):
@@ -119,7 +119,7 @@ class WireDetails(Wire):
 
 
 class WireStatus(Wire):
-    """``meta/v1`` Status, as far as it is used."""
+    """``meta/v1`` Status, limited to the fields in use."""
 
     kind: str | None = None
     status: str | None = None
@@ -138,12 +138,12 @@ _CLASSES: Mapping[int, type[ApiError]] = {
     422: Invalid,
     429: TooManyRequests,
 }
-#: How much of a body that is no Status is quoted.
+#: How many characters of a body without a Status are quoted.
 _QUOTED = 300
 
 
 def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
-    """The error that an answer above 399 stands for; header names in lower case. Any body is understood or quoted, never refused."""
+    """The error for an answer above 399; header names in lower case. A body that cannot be decoded is quoted."""
     try:
         said = msgspec.json.decode(body, type=WireStatus)
     except msgspec.DecodeError:
@@ -154,7 +154,7 @@ def error_of(status: int, headers: Mapping[str, str], body: bytes) -> ApiError:
 
 
 def error_of_status(body: bytes) -> ApiError:
-    """The error that a Status object stands for where it comes without an HTTP status of its own, as in an ERROR event of a watch."""
+    """The error for a Status object that comes without an HTTP status of its own, as in an ERROR event of a watch."""
     try:
         said = msgspec.json.decode(body, type=WireStatus)
     except msgspec.DecodeError:
@@ -164,7 +164,7 @@ def error_of_status(body: bytes) -> ApiError:
 
 def _error(status: int, said: WireStatus, retry_after: float | None) -> ApiError:
     details = said.details or WireDetails()
-    # A Status of a watch or of an eviction may say another code than the head of the answer, which is then the truth.
+    # The Status of a watch or an eviction may have another code than the answer's head, which is decisive then.
     kind = _CLASSES.get(status, ServerError if status >= 500 else ApiError)
     if kind is Conflict and said.reason == "AlreadyExists":
         kind = AlreadyExists
@@ -196,7 +196,7 @@ def _phrase(status: int) -> str:
 
 
 def _seconds(text: str) -> float | None:
-    """Kubernetes says seconds; a date, which a proxy may say, is not read, since it needs a clock that agrees with the proxy's."""
+    """Parse Retry-After, which Kubernetes sends in seconds; a date, as from a proxy, is ignored, since the clocks may differ."""
     try:
         return max(0.0, float(text)) if text and float(text) < 86400 else None
     except ValueError:

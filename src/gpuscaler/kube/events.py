@@ -1,4 +1,4 @@
-"""Kubernetes Events about what we did and why, so that ``kubectl describe`` tells it: repeated ones are counted, and none ever waits."""
+"""Writes Kubernetes Events about actions and their reasons, for ``kubectl describe``. Repeated ones are counted; recording never blocks."""
 
 import asyncio
 import heapq
@@ -17,13 +17,13 @@ from gpuscaler.kube.rate import RateLimit
 from gpuscaler.kube.resources import EVENTS
 
 _LOG = structlog.get_logger(__name__)
-#: Lengths that the API server accepts (pkg/apis/core/validation/events.go), in bytes.
+#: Length limits of the API server (pkg/apis/core/validation/events.go), in bytes.
 _NOTE, _WORD, _NAME = 1024, 128, 253
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """The object that an Event is about. ``uid`` is what ``kubectl describe`` looks for; a node's is its name, by custom of the kubelet."""
+    """The object that an Event is about. ``kubectl describe`` searches by ``uid``; a node's is its name, by convention of the kubelet."""
 
     kind: str
     name: str
@@ -38,9 +38,9 @@ class Reference:
 
 @dataclass(frozen=True, slots=True)
 class Happened:
-    """One thing that happened. Two that are equal are the same thing happening again.
+    """One event. Equal ones are repetitions of the same event.
 
-    ``reason`` is a word in CamelCase for machines, ``action`` what was done or attempted, ``note`` a sentence for people.
+    ``reason`` is a CamelCase word for machines, ``action`` what was done or attempted, ``note`` a sentence for people.
     """
 
     regarding: Reference
@@ -53,7 +53,7 @@ class Happened:
 
 @dataclass(slots=True)
 class _Series:
-    """How often one thing happened, and what of that the server has been told."""
+    """How often an event happened, and how many of these the server knows."""
 
     name: str
     first: float
@@ -66,12 +66,12 @@ class _Series:
 
 @dataclass(slots=True)
 class EventRecorder:
-    """Writes what happened as events.k8s.io/v1 Events. ``record`` never waits or fails; ``run`` writes, and is to be kept running.
+    """Writes events.k8s.io/v1 Events. ``record`` never waits or fails; ``run`` does the writing and must be kept running.
 
-    The same thing within ``window`` seconds is one Event with a count, which is written at most every ``refresh`` seconds. One object gets
-    ``burst`` Events at once and then one every ``refill`` seconds, so that a flapping object drowns nobody else. What cannot be written
-    after a few tries is dropped and counted. ``now`` is the wall clock in seconds since the epoch. ``client`` should have a rate limit of
-    its own: thousands of pods may get an Event at once, and no purchase shall wait behind them.
+    Repetitions within ``window`` seconds are one Event with a count, which is written at most every ``refresh`` seconds. One object gets
+    ``burst`` Events at once and then one every ``refill`` seconds, so that a flapping object does not crowd out others. What cannot be
+    written after a few tries is dropped and counted. ``now`` is the wall clock in seconds since the epoch. ``client`` should have a rate
+    limit of its own: thousands of pods may get an Event at once, and no purchase may wait behind them.
     """
 
     client: Client
@@ -83,7 +83,7 @@ class EventRecorder:
     burst: int = 25
     refill: float = 300.0
     tries: int = 5
-    #: The most things that are remembered; the oldest are forgotten.
+    #: The most events that are remembered; the oldest are forgotten.
     most: int = 10_000
     written: int = field(default=0, init=False)
     dropped: int = field(default=0, init=False)
@@ -103,7 +103,7 @@ class EventRecorder:
         warning: bool = False,
         related: Reference | None = None,
     ) -> None:
-        """Note that something happened to ``regarding``; it is written soon, by ``run``."""
+        """Record that something happened to ``regarding``; ``run`` writes it soon."""
         what = Happened(regarding, shortened(reason, _WORD), shortened(action, _WORD), shortened(note, _NOTE), warning, related)
         now = self.now()
         known = self._series.get(what)
@@ -124,7 +124,7 @@ class EventRecorder:
             self.dropped += self._series.popitem(last=False)[1].queued
 
     async def run(self) -> None:
-        """Write what was recorded, for ever."""
+        """Write recorded Events, for ever."""
         loop = asyncio.get_running_loop()
         while True:
             self._woken.clear()
@@ -142,7 +142,7 @@ class EventRecorder:
             await self._next()
 
     async def flush(self) -> None:
-        """Write everything that is not written yet, without waiting for its time; for the end, beneath a time-out of the caller's."""
+        """Write all pending Events without waiting for their time; for use at shutdown, under a time-out of the caller."""
         while self._due:
             await self._next()
 
@@ -177,7 +177,7 @@ class EventRecorder:
         except (Unreachable, TooManyRequests, ServerError) as error:
             self._failed(what, series, error)
         except (ApiError, NotLeaderError) as error:
-            # Forbidden, a namespace that is going away, leadership that is lost: trying again would not help.
+            # Forbidden, a namespace that is being deleted, lost leadership: trying again would not help.
             self._drop(series, error)
         else:
             self.written += 1
@@ -186,19 +186,19 @@ class EventRecorder:
                 self._queue(what, series, self.refresh)
 
     async def _write(self, what: Happened, series: _Series) -> None:
-        # An Event of an object without a namespace lives in "default", where kubectl looks for it.
+        # An Event about an object without a namespace belongs into "default", where kubectl looks for it.
         namespace = what.regarding.namespace or "default"
         if series.told:
             try:
                 await self.client.merge_patch(EVENTS, series.name, {"series": _told(series)}, namespace=namespace)
             except NotFound:
-                pass  # The server keeps Events for an hour; what goes on after that is told anew.
+                pass  # The server keeps Events for an hour; a series that continues after that gets a new one.
             else:
                 return
         try:
             await self.client.create(EVENTS, self._body(what, series, namespace), namespace=namespace)
         except AlreadyExists:
-            # An earlier try arrived after all. The count it carries is brought up to date by the next refresh.
+            # An earlier try arrived after all. The next refresh brings its count up to date.
             return
 
     def _body(self, what: Happened, series: _Series, namespace: str) -> dict[str, Any]:
@@ -237,7 +237,7 @@ class EventRecorder:
 
 
 def shortened(text: str, most: int) -> str:
-    """``text`` in at most ``most`` bytes of UTF-8, with an ellipsis where something is left out."""
+    """``text`` cut to at most ``most`` bytes of UTF-8, with an ellipsis if something is left out."""
     encoded = text.encode()
     if len(encoded) <= most:
         return text
@@ -246,7 +246,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def _name(regarding: str, now: float, number: int) -> str:
-    """Unique: the object's name, the time in nanoseconds, and a number that tells apart what happens at one time."""
+    """A unique name: the object's name, the time in nanoseconds, and a number that distinguishes simultaneous Events."""
     suffix = f".{int(now * 1e9) + number:x}"
     return regarding[: _NAME - len(suffix)].rstrip("-.") + suffix
 

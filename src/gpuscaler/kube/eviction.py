@@ -1,4 +1,4 @@
-"""What an eviction comes to: the answers of the eviction subresource that a drain acts on."""
+"""The results of an eviction: the answers of the eviction subresource that a drain acts on."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -11,12 +11,12 @@ _BUDGET = "DisruptionBudget"
 
 @dataclass(frozen=True, slots=True)
 class Evicted:
-    """The pod is being deleted (on a dry run: it could be)."""
+    """The pod is being deleted (in a dry run: it could be)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """A disruption budget does not allow it now: ``why`` in the server's words, ``retry_after`` in seconds where it says when."""
+    """A disruption budget does not allow it now: ``why`` in the server's words, ``retry_after`` in seconds if the server gives it."""
 
     why: str
     retry_after: float | None = None
@@ -24,12 +24,12 @@ class Refused:
 
 @dataclass(frozen=True, slots=True)
 class GoneAlready:
-    """There is no such pod any more, or only another one of the same name."""
+    """The pod no longer exists, or only another one with the same name does."""
 
 
 @dataclass(frozen=True, slots=True)
 class Overlapping:
-    """More than one budget selects the pod; the API never evicts such a pod, and waiting changes nothing."""
+    """More than one budget selects the pod; the API never evicts such a pod, and waiting does not help."""
 
     why: str
 
@@ -38,16 +38,16 @@ Eviction: TypeAlias = Evicted | Refused | GoneAlready | Overlapping
 
 
 def verdict(error: ApiError, uid: str) -> Eviction | None:
-    """What an error of the eviction subresource means, None where it says nothing about the pod: overload, permissions, a fault.
+    """The meaning of an error of the eviction subresource, None if it does not concern the pod: overload, permissions, a failure.
 
     The cases are those of kube-apiserver's ``pkg/registry/core/pod/storage/eviction.go`` (1.33). ``uid`` is the precondition that was sent.
     """
     if isinstance(error, TooManyRequests):
-        # Priority and fairness also answers 429. It names no budget, and it says nothing about the pod.
+        # Priority and fairness also answers 429. It names no budget, and does not concern the pod.
         causes = [cause.message for cause in error.causes if cause.reason == _BUDGET]
         return Refused("; ".join(filter(None, causes)) or error.message, error.retry_after) if causes else None
     if isinstance(error, NotFound):
-        # A namespace that is gone answers the same way; a server without the resource says no name.
+        # A deleted namespace gets the same answer; a server without the resource gives no name.
         return GoneAlready() if error.name else None
     if isinstance(error, Conflict):
         return GoneAlready() if uid and "UID" in error.message and "precondition" in error.message.lower() else None

@@ -1,4 +1,4 @@
-"""Credentials from an exec plugin: a program that prints a token or a certificate, by client.authentication.k8s.io v1 and v1beta1."""
+"""Credentials from an exec plugin: a program that prints a token or a certificate, for client.authentication.k8s.io v1 and v1beta1."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ from gpuscaler.model.wire import UnreadableError, Wire, seconds
 GROUP = "client.authentication.k8s.io"
 VERSIONS = (f"{GROUP}/v1", f"{GROUP}/v1beta1")
 MODES = ("Never", "IfAvailable", "Always")
-#: How much of what a plugin said on stderr is quoted.
+#: How many characters of a plugin's stderr are quoted.
 _QUOTED = 300
 
 
@@ -41,9 +41,9 @@ class WireExecCredential(Wire):
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a kubeconfig says about a plugin, checked. ``owner`` names the user it is of; ``cluster`` is what the plugin is told of it.
+    """A plugin's validated settings from a kubeconfig. ``owner`` names its user; ``cluster`` is the cluster information for the plugin.
 
-    ``folder`` is that of the kubeconfig: a command with a slash is relative to it. ``attended`` says that a person is at a terminal.
+    ``folder`` is that of the kubeconfig: a command with a slash is relative to it. ``attended`` means that a user is at a terminal.
     """
 
     owner: str
@@ -70,17 +70,17 @@ class Command:
 
     @property
     def interactive(self) -> bool:
-        """Whether the plugin may talk to the person at the terminal."""
+        """Whether the plugin may prompt the user at the terminal."""
         return self.attended and self.mode != "Never"
 
     def program(self, environ: Mapping[str, str]) -> str:
-        """The path of the program; raises :class:`CredentialsError` with the plugin's own hint where it is not there."""
+        """The path of the program; raises :class:`CredentialsError` with the plugin's install hint if it is missing."""
         local = "/" in self.command
         found = shutil.which(str(self.folder / self.command) if local else self.command, path=environ.get("PATH", os.defpath))
         if found is None:
             where = f"in {self.folder}" if local else "on the PATH"
             hint = " ".join(self.hint.split()) or "install it or correct the kubeconfig"
-            raise CredentialsError(f"{self}: saw no such program {where}, expected one that can be run; {hint}")
+            raise CredentialsError(f"{self}: saw no such program {where}, expected an executable; {hint}")
         return found
 
     def info(self) -> str:
@@ -93,8 +93,8 @@ class Command:
 class ExecPlugin:
     """Credentials that a program prints, kept until they expire or are refused.
 
-    The program runs in a task of its own: a request that gives up meanwhile does not stop it, so a slow plugin gets somewhere even when
-    every request has less time than it needs. It never runs again within ``pause`` seconds; until then its last word stands.
+    The program runs in its own task: a request that times out does not stop it, so a slow plugin finishes even if each request has less
+    time than the plugin needs. It never runs again within ``pause`` seconds; until then its last result stands.
     """
 
     command: Command
@@ -132,7 +132,7 @@ class ExecPlugin:
         await asyncio.shield(self._running)
 
     async def _renew(self) -> None:
-        """Run the program and keep what it said or why it failed; nothing is raised, since nobody may be waiting any more."""
+        """Run the program and keep its result or error; nothing is raised, since all waiting requests may have timed out."""
         try:
             self._presented, self._expires = self._read(await self._output())
             self._failure = ""
@@ -146,11 +146,11 @@ class ExecPlugin:
         command = self.command
         if command.mode == "Always" and not command.attended:
             raise CredentialsError(
-                f"{command}: saw the interactiveMode Always and no terminal, expected a person to answer it; "
+                f"{command}: saw the interactiveMode Always and no terminal, expected a user to answer it; "
                 "use a plugin or mode that needs none, or a service account's token"
             )
         environ = {**self.environ, **command.env, "KUBERNETES_EXEC_INFO": command.info()}
-        # A person must see what an interactive plugin asks; else stderr is kept for the message.
+        # The user must see the prompts of an interactive plugin; otherwise stderr is captured for the message.
         talk = None if command.interactive else PIPE
         try:
             process = await asyncio.create_subprocess_exec(
@@ -163,7 +163,7 @@ class ExecPlugin:
             )
         except (OSError, ValueError) as error:
             said = getattr(error, "strerror", None) or "it cannot be run with these arguments"
-            raise CredentialsError(f"{command}: saw {said}, expected a program that can be run; correct it") from None
+            raise CredentialsError(f"{command}: saw {said}, expected an executable; correct it") from None
         out, err = await self._communicated(process)
         if process.returncode:
             said = f': "{redacted(err.decode(errors="replace"))}"' if err and err.strip() else ""
@@ -176,7 +176,7 @@ class ExecPlugin:
                 return await process.communicate()
         except TimeoutError:
             raise CredentialsError(
-                f"{self.command}: saw no end after {self.time_limit:g} s, expected its end by then; run it yourself to see why"
+                f"{self.command}: saw it running after {self.time_limit:g} s, expected it to exit by then; run it yourself to see why"
             ) from None
         finally:
             if process.returncode is None:
@@ -185,14 +185,14 @@ class ExecPlugin:
                 await process.wait()
 
     def _read(self, output: bytes) -> tuple[Presented, float]:
-        """What the program printed, and when it expires in seconds since the epoch. Nothing of it is ever quoted."""
+        """Parse the program's output, and return its expiry in seconds since the epoch. Its content is never quoted."""
         command = self.command
         try:
             said = msgspec.json.decode(output, type=WireExecCredential)
             status = said.status or WireCredentialStatus()
             expires = seconds(status.expiration_timestamp, "status.expirationTimestamp") or float("inf")
         except (msgspec.DecodeError, UnreadableError) as error:
-            about = "its expirationTimestamp is no time" if isinstance(error, UnreadableError) else "it is not the JSON of one"
+            about = "its expirationTimestamp is not a time" if isinstance(error, UnreadableError) else "it is not valid JSON"
             raise CredentialsError(f"{command}: printed no ExecCredential ({about}); run it yourself to see what it prints") from None
         if said.kind != "ExecCredential" or said.api_version != command.api_version:
             raise CredentialsError(
@@ -215,7 +215,7 @@ class ExecPlugin:
 
 
 def redacted(text: str) -> str:
-    """The end of what a program said, without words that look like keys: long ones of mixed letters and digits, or of hex digits."""
+    """The end of a program's message, without words that look like keys: long ones of mixed letters and digits, or of hex digits."""
     return re.sub(r"[A-Za-z0-9_+/=-]{20,}", _hidden, " ".join(text[-20 * _QUOTED :].split()))[-_QUOTED:]
 
 

@@ -1,4 +1,4 @@
-"""Requests over HTTP/1.1 with aiohttp: TLS, proxies and credentials as an :class:`Access` says."""
+"""Sends requests over HTTP/1.1 with aiohttp, with TLS, proxies and credentials from an :class:`Access`."""
 
 import asyncio
 import ssl
@@ -22,7 +22,7 @@ from gpuscaler.kube.transport import Answer, Request
 
 T = TypeVar("T")
 _LOG = structlog.get_logger(__name__)
-#: A watch of a large cluster brings megabytes at once; with less, reading is paused and resumed for every piece.
+#: A watch of a large cluster delivers megabytes at once; with a smaller buffer, reading is paused and resumed for every piece.
 _BUFFER: Final = 2**21
 _MOST_OF_A_REFUSAL: Final = 65_536
 _FAILURES = (aiohttp.ClientError, TimeoutError, OSError, ssl.SSLError)
@@ -37,14 +37,14 @@ class _RefusedError(Exception):
 
 
 class _BrokenError(aiohttp.ClientConnectionError):
-    """A connection broke under a write."""
+    """A connection broke during a write."""
 
 
 class HttpTransport:
     """A :class:`gpuscaler.kube.transport.Transport` over sockets, to be used within one event loop and closed there.
 
-    A 401 is answered by renewed credentials once, also for a write, which a 401 says was not carried out. Nothing else is ever sent twice.
-    Redirects are not followed.
+    After a 401 the request is repeated once with renewed credentials, even a write, since a 401 means that it was not carried out. Nothing
+    else is ever sent twice. Redirects are not followed.
     """
 
     def __init__(self, access: Access) -> None:
@@ -66,14 +66,14 @@ class HttpTransport:
     @asynccontextmanager
     async def exchange(self, request: Request) -> AsyncIterator[Answer]:
         response, failure = await self._made(request, self._head(request))
-        # Raised here and not where it was caught: aiohttp's errors hold the headers that were sent and the proxy's password.
+        # Raised here instead of where it was caught: aiohttp's errors contain the headers that were sent and the proxy's password.
         if response is None:
             raise failure
         try:
             headers = {name.lower(): value for name, value in response.headers.items()}
             yield Answer(response.status, headers, self._pieces(request, response))
         finally:
-            # Only a connection whose answer was read to its end can carry another.
+            # A connection can be reused only if its answer was read to the end.
             if response.content.at_eof():
                 response.release()
             else:
@@ -81,7 +81,7 @@ class HttpTransport:
 
     @asynccontextmanager
     async def websocket(self, request: Request, protocol: str) -> AsyncIterator[aiohttp.ClientWebSocketResponse]:
-        """A WebSocket that speaks ``protocol``. Raises :class:`ApiError` where it is refused and :class:`Unreachable` without an answer."""
+        """A WebSocket with ``protocol``. Raises :class:`ApiError` if it is refused and :class:`Unreachable` without an answer."""
         opened, failure = await self._made(request, self._upgraded(request, protocol))
         if opened is None:
             raise failure
@@ -91,7 +91,7 @@ class HttpTransport:
             await opened.close()
 
     async def _upgraded(self, request: Request, protocol: str) -> aiohttp.ClientWebSocketResponse:
-        """The WebSocket once it is open."""
+        """The open WebSocket."""
         presented = await self.access.credentials.current()
         try:
             return await self._open(request, presented, protocol)
@@ -114,13 +114,13 @@ class HttpTransport:
         )
 
     async def _head(self, request: Request) -> ClientResponse:
-        """The response once its head is there."""
+        """The response as soon as its head has arrived."""
         presented = await self.access.credentials.current()
         response = await self._send(request, presented)
         return response if response.status != 401 else await self._again(request, response, presented)
 
     async def _made(self, request: Request, making: Coroutine[Any, Any, T]) -> tuple[T | None, ApiError | Unreachable]:
-        """What ``making`` returns within the time of ``request``, or why there is none."""
+        """The result of ``making`` within the time-out of ``request``, or the reason why there is none."""
         try:
             async with asyncio.timeout(request.timeout):
                 return await making, Unreachable()
@@ -170,7 +170,7 @@ class HttpTransport:
 
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
-            # No limit on connections: each watch holds one, and what is asked is limited by the client.
+            # No limit on connections: each watch holds one, and the client limits the requests.
             self._session = aiohttp.ClientSession(
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
                 cookie_jar=aiohttp.DummyCookieJar(),
@@ -190,7 +190,7 @@ class HttpTransport:
         raise failure
 
     def _unreachable(self, request: Request, error: Exception) -> Unreachable:
-        """What went wrong, in our words: none of theirs that might quote a header or a URL with a password."""
+        """The error in our own words: aiohttp's might quote a header or a URL with a password."""
         access = self.access
         if isinstance(error, aiohttp.ClientSSLError | ssl.SSLError):
             self._contexts.distrust()
@@ -198,7 +198,7 @@ class HttpTransport:
 
 
 async def _writes_once(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Keep aiohttp from sending a PUT or DELETE again by itself where a kept connection breaks: the first may have been carried out."""
+    """Keep aiohttp from repeating a PUT or DELETE when a kept connection breaks: the first one may have been carried out."""
     try:
         return await handler(request)
     except aiohttp.ClientConnectorError:
@@ -210,7 +210,7 @@ async def _writes_once(request: ClientRequest, handler: ClientHandlerType) -> Cl
 
 
 async def _upgrades_or_says_why(request: ClientRequest, handler: ClientHandlerType) -> ClientResponse:
-    """Keep what an API server says where it refuses a WebSocket: aiohttp throws it away, and would follow a redirect."""
+    """Keep the API server's error when it refuses a WebSocket: aiohttp discards it, and would follow a redirect."""
     response = await handler(request)
     if "sec-websocket-key" not in request.headers or response.status == 101:
         return response
@@ -236,7 +236,7 @@ def _said(error: Exception, request: Request, access: Access) -> str:
         case aiohttp.ClientHttpProxyError():
             return f"the proxy {URL(access.proxy).host} answered {error.status} instead of opening a tunnel"
         case aiohttp.ClientConnectorDNSError():
-            return f"no address is known for {error.host}"
+            return f"cannot resolve the address of {error.host}"
         case aiohttp.ClientConnectorSSLError() | ssl.SSLError():
             return f"TLS failed ({getattr(error, 'reason', None) or getattr(error, 'strerror', None) or 'no reason given'})"
         case aiohttp.ClientConnectorError():

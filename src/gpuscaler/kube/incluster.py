@@ -1,4 +1,4 @@
-"""The access of a pod by its own service account, and where an access is looked for."""
+"""A pod's access through its own service account, and the search for an access."""
 
 import os
 import time
@@ -12,7 +12,7 @@ from gpuscaler.kube.errors import AccessError
 from gpuscaler.kube.proxies import proxy_of
 from gpuscaler.kube.tls import Tls
 
-#: Where the kubelet puts token, ca.crt and namespace.
+#: Where the kubelet mounts token, ca.crt and namespace.
 ROOT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 _OWNER = "the pod's service account"
 
@@ -20,7 +20,7 @@ _OWNER = "the pod's service account"
 def in_cluster(environ: Mapping[str, str], *, root: Path = ROOT) -> Access:
     """The access that the kubelet gives a pod: the service ``kubernetes``, a token that is renewed on disk, the cluster's authority.
 
-    Raises :class:`AccessError` where this is no pod, or one without a service account's token.
+    Raises :class:`AccessError` outside of a pod, or in a pod without a service account token.
     """
     host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "")
     if not host or not port:
@@ -31,7 +31,7 @@ def in_cluster(environ: Mapping[str, str], *, root: Path = ROOT) -> Access:
     for name in ("token", "ca.crt"):
         if not (root / name).is_file():
             raise AccessError(
-                f"{_OWNER}: saw no {root / name}, expected what the kubelet mounts; set automountServiceAccountToken: true on the pod"
+                f"{_OWNER}: saw no {root / name}, expected the kubelet to mount it; set automountServiceAccountToken: true on the pod"
             )
     tls = Tls(_OWNER, _OWNER, authority_file=root / "ca.crt")
     tls.context()
@@ -58,7 +58,7 @@ def find_access(
 ) -> Access:
     """The access as kubectl finds it: the named kubeconfig, else those of KUBECONFIG, else ``~/.kube/config``, else the pod's own.
 
-    Files of KUBECONFIG that are not there are passed over, as kubectl does. Raises :class:`AccessError`, which says where was looked.
+    Missing files of KUBECONFIG are skipped, as in kubectl. Raises :class:`AccessError`, which lists the places that were searched.
     """
     if kubeconfig is not None:
         return from_kubeconfig([kubeconfig], context=context, environ=environ, attended=attended, now=now)

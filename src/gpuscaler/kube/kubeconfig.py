@@ -1,4 +1,4 @@
-"""Kubeconfig files: read, merged as client-go merges them, and one context of the result."""
+"""Kubeconfig files: read and merged as in client-go, and one context selected."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,10 +13,10 @@ from gpuscaler.kube.errors import AccessError
 
 
 class Wire(Struct, rename="kebab", frozen=True):
-    """Kubeconfigs have keys such as ``certificate-authority-data``; a few are in camel case and named below."""
+    """Base of kubeconfig structs, with keys such as ``certificate-authority-data``; a few are in camel case and named below."""
 
     def __repr__(self) -> str:
-        """No values, since many are secrets."""
+        """The type without values, since many are secrets."""
         return f"{type(self).__name__}(…)"
 
 
@@ -105,7 +105,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Entry(Generic[T]):
-    """A named part of a kubeconfig, and the file it is from, against whose folder its relative paths go."""
+    """A named part of a kubeconfig and its file; relative paths start in the file's folder."""
 
     kind: str
     name: str
@@ -121,7 +121,7 @@ class Entry(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """One context with what it refers to. ``user`` is None for a context that names none: requests are then anonymous."""
+    """One context with what it refers to. ``user`` is None if the context names none: requests are then anonymous."""
 
     context: Entry[WireContext]
     cluster: Entry[WireCluster]
@@ -130,7 +130,7 @@ class Chosen:
 
 @dataclass(frozen=True, slots=True)
 class Kubeconfig:
-    """Several files as one: of parts with the same name, the one of the first file counts; so does the first ``current-context``."""
+    """Several merged files: of parts with the same name, the one from the first file is used, and so is the first ``current-context``."""
 
     files: tuple[Path, ...]
     current: str = ""
@@ -139,7 +139,7 @@ class Kubeconfig:
     contexts: Mapping[str, Entry[WireContext]] = field(default_factory=dict)
 
     def choose(self, context: str = "") -> Chosen:
-        """The context of that name, else the current one; raises :class:`AccessError` for whatever it refers to and is not there."""
+        """The context of that name, else the current one; raises :class:`AccessError` if something it refers to is missing."""
         if not self.contexts:
             raise AccessError(f"{self}: saw no contexts, expected at least one; name another file with --kubeconfig or KUBECONFIG")
         name = context or self.current
@@ -168,7 +168,7 @@ class Kubeconfig:
 
 
 def read(files: Sequence[Path]) -> Kubeconfig:
-    """The files merged, all of which must be there. Raises :class:`AccessError`."""
+    """Read and merge the files, all of which must exist. Raises :class:`AccessError`."""
     current = ""
     clusters: dict[str, Entry[WireCluster]] = {}
     users: dict[str, Entry[WireUser]] = {}
@@ -190,10 +190,10 @@ def _load(file: Path) -> WireConfig:
         text = file.read_bytes()
     except OSError as error:
         raise AccessError(
-            f"kubeconfig {file}: saw {error.strerror}, expected a file that can be read; name another with --kubeconfig or KUBECONFIG"
+            f"kubeconfig {file}: saw {error.strerror}, expected a readable file; name another with --kubeconfig or KUBECONFIG"
         ) from error
     try:
-        # The safe loader's C form; neither it nor the messages below quote the file, which holds secrets.
+        # The safe loader's C form; neither it nor the messages below quote the file, which contains secrets.
         loaded = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))  # noqa: S506
         return WireConfig() if loaded is None else msgspec.convert(loaded, WireConfig)
     except yaml.YAMLError as error:
@@ -202,10 +202,10 @@ def _load(file: Path) -> WireConfig:
         # A constructor's error quotes what it could not construct.
         quotes = isinstance(error, yaml.constructor.ConstructorError)
         said = "it cannot be read" if quotes else getattr(error, "problem", None) or "it cannot be read"
-        raise AccessError(f"kubeconfig {file}: saw what is no YAML{where} ({said}), expected a kubeconfig; correct the file") from None
+        raise AccessError(f"kubeconfig {file}: saw invalid YAML{where} ({said}), expected a kubeconfig; correct the file") from None
     except (msgspec.ValidationError, ValueError, RecursionError) as error:
         said = " ".join(str(error).split()) if isinstance(error, msgspec.ValidationError) else "it cannot be read"
-        raise AccessError(f"kubeconfig {file}: saw something else than a kubeconfig has there ({said}); correct the file") from None
+        raise AccessError(f"kubeconfig {file}: saw something unexpected in a kubeconfig ({said}); correct the file") from None
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -1,4 +1,4 @@
-"""Leader election over a Lease, with the rules and times of client-go, so that one process at most writes."""
+"""Leader election over a Lease, with the rules and times of client-go, so that at most one process writes."""
 
 import asyncio
 import math
@@ -16,19 +16,19 @@ from gpuscaler.kube.errors import ApiError, Conflict, NotFound, Unreachable
 from gpuscaler.kube.resources import LEASES
 
 _LOG = structlog.get_logger(__name__)
-#: Less than this, in seconds, is no time to renew in.
+#: A remaining time below this, in seconds, is too short for a renewal.
 _MOMENT = 0.01
-#: How long after a lease ran out it is taken, in seconds; twice that at most.
+#: How long after its expiry a lease is taken over, in seconds; at most twice that.
 _LATER = 0.1
 
 
 class NotLeaderError(Exception):
-    """A write was stopped: the lease is not held, or not for long enough that the write surely ends before another may lead."""
+    """A write was stopped: the lease is not held, or not for long enough that the write surely ends before another process may lead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Times:
-    """How long a lease lasts, when a leader that could not renew gives up, and the pause between tries; seconds, client-go's defaults."""
+    """The duration of a lease, the time after which a leader that cannot renew gives up, and the retry pause; client-go's, in seconds."""
 
     lease: float = 15.0
     renew: float = 10.0
@@ -41,12 +41,13 @@ class Times:
 
 
 class LeaderElection:
-    """Stands for leader under ``identity``, which no other process may ever have (the pod's name and something random).
+    """Runs for leader under ``identity``, which no other process may ever have (the pod's name and something random).
 
-    ``client`` must not be fenced by this election, since the lease itself is written with it, and best has a rate limit of its own.
-    ``clock`` is monotonic, in seconds, and best goes on while the machine sleeps; ``wall`` is the time of day as seconds since the epoch,
-    written into the lease for people and for nothing else. What others write there is timed by our own clock from when we saw it change,
-    so that clocks need not agree. ``holder`` is who leads as far as is known; ``trouble`` what went wrong last, empty while nothing does.
+    ``client`` must not be fenced by this election, since it writes the lease itself; it should have a rate limit of its own.
+    ``clock`` is monotonic, in seconds, and should keep running while the machine sleeps; ``wall`` is the time of day as seconds since the
+    epoch, which is written into the lease for people only. Times that others write are ignored: their lease is timed by our own clock from
+    when we saw it change, so that clocks need not agree. ``holder`` is the last known leader; ``trouble`` is the current problem, else
+    empty.
     """
 
     def __init__(
@@ -66,13 +67,13 @@ class LeaderElection:
         self._client, self._name, self._namespace, self._identity = client, name, namespace, identity
         self._clock, self._wall, self._random, self._times = clock, wall, random, times or Times()
         self._lease: dict[str, Any] | None = None
-        #: Whether somebody else may have written since ``_lease`` was read.
+        #: Whether another process may have written since ``_lease`` was read.
         self._outdated = True
-        #: Whether the lease may be ours, by a write whose answer need not have come.
+        #: Whether the lease may be ours, including through a write whose answer has not arrived.
         self._asked = False
-        #: When our clock showed the last change of what the lease says.
+        #: When, by our clock, the lease's spec was last seen to change.
         self._changed_at = 0.0
-        #: When the renewal that is known to have succeeded was sent; None while somebody else leads or nobody does.
+        #: When the last renewal known to have succeeded was sent; None while this process is not the leader.
         self._renewed_at: float | None = None
 
     @property
@@ -80,7 +81,7 @@ class LeaderElection:
         return self._renewed_at is not None and self._clock() < self._renewed_at + self._times.renew
 
     def deadline(self) -> float:
-        """Until when, on the clock, nobody else can lead; minus infinity while this process does not.
+        """Until when, by the clock, no other process can lead; minus infinity while this process does not lead.
 
         Others wait for the whole lease from when they saw it renewed, which is later than when the renewal was sent.
         """
@@ -96,10 +97,10 @@ class LeaderElection:
             )
 
     async def run(self, lead: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Wait to be leader, and then run ``lead``, again each time that leadership was lost; returns or raises when ``lead`` does.
+        """Wait for leadership, then run ``lead``, and again each time that leadership was lost; returns or raises when ``lead`` does.
 
-        ``lead`` is cancelled when leadership is lost. The lease is given back at the end, also when this is cancelled, and only after
-        ``lead`` has ended: whatever it writes has to be over by then.
+        ``lead`` is cancelled when leadership is lost. The lease is released at the end, even on cancellation, and only after ``lead`` has
+        ended: all its writes must be over by then.
         """
         try:
             while True:
@@ -121,13 +122,13 @@ class LeaderElection:
             await self._release()
 
     def _pause(self) -> float:
-        """Until the next try: client-go's pause, or until what somebody else holds runs out, so that nobody leads for 20 s at most."""
+        """Seconds until the next try: client-go's pause, or until another's lease expires, so that there is no leader for 20 s at most."""
         jittered = self._times.retry * (1 + 1.2 * self._random.random())
         left = self._changed_at + self._lasts() - self._clock()
         return min(jittered, left + _LATER * (1 + self._random.random())) if self._is_others() else jittered
 
     def _is_others(self) -> bool:
-        """Whether somebody else may lead, as far as we have seen."""
+        """Whether another process may lead, as far as we have seen."""
         return self.holder not in ("", self._identity) and self._clock() < self._changed_at + self._lasts()
 
     async def _renew_beside(self, leading: asyncio.Task[None]) -> None:
@@ -145,24 +146,24 @@ class LeaderElection:
                 await self._try(min(left, self._times.renew / 2))
 
     async def _try(self, limit: float) -> None:
-        """Try to get or keep the lease, within ``limit`` seconds."""
+        """Try to acquire or renew the lease, within ``limit`` seconds."""
         try:
             async with asyncio.timeout(limit):
                 try:
                     await self._hold()
                 except Conflict:
-                    # Somebody wrote between our look and our write, perhaps only an annotation: look again.
+                    # Something else wrote between our read and our write, perhaps only an annotation: read again.
                     self._outdated = True
                     await self._hold()
             self.trouble = ""
         except (ApiError, Unreachable, TimeoutError) as error:
-            # Whether a write took effect may be unknown.
+            # It may be unknown whether a write took effect.
             self._outdated = True
             said = str(error) or f"no answer within {limit:g} s"
             trouble = f"lease {self._namespace}/{self._name}: {said}"
             if not self.trouble or (trouble != self.trouble and isinstance(error, ApiError)):
-                # Who does not lead writes no status, and may never lead.
-                _LOG.warning("the lease can be neither had nor kept", problem=trouble)
+                # A process that does not lead writes no status, and may never lead.
+                _LOG.warning("cannot acquire or renew the lease", problem=trouble)
             self.trouble = trouble
 
     async def _hold(self) -> None:
@@ -170,14 +171,14 @@ class LeaderElection:
             try:
                 self._observe(await self._client.get(LEASES, self._name, namespace=self._namespace))
             except NotFound:
-                # Whoever held it a moment ago does not know yet that somebody deleted it.
+                # Its last holder may not know yet that the lease was deleted.
                 if not self._is_others():
                     self._lease, self.holder = None, ""
         if self._is_others():
             self._asked, self._renewed_at = False, None
             return
         lease, sent = self._ours(self._identity), self._clock()
-        # Until an answer says what came of it, the lease may be another than the one that was read.
+        # Until an answer shows the result, the lease may differ from the one that was read.
         self._asked = self._outdated = True
         if self._lease is None:
             answer = await self._client.create(LEASES, lease, namespace=self._namespace)
@@ -196,12 +197,12 @@ class LeaderElection:
         self.holder = holder if isinstance(holder, str) else ""
 
     def _lasts(self) -> float:
-        """For how long the holder of the lease has it from each renewal, as it says itself."""
+        """How long the holder keeps the lease after each renewal, according to the lease itself."""
         said = self._lease["spec"].get("leaseDurationSeconds") if self._lease else None
         return float(said) if isinstance(said, int) and said > 0 else self._times.lease
 
     def _ours(self, identity: str) -> dict[str, Any]:
-        """The lease as it is to be written; whatever else others keep in it stays."""
+        """The lease to write; other content of it is preserved."""
         lease = self._lease or {
             "apiVersion": "coordination.k8s.io/v1",
             "kind": "Lease",
@@ -221,7 +222,7 @@ class LeaderElection:
         return {**lease, "spec": spec}
 
     async def _release(self) -> None:
-        """Give the lease back, also one that a write without an answer got or renewed: such a write may have been cancelled on its way."""
+        """Release the lease, even one acquired by a write without an answer: such a write may have been cancelled on its way."""
         self._renewed_at = None
         if not self._asked:
             return
@@ -235,8 +236,8 @@ class LeaderElection:
         except NotFound:
             self.holder = ""
         except (ApiError, Unreachable, TimeoutError) as error:
-            # Others wait until it runs out.
-            self.trouble = f"lease {self._namespace}/{self._name}: not given back: {str(error) or 'no answer'}"
+            # Others wait until it expires.
+            self.trouble = f"lease {self._namespace}/{self._name}: not released: {str(error) or 'no answer'}"
 
     async def _give_back(self) -> None:
         if self._outdated or self._lease is None:
@@ -247,11 +248,11 @@ class LeaderElection:
 
 
 def _object(data: bytes) -> dict[str, Any]:
-    """A Lease with a specification, whatever else is in it."""
+    """A Lease with a spec, whatever else it contains."""
     try:
         lease = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.MsgspecError as error:
-        raise Unreachable(f"saw {len(data)} bytes that are no Lease as JSON ({error})") from error
+        raise Unreachable(f"saw {len(data)} bytes that are not a Lease in JSON ({error})") from error
     if not isinstance(lease.get("spec"), dict):
         lease["spec"] = {}
     if not isinstance(lease.get("metadata"), dict):

@@ -1,10 +1,10 @@
-"""Lines out of pieces of any size."""
+"""Splits pieces of any size into lines."""
 
 
 class LineSplitter:
     """Cuts a stream of bytes at its newlines.
 
-    Our own, because ``readline()`` of a stream reader refuses lines longer than its buffer, and an object can be any size.
+    The standard ``readline()`` of a stream reader refuses lines longer than its buffer, and an object can have any size.
     """
 
     def __init__(self) -> None:
@@ -15,7 +15,7 @@ class LineSplitter:
         lines = piece.split(b"\n")
         rest = lines.pop()
         if lines and self._begun:
-            # Parts are joined once their end is there: adding each piece to what came before would copy a long line many times.
+            # Parts are joined once the line is complete: appending each piece to the previous ones would copy a long line many times.
             lines[0] = b"".join((*self._begun, lines[0]))
             self._begun.clear()
         if rest:
@@ -23,7 +23,7 @@ class LineSplitter:
         return [line for line in lines if line and not line.isspace()]
 
     def rest(self) -> bytes:
-        """What came after the last newline: the last line of a stream that ends without one."""
+        """The content after the last newline: the last line of a stream that ends without one."""
         found = b"".join(self._begun)
         self._begun.clear()
         return found

@@ -1,4 +1,4 @@
-"""The picture of a whole cluster, kept current by one reflector a resource."""
+"""An up-to-date picture of a whole cluster, maintained by one reflector per resource."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence, Set
@@ -20,18 +20,18 @@ from gpuscaler.model.nodes import Node
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Pod
 
-#: Changes by type of the model and key: the record, or None for what is gone.
+#: Changes by model type and key: the record, or None for a deleted object.
 Changes = dict[type, dict[str, Item | None]]
 
-#: As many changes at most are folded in on the event loop, and so many of them in one turn of it: about 10 ms in a cluster of 150,000
+#: The most changes that are applied on the event loop, and how many of them in one step: about 10 ms in a cluster of 150,000
 #: pods.
 INLINE, AT_ONCE = 2_000, 250
 
 
 class Taken(NamedTuple):
-    """A picture as it was taken; ``version`` is the same for the same picture, and grows with each change.
+    """The picture at one moment; ``version`` is the same for the same picture, and grows with each change.
 
-    ``kinds`` are those of which something has come since the last one was taken.
+    ``kinds`` are the kinds that changed since the previous call.
     """
 
     cluster: Cluster
@@ -40,10 +40,10 @@ class Taken(NamedTuple):
 
 
 class Picture:
-    """What is known of the cluster behind ``client``, current for as long as :meth:`run` runs.
+    """The state of the cluster behind ``client``, current as long as :meth:`run` runs.
 
-    ``clock`` is monotonic, in seconds. ``changed`` is set when there are changes to take or a list was completed. Changes are folded into
-    the cluster when it is taken, however many there were of one object; more than ``inline`` of them in a thread.
+    ``clock`` is monotonic, in seconds. ``changed`` is set when there are changes to take or a list was completed. Changes are applied to
+    the cluster when it is taken, once per object; more than ``inline`` of them are applied in a thread.
     """
 
     def __init__(
@@ -87,14 +87,14 @@ class Picture:
 
     @property
     def synced(self) -> bool:
-        """Whether every resource has been listed, but for optional ones that cannot be had."""
+        """Whether every resource has been listed, except for unavailable optional ones."""
         return all(reflector.settled for reflector in self.reflectors)
 
     def stale_for(self, now: float) -> float:
-        """For how many seconds at ``now`` the resource that is worst off has not been confirmed as current; infinite before it is listed.
+        """How many seconds before ``now`` the most outdated resource was last confirmed as current; infinite before it is listed.
 
         A healthy watch is confirmed by a bookmark about once a minute. Resources that the server does not have, and optional ones that
-        were never to be had, do not count.
+        were never available, do not count.
         """
         ages = [0.0]
         for reflector in self.reflectors:
@@ -105,19 +105,19 @@ class Picture:
 
     @property
     def troubles(self) -> tuple[str, ...]:
-        """What goes wrong now, a sentence for each resource that is concerned."""
+        """Current problems, one sentence per affected resource."""
         return tuple(reflector.trouble for reflector in self.reflectors if reflector.trouble)
 
     def listen(self, listener: Callable[[Batch], None]) -> Callable[[], None]:
-        """Have every batch as it arrives, before it is folded into the cluster; objects that did not change may be among it.
+        """Call ``listener`` with every batch as it arrives, before it is applied to the cluster; a batch may contain unchanged objects.
 
-        What is returned ends it.
+        Returns a function that removes the listener.
         """
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
 
     def receive(self, batch: Batch) -> None:
-        """Take in what a reflector hands over."""
+        """Take a batch from a reflector."""
         changes, aside = self._fresh(batch)
         if changes or aside:
             self._aside.update((found.object, found) for found in aside)
@@ -129,9 +129,9 @@ class Picture:
             listener(batch)
 
     def belong(self, inventory: Inventory, ordered: Mapping[str, OfferingKey] | None = None) -> None:
-        """Have nodes say what their machines are by the cloud's newest list; of a machine that it lists no more, what the last one said.
+        """Set the offering of each node's machine from the cloud's latest list; for machines no longer on it, from the last list with them.
 
-        ``ordered`` machines were granted, by id, and may be on the next list only.
+        ``ordered`` are granted machines by id, which may only appear in the next list.
         """
         ordered = ordered or {}
         if inventory is self._inventory and ordered == self._ordered:
@@ -155,7 +155,7 @@ class Picture:
         return node if bought == node.bought else replace(node, bought=bought)
 
     async def take(self) -> Taken:
-        """The cluster as it is known now, and what is new about it since this was last asked."""
+        """The cluster as known now, and the kinds that changed since the last call."""
         async with self._taking:
             kinds, self._kinds = self._kinds, frozenset()
             self.changed.clear()
@@ -167,7 +167,7 @@ class Picture:
                     self._cluster = await self._folded(changes, tuple(aside.values()))
                     self._version += 1
                 except BaseException:
-                    # Cancelled while a thread was at it: all of it is new still.
+                    # Cancelled while a thread was working: all changes are still pending.
                     self._put_back(changes, aside, kinds)
                     raise
                 finally:
@@ -176,7 +176,7 @@ class Picture:
 
     async def _folded(self, changes: Changes, aside: tuple[SetAside, ...]) -> Cluster:
         if sum(map(len, changes.values())) > self._inline:
-            # A copy: should this be cancelled, what is put back goes on to change while the thread is at it.
+            # A copy: if this is cancelled, what is put back may change while the thread still works.
             copied = {kind: found.copy() for kind, found in changes.items()}
             return await asyncio.to_thread(lambda: self._cluster.apply(_delta(_flat(copied)), set_aside=aside))
         cluster, flat = self._cluster, _flat(changes)
@@ -184,7 +184,7 @@ class Picture:
             cluster = cluster.apply(_delta(flat[:AT_ONCE]))
             del flat[:AT_ONCE]
             await breathe()
-        # What could not be read comes last: a change of the same object before it would take that back.
+        # Unreadable objects come last: an earlier change of the same object would clear them.
         return cluster.apply(_delta(flat), set_aside=aside)
 
     def _put_back(self, changes: Changes, aside: dict[str, SetAside], kinds: frozenset[str]) -> None:
@@ -195,7 +195,7 @@ class Picture:
         self.changed.set()
 
     def _fresh(self, batch: Batch) -> tuple[dict[str, Item | None], list[SetAside]]:
-        """What of ``batch`` is not known already: most updates change nothing that planning reads."""
+        """The part of ``batch`` that is new: most updates change nothing that planning reads."""
         model = batch.model
         pending, folding = self._pending.get(model, {}), self._folding.get(model, {})
         held: dict[str, Any] = getattr(self._cluster, "nodes" if model is Node else "pods" if model is Pod else HOMES[model][0])

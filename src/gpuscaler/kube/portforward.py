@@ -1,9 +1,9 @@
-"""A page of a pod, over the ``portforward`` subresource: it reaches ports that listen on the pod's own loopback address only.
+"""Fetches a page from a pod through the ``portforward`` subresource, which also reaches ports on the pod's loopback address only.
 
-A WebSocket with the subprotocol ``v4.channel.k8s.io``, which the API server hands on to the kubelet, and the kubelet to the container
-runtime. Every release that is supported speaks it; ``SPDY/3.1+portforward.k8s.io`` (kubectl's, since 1.31) is SPDY inside of a WebSocket,
-and worth its code only where many connections share one forwarding. Sources: ``k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go``,
-``k8s.io/kubernetes/pkg/registry/core/pod/rest/subresources.go`` (from 1.35 on ``create`` is asked for beside ``get``).
+It uses a WebSocket with the subprotocol ``v4.channel.k8s.io``, which the API server passes on to the kubelet, and the kubelet to the
+container runtime. All supported releases speak it; ``SPDY/3.1+portforward.k8s.io`` (kubectl's, since 1.31) is SPDY inside a WebSocket,
+and worth its code only for many connections over one forwarding. Sources: ``k8s.io/kubelet/pkg/cri/streaming/portforward/websocket.go``,
+``k8s.io/kubernetes/pkg/registry/core/pod/rest/subresources.go`` (from 1.35 on ``create`` is required in addition to ``get``).
 """
 
 import asyncio
@@ -22,16 +22,16 @@ from gpuscaler.kube.resources import PODS
 from gpuscaler.kube.transport import Request
 
 PROTOCOL: Final = "v4.channel.k8s.io"
-#: Of each forwarded port: what goes to and fro, and what went wrong. Both begin with the port, in two bytes.
+#: Channels of each forwarded port: data in both directions, and errors. Both begin with the port, in two bytes.
 DATA, ERROR = 0, 1
 PORT_BYTES: Final = 2
-#: The largest answer that is taken, in bytes: well above what a history keeps of one decision.
+#: The largest answer that is accepted, in bytes: well above the recorded size of one decision.
 MOST: Final = 256 * 1024**2
 _LENGTH = re.compile(rb"\r\ncontent-length: *(\d+) *\r\n", re.IGNORECASE)
 
 
 class NotAnsweredError(Exception):
-    """The port was forwarded, and no answer came from it; the text says what was seen."""
+    """The port was forwarded, but no answer came from it; the text says what was seen."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +46,7 @@ class PodPort:
 
 @dataclass(slots=True)
 class _Received:
-    """What has come so far, by channel."""
+    """Received data by channel."""
 
     channels: dict[int, bytearray] = field(default_factory=lambda: {DATA: bytearray(), ERROR: bytearray()})
 
@@ -67,7 +67,7 @@ class _Received:
         return len(self.channels[DATA])
 
     def whole(self) -> bool:
-        """Whether the answer is there to its end, as its head says; one whose head does not say ends with the connection."""
+        """Whether the answer is complete according to its head; one without a length ends with the connection."""
         end = self.channels[DATA].find(b"\r\n\r\n")
         if end < 0:
             return False
@@ -78,8 +78,8 @@ class _Received:
 async def get_page(transport: HttpTransport, where: PodPort, path: str, *, within: float) -> tuple[int, bytes]:
     """Status and body of the answer to ``GET path`` at a port of a pod, ``within`` seconds.
 
-    Raises :class:`~gpuscaler.kube.errors.ApiError` or :class:`~gpuscaler.kube.errors.Unreachable` where the API server does not forward,
-    and :class:`NotAnsweredError` where nothing answers behind it.
+    Raises :class:`~gpuscaler.kube.errors.ApiError` or :class:`~gpuscaler.kube.errors.Unreachable` if the API server does not forward,
+    and :class:`NotAnsweredError` if nothing answers behind it.
     """
     request = Request("GET", PODS.path(where.namespace, where.pod, "portforward"), {"ports": str(where.port)}, timeout=within)
     received = _Received()
@@ -109,7 +109,7 @@ class _Readable(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Bytes:
-    """What the standard library's parser of answers reads from."""
+    """Input for the standard library's response parser."""
 
     data: bytes
 
@@ -124,5 +124,5 @@ def _parsed(where: PodPort, data: bytes) -> tuple[int, bytes]:
         answer.begin()
         return answer.status, answer.read()
     except (http.client.HTTPException, ValueError) as error:
-        seen = f"{len(data)} bytes that are no whole answer of HTTP" if data else "the connection closed without an answer"
+        seen = f"{len(data)} bytes that are not a complete HTTP answer" if data else "the connection closed without an answer"
         raise NotAnsweredError(f"{where}: saw {seen}, expected a page of gpuscaler") from error

@@ -1,4 +1,4 @@
-"""Which proxy stands between us and an API server: the kubeconfig's, else the environment's, by the rules of Go's net/http."""
+"""Chooses the proxy to an API server: the kubeconfig's, else the environment's, by the rules of Go's net/http."""
 
 import ipaddress
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ _PORTS = {"http": 80, "https": 443}
 
 
 def checked(proxy: str, what: str) -> str:
-    """``proxy`` with a scheme, if it is one that can be used. Messages leave out the name and password that a proxy's URL may hold."""
+    """``proxy`` with a scheme, if it is usable. Messages leave out the name and password that a proxy's URL may contain."""
     url = proxy if "://" in proxy else f"http://{proxy}"
     try:
         parts = urlsplit(url)
         usable = bool(parts.hostname) and (parts.port or 1) > 0
     except ValueError:
-        raise AccessError(f"{what}: saw what is no URL, expected http://HOST:PORT or https://HOST:PORT; correct it") from None
+        raise AccessError(f"{what}: saw an invalid URL, expected http://HOST:PORT or https://HOST:PORT; correct it") from None
     if parts.scheme.startswith("socks"):
         raise AccessError(
             f"{what}: saw a {parts.scheme} proxy at {parts.hostname}, expected http://HOST:PORT or https://HOST:PORT; "
@@ -28,7 +28,7 @@ def checked(proxy: str, what: str) -> str:
 
 
 def proxy_of(server: SplitResult, environ: Mapping[str, str]) -> str:
-    """The proxy that the environment names for ``server``, empty for none. Loopback is never asked through a proxy."""
+    """The proxy that the environment names for ``server``, empty for none. Loopback addresses are never reached through a proxy."""
     name = f"{server.scheme}_proxy"
     variable = next((key for key in (name.upper(), name) if environ.get(key)), "")
     # A CGI program must not trust HTTP_PROXY, which a request header can set; Go refuses it there too.
@@ -65,13 +65,13 @@ def _matches(rule: str, host: str, port: int, address: ipaddress.IPv4Address | i
             return ipaddress.ip_address(name) == address
         except ValueError:
             return False
-    # example.com stands for itself and all below it, .example.com and *.example.com only for what is below.
+    # example.com matches itself and its subdomains, .example.com and *.example.com only the subdomains.
     name = name.removeprefix("*")
     return host.endswith(name) if name.startswith(".") else host == name or host.endswith(f".{name}")
 
 
 def _split_port(rule: str) -> tuple[str, int]:
-    """``host:port`` in two; an IPv6 address has its colons unless it is in brackets."""
+    """``host:port`` split in two; an IPv6 address keeps its colons unless it is in brackets."""
     if rule.startswith("["):
         name, _, port = rule[1:].partition("]")
         return name, int(port[1:]) if port[1:].isdecimal() else 0

@@ -1,4 +1,4 @@
-"""Keeps what we know of one resource the same as what an API server knows: list, watch, resume, and list again."""
+"""Keeps our state of one resource in step with an API server: list, watch, resume, and list again."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -22,12 +22,12 @@ from gpuscaler.model.cluster import Item
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pace:
-    """How a reflector waits, in seconds.
+    """The waits of a reflector, in seconds.
 
-    Pauses after failures are client-go's: from ``first_pause``, doubled each time up to ``longest_pause``, with as much again added at
-    random. What may not be read is asked for ever more rarely, down to once in ``forbidden``. API servers send a bookmark a minute and half
-    a minute is a generous wait for the head of a list, hence ``silence`` and ``initial_silence``. ``absent`` is how often a resource that
-    the server does not have is looked for.
+    Pauses after failures are client-go's: from ``first_pause``, doubled each time up to ``longest_pause``, plus up to the same amount at
+    random. A forbidden resource is asked for ever more rarely, down to once per ``forbidden``. API servers send a bookmark every minute,
+    and half a minute is a generous wait for the head of a list, hence ``silence`` and ``initial_silence``. ``absent`` is the interval for
+    checking on a resource that the server does not have.
     """
 
     first_pause: float = 0.8
@@ -42,9 +42,9 @@ class Pace:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What came about one resource: by key of the model's ``model``, the record or None for what is gone; and what was set aside.
+    """Changes of one resource: by key of the model's ``model``, the record or None for a deleted object; and what was set aside.
 
-    Of several changes of an object in one batch, this has the last. ``listed`` marks the batch that completes a list, and may be all of it.
+    Of several changes of an object in one batch, only the last is kept. ``listed`` marks the batch that completes a list; it may be empty.
     """
 
     resource: Resource
@@ -56,18 +56,18 @@ class Batch:
 
 @dataclass(slots=True)
 class _Draft:
-    """A batch in the making; what is set aside by identity."""
+    """A batch under construction; unreadable objects are keyed by identity."""
 
     changes: dict[str, Item | None] = field(default_factory=dict)
     aside: dict[str, SetAside] = field(default_factory=dict)
 
 
 class Reflector:
-    """Hands everything that happens to the objects of ``resource`` to ``handler``, in batches, for as long as :meth:`run` runs.
+    """Passes all changes of the objects of ``resource`` to ``handler``, in batches, as long as :meth:`run` runs.
 
-    ``clock`` is monotonic, in seconds. ``synced`` is whether one whole list was handed over (or the server does not have the resource,
-    which then is ``absent``); ``fresh_at`` when the server last confirmed that there is nothing newer than was handed over; ``trouble``
-    what went wrong last, for people, empty while nothing does. ``lists`` counts the lists that were begun.
+    ``clock`` is monotonic, in seconds. ``synced``: one whole list was passed on (or the server does not have the resource, which then is
+    ``absent``). ``fresh_at``: when the server last confirmed that there is nothing newer than what was passed on. ``trouble``: the current
+    problem for users, else empty. ``lists`` counts the lists that were started.
     """
 
     def __init__(
@@ -95,19 +95,19 @@ class Reflector:
         self._streams, self._listless = True, 0
         self._page = PAGE
         self._version: str | None = None
-        #: Every object by ``namespace/name``, with its keys where they are not the plain one, for the difference after a list.
+        #: All objects by ``namespace/name``, with their keys if those are not the plain one, to find what is missing from a new list.
         self._known: dict[str, tuple[str, ...] | None] = {}
-        #: What the list that is being read has shown; None while none is read.
+        #: Objects seen so far in the list that is being read; None while none is being read.
         self._seen: set[str] | None = None
         self._unreadable_at: tuple[str | None] | None = None
 
     @property
     def settled(self) -> bool:
-        """Whether planning need not wait for this resource: it is listed, or it is optional and cannot be had now."""
+        """Whether planning need not wait for this resource: it is listed, or it is optional and unavailable now."""
         return self.synced or (self.resource.optional and self.failures > 0)
 
     async def run(self) -> None:
-        """Reflect until cancelled. Raises nothing that comes from outside."""
+        """Reflect until cancelled. Errors from outside are never raised."""
         while True:
             began, listed = self._clock(), self.lists
             try:
@@ -117,13 +117,13 @@ class Reflector:
             except (ApiError, Unreachable) as error:
                 pause = self._pause_after(error)
             else:
-                # A server that ends watches as soon as they begin is not asked in a tight loop.
+                # A server that ends watches as soon as they begin must not be asked in a tight loop.
                 ended_early = self.lists == listed and self._clock() - began < self._pace.first_pause
                 pause = self._backed_off() if ended_early else 0.0
             await asyncio.sleep(pause)
 
     async def _round(self) -> None:
-        """One watch, with the list that may have to come before it."""
+        """One watch, preceded by a list if necessary."""
         if self._version is None:
             self.lists += 1
             self._seen = set()
@@ -144,7 +144,7 @@ class Reflector:
         self._listed(version)
 
     async def _stream(self) -> None:
-        """A watch that begins with the list, for servers that have it; pages from now on for those that do not."""
+        """A watch that begins with the list, for servers that support it; others get pages from now on."""
         try:
             await self._watch()
         except ApiError as error:
@@ -160,7 +160,7 @@ class Reflector:
                 raise self._without_list(f"watch of {self.resource.label}: it ended before the bookmark that ends the list")
 
     def _without_list(self, message: str) -> Unreachable:
-        # Servers of old ignore what they do not know, and proxies may swallow bookmarks: twice is no accident.
+        # Old servers ignore unknown parameters, and proxies may swallow bookmarks: twice is no accident.
         self._listless += 1
         self._streams = self._listless < 2
         return Unreachable(message)
@@ -194,7 +194,7 @@ class Reflector:
                 event = self._take_line(line, draft)
                 last = None if event is None or event.type == "BOOKMARK" else event
         finally:
-            # What came before a fault is as true as ever, and is where to go on from.
+            # Events before a failure are still valid, and the watch continues after them.
             if last is not None and self._version is not None:
                 self._version = header_of(last.object).resource_version or self._version
                 self.failures = 0
@@ -205,7 +205,7 @@ class Reflector:
             event = event_of(line)
             found = self._decoder.read(event.object) if event.type in ("ADDED", "MODIFIED") else None
             if found is not None and not found.identity:
-                # Either the object has no name, or what was cut out by position is no object.
+                # Either the object has no name, or the part that was cut out by position is not an object.
                 event = checked_event(line)
                 found = self._decoder.read(event.object)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -225,10 +225,10 @@ class Reflector:
         return event
 
     def _unreadable(self, line: bytes, draft: _Draft, error: Exception) -> None:
-        # Which object changed cannot be told. The watch is begun again where it was, and the line only left out when it comes again.
+        # It is unknown which object changed. The watch restarts where it was, and the line is skipped only if it comes again.
         if self._unreadable_at != (self._version,):
             self._unreadable_at = (self._version,)
-            raise Unreachable(f"watch of {self.resource.label}: saw a line that is no event ({error})") from error
+            raise Unreachable(f"watch of {self.resource.label}: saw a line that is not an event ({error})") from error
         draft.aside[""] = SetAside(self.resource.kind, f"saw a watch event of {len(line)} bytes that is not JSON, expected an object")
 
     def _put(self, found: Found, draft: _Draft) -> None:
@@ -236,7 +236,7 @@ class Reflector:
         if self._seen is not None and identity:
             self._seen.add(identity)
         if found.aside is not None:
-            # The record of before, if any, stays: an object that cannot be read is no reason to think that it is gone.
+            # An earlier record stays: an object that cannot be read is not necessarily gone.
             draft.aside[identity] = found.aside
             if identity:
                 self._known.setdefault(identity, None)
@@ -244,7 +244,7 @@ class Reflector:
         if draft.aside:
             draft.aside.pop(identity, None)
         if found.keys is None and self._known.get(identity) is None:
-            # Nearly always: one record, under its plain key, as before.
+            # The usual case: one record, under its plain key, as before.
             self._known[identity] = None
             draft.changes[self._decoder.key(identity)] = found.items[0]
             return
@@ -254,7 +254,7 @@ class Reflector:
 
     def _forget(self, identity: str, draft: _Draft) -> None:
         draft.aside.pop(identity, None)
-        # The plain key is among them even where no record has it: that an object is gone clears what was said about it.
+        # The plain key is included even if no record has it: deleting an object also clears its set-aside entry.
         draft.changes |= dict.fromkeys((self._decoder.key(identity), *(self._known.pop(identity, None) or ())))
 
     def _bookmark(self, event: WatchEvent, draft: _Draft) -> None:
@@ -267,13 +267,13 @@ class Reflector:
                 self._listed(version)
             return
         if version and version.isdigit() and self._version.isdigit() and int(version) < int(self._version):
-            # Versions only grow. A server that went back was restored from a backup, and events since then are not those we saw.
+            # Versions only grow. A server that went back was restored from a backup, and its later events are not those we saw.
             raise Gone(410, f"bookmark at version {version} after version {self._version}: the server's data went back in time")
         self._version = version or self._version
         self.failures = 0
 
     def _listed(self, version: str) -> None:
-        """A whole list has been handed over; what it did not show is gone."""
+        """Finish a list: objects that it did not contain are gone."""
         seen, self._seen = self._seen or set(), None
         gone = _Draft()
         if len(seen) < len(self._known):
@@ -289,7 +289,7 @@ class Reflector:
             self._handler(Batch(self.resource, self._decoder.model, draft.changes, tuple(draft.aside.values()), listed))
 
     def _pause_after(self, error: ApiError | Unreachable) -> float:
-        """What is kept after ``error``, what is said about it, and how long to wait until the next request."""
+        """Record ``error``, decide what to keep, and return the wait until the next request."""
         self.trouble = f"{self.resource.label}: {error}"
         pause = self._backed_off()
         if isinstance(error, Unreachable):
@@ -301,20 +301,20 @@ class Reflector:
                 f"{self.resource.label}: saw {error}, expected to be allowed to list and watch them; "
                 f"grant both verbs to the account that this program runs as"
             )
-            # An API server that has just started refuses for a moment what it will allow: only what stays forbidden is asked rarely.
+            # An API server that has just started briefly refuses what it will allow: only what stays forbidden is asked rarely.
             return self._jittered(min(self._pace.first_pause * 2 ** min(self.failures - 1, 16), self._pace.forbidden))
         if isinstance(error, Gone):
             if self._seen is not None:
-                # The list itself expired: the next has fewer, larger pages, and gets further in the same time.
+                # The list itself expired: the next one uses fewer, larger pages, and gets further in the same time.
                 self._page = min(2 * self._page, 16 * PAGE)
             self._version = None
         elif not isinstance(error, TooManyRequests | ServerError | Unauthorized):
-            # The server does not take what we ask, such as a version that another server made up: begin anew.
+            # The server does not accept our request, such as a version from another server: start over.
             self._version = None
         return max(pause, error.retry_after or 0.0)
 
     def _not_served(self, pause: float) -> float:
-        """The server does not have this version of the resource. An older one is tried, and then an optional resource is absent."""
+        """Handle a missing version of the resource: try an older one; after the last, an optional resource is absent."""
         versions = (self.resource.version, *self.resource.older)
         place = versions.index(self._served.version) + 1
         self._version = None
@@ -331,7 +331,7 @@ class Reflector:
         return self._jittered(self._pace.absent)
 
     def _backed_off(self) -> float:
-        # The exponent is bounded: a server may be away for weeks.
+        # The exponent is bounded: a server may be unreachable for weeks.
         pause = min(self._pace.longest_pause, self._pace.first_pause * 2 ** min(self.failures, 16))
         self.failures += 1
         return self._jittered(pause)

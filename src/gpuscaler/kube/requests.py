@@ -1,4 +1,4 @@
-"""What requests are about, and how they fared: the numbers behind the metrics of the client."""
+"""Classifies requests and counts their results, for the metrics of the client."""
 
 from bisect import bisect_left
 from collections import Counter
@@ -15,16 +15,16 @@ BUCKETS = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 
 
 class About(NamedTuple):
-    """What a request is about, in the words of the API: ``evict`` is ``create`` of ``pods/eviction``."""
+    """Verb and resource of a request, in the API's terms: ``evict`` is ``create`` of ``pods/eviction``."""
 
     verb: str
     resource: str
 
 
 def about(request: Request) -> About:
-    """The verb and resource of a request, read off its method and path, as the API server itself does.
+    """The verb and resource of a request, derived from its method and path as in the API server.
 
-    Names and namespaces are left out, so that there are few values: they become labels of a metric.
+    Names and namespaces are left out to keep the number of values small: they become labels of a metric.
     """
     return _about(request.method, request.path, request.query.get("watch") in {"1", "true"})
 
@@ -38,7 +38,7 @@ def _about(method: str, path: str, watch: bool) -> About:
         group, rest = parts[1], parts[3:]
     else:
         return About(_VERBS.get(method, "get"), f"/{parts[0]}" if parts else "/")
-    # A namespace itself, its status and its finalizer are .../namespaces/NAME[/status|/finalize]; all else that follows is inside it.
+    # A namespace itself, its status and its finalizer are .../namespaces/NAME[/status|/finalize]; anything else is inside the namespace.
     if rest[0] == "namespaces" and len(rest) > 2 and rest[2] not in {"status", "finalize"}:
         rest = rest[2:]
     plural = f"{rest[0]}.{group}" if group else rest[0]
@@ -51,7 +51,7 @@ def _about(method: str, path: str, watch: bool) -> About:
 
 @dataclass(slots=True)
 class Latency:
-    """Seconds until the heads of answers: how many fell in each bucket of ``BUCKETS`` (one more for the rest), and their sum."""
+    """Seconds until the heads of answers: the count of each bucket of ``BUCKETS`` (plus one for the rest), and their sum."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(BUCKETS) + 1))
     total: float = 0.0
@@ -63,7 +63,7 @@ class Latency:
 
 @dataclass(slots=True)
 class RequestMetrics:
-    """Counts of requests by what they are about and their status (0: no answer), latencies, waits, retries and withheld writes."""
+    """Counts of requests by verb, resource and status (0: no answer), latencies, waits, retries and withheld writes."""
 
     requests: Counter[tuple[About, int]] = field(default_factory=Counter)
     latencies: dict[About, Latency] = field(default_factory=dict)

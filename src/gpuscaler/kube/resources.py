@@ -1,4 +1,4 @@
-"""The API resources we speak of, and where each is on a server."""
+"""The API resources in use, and their paths on a server."""
 
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -30,7 +30,7 @@ class Resource:
         return f"{self.plural}.{self.group}" if self.group else self.plural
 
     def path(self, namespace: str = "", name: str = "", subresource: str = "") -> str:
-        """The path of one object, or without a name of the collection; without a namespace, of the collection in all of them."""
+        """The path of an object, or without a name of the collection; without a namespace, the collection across all namespaces."""
         parts = ["apis", self.group, self.version] if self.group else ["api", self.version]
         if namespace and self.namespaced:
             parts += ["namespaces", namespace]
@@ -76,7 +76,7 @@ RUNTIME_CLASSES = Resource("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass"
 RESOURCE_CLAIMS = Resource("resource.k8s.io", "v1", "resourceclaims", "ResourceClaim", older=_DRA, optional=True)
 RESOURCE_SLICES = Resource("resource.k8s.io", "v1", "resourceslices", "ResourceSlice", namespaced=False, older=_DRA, optional=True)
 DEVICE_CLASSES = Resource("resource.k8s.io", "v1", "deviceclasses", "DeviceClass", namespaced=False, older=_DRA, optional=True)
-#: Kubernetes 1.35 declares gangs inside of Workloads, 1.36 (v1alpha2) and 1.37 (the later two) as objects of their own.
+#: Kubernetes 1.35 declares gangs inside Workloads, 1.36 (v1alpha2) and 1.37 (the later two) as separate objects.
 WORKLOADS = Resource("scheduling.k8s.io", "v1alpha1", "workloads", "Workload", optional=True)
 POD_GROUPS = Resource("scheduling.k8s.io", "v1beta1", "podgroups", "PodGroup", older=("v1alpha3", "v1alpha2"), optional=True)
 COSCHEDULING_POD_GROUPS = Resource("scheduling.x-k8s.io", "v1alpha1", "podgroups", "PodGroup", optional=True)
@@ -84,7 +84,7 @@ OLD_COSCHEDULING_POD_GROUPS = Resource("scheduling.sigs.k8s.io", "v1alpha1", "po
 VOLCANO_POD_GROUPS = Resource("scheduling.volcano.sh", "v1beta1", "podgroups", "PodGroup", optional=True)
 JOB_SETS = Resource("jobset.x-k8s.io", "v1alpha2", "jobsets", "JobSet", optional=True)
 
-#: Every kind that ``model.decoding`` reads, in the order to list them: what others refer to comes first, pods last.
+#: Every kind that ``model.decoding`` reads, in listing order: referenced objects come first, pods last.
 WATCHED: tuple[Resource, ...] = (
     NAMESPACES,
     PRIORITY_CLASSES,

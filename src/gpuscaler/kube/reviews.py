@@ -1,4 +1,4 @@
-"""What the API server says of tokens and of rights: TokenReview and SubjectAccessReview, remembered for a while.
+"""Token and permission checks by the API server: TokenReview and SubjectAccessReview, cached for a while.
 
 Source: ``k8s.io/apiserver/plugin/pkg/{authenticator/token,authorizer}/webhook`` and the defaults of delegating API servers.
 """
@@ -18,27 +18,27 @@ from gpuscaler.kube.resources import Resource
 from gpuscaler.kube.users import UNAUTHENTICATED, Attributes, User
 
 MASTERS = "system:masters"
-#: Probes need no rights.
+#: Paths of probes, which need no permissions.
 ALWAYS_ALLOWED = frozenset({"/healthz", "/readyz", "/livez"})
 _TOKENS = Resource("authentication.k8s.io", "v1", "tokenreviews", "TokenReview", namespaced=False)
 _ACCESS = Resource("authorization.k8s.io", "v1", "subjectaccessreviews", "SubjectAccessReview", namespaced=False)
-#: So many answers are remembered at most.
+#: The most answers that are cached.
 _MOST = 8192
 
 Key = TypeVar("Key", bound=Hashable)
 Found = TypeVar("Found")
 
 
-#: Questions a second, and at once, about callers without credentials, and about tokens and whom they are of: whoever reaches the port can
-#: make up as many of both as there is time for. Callers whom a certificate vouches for never wait behind them.
+#: Reviews per second, and at once, for callers without credentials, and for tokens and their users: anyone who reaches the port can make up
+#: as many of both as there is time for. Callers with a verified certificate never wait behind them.
 _UNKNOWN, _UNKNOWN_AT_ONCE = 10.0, 20
 _BY_TOKEN, _BY_TOKEN_AT_ONCE = 50.0, 100
-#: Seconds that one of these may wait for its turn.
+#: The longest wait for one of these, in seconds.
 _LONGEST_QUEUE = 1.0
 
 
 class BusyError(Exception):
-    """Too many callers ask whom no certificate vouches for; the API server was not asked."""
+    """Too many callers without a verified certificate are waiting; the API server was not asked."""
 
 
 class Verdict(NamedTuple):
@@ -47,14 +47,14 @@ class Verdict(NamedTuple):
 
 
 class Ttl(NamedTuple):
-    """For how many seconds an answer holds."""
+    """How long an answer is valid, in seconds."""
 
     token: float = 10.0
     allowed: float = 10.0
     denied: float = 10.0
 
 
-#: Those of delegating API servers.
+#: The defaults of delegating API servers.
 USUAL = Ttl()
 
 
@@ -66,7 +66,7 @@ class WireUser(Struct):
 
 
 class WireStatus(Struct):
-    """The status of either review, as far as it is used."""
+    """The status of either review, limited to the fields in use."""
 
     authenticated: bool = False
     user: WireUser | None = None
@@ -84,7 +84,7 @@ _review = msgspec.json.Decoder(WireReview).decode
 
 @dataclass(slots=True)
 class Remembered(Generic[Key, Found]):
-    """Answers by their questions until they are too old. Many who ask the same at once wait for one answer; errors are not kept."""
+    """Answers by question until they expire. Concurrent callers with the same question wait for one answer; errors are not cached."""
 
     clock: Callable[[], float]
     ttl: Callable[[Found], float]
@@ -102,9 +102,9 @@ class Remembered(Generic[Key, Found]):
         task = self._asking.get(key)
         if task is None:
             task = self._asking[key] = asyncio.ensure_future(self._ask(key, ask))
-            # Where everybody gave up before it failed, nobody is left to hear of it.
+            # If all callers gave up before it failed, nothing else retrieves the exception.
             task.add_done_callback(lambda done: done.cancelled() or done.exception())
-        # Who gives up does not take the answer away from the others.
+        # A caller that gives up must not cancel the answer for the others.
         return await asyncio.shield(task)
 
     async def _ask(self, key: Key, ask: Callable[[], Awaitable[Found]]) -> Found:
@@ -122,9 +122,9 @@ class Remembered(Generic[Key, Found]):
 
 
 class Reviews:
-    """Asks ``tokens`` about tokens and ``access`` about rights. ``always`` are paths that everybody may read.
+    """Asks ``tokens`` about tokens and ``access`` about permissions. ``always`` are paths that everyone may read.
 
-    ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable where there is no answer, and :class:`BusyError`.
+    ``clock`` is monotonic, in seconds. Every method raises ApiError or Unreachable if there is no answer, and :class:`BusyError`.
     """
 
     def __init__(
@@ -144,24 +144,24 @@ class Reviews:
         )
 
     async def user_of(self, token: str) -> User | None:
-        """The user of ``token``, or None where it is not good."""
+        """The user of ``token``, or None if the token is not valid."""
 
         async def ask() -> tuple[User | None]:
             await _turn(self._by_token)
             body = {"apiVersion": _TOKENS.api_version, "kind": _TOKENS.kind, "spec": {"token": token}}
             return (_user(await _asked(self._tokens, _TOKENS, body)),)
 
-        # Not the token itself, so that none of them stays in memory for longer than its request.
+        # A hash instead of the token, so that no token stays in memory for longer than its request.
         return (await self._users.get(hashlib.sha256(token.encode()).digest(), ask))[0]
 
     def settled(self, user: User, asked: Attributes) -> Verdict | None:
-        """Whether ``user`` may do it, where that is known without asking."""
+        """Whether ``user`` may do it, if that is known without asking."""
         if MASTERS in user.groups or (not asked.resource and asked.path in self._always):
             return Verdict(allowed=True)
         return self._verdicts.known((user, asked))
 
     async def verdict(self, user: User, asked: Attributes, *, vouched: bool = False) -> Verdict:
-        """Whether ``user`` may do it; ``vouched`` says that a certificate did for who the caller is."""
+        """Whether ``user`` may do it; ``vouched`` means that a certificate proved the caller's identity."""
         known = self.settled(user, asked)
         if known is not None:
             return known
@@ -186,7 +186,7 @@ class Reviews:
 
 
 async def _turn(limit: RateLimit) -> None:
-    """Wait for it, unless too many wait already."""
+    """Wait for a token of ``limit``, unless too many are waiting already."""
     delay = limit.reserve(asyncio.get_running_loop().time())
     if delay > _LONGEST_QUEUE:
         limit.give_back()

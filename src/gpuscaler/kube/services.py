@@ -1,6 +1,6 @@
-"""Services that settings name, by the address that the API server gives them, for whoever does not ask the cluster's DNS.
+"""Resolves Services that settings name to their address through the API server, for clients that do not use the cluster's DNS.
 
-The controller looks names up as its node does: where the cluster is empty, CoreDNS itself waits for the machine that is to be bought.
+The controller resolves names as its node does: in an empty cluster, CoreDNS itself waits for the machine that is yet to be bought.
 """
 
 import re
@@ -24,9 +24,9 @@ class _Service(msgspec.Struct):
 
 
 def service_in(url: str) -> tuple[str, str] | None:
-    """Namespace and name of the Service that ``url`` leads to; None for any other address, and for https.
+    """Namespace and name of the Service that ``url`` points to; None for any other address, and for https.
 
-    A certificate is for the name and not for the address: such a Service is looked up by DNS.
+    A certificate is valid for the name and not for the address, so a Service with https is resolved by DNS.
     """
     parts = urlsplit(url)
     found = _NAMED.fullmatch(parts.hostname or "") if parts.scheme == "http" else None
@@ -34,9 +34,9 @@ def service_in(url: str) -> tuple[str, str] | None:
 
 
 async def by_address(client: Client, url: str) -> str:
-    """``url``, with a Service's ClusterIP in place of its name. Any other URL, and that of a Service without an address, stays as it is.
+    """``url`` with a Service's ClusterIP in place of its name. Any other URL, and that of a Service without an address, is unchanged.
 
-    Raises :class:`ApiError` or :class:`Unreachable`, :class:`NotFound` where there is no such Service.
+    Raises :class:`ApiError` or :class:`Unreachable`, :class:`NotFound` if there is no such Service.
     """
     named = service_in(url)
     if named is None:

@@ -1,4 +1,4 @@
-"""A cluster as it is at one moment, listed once and not watched."""
+"""A cluster at one moment, listed once and not watched."""
 
 from typing import NamedTuple
 
@@ -13,14 +13,14 @@ from gpuscaler.model.decoding.interning import Interner
 
 
 class Snapshot(NamedTuple):
-    """``withheld`` are optional resources that the server has and does not let us read; they are planned without."""
+    """``withheld`` are optional resources that the server has but does not let us read; planning does without them."""
 
     cluster: Cluster
     withheld: tuple[str, ...] = ()
 
 
 async def snapshot(client: Client) -> Snapshot:
-    """Everything that planning reads. Raises :class:`ApiError` or :class:`Unreachable` where what it cannot do without is not to be had."""
+    """Everything that planning reads. Raises :class:`ApiError` or :class:`Unreachable` if a required resource is unavailable."""
     interner = Interner()
     items: list[Item] = []
     aside: list[SetAside] = []
@@ -52,7 +52,7 @@ async def _newest(client: Client, resource: Resource, interner: Interner) -> tup
 
 
 async def _listed(client: Client, resource: Resource, interner: Interner) -> tuple[list[Item], list[SetAside]]:
-    """The objects, read page by page, since all of them as JSON may be a gigabyte; begun anew once where the list expires on the way."""
+    """The objects, read page by page, since their JSON may be a gigabyte; restarted once if the list expires on the way."""
     decoder = ObjectDecoder(resource, interner)
     for last in (False, True):
         items: list[Item] = []

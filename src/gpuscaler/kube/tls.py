@@ -1,4 +1,4 @@
-"""TLS as kubeconfigs describe it: whom to trust, which name to expect, and our own certificate; files may change while we run."""
+"""TLS settings of kubeconfigs: trusted authorities, the expected name, and our own certificate; files may change at run time."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from gpuscaler.kube.errors import AccessError
 
-#: Files are looked at again after so many seconds, as client-go looks at tokens.
+#: Interval after which files are checked again, in seconds, as in client-go for tokens.
 RECHECK = 60.0
 _Stamps: TypeAlias = tuple[tuple[int, int, int] | None, ...]
 
@@ -28,9 +28,9 @@ class ClientCertificate:
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """How to talk TLS to one server. Data wins over a file, as in a kubeconfig; without any authority the system's are trusted.
+    """TLS settings for one server. Data takes precedence over a file, as in a kubeconfig; without an authority the system's are trusted.
 
-    ``owner`` and ``user`` say in messages whose settings these are, ``remedy`` what to do about those that cannot be used.
+    ``owner`` and ``user`` name the origin of these settings in messages, ``remedy`` says what to do if they cannot be used.
     """
 
     owner: str = "TLS"
@@ -43,12 +43,12 @@ class Tls:
     key_file: Path | None = None
     server_name: str = ""
     insecure: bool = False
-    remedy: str = "take the kubeconfig from the cluster anew"
+    remedy: str = "get a new kubeconfig from the cluster"
 
     def context(self, issued: ClientCertificate | None = None) -> ssl.SSLContext:
-        """A fresh context, with ``issued`` (an exec plugin's) in place of the configured certificate. Reads the files.
+        """A new context, with ``issued`` (an exec plugin's) in place of the configured certificate. Reads the files.
 
-        Raises :class:`AccessError` for what cannot be read or used.
+        Raises :class:`AccessError` if something cannot be read or used.
         """
         made = self._trusting()
         chosen = issued or self.own_certificate()
@@ -57,7 +57,7 @@ class Tls:
         return made
 
     def own_certificate(self) -> ClientCertificate | None:
-        """The configured certificate and key, read from their files where they are files."""
+        """The configured certificate and key, read from their files if they are files."""
         chain = self.certificate or _read(self.certificate_file, f"{self.user}: client-certificate")
         key = self.key or _read(self.key_file, f"{self.user}: client-key")
         if bool(chain) != bool(key):
@@ -70,7 +70,7 @@ class Tls:
         return self.authority or _read(self.authority_file, f"{self.owner}: certificate-authority")
 
     def stamps(self) -> _Stamps:
-        """What the files looked like when this was asked; None for one that is gone."""
+        """Modification stamps of the files; None for a missing file."""
         return tuple(_stamp(path) for path in (self.authority_file, self.certificate_file, self.key_file) if path)
 
     def _trusting(self) -> ssl.SSLContext:
@@ -80,10 +80,10 @@ class Tls:
         except (ssl.SSLError, UnicodeDecodeError) as error:
             said = getattr(error, "reason", "") or "no certificate in it"
             raise AccessError(
-                f"{self.owner}: certificate-authority: saw {len(pem)} bytes that are no certificates in PEM ({said}), "
+                f"{self.owner}: certificate-authority: saw {len(pem)} bytes that are not certificates in PEM ({said}), "
                 f"expected -----BEGIN CERTIFICATE-----; {self.remedy}"
             ) from error
-        # Python 3.13 asks more of certificates than Go does, and clusters have certificates that only satisfy Go.
+        # Python 3.13 is stricter about certificates than Go, and clusters have certificates that only satisfy Go.
         made.verify_flags &= ~ssl.VERIFY_X509_STRICT
         # Go trusts an intermediate authority that is listed, without its root.
         made.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
@@ -108,7 +108,8 @@ class Tls:
 def _in_a_file(content: bytes) -> Iterator[str]:
     """A file name for ``content``, since OpenSSL loads a chain from files only.
 
-    It is in memory where the system can, so that no key touches a disk and a read-only file system will do; else it is ours alone (0600).
+    The file is in memory if the system supports that, so no key touches a disk and a read-only file system works; else only we can read it
+    (0600).
     """
     if sys.platform == "linux":
         with open(os.memfd_create("certificate"), "wb") as file:  # noqa: PTH123 - it has no path
@@ -132,9 +133,7 @@ def _read(path: Path | None, what: str) -> bytes:
     try:
         found = path.read_bytes()
     except OSError as error:
-        raise AccessError(
-            f"{what}: saw {path}: {error.strerror}, expected a file that can be read; correct the path or restore it"
-        ) from error
+        raise AccessError(f"{what}: saw {path}: {error.strerror}, expected a readable file; correct the path or restore it") from error
     if not found.strip():
         raise AccessError(f"{what}: saw {path}, which is empty, expected PEM; restore the file")
     return found
@@ -150,10 +149,10 @@ def _stamp(path: Path) -> tuple[int, int, int] | None:
 
 @dataclass(slots=True)
 class Contexts:
-    """The context in use, made anew when files changed or another certificate was issued.
+    """The context in use, recreated when files changed or another certificate was issued.
 
-    A new context means new connections, so a renewed certificate is used from the next request on. Files that cannot be used at the moment
-    (a rotation is half done) leave the old context in use, and ``warn`` is told.
+    A new context means new connections, so a renewed certificate is used from the next request on. If the files cannot be used at the
+    moment (in the middle of a rotation), the old context stays in use, and ``warn`` is called.
     """
 
     tls: Tls
@@ -165,7 +164,7 @@ class Contexts:
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def current(self, issued: ClientCertificate | None) -> ssl.SSLContext:
-        """The context to use now; raises :class:`AccessError` where none could ever be made."""
+        """The context to use now; raises :class:`AccessError` if none could ever be made."""
         async with self._lock:
             now = asyncio.get_running_loop().time()
             if self._context is None or issued is not self._issued:
@@ -179,7 +178,7 @@ class Contexts:
             return self._context
 
     def distrust(self) -> None:
-        """Look at the files at the next request: a handshake failed, which a rotated authority may explain."""
+        """Check the files at the next request: a handshake failed, perhaps because an authority was rotated."""
         self._checked = float("-inf")
 
     async def _reload(self) -> None:

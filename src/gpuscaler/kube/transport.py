@@ -1,4 +1,4 @@
-"""One HTTP exchange with an API server, whether it goes over a socket or straight to handlers in the same process."""
+"""One HTTP exchange with an API server, over a socket or directly with handlers in the same process."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -8,9 +8,9 @@ from typing import Protocol
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is asked: ``path`` without the query, ``query`` decoded, header names in lower case.
+    """A request: ``path`` without the query, ``query`` decoded, header names in lower case.
 
-    ``timeout`` is how many seconds may pass until the head of the answer is there, and between two pieces of its body; None sets no limit.
+    ``timeout`` is the limit in seconds until the head of the answer arrives, and between two pieces of its body; None means no limit.
     """
 
     method: str
@@ -31,7 +31,7 @@ class Answer:
 
 
 class Whole:
-    """A body that is there already, in one piece. Not a generator: an event loop keeps account of each of those until it has ended."""
+    """A complete body, in one piece. Not a generator: an event loop keeps track of each generator until it has ended."""
 
     __slots__ = ("_body",)
 
@@ -52,7 +52,7 @@ class Transport(Protocol):
     """Carries requests.
 
     ``exchange`` raises :class:`gpuscaler.kube.errors.Unreachable` when no answer comes, on entering or while its pieces are read.
-    Leaving the context ends the exchange, whatever is left of the body.
+    Leaving the context ends the exchange, even if a part of the body is unread.
     """
 
     def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]: ...

@@ -1,4 +1,4 @@
-"""Decoding in small turns, so that many lists at once do not stall the event loop."""
+"""Decodes in small turns, so that many simultaneous lists do not stall the event loop."""
 
 import asyncio
 from collections.abc import Callable, Iterator
@@ -10,22 +10,22 @@ T = TypeVar("T", bytes, msgspec.Raw)
 
 #: JSON decoded in one turn, in bytes: about 2 ms of pods.
 TURN = 1 << 18
-#: A single event or object of fewer bytes is decoded at once. Whoever reads many of them one by one waits for each: others run meanwhile.
+#: A single event or object below this size, in bytes, is decoded at once: its reader awaits each one, and other tasks run in between.
 SMALL = 1 << 12
 
 
 async def breathe() -> None:
     """Let everything run that is due by now.
 
-    Whoever only goes to the back of the queue is ahead of timers that have become due meanwhile: they are found by the first turn of the
-    loop, and run in it.
+    A single ``sleep(0)`` would continue ahead of timers that have become due in the meantime: the loop finds them at its next iteration,
+    and runs them then.
     """
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
 
 class Turn:
-    """Lets one of those who share it work at a time, and the event loop run between two turns."""
+    """Lets one of its users work at a time, and the event loop run between two turns."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -42,7 +42,7 @@ class Turn:
 
 
 def parts(things: list[T], most: int) -> Iterator[list[T]]:
-    """``things`` in parts that end as soon as they have ``most`` bytes."""
+    """``things`` in parts that end as soon as they reach ``most`` bytes."""
     part: list[T] = []
     size = 0
     for thing in things:

@@ -1,4 +1,4 @@
-"""Who asks a server that delegates to the API server, and for what: the vocabulary of authentication and authorisation.
+"""Callers of a server that delegates to the API server, and their requests: the vocabulary of authentication and authorisation.
 
 Source: ``k8s.io/apiserver/pkg/authentication/{user,request/bearertoken}`` and ``k8s.io/apiserver/pkg/authorization/authorizer``.
 """
@@ -9,7 +9,7 @@ ANONYMOUS, AUTHENTICATED, UNAUTHENTICATED = "system:anonymous", "system:authenti
 
 
 class User(Struct, frozen=True):
-    """``extra`` has lower-case keys."""
+    """A user; ``extra`` has lower-case keys."""
 
     name: str
     groups: tuple[str, ...] = ()
@@ -21,7 +21,7 @@ NOBODY = User(ANONYMOUS, (UNAUTHENTICATED,))
 
 
 class Attributes(Struct, frozen=True, gc=False):
-    """What authorisation is asked about; without a resource, it is about a path."""
+    """The subject of an authorisation check; without a resource, it is about a path."""
 
     verb: str
     path: str
@@ -34,13 +34,13 @@ class Attributes(Struct, frozen=True, gc=False):
 
 
 def authenticated(user: User) -> User:
-    """``user`` as a member of the group of all who are known."""
+    """``user`` as a member of the group of all authenticated users."""
     if user.name == ANONYMOUS or AUTHENTICATED in user.groups or UNAUTHENTICATED in user.groups:
         return user
     return User(user.name, (*user.groups, AUTHENTICATED), user.uid, user.extra)
 
 
 def bearer_token(header: str) -> str:
-    """The token of an Authorization header; empty where it has none."""
+    """The token of an Authorization header; empty if it has none."""
     scheme, _, token = header.strip().partition(" ")
     return token.strip() if scheme.lower() == "bearer" else ""

@@ -1,4 +1,4 @@
-"""One watch: what is asked, and its events as they come."""
+"""One watch: its request, and its events as they come."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
@@ -13,7 +13,7 @@ from gpuscaler.kube.resources import Resource
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.decoding.objects import Data
 
-#: How an API server spells the events that matter. Cutting the object out by position spares a pass over every object.
+#: An API server's spelling of the relevant events. Cutting out the object by position avoids a parsing pass over every object.
 _SPELLED = tuple((f'{{"type":"{kind}","object":'.encode(), kind) for kind in ("ADDED", "MODIFIED", "DELETED"))
 
 
@@ -21,7 +21,7 @@ _SLACK = 15.0
 
 
 class SilentError(Exception):
-    """A watch was opened and nothing came for longer than a bookmark takes. It may be quiet, or its connection may be dead."""
+    """A watch was open and nothing came for longer than a bookmark takes. It may be quiet, or its connection may be dead."""
 
 
 class WatchEvent(NamedTuple):
@@ -38,9 +38,9 @@ _event = msgspec.json.Decoder(_Event).decode
 
 
 def event_of(line: bytes) -> WatchEvent:
-    """The event that ``line`` holds.
+    """The event in ``line``.
 
-    The object of one in the server's usual spelling is cut out unread and may turn out not to be JSON: :func:`checked_event` tells.
+    If the line has the server's usual spelling, its object is cut out unparsed and may not be JSON: then use :func:`checked_event`.
     """
     for prefix, kind in _SPELLED:
         if line.startswith(prefix) and line.endswith(b"}"):
@@ -49,16 +49,16 @@ def event_of(line: bytes) -> WatchEvent:
 
 
 def checked_event(line: bytes) -> WatchEvent:
-    """The event that ``line`` holds, read as JSON. Raises :class:`msgspec.MsgspecError` where it is no event."""
+    """The event in ``line``, parsed as JSON. Raises :class:`msgspec.MsgspecError` if it is not an event."""
     found = _event(line)
     return WatchEvent(found.type, found.object)
 
 
 def watch_request(resource: Resource, *, version: str | None, seconds: int, silence: float) -> Request:
-    """The request for the events after ``version``, or for everything there is and the events after that where it is None.
+    """The request for the events after ``version``, or, if it is None, for all existing objects and the events after that.
 
-    The server ends the watch after ``seconds``. The transport's time-out is only there for connections that never answer: ``silence`` is
-    watched by :func:`watch_lines`, and comes first.
+    The server ends the watch after ``seconds``. The transport's time-out only covers connections that never answer: :func:`watch_lines`
+    enforces ``silence``, and comes first.
     """
     query = {"watch": "true", "allowWatchBookmarks": "true", "timeoutSeconds": str(seconds)}
     if version is None:
@@ -69,10 +69,10 @@ def watch_request(resource: Resource, *, version: str | None, seconds: int, sile
 
 
 async def watch_lines(client: Client, request: Request, *, silence: Callable[[], float]) -> AsyncGenerator[list[bytes], None]:
-    """The lines of a watch, as many at a time as came together; an empty list first, once the server has agreed.
+    """The lines of a watch, in groups as they arrive; first an empty list, once the server has accepted the watch.
 
     Raises :class:`~gpuscaler.kube.errors.ApiError`, :class:`~gpuscaler.kube.errors.Unreachable`, and :class:`SilentError` when nothing
-    comes for ``silence()`` seconds. Ends where the server ends it. Close it (``contextlib.aclosing``) to end it before.
+    comes for ``silence()`` seconds. Ends when the server ends it. Close it (``contextlib.aclosing``) to end it earlier.
     """
     splitter = LineSplitter()
     async with client.exchange(request) as answer:
@@ -95,16 +95,16 @@ async def watch_lines(client: Client, request: Request, *, silence: Callable[[],
 
 
 class _Patience:
-    """Ends a wait for the next piece that takes too long, as ``asyncio.timeout`` does, with one timer for all waits of a watch.
+    """Ends too long a wait for the next piece, as ``asyncio.timeout`` does, with one timer for all waits of a watch.
 
-    A timer for each costs as much as reading the event that ends it. This one goes off, sees that something came meanwhile, and is set
-    again for when the wait that is under way would be too long.
+    One timer per wait costs as much as reading the event that ends it. This one fires, sees that something came in between, and is set
+    again to the time-out of the current wait.
     """
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
-        #: Who waits now, and until when.
+        #: The waiting task, and its time limit.
         self._task: asyncio.Task[Any] | None = None
         self._until = self._rings = 0.0
         self._over = False
@@ -138,7 +138,7 @@ class _Patience:
     def _rung(self) -> None:
         self._timer = None
         if self._task is None:
-            return  # What came last is being read: the next wait sets it.
+            return  # The last piece is still being processed: the next wait sets the timer.
         if self._until > self._rings:
             self._set()
             return
