@@ -1,4 +1,4 @@
-"""A tiny planner for tests: what waits gets the cheapest machine that holds it alone, and idle machines go."""
+"""A tiny planner for tests: each pending pod gets the cheapest machine that holds it alone, and idle machines are removed."""
 
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.model.pods import PodSpec

@@ -8,7 +8,7 @@ from gpuscaler.simulation.cloud.delays import Delay, Delays
 from gpuscaler.simulation.traces.traces import Job, Trace
 
 GIB = 2**30
-#: A GPU machine is open 120 s after it was bought, a CPU machine after 100 s.
+#: A GPU machine is open 120 s after purchase, a CPU machine after 100 s.
 NONE = Delay(0, 0, 0)
 FIXED = Delays(boot=Delay(100, 100, 100), device_plugin=Delay(20, 20, 20), answer=NONE, image_pull=NONE)
 

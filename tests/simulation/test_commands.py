@@ -62,7 +62,7 @@ def test_the_report_as_json_has_the_documented_keys(folder: Path) -> None:
     assert any("boot delay" in note for note in report["inputs"]["generated"])
 
 
-def test_the_report_for_a_person_names_cost_bound_waits_and_machines(folder: Path) -> None:
+def test_the_text_report_names_cost_bound_waits_and_machines(folder: Path) -> None:
     done = call(folder)
     assert done.exit_code == 0
     for words in ("3 jobs, 4 pods", "cost", "no policy can cost less than", "wait, median", "g4dn.", "us-east-1a"):
@@ -74,14 +74,14 @@ def test_the_same_seed_prints_the_same_report(folder: Path) -> None:
     assert call(folder, "--json").stdout == call(folder, "--json").stdout
 
 
-def test_set_aside_rows_are_counted_with_the_first_line(folder: Path) -> None:
+def test_skipped_rows_are_counted_with_the_first_line(folder: Path) -> None:
     with (folder / "trace.csv").open("a") as file:
         file.write("t,d,soon,1,1,1,1000,,,,,,,,\n")
-    assert "Set aside: 1 malformed row, the first in line 5: submit_s is 'soon', expected a number." in call(folder).stdout
+    assert "Skipped: 1 malformed row, the first in line 5: submit_s is 'soon', expected a number." in call(folder).stdout
     assert json.loads(call(folder, "--json").stdout)["inputs"]["set_aside_rows"][0]["line"] == 5
 
 
-def test_strict_gpu_models_are_product_labels_and_pods_without_one_say_why_they_never_ran(folder: Path) -> None:
+def test_with_strict_gpu_models_pods_without_a_product_label_get_a_reason(folder: Path) -> None:
     report = json.loads(call(folder, "--json", "--gpu-model", "strict").stdout)
     (policy,) = report["policies"]
     assert policy["unserved"] == 3
@@ -95,23 +95,23 @@ def test_a_mapping_file_gives_gpu_models_their_product_labels(folder: Path) -> N
     assert (report["policies"][0]["unserved"], report["inputs"]["gpu_model"]) == (0, "mapped")
 
 
-def test_requests_per_gpu_fill_in_what_the_trace_does_not_say(folder: Path) -> None:
+def test_requests_per_gpu_fill_in_missing_values_of_the_trace(folder: Path) -> None:
     (folder / "silent.csv").write_text(f"{HEADER}\nt,a,0,600,1,1,1000,,,,,,,,\n")
     report = json.loads(call(folder, "--json", "--cpu-per-gpu", "20", "--mem-per-gpu", "60Gi", trace="silent.csv").stdout)
     assert report["policies"][0]["machine_hours"][0]["instance_type"] == "g4dn.12xlarge"
-    assert "cpu request of 1 job: 20 CPUs per GPU, as was asked" in report["inputs"]["derived"]
+    assert "cpu request of 1 job: 20 CPUs per GPU, as requested" in report["inputs"]["derived"]
     silent = json.loads(call(folder, "--json", trace="silent.csv").stdout)
     assert "memory request of 1 job: none: nothing is requested" in silent["inputs"]["derived"]
 
 
-def test_what_a_run_was_told_beside_its_files_is_in_its_report(folder: Path) -> None:
+def test_options_beside_the_files_are_in_the_report(folder: Path) -> None:
     (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
     told = call(folder, "--json", "--restart-cost", "20m", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
     inputs = json.loads(told.stdout)["inputs"]
     assert (inputs["load"], inputs["restart_cost_seconds"]) == ("load.csv", 1200)
-    assert "restart cost of every pod: 1,200 s, as was asked: pods may move, and gpuscaler alone weighs it" in inputs["derived"]
+    assert "restart cost of every pod: 1,200 s, as requested: pods may move, and only gpuscaler considers this cost" in inputs["derived"]
     assert "optimal-hindsight: without the services of load.csv, whose replicas depend on the policy" in inputs["derived"]
-    assert any(note.startswith("optimal-hindsight: no policy but a lower bound") for note in inputs["derived"])
+    assert any(note.startswith("optimal-hindsight: not a policy but a loose lower bound") for note in inputs["derived"])
     silent = json.loads(call(folder, "--json", "--policy", "optimal-hindsight").stdout)["inputs"]
     assert (silent["load"], silent["restart_cost_seconds"]) == (None, None)
 
@@ -124,32 +124,32 @@ def test_a_peer_may_be_given_other_settings_beside_its_own(folder: Path) -> None
     assert own["hours"] < given["hours"]
 
 
-def test_gangs_and_what_several_seeds_draw_are_told(folder: Path) -> None:
+def test_gangs_and_draws_of_several_seeds_are_reported(folder: Path) -> None:
     (folder / "load.csv").write_text("t_s,model,rate_rps\n0,chat,5\n600,chat,0\n")
     options = ("--json", "--load", str(folder / "load.csv"), "--policy", "optimal-hindsight")
     several = json.loads(call(folder, *options, "--seeds", "2", "--seed", "4", "--no-steering").stdout)["inputs"]["derived"]
-    assert "what a seed draws is told of seed 4; each of the others draws its own" in several
+    assert "random values are listed for seed 4; each of the other seeds draws its own" in several
     assert "jobs of several pods: gangs, which start together; in any zones" in several
     one = json.loads(call(folder, *options).stdout)["inputs"]["derived"]
     assert not any("draws its own" in note for note in one)
     assert any("gpuscaler keeps each in one zone on one GPU product" in note for note in one)
 
 
-def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_told(folder: Path) -> None:
+def test_machines_that_exist_at_the_beginning_serve_at_once_and_are_reported(folder: Path) -> None:
     report = json.loads(call(folder, "--json", "--start", "gpu/g4dn.12xlarge=1", "--start", "cpu=1").stdout)
     assert report["policies"][0]["wait"]["p99"] < 120
-    told = [note for note in report["inputs"]["derived"] if note.startswith("at the beginning: ")]
+    told = [note for note in report["inputs"]["derived"] if note.startswith("at the start: ")]
     assert told == [
-        "at the beginning: 1 x cpu/on-demand/m6i.large/us-east-1a, as was asked",
-        "at the beginning: 1 x gpu/on-demand/g4dn.12xlarge/us-east-1a, as was asked",
+        "at the start: 1 x cpu/on-demand/m6i.large/us-east-1a, as requested",
+        "at the start: 1 x gpu/on-demand/g4dn.12xlarge/us-east-1a, as requested",
     ]
 
 
-def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sweep_reports_which_peer_is_best_with_its_defaults(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(AXES, "karpenter", {"budget": (0.1, 1.0)})
     for best, note in (
-        (("karpenter",), "karpenter: {} its own cost least"),
-        (("karpenter", "karpenter(budget=1.0)"), "karpenter(budget=1.0): {} the one that cost least"),
+        (("karpenter",), "karpenter: {} the defaults were the cheapest"),
+        (("karpenter", "karpenter(budget=1.0)"), "karpenter(budget=1.0): {} the cheapest"),
     ):
         monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
         report = json.loads(call(folder, "--json", "--policy", "karpenter", "--sweep").stdout)
@@ -157,7 +157,7 @@ def test_a_sweep_says_which_peer_is_best_as_it_comes(folder: Path, monkeypatch: 
         assert note.format("of the settings that a sweep tried on this trace") in report["inputs"]["derived"]
 
 
-def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
+def test_spot_offerings_are_left_out_and_reported(folder: Path) -> None:
     (folder / "both.yaml").write_text(POOLS.replace("markets: [on-demand]", "markets: [spot, on-demand]"))
     report = json.loads(call(folder, "--json", pools="both.yaml").stdout)
     assert {row["market"] for row in report["policies"][0]["machine_hours"]} == {"on-demand"}
@@ -178,7 +178,10 @@ def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
         (["--policy", "karpenter(speed=2)"], "unknown setting speed: expected one of batch_idle"),
         (["--policy", "karpenter(budget=much)"], "karpenter(budget=much): "),
         (["--policy", "karpenter(batch_idle=2,budget=-1)"], "saw budget=-1, expected a number from 0"),
-        (["--policy", "cluster-autoscaler(scan_interval=0.0)"], "saw scan_interval=0.0, expected a number from 0 (scan_interval: above 0)"),
+        (
+            ["--policy", "cluster-autoscaler(scan_interval=0.0)"],
+            "saw scan_interval=0.0, expected a number of at least 0 (scan_interval: above 0)",
+        ),
         (["--policy", "cluster-autoscaler(expander=cheapest)"], "unknown expander 'cheapest': expected one of random"),
         (["--seeds", "0"], "--seeds"),
         (["--start", "gpu"], "saw gpu, expected POOL=N or POOL/TYPE=N"),
@@ -189,7 +192,7 @@ def test_spot_offerings_are_left_out_and_that_is_said(folder: Path) -> None:
         (["--sweep", "--policy", "static"], "expected karpenter or cluster-autoscaler among --policy"),
     ],
 )
-def test_an_option_that_cannot_be_used_ends_with_2_and_says_why(folder: Path, options: list[str], message: str) -> None:
+def test_an_unusable_option_ends_with_2_and_the_reason(folder: Path, options: list[str], message: str) -> None:
     done = call(folder, *options)
     assert done.exit_code == 2
     assert message in done.stderr
@@ -205,14 +208,14 @@ def test_an_option_that_cannot_be_used_ends_with_2_and_says_why(folder: Path, op
         ("{", "not YAML or JSON"),
     ],
 )
-def test_a_mapping_that_cannot_be_used_ends_with_2_and_says_why(folder: Path, content: str, message: str) -> None:
+def test_an_unusable_mapping_ends_with_2_and_the_reason(folder: Path, content: str, message: str) -> None:
     (folder / "map.yaml").write_text(content)
     done = call(folder, "--gpu-model", str(folder / "map.yaml"))
     assert done.exit_code == 2
     assert message in done.stderr
 
 
-def test_files_that_cannot_be_used_end_with_2_and_are_named(folder: Path) -> None:
+def test_unusable_files_end_with_2_and_are_named(folder: Path) -> None:
     (folder / "wrong.csv").write_text("job_id,submit_s\na,0\n")
     (folder / "wrong.yaml").write_text("pools: [{name: gpu, kind: odd}]\n")
     (folder / "spot.yaml").write_text(POOLS.replace("markets: [on-demand]", "markets: [spot]"))
@@ -256,7 +259,7 @@ def test_a_folder_gets_the_report_as_data_and_as_a_page(folder: Path) -> None:
     assert "<title>Simulation of trace.csv</title>" in (folder / "new" / "report" / "report.html").read_text()
 
 
-def test_names_of_files_that_are_no_text_can_be_reported(folder: Path) -> None:
+def test_file_names_that_are_not_text_can_be_reported(folder: Path) -> None:
     odd = os.fsdecode(b"od\xffd\x1b.csv")
     (folder / odd).write_bytes((folder / "trace.csv").read_bytes())
     done = call(folder, "--json", "--out", str(folder / "report"), trace=odd)
@@ -273,10 +276,10 @@ def test_a_folder_that_fills_up_costs_no_result(folder: Path, monkeypatch: pytes
     done = call(folder, "--out", str(folder / "report"))
     assert done.exit_code == 2
     assert "no policy can cost less than" in done.stdout
-    assert "report: No space left on device; expected a folder that can be written" in done.stderr
+    assert "report: No space left on device; expected a writable folder" in done.stderr
 
 
-def test_a_run_that_is_ended_from_outside_is_told_without_a_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_ended_from_outside_is_reported_without_a_traceback(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def killed(*_: object, **__: object) -> None:
         raise BrokenProcessPool("a process was terminated abruptly")
 
@@ -286,7 +289,7 @@ def test_a_run_that_is_ended_from_outside_is_told_without_a_traceback(folder: Pa
     assert "saw a run end from outside" in done.stderr
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_the_replay(folder: Path) -> None:
+def test_a_folder_that_cannot_be_written_is_reported_before_the_replay(folder: Path) -> None:
     for out in (folder / "trace.csv", folder / "trace.csv" / "inside"):
         done = call(folder, "--out", str(out))
         assert (done.exit_code, done.stdout) == (2, "")

@@ -1,4 +1,4 @@
-"""What goes wrong in a replay: markets that run dry, machines that fail, and what becomes of the pods."""
+"""Faults in a replay: markets that run dry, machines that fail, and the consequences for pods."""
 
 import random
 from itertools import pairwise
@@ -46,7 +46,7 @@ def hours(result: Result) -> dict[str, float]:
     return {row.market: row.hours for row in result.machine_hours}
 
 
-def test_spot_is_bought_while_there_is_some() -> None:
+def test_spot_is_bought_while_it_has_capacity() -> None:
     result = replay(trace(Job("a", 0, HOUR, gpus=1)), markets=dry())
     assert set(hours(result)) == {"spot"}
     assert (result.capacity_errors, result.failover.max) == (0, None)
@@ -64,7 +64,7 @@ def test_from_a_dozen_dry_spot_offerings_to_on_demand_takes_at_most_ten_seconds(
 
 
 class Counting(Gpuscaler):
-    """Notes when each offering is asked."""
+    """Records when each offering is asked."""
 
     def __init__(self, policy: Policy) -> None:
         super().__init__(policy)
@@ -76,7 +76,7 @@ class Counting(Gpuscaler):
         return found
 
 
-def test_a_dry_offering_is_asked_a_few_times_an_hour_however_many_pods_come() -> None:
+def test_a_dry_offering_is_asked_a_few_times_an_hour_despite_many_pods() -> None:
     spots = [offering(f"s{number}", 1 + number / 100, pool="gpu", market="spot") for number in range(3)]
     policy = Policy((Pool("gpu", (*spots, G1)),))
     counting = Counting(policy)
@@ -88,7 +88,7 @@ def test_a_dry_offering_is_asked_a_few_times_an_hour_however_many_pods_come() ->
         assert all(later - earlier >= 180 for earlier, later in pairwise(at))
 
 
-def test_when_spot_is_back_it_is_bought_again() -> None:
+def test_spot_is_bought_again_when_it_is_back() -> None:
     jobs = trace(Job("a", 0, 600, gpus=1), Job("b", 2 * HOUR, 600, gpus=1))
     result = replay(jobs, markets=dry((0, HOUR)))
     assert set(hours(result)) == {"spot", "on-demand"}
@@ -96,10 +96,10 @@ def test_when_spot_is_back_it_is_bought_again() -> None:
     assert ["spot" in what for what in bought] == [False, True]
 
 
-def test_a_reclaimed_pod_goes_on_from_its_last_checkpoint() -> None:
+def test_a_reclaimed_pod_continues_from_its_last_checkpoint() -> None:
     markets = dry((5000, 2 * HOUR))
     result = replay(trace(Job("a", 0, 3 * HOUR, gpus=1)), markets=markets, checkpoint=HOUR)
-    # It runs from 120 on and is told at 5000; of its 4880 s of work the first hour is saved.
+    # It runs from 120 on and gets its notice at 5000; of its 4880 s of work the first hour is saved.
     assert (result.reclaimed, result.evictions, result.served) == (0, 1, 1)
     assert result.lost_gpu_hours == pytest.approx((4880 - HOUR) / HOUR, rel=0.01)
     assert result.gpu_hours_used == pytest.approx(3)
@@ -123,7 +123,7 @@ def test_the_pods_of_a_gang_restart_together() -> None:
     assert result.evictions % 3 == 0
 
 
-def test_machines_that_fail_are_replaced_and_the_work_is_done_all_the_same() -> None:
+def test_failed_machines_are_replaced_and_the_work_is_done() -> None:
     jobs = trace(*(Job(f"j{number}", 10.0 * number, 4 * HOUR, gpus=1) for number in range(10)))
     result = replay(jobs, faults=replace(NO_FAULTS, gpu_hours_between_failures=10.0))
     assert result.failed > 0
@@ -131,7 +131,7 @@ def test_machines_that_fail_are_replaced_and_the_work_is_done_all_the_same() -> 
     assert result.gpu_hours_used == pytest.approx(40)
 
 
-def test_a_machine_that_never_registers_is_given_back_after_fifteen_minutes_and_another_is_bought() -> None:
+def test_a_machine_that_never_registers_is_replaced_after_fifteen_minutes() -> None:
     faults = Faults(never_registers=0.3, partial_grants=0, gpu_hours_between_failures=0)
     results = [replay(trace(Job("a", 0, 60, gpus=1)), faults=faults, seed=seed) for seed in range(8)]
     assert all(result.served == 1 for result in results)
@@ -159,7 +159,7 @@ def test_pods_that_come_while_the_image_is_pulled_wait_with_the_first() -> None:
     jobs = trace(Job("a", 0, 600, gpus=1), Job("b", 0, 600, gpus=1), Job("c", 130, 600, gpus=1), Job("d", 300, 600, gpus=1))
     result = run(jobs, only, delays=replace(FIXED, image_pull=Delay(40, 40, 40)), faults=NO_FAULTS)
     waits = {wait.pod.removeprefix("trace/"): wait.seconds for wait in result.waits}
-    # Open at 120 and a debounce, the image there 40 s later, for whoever came first, beside it or meanwhile.
+    # Open at 120 and a debounce, the image there 40 s later, for all pods: the first, those beside it and those that came meanwhile.
     assert waits["a"] == pytest.approx(160.0, abs=2.0)
     assert waits["b"] == waits["a"]
     assert waits["c"] == pytest.approx(waits["a"] - 130.0)
@@ -212,14 +212,14 @@ def test_no_policy_sees_how_long_a_running_job_will_run(name: str) -> None:
 
 
 @pytest.mark.parametrize("late", range(0, 100, 10))
-def test_the_pods_of_a_gang_work_from_the_last_image_on_and_end_together_whenever_a_machine_goes(late: int) -> None:
+def test_pods_of_a_gang_work_from_the_last_image_on_and_end_together_despite_lost_machines(late: int) -> None:
     delays = replace(FIXED, image_pull=Delay(10, 50, 100))
     result = replay(trace(Job("g", 0, 600, gpus=1, pods=3)), delays=delays, markets=dry((650.0 + late, 2 * HOUR)), seed=3)
     assert len({one.seconds for one in result.waits}) == 1
     assert (result.served, result.timeline[-1].wanted) == (3, 0)
 
 
-def test_a_job_on_demand_goes_back_to_spot_where_its_owner_says_what_moving_it_loses() -> None:
+def test_an_on_demand_job_moves_back_to_spot_if_its_owner_gives_its_restart_cost() -> None:
     jobs, markets = trace(Job("a", 0, 12 * HOUR, gpus=1), Job("b", 3 * HOUR, 60, gpus=1)), dry((0, HOUR))
     known = [
         replace(one, labels={**one.labels, "node.kubernetes.io/instance-type": "g1", "karpenter.sh/capacity-type": one.market})

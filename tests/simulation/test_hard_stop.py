@@ -1,4 +1,4 @@
-"""In healthy simulated runs, spot that runs dry, failures and half grants included, the hard stop never cuts a plan."""
+"""In healthy simulated runs, including dry spot markets, failures and partial grants, the hard stop never cuts a plan."""
 
 from random import Random
 from typing import Any

@@ -34,7 +34,7 @@ SQUATTER = trace(Job("big", 0, 3600, gpus=8), Job("small", 3800, DAY, gpus=1))
 
 
 class Watched(Gpuscaler):
-    """Ours, with the GPUs that the pods on each pool's machines ask for."""
+    """Ours, recording the GPU requests of the pods on each pool's machines."""
 
     def __init__(self, policy: Policy, *, steers: bool = True) -> None:
         super().__init__(policy, steers=steers)
@@ -47,7 +47,7 @@ class Watched(Gpuscaler):
 
 
 def replay(jobs: Trace, policy: Policy, *, steers: bool = True) -> tuple[Result, dict[str, set[int]]]:
-    """What came of it, and the sizes of pods that ran in each pool."""
+    """The result, and the sizes of pods that ran in each pool."""
     ours = Watched(policy, steers=steers)
     return run(jobs, policy, autoscaler=ours, delays=FIXED, faults=NO_FAULTS), ours.sizes
 
@@ -69,7 +69,7 @@ def test_a_small_job_does_not_hold_a_big_machine_for_a_day() -> None:
     assert kept.cost == pytest.approx((7.0 * (3720 + 600) + 1.0 * (DAY + 720)) / 3600, rel=0.01)
 
 
-def test_a_plan_is_shown_that_kept_machines_are_closed() -> None:
+def test_a_plan_sees_that_kept_machines_are_closed() -> None:
     shown: dict[str, set[tuple[str, ...]]] = {}
     planner = Planner(KEPT)
 
@@ -84,14 +84,14 @@ def test_a_plan_is_shown_that_kept_machines_are_closed() -> None:
     assert shown == {"big": {("gpuscaler.io/arriving",)}, "small": {()}}
 
 
-def test_a_big_job_starts_at_once_on_a_kept_machine_that_is_there() -> None:
+def test_a_big_job_starts_at_once_on_an_existing_kept_machine() -> None:
     result, _ = replay(trace(Job("a", 0, 3600, gpus=8), Job("b", 3800, 600, gpus=8)), KEPT)
 
     assert machines(result) == {"big": 1}
     assert [wait.seconds for wait in result.waits] == [pytest.approx(120.2, abs=0.1), pytest.approx(0.2, abs=0.1)]
 
 
-def test_a_big_job_that_was_refused_for_a_limit_starts_as_soon_as_another_ends() -> None:
+def test_a_big_job_refused_because_of_a_limit_starts_as_soon_as_another_ends() -> None:
     single = replace(KEPT, pools=(KEPT.pools[0], replace(KEPT.pools[1], max=1)))
 
     result, _ = replay(trace(Job("a", 0, 50_000, gpus=8), Job("b", 10, 600, gpus=8)), single)
@@ -100,7 +100,7 @@ def test_a_big_job_that_was_refused_for_a_limit_starts_as_soon_as_another_ends()
     assert result.waits[1].seconds == pytest.approx(50_000 + 120 - 10, abs=1.0)
 
 
-def test_a_machine_that_was_bought_for_a_big_job_is_not_taken_by_a_small_one_before_it() -> None:
+def test_a_machine_bought_for_a_big_job_is_not_taken_by_a_small_one_first() -> None:
     result, sizes = replay(trace(Job("big", 0, 600, gpus=8), *(Job(f"s{n}", 119.0, 600, gpus=1) for n in range(8))), KEPT)
 
     assert sizes == {"big": {8}, "small": {1}}
@@ -113,7 +113,7 @@ def test_jobs_without_gpus_stay_off_kept_machines() -> None:
     assert sizes == {"big": {8}, "small": {0}}
 
 
-def test_a_gang_of_large_pods_is_seated_on_kept_machines_that_are_there() -> None:
+def test_a_gang_of_large_pods_is_seated_on_existing_kept_machines() -> None:
     result, sizes = replay(trace(*(Job(f"j{n}", 0, 3600, gpus=8) for n in range(2)), Job("gang", 3800, 600, gpus=8, pods=2)), KEPT)
 
     assert sizes == {"big": {8}}
@@ -121,7 +121,7 @@ def test_a_gang_of_large_pods_is_seated_on_kept_machines_that_are_there() -> Non
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_no_small_pod_ever_runs_on_a_kept_machine_and_nobody_is_left_out(seed: int) -> None:
+def test_no_small_pod_ever_runs_on_a_kept_machine_and_no_pod_is_left_out(seed: int) -> None:
     draw = random.Random(seed)
     jobs = [
         Job(f"j{n}", draw.uniform(0, 20_000), draw.uniform(60, 9000), gpus=draw.choice((0, 1, 1, 2, 8)), cpu_milli=1000) for n in range(60)
@@ -136,7 +136,7 @@ def test_no_small_pod_ever_runs_on_a_kept_machine_and_nobody_is_left_out(seed: i
     assert sizes["small"] == {0, 1}
 
 
-def test_autoscalers_that_do_not_steer_do_not_know_the_rule() -> None:
+def test_autoscalers_that_do_not_steer_ignore_the_rule() -> None:
     def once(name: str, policy: Policy) -> Result:
         return run(SQUATTER, policy, autoscaler=POLICIES[name](policy), delays=FIXED, faults=NO_FAULTS)
 
@@ -144,7 +144,7 @@ def test_autoscalers_that_do_not_steer_do_not_know_the_rule() -> None:
         assert once(name, KEPT) == once(name, FREE)
 
 
-def test_a_fleet_that_never_changes_is_sized_without_the_rule() -> None:
+def test_a_static_fleet_is_sized_without_the_rule() -> None:
     pods = [Job("big", 0, 600, gpus=6), Job("small", 0, 600, gpus=1)]
 
     def fleet(policy: Policy) -> Result:
@@ -153,13 +153,13 @@ def test_a_fleet_that_never_changes_is_sized_without_the_rule() -> None:
     assert fleet(KEPT) == fleet(FREE)
 
 
-def test_without_steering_a_kept_machine_is_open_to_everybody() -> None:
+def test_without_steering_a_kept_machine_is_open_to_all_pods() -> None:
     _, sizes = replay(SQUATTER, KEPT, steers=False)
 
     assert sizes == {"big": {8, 1}}
 
 
-def test_the_scheduler_sends_nobody_to_a_kept_node_and_lets_others_place_pods_there() -> None:
+def test_the_scheduler_sends_no_pod_to_a_kept_node_but_explicit_placement_works() -> None:
     books = Scheduler([ONE, EIGHT], kept={"big"})
     books.add("b", EIGHT)
     pod = PodSpec(digest="p", namespace="n", requests={"nvidia.com/gpu": 1, "cpu": 1000})

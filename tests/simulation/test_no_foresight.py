@@ -1,4 +1,4 @@
-"""No policy sees how long a running job will run: dealing the remaining times anew changes nothing that is decided before they are over."""
+"""No policy sees how long a running job will run: shuffling the remaining times changes no decision before they have an effect."""
 
 import random
 
@@ -14,9 +14,9 @@ from gpuscaler.simulation.traces.traces import Job, Trace
 from gpuscaler.simulation.world.meter import Decision, Result
 
 POLICY = pools_of(["g5.xlarge", "g5.12xlarge", "g5.48xlarge"], markets=["spot", "on-demand"])
-#: Static knows the trace's peak, and the bound in hindsight all of it: they say so and are no autoscalers.
+#: Static knows the trace's peak, and the bound in hindsight the whole trace: they document it and are no autoscalers.
 AUTOSCALERS = ("gpuscaler", "karpenter", "cluster-autoscaler")
-#: When remaining times are dealt anew, in seconds: every seed has decisions soon after, before the first of those jobs ends.
+#: When remaining times are shuffled, in seconds: every seed has decisions soon after, before the first of those jobs ends.
 MOMENT = 2100.0
 
 
@@ -37,10 +37,10 @@ def drawn(seed: int) -> list[Job]:
 
 
 def dealt_anew(jobs: list[Job], result: Result, moment: float, seed: int) -> tuple[list[Job], float]:
-    """The jobs with the remaining durations of those that run at ``moment`` permuted, and until when nobody can tell the difference."""
+    """The jobs with the remaining durations of those running at ``moment`` permuted, and until when the two cannot be distinguished."""
     began = {wait.pod: wait.seconds for wait in result.waits}
     start = {job.id: job.submit + max(began[f"trace/{name}"] for name in names(job)) for job in jobs}
-    # Those that end soon keep their time, so that there is a while to decide things in.
+    # Jobs that end soon keep their time, so that there is a while for decisions.
     running = [job for job in jobs if start[job.id] <= moment and start[job.id] + job.duration >= moment + 900.0]
     left = [start[job.id] + job.duration - moment for job in running]
     random.Random(seed).shuffle(left)
@@ -56,7 +56,7 @@ def names(job: Job) -> list[str]:
 
 @pytest.mark.parametrize("name", AUTOSCALERS)
 @pytest.mark.parametrize("seed", range(4))
-def test_no_decision_depends_on_how_long_running_jobs_still_run(name: str, seed: int) -> None:
+def test_no_decision_depends_on_the_remaining_time_of_running_jobs(name: str, seed: int) -> None:
     jobs = drawn(seed)
     result = replayed(jobs, name)
     other_jobs, until = dealt_anew(jobs, result, MOMENT, seed)

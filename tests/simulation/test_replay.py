@@ -1,4 +1,4 @@
-"""Replays in virtual time. The stand-in planner buys one machine a pod and gives idle machines back."""
+"""Replays in virtual time. The stand-in planner buys one machine per pod and removes idle machines."""
 
 import random
 from collections.abc import Callable
@@ -39,7 +39,7 @@ def machine(name: str, pods: tuple[str, ...] = (), *, of: object = G1, after: tu
 
 
 class Scripted:
-    """Plans by number of the call, and what each call was shown. After the script it gives back what is idle."""
+    """Plans by number of the call, and the inputs of each call. After the script it removes idle machines."""
 
     def __init__(self, *plans: Plan | Script) -> None:
         self.plans = list(plans)
@@ -54,7 +54,7 @@ class Scripted:
         return step if isinstance(step, Plan) else step(cluster, state)
 
 
-def test_a_job_waits_for_its_machine_and_the_machine_goes_when_it_was_idle_long_enough() -> None:
+def test_a_job_waits_for_its_machine_which_is_removed_after_its_idle_time() -> None:
     result = replay(trace(Job("a", 0, 600, gpus=1, cpu_milli=4000)))
     # Bought at 0.0, open at 120, done at 720, idle until 1020.001.
     assert result.wait.p50 == pytest.approx(120.0, abs=0.7)
@@ -71,19 +71,19 @@ def test_a_pod_that_fits_an_open_node_starts_at_once() -> None:
     assert sum(row.machines for row in result.machine_hours) == 2
 
 
-def test_a_machine_is_kept_when_work_comes_before_its_idle_time_is_over() -> None:
+def test_a_machine_is_kept_if_work_comes_before_its_idle_time_is_over() -> None:
     result = replay(trace(Job("a", 0, 100, gpus=1), Job("b", 400, 100, gpus=1), Job("c", 2000, 100, gpus=1)))
     assert sum(row.machines for row in result.machine_hours) == 2
 
 
-def test_a_job_that_no_pool_can_serve_is_counted_and_never_ends_the_others() -> None:
+def test_a_job_that_no_pool_can_serve_is_counted_and_does_not_block_the_others() -> None:
     result = replay(trace(Job("big", 0, 60, gpus=64), Job("b", 10, 60, gpus=1)))
     assert (result.served, result.unserved) == (1, 1)
     assert waits(result) == [pytest.approx(120, abs=1)]
     assert result.wait.at_least == ("mean", "p95", "p99")
 
 
-def test_the_same_seed_repeats_a_run_and_another_seed_meets_other_delays() -> None:
+def test_the_same_seed_repeats_a_run_and_another_seed_draws_other_delays() -> None:
     jobs = trace(*(Job(f"j{n}", 97.0 * n, 300.0, gpus=1) for n in range(20)))
 
     def once(seed: int) -> Result:
@@ -104,7 +104,7 @@ def test_parts_of_a_gpu_share_a_device_and_are_not_split_over_two() -> None:
     assert result.gpu_hours_used == pytest.approx(0.6 * (60 + 60 + 1000) / 3600)
 
 
-def test_the_policy_is_asked_a_moment_after_arrivals_and_sees_them_together() -> None:
+def test_the_policy_is_called_a_moment_after_arrivals_and_sees_them_together() -> None:
     shown = Scripted(Plan())
     replay(trace(Job("a", 0, 60), Job("b", 100, 60, gpus=1), Job("c", 100.15, 60, gpus=1)), decide=shown)
     cluster, _, at = next(one for one in shown.shown if one[2] >= 100)
@@ -140,7 +140,7 @@ def test_an_open_node_is_shown_with_its_labels_its_pods_and_its_idle_time() -> N
     assert state.idle_seconds[node.name] == pytest.approx(at - 180.2)
 
 
-def test_a_pod_placed_on_a_coming_machine_waits_for_it() -> None:
+def test_a_pod_placed_on_an_ordered_machine_waits_for_it() -> None:
     def join(_: Cluster, state: State) -> Plan:
         return Plan(placements=(Placement("trace/b", state.upcoming[0].id),))
 
@@ -220,7 +220,7 @@ def test_a_moved_pod_restarts_loses_its_work_and_frees_its_machine() -> None:
     assert hours["g4"] == pytest.approx(320.6 / 3600, rel=0.01)
 
 
-def test_a_refused_purchase_is_noted_and_the_offering_is_shown_as_blocked() -> None:
+def test_a_refused_purchase_is_recorded_and_the_offering_is_shown_as_blocked() -> None:
     policy = Policy((Pool("gpu", (G1,), max=1), Pool("cpu", (C8,))))
     both = Plan(machines=(machine("new-1", ("trace/a",)), machine("new-2", ("trace/b",))))
     shown = Scripted(both, Plan())
@@ -232,7 +232,7 @@ def test_a_refused_purchase_is_noted_and_the_offering_is_shown_as_blocked() -> N
 
 
 @pytest.mark.parametrize("name", ["karpenter", "cluster-autoscaler", "static"])
-def test_policies_that_give_no_reasons_still_tell_pods_that_fit_nowhere_from_those_that_wait(name: str) -> None:
+def test_without_reasons_pods_that_fit_nowhere_still_differ_from_those_that_wait(name: str) -> None:
     jobs = trace(Job("a", 0, 60, gpus=1), Job("huge", 0, 60, gpus=64), Job("b", 0, 60, cpu_milli=1000))
     full = replace(POLICY, pools=tuple(replace(pool, max=0) for pool in POLICY.pools))
     result = run(jobs, full, name=name, delays=FIXED, faults=NO_FAULTS)
@@ -242,14 +242,14 @@ def test_policies_that_give_no_reasons_still_tell_pods_that_fit_nowhere_from_tho
     )
 
 
-def test_a_policy_that_never_acts_is_not_asked_for_ever() -> None:
+def test_a_policy_that_never_acts_is_not_called_for_ever() -> None:
     shown = Scripted(*[Plan()] * 1000)
     result = replay(trace(Job("a", 0, 60, gpus=1)), decide=shown)
     assert (result.served, result.unserved) == (0, 1)
     assert len(shown.shown) < 20
 
 
-def test_a_pod_like_one_that_a_limit_refused_is_no_reason_to_ask_again_until_a_machine_goes() -> None:
+def test_a_pod_like_one_refused_by_a_limit_triggers_no_plan_until_a_machine_goes() -> None:
     def refuse(cluster: Cluster, state: State) -> Plan:
         waiting = [key for bucket in cluster.unbound.values() for key in bucket.keys]
         refused = tuple(Unplaced(key, (Reason("gpu", "limit", "none left"),)) for key in waiting)
@@ -262,7 +262,7 @@ def test_a_pod_like_one_that_a_limit_refused_is_no_reason_to_ask_again_until_a_m
     assert (result.served, result.unserved) == (1, 20)
     assert result.unserved_reasons == (UnservedReason(20, "pool gpu: limit: none left"),)
     assert len([at for _, _, at in shown.shown if 200 <= at < 220]) == 1
-    # The idle machine is given back at 920.2: what was refused asks at once whether that helps.
+    # The idle machine is removed at 920.2: the refused pod triggers a plan at once.
     assert [round(at, 1) for _, _, at in shown.shown if 920 <= at < 930] == [920.2, 920.2]
 
 
@@ -276,7 +276,7 @@ def test_cost_is_never_below_the_lower_bound_and_the_timeline_ends_with_nothing_
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_the_production_planner_serves_everything_that_fits_and_never_uses_more_than_it_pays_for(seed: int) -> None:
+def test_the_production_planner_serves_every_fitting_pod_and_uses_no_more_than_it_pays_for(seed: int) -> None:
     draw = random.Random(seed)
     jobs = [
         Job(
@@ -296,25 +296,25 @@ def test_the_production_planner_serves_everything_that_fits_and_never_uses_more_
     assert result.lower_bound <= result.cost
     assert all(one.used <= one.paid + 1e-6 for one in result.timeline)
     assert all(one.used <= one.wanted + 1e-6 for one in result.timeline)
-    # What is idle for long is given back: nothing is paid for at the end.
+    # Machines that are idle for long are removed: nothing is paid for at the end.
     assert result.timeline[-1].paid == 0
 
 
-def test_a_pool_keeps_its_minimum_when_all_is_done() -> None:
+def test_a_pool_keeps_its_minimum_when_all_work_is_done() -> None:
     policy = Policy((replace(POLICY.pools[0], min=1), POLICY.pools[1]))
     result = run(trace(Job("a", 0, 60, gpus=1), Job("b", 0, 60, gpus=4)), policy, delays=FIXED)
     assert result.timeline[-1].paid in (1, 4)
     assert result.unserved == 0
 
 
-def test_progress_is_told_how_many_pods_have_come() -> None:
+def test_progress_gets_the_number_of_arrived_pods() -> None:
     told: list[int] = []
     replay(trace(Job("a", 0, 1), Job("b", 0, 1), Job("c", 9, 1)), progress=told.append)
     assert told == [2, 3]
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_of_pods_that_are_alike_the_oldest_starts_first_whichever_machine_is_there_first(seed: int) -> None:
+def test_of_interchangeable_pods_the_oldest_starts_first_on_whichever_machine_is_ready(seed: int) -> None:
     jobs = trace(*(Job(f"{number}", 10.0 * number, 4000, gpus=1) for number in range(4)))
     one_gpu = Policy((Pool("gpu", (G1,)),))
     result = run(jobs, one_gpu, delays=replace(FIXED, boot=Delay(50, 100, 300)), faults=NO_FAULTS, seed=seed)

@@ -1,1 +1,1 @@
-"""Virtual time: traces replayed through the production planner on the simulated cloud."""
+"""Virtual time: replays traces through the production planner on the simulated cloud."""

@@ -1,4 +1,4 @@
-"""A replay: one calendar of events in virtual time, and an autoscaler that is asked when it wants to be."""
+"""A replay: one calendar of events in virtual time, and an autoscaler that is called at the times it asks for."""
 
 import heapq
 import math
@@ -28,18 +28,18 @@ from gpuscaler.simulation.world.scheduler import LEAST_ALLOCATED
 from gpuscaler.simulation.world.view import Picture
 from gpuscaler.simulation.world.world import World
 
-#: The moment that a trace's second 0 is: Monday 2024-01-01 00:00 UTC. Schedules of budgets need a calendar.
+#: The moment of a trace's second 0: Monday 2024-01-01 00:00 UTC. Schedules of budgets need a calendar.
 EPOCH = 1_704_067_200.0
-#: Once nothing runs, comes or boots, a replay goes on for as long as the autoscaler has something to do, at most a day.
+#: Once nothing runs, arrives or boots, a replay continues while the autoscaler has something to do, at most a day.
 LINGER_SECONDS = 86_400.0
 #: An autoscaler that decides this often at one moment would never let time pass.
 MOST_DECISIONS = 1000
-#: What a pod that saves its work does so by default: once an hour.
+#: Default interval at which pods save their work: once an hour.
 CHECKPOINT_SECONDS = 3600.0
 
 
 class End(NamedTuple):
-    """A pod will have done its work, unless it is evicted before. ``order`` makes the calendar's order total."""
+    """The scheduled end of a pod's work, unless it is evicted before. ``order`` makes the calendar's order total."""
 
     at: float
     order: int
@@ -67,11 +67,11 @@ def run(
 ) -> Result:
     """Replay ``trace`` on the pools of ``policy`` and measure what it cost.
 
-    ``autoscaler`` stands in for the policy of that ``name``. Machines of gpuscaler open to everybody at once where ``steering`` is off.
-    ``scoring`` is how kube-scheduler is configured; a pod saves its work every ``checkpoint`` seconds (0: never); ``load`` drives services
-    beside the trace, its second 0 being the trace's first submission; ``start`` are machines that stand when the run begins, by offering;
-    ``progress`` is told how many pods of the trace have come so far.
-    Raises :class:`~gpuscaler.simulation.traces.workload.UnmappedModelsError` where the GPU models' mapping is incomplete.
+    ``autoscaler`` replaces the policy of that ``name``. Without ``steering``, gpuscaler's machines open to all pods at once. ``scoring`` is
+    kube-scheduler's scoring strategy; a pod saves its work every ``checkpoint`` seconds (0: never); ``load`` drives services beside the
+    trace, its second 0 being the trace's first submission; ``start`` are machines that exist when the run begins, by offering; ``progress``
+    is called with the number of pods of the trace that have arrived. Raises
+    :class:`~gpuscaler.simulation.traces.workload.UnmappedModelsError` if the GPU models' mapping is incomplete.
     """
     shaping = shaping or Shaping()
     if trace.fractional:
@@ -114,21 +114,21 @@ class _Replay:
         self._alive_at = self.began
 
     def begin_with(self, start: Mapping[OfferingKey, int]) -> None:
-        """Machines that stand before anything happens: those of ``start``, and what the autoscaler has beyond them."""
+        """Add the machines that exist at the beginning: those of ``start``, and those the autoscaler wants beyond them."""
         self.world.moment = Moment(self.began)
         machines = Counter(start) | Counter(dict(self._autoscaler.start()))
         for key, count in sorted(machines.items()):
             for _ in range(count):
                 self.world.start(key, self.began)
         if machines:
-            # Whoever follows nodes by what happens sees them come.
+            # Code that follows nodes by events must see these arrive too.
             moment = self.world.moment
             moment.registered += moment.idled
             moment.opened += moment.idled
             self._tell()
 
     def go(self) -> None:
-        """Until nothing is left that could change anything."""
+        """Run until nothing is left that could change anything."""
         while (at := self._next()) is not None:
             self.now = at
             self._step()
@@ -183,7 +183,7 @@ class _Replay:
         )
 
     def _next(self) -> float | None:
-        """When something happens next; None when the replay is over."""
+        """Return the time of the next event; None when the replay is over."""
         while self._ends and self._ends[0].task.attempt != self._ends[0].attempt:
             heapq.heappop(self._ends)
         arrival = EPOCH + self._pods[self._arrived].submit if self._arrived < len(self._pods) else None
@@ -198,7 +198,7 @@ class _Replay:
         return at
 
     def _step(self) -> None:
-        """Everything that happens at this moment, and then what is decided about it."""
+        """Process all events of this moment, and then the decisions about them."""
         world, now = self.world, self.now
         world.moment = Moment(now)
         while self._ends and self._ends[0].at <= now:
@@ -224,7 +224,7 @@ class _Replay:
                 break
             self._ask()
         else:
-            raise RuntimeError(f"{self._autoscaler.name} decides again and again at {now:.3f} and never lets time pass")
+            raise RuntimeError(f"{self._autoscaler.name} keeps deciding at {now:.3f} and never lets time pass")
         if new and self._progress is not None:
             self._progress(self._arrived)
 
@@ -233,7 +233,7 @@ class _Replay:
         if event.kind == ANSWERED and event.answer is not None:
             world.answered(event.answer, self.now)
         elif event.machine is None:
-            raise AssertionError(f"{event.kind} tells of no machine")
+            raise AssertionError(f"{event.kind} names no machine")
         elif event.kind == REGISTERED:
             world.registered(event.machine, self.now)
         elif event.kind == NOTICE:
@@ -244,7 +244,7 @@ class _Replay:
             world.visible(event.machine)
 
     def _bind(self, new: list[Task]) -> None:
-        """Let the scheduler act on what happened: on everybody where room has come, on the new pods else."""
+        """Let the scheduler react: consider all pending pods if room has come, otherwise only the new pods."""
         world, moment = self.world, self.world.moment
         if moment.opened:
             finish_drains(world, self.now)
@@ -256,7 +256,7 @@ class _Replay:
         world.settle_promises()
 
     def _ask(self) -> None:
-        """Ask the autoscaler, do what it says, and tell it what came of that."""
+        """Ask the autoscaler, carry out its decisions, and report the consequences to it."""
         world = self.world
         world.meter.plans += 1
         world.moment = Moment(self.now)
@@ -266,7 +266,7 @@ class _Replay:
         self._tell(decided=True)
 
     def _tell(self, *, decided: bool = False) -> None:
-        """Tell the autoscaler what happened, put on the calendar what follows from it, and measure."""
+        """Report the events to the autoscaler, put what follows from them on the calendar, and measure."""
         world, moment = self.world, self.world.moment
         for key in moment.evicted:
             if self._services.owns(key):

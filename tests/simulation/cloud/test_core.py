@@ -47,7 +47,7 @@ def spot(capacity: Steps = DRY_AT_1000, *, faults: Faults = NO_FAULTS, price: St
 
 
 def ask(sky: SimulatedCloud, *offerings: OfferingKey, count: int = 1, now: float = 0, token: str = "a", **options: bool) -> Answer:
-    """Ask, and wait for the answer."""
+    """Order machines, and wait for the answer."""
     sky.ask(token, offerings, count=count, now=now, **options)
     (answer,) = [event.answer for event in sky.advance(now) if event.answer is not None]
     return answer
@@ -72,7 +72,7 @@ def test_a_machine_without_gpus_needs_no_device_plugin() -> None:
     assert events(sky, 100) == [(100, REGISTERED), (100, VISIBLE)]
 
 
-def test_a_token_that_is_used_again_asks_for_nothing() -> None:
+def test_a_repeated_token_orders_nothing() -> None:
     sky = cloud()
     first = ask(sky, GPU.key, count=2)
     sky.ask("a", (GPU.key,), count=2, now=5)
@@ -81,7 +81,7 @@ def test_a_token_that_is_used_again_asks_for_nothing() -> None:
     assert len(sky.list()) == 2
 
 
-def test_a_pool_at_its_maximum_grants_a_part_and_says_why_not_all() -> None:
+def test_a_pool_at_its_maximum_grants_a_part_and_gives_the_reason() -> None:
     answer = ask(cloud(), GPU.key, count=5)
     (refusal,) = answer.refusals
     assert len(answer.machines) == 3
@@ -89,7 +89,7 @@ def test_a_pool_at_its_maximum_grants_a_part_and_says_why_not_all() -> None:
     assert "pool gpu may have 3 machines" in refusal.detail
 
 
-def test_a_quota_counts_machines_over_pools_and_zones_and_frees_as_they_end() -> None:
+def test_a_quota_counts_machines_over_pools_and_zones_and_is_freed_when_they_end() -> None:
     other = offering("g5.2xlarge", 3.6, pool="more", zone="z2")
     pools = (Pool("gpu", (GPU,)), Pool("more", (other, SPOT)))
     sky = SimulatedCloud(pools, seed=1, delays=FIXED, quotas=[Quota(3, ("g5.xlarge", "g5.2xlarge"), "on-demand")])
@@ -107,7 +107,7 @@ def test_a_quota_counts_machines_over_pools_and_zones_and_frees_as_they_end() ->
     assert len(ask(sky, GPU.key, token="d", now=1.0).machines) == 1
 
 
-def test_an_offering_that_has_run_out_is_no_capacity_until_a_machine_ends() -> None:
+def test_an_exhausted_offering_has_no_capacity_until_a_machine_ends() -> None:
     scarce = offering("g5.xlarge", 3.6, pool="gpu", count=1)
     sky = cloud(Pool("gpu", (scarce,)))
     (machine,) = ask(sky, scarce.key).machines
@@ -124,7 +124,7 @@ def test_an_unknown_offering_is_refused_by_name() -> None:
     assert (refusal.kind, refusal.detail) == (UNKNOWN_OFFERING, "no offering gpu/spot/p5.48xlarge/z9")
 
 
-def test_nothing_can_be_asked_for_in_a_count_below_one() -> None:
+def test_a_count_below_one_is_an_error() -> None:
     with pytest.raises(ValueError, match="at least 1"):
         cloud().ask("a", (GPU.key,), count=0, now=0)
 
@@ -162,7 +162,7 @@ def test_the_same_seed_gives_the_same_delays_and_another_seed_others() -> None:
     assert all(180 <= at <= 300 for seed in range(50) for at in arrivals(seed))
 
 
-def test_an_answer_takes_its_time_and_what_it_says_is_true_when_it_comes() -> None:
+def test_an_answer_is_delayed_and_shows_the_state_at_its_arrival() -> None:
     sky = cloud(delays=Delays(answer=Delay(2, 3, 5)))
     sky.ask("a", (GPU.key,), count=1, now=100)
     (event,) = sky.advance(105)
@@ -172,13 +172,13 @@ def test_an_answer_takes_its_time_and_what_it_says_is_true_when_it_comes() -> No
     assert event.answer.machines[0].bought_at == event.at
 
 
-def test_a_dry_market_refuses_and_the_next_offering_that_would_do_grants() -> None:
+def test_a_dry_market_refuses_and_the_next_acceptable_offering_grants() -> None:
     answer = ask(spot(), SPOT.key, GPU.key, count=2, now=1100)
     assert [machine.offering.market for machine in answer.machines] == ["on-demand", "on-demand"]
     assert [(one.kind, one.offering, one.missing) for one in answer.refusals] == [(NO_CAPACITY, SPOT.key, 2)]
 
 
-def test_machines_are_taken_in_turn_where_a_group_spreads_over_zones() -> None:
+def test_machines_are_granted_in_turn_if_a_group_spreads_over_zones() -> None:
     other = offering("g5.xlarge", 3.6, pool="gpu", zone="z2")
     answer = ask(cloud(Pool("gpu", (GPU, other))), GPU.key, other.key, count=5, spread=True)
     assert sorted(machine.offering.zone for machine in answer.machines) == ["z1", "z1", "z1", "z2", "z2"]
@@ -199,7 +199,7 @@ def test_a_standing_order_is_filled_when_capacity_comes_back() -> None:
     assert (event.answer.purchase, len(event.answer.machines)) == ("a", 2)
 
 
-def test_an_order_that_was_withdrawn_is_not_filled() -> None:
+def test_a_withdrawn_order_is_not_filled() -> None:
     sky = spot()
     ask(sky, SPOT.key, now=1100, standing=True)
     sky.withdraw("a")
@@ -226,7 +226,7 @@ def test_a_machine_may_be_reclaimed_without_notice_and_a_little_later_than_anoth
     assert all(1000 <= event.at <= 1180 for event in lost)
 
 
-def test_a_market_with_few_machines_left_takes_back_the_youngest_beyond_them() -> None:
+def test_a_market_with_few_machines_left_reclaims_the_youngest_beyond_its_capacity() -> None:
     sky = spot(Steps([0, 1000], [float("inf"), 1]), faults=Faults(never_registers=0, partial_grants=0, gpu_hours_between_failures=0))
     old, *young = ask(sky, SPOT.key, count=3, now=500).machines
     sky.advance(5000)
@@ -234,7 +234,7 @@ def test_a_market_with_few_machines_left_takes_back_the_youngest_beyond_them() -
     assert all(machine.state == LOST for machine in young)
 
 
-def test_some_machines_never_register_and_are_paid_until_they_are_given_back() -> None:
+def test_some_machines_never_register_and_are_paid_until_they_are_ended() -> None:
     sky = cloud(faults=Faults(never_registers=1, gpu_hours_between_failures=0))
     (machine,) = ask(sky, GPU.key).machines
     assert (sky.next_event(), sky.busy) == (None, False)
@@ -242,7 +242,7 @@ def test_some_machines_never_register_and_are_paid_until_they_are_given_back() -
     assert sky.cost(machine, 5000) == pytest.approx(3.6 * 900 / 3600)
 
 
-def test_machines_fail_as_often_as_they_are_said_to() -> None:
+def test_machines_fail_at_the_configured_rate() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=0, gpu_hours_between_failures=100))
     ask(sky, GPU.key, count=2000)
     lost = [event for event in sky.advance(3600 * 10_000) if event.kind == LOST]
@@ -251,14 +251,14 @@ def test_machines_fail_as_often_as_they_are_said_to() -> None:
     assert sum(hours) / len(hours) == pytest.approx(100, rel=0.1)
 
 
-def test_a_spot_purchase_of_several_may_be_granted_in_part() -> None:
+def test_a_spot_purchase_of_several_machines_may_be_granted_in_part() -> None:
     sky = spot(faults=Faults(never_registers=0, partial_grants=1, gpu_hours_between_failures=0))
     answer = ask(sky, SPOT.key, count=10)
     assert 1 <= len(answer.machines) < 10
     assert [(one.kind, one.missing) for one in answer.refusals] == [(NO_CAPACITY, 10 - len(answer.machines))]
 
 
-def test_each_second_is_billed_at_the_price_it_had() -> None:
+def test_each_second_is_billed_at_its_price() -> None:
     sky = spot(price=Steps([0, 600], [3.6, 7.2]))
     (machine,) = ask(sky, SPOT.key).machines
     assert sky.cost(machine, 900) == pytest.approx(0.6 + 0.6)
@@ -268,22 +268,22 @@ def test_each_second_is_billed_at_the_price_it_had() -> None:
     assert sky.dollars_per_hour(1000) == 0
 
 
-def test_a_machine_that_was_there_before_is_open_at_once() -> None:
+def test_a_machine_that_exists_at_the_start_is_open_at_once() -> None:
     sky = cloud()
     machine: CloudMachine = sky.start(GPU.key, 50)
     assert (machine.state, sky.list(), sky.next_event()) == (VISIBLE, (machine,), None)
 
 
-def test_a_delay_whose_bounds_are_out_of_order_is_refused() -> None:
+def test_a_delay_with_bounds_out_of_order_is_refused() -> None:
     with pytest.raises(ValueError, match="low <= mode <= high"):
         Delay(10, 5, 20)
 
 
-def test_before_its_device_plugin_a_node_shows_only_what_the_kubelet_counts() -> None:
+def test_before_its_device_plugin_a_node_shows_only_the_resources_of_the_kubelet() -> None:
     assert before_device_plugin(GPU.allocatable) == {"cpu": 4000, "memory": 2**34, "pods": 50}
 
 
-def test_gpus_of_some_machines_never_show_and_nobody_waits_for_them() -> None:
+def test_gpus_of_some_machines_never_show_and_are_not_waited_for() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=0, gpu_hours_between_failures=0, partial_grants=0, never_visible=0.5))
     machines = ask(sky, GPU.key, count=40).machines
     seen = events(sky, 1000)
@@ -294,7 +294,7 @@ def test_gpus_of_some_machines_never_show_and_nobody_waits_for_them() -> None:
     assert not sky.busy
 
 
-def test_the_cloud_says_of_some_machines_that_never_join_what_is_wrong() -> None:
+def test_the_cloud_reports_the_fault_of_some_machines_that_never_join() -> None:
     sky = cloud(Pool("gpu", (GPU,)), faults=Faults(never_registers=1, gpu_hours_between_failures=0, partial_grants=0, impaired=0.5))
     faults = [one.fault for one in ask(sky, GPU.key, count=40).machines]
     assert 10 < faults.count("Instance reachability check failed") < 30

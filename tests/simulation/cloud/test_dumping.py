@@ -1,4 +1,4 @@
-"""A simulated cloud that is written down and read again goes on as if nothing had happened."""
+"""A simulated cloud that is saved and loaded continues as if nothing had happened."""
 
 from typing import Any
 
@@ -29,7 +29,7 @@ def cloud(seed: int, capacity: Steps = DRY_AT_1000) -> SimulatedCloud:
 
 
 def again(sky: SimulatedCloud, seed: int) -> SimulatedCloud:
-    """What comes of writing it down and reading it."""
+    """Save it and load it again."""
     twin = cloud(seed)
     twin.restore(msgspec.json.decode(msgspec.json.encode(sky.dump()), type=CloudState))
     return twin
@@ -76,7 +76,7 @@ def play(sky: SimulatedCloud, script: list[tuple[int, tuple[Any, ...]]], now: fl
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.integers(0, 5), SCRIPTS, SCRIPTS)
-def test_nothing_that_follows_is_changed(seed: int, before: list[Any], after: list[Any]) -> None:
+def test_later_events_are_unchanged(seed: int, before: list[Any], after: list[Any]) -> None:
     sky = cloud(seed)
     _, now = play(sky, before, 0.0)
     twin = again(sky, seed)
@@ -86,7 +86,7 @@ def test_nothing_that_follows_is_changed(seed: int, before: list[Any], after: li
     assert sky.history() == twin.history()
 
 
-def test_what_fell_due_meanwhile_is_caught_up_with_in_order() -> None:
+def test_overdue_events_are_caught_up_with_in_order() -> None:
     sky = cloud(1)
     sky.ask("a", (GPU.key,), count=3, now=0.0)
     twin = again(sky, 1)
@@ -108,7 +108,7 @@ def test_an_answer_is_remembered_with_its_refusals_and_machines() -> None:
     assert sky.answer("b") is None
 
 
-def test_machines_that_ended_long_ago_and_old_tokens_are_left_out_and_no_name_is_given_twice() -> None:
+def test_old_machines_and_tokens_are_left_out_and_no_id_is_reused() -> None:
     sky = cloud(1)
     for number in range(5):
         sky.ask(f"t{number}", (CPU.key,), count=1, now=number * 1000.0)
@@ -122,7 +122,7 @@ def test_machines_that_ended_long_ago_and_old_tokens_are_left_out_and_no_name_is
     assert twin.start(CPU.key, 9000.0).id == "sim-00006"
 
 
-def test_a_market_that_ran_dry_meanwhile_takes_its_machines() -> None:
+def test_a_market_that_ran_dry_meanwhile_reclaims_its_machines() -> None:
     sky = cloud(1, Steps([0], [float("inf")]))
     machine = sky.start(SPOT.key, 0.0)
     twin = cloud(1, Steps([0], [0]))
@@ -133,7 +133,7 @@ def test_a_market_that_ran_dry_meanwhile_takes_its_machines() -> None:
     assert [event.machine and event.machine.id for event in lost] == [machine.id]
 
 
-def test_machines_of_pools_that_are_no_more_stay_until_they_end() -> None:
+def test_machines_of_removed_pools_stay_until_they_end() -> None:
     sky = cloud(1)
     machine = sky.start(SPOT.key, 0.0)
     other = SimulatedCloud((POOLS[1],), seed=1)
@@ -146,6 +146,6 @@ def test_machines_of_pools_that_are_no_more_stay_until_they_end() -> None:
     assert other.list() == ()
 
 
-def test_another_form_is_not_read() -> None:
+def test_a_state_of_another_form_is_rejected() -> None:
     with pytest.raises(ValueError, match="form 9, expected 1"):
         cloud(1).restore(CloudState(form=9))

@@ -14,17 +14,17 @@ def test_a_value_holds_until_the_next_step() -> None:
     assert [steps.next_change(when) for when in (0, 10, 29, 30)] == [10, 30, 30, None]
 
 
-def test_a_series_repeats_after_its_period_and_may_begin_within_it() -> None:
+def test_a_series_repeats_after_its_period_and_may_begin_inside_it() -> None:
     steps = Steps([0, 10], [1, 0], period=20, shift=5)
     assert [steps.at(when) for when in (0, 5, 14, 15, 25)] == [1, 0, 0, 1, 0]
     assert [steps.next_change(when) for when in (0, 5, 15, 40.5)] == [5, 15, 25, 45]
 
 
-def test_steps_that_change_nothing_are_no_changes() -> None:
+def test_steps_with_equal_values_are_no_changes() -> None:
     assert Steps([0, 5, 10], [3, 3, 3]).next_change(0) is None
 
 
-def test_the_integral_is_the_area_over_whole_and_partial_rounds() -> None:
+def test_the_integral_is_the_area_over_whole_and_partial_periods() -> None:
     steps = Steps([0, 10], [3, 1], period=20)
     assert steps.integral(0, 20) == pytest.approx(40)
     assert steps.integral(5, 12) == pytest.approx(5 * 3 + 2)
@@ -32,7 +32,7 @@ def test_the_integral_is_the_area_over_whole_and_partial_rounds() -> None:
 
 
 @pytest.mark.parametrize(("times", "period"), [([1, 2], 0), ([0, 5, 5], 0), ([0, 5, 3], 0), ([], 0), ([0, 5], 5)])
-def test_steps_that_make_no_series_are_refused(times: list[float], period: float) -> None:
+def test_invalid_steps_are_rejected(times: list[float], period: float) -> None:
     with pytest.raises(ValueError, match="must be"):
         Steps(times, range(len(times)), period=period)
 
@@ -52,7 +52,7 @@ def test_series_begin_when_the_run_does() -> None:
     assert markets.cost(SPOT, 1000, 1120) == pytest.approx(3 / 60)
 
 
-def test_a_change_that_has_just_been_seen_is_not_the_next_one_however_times_are_rounded() -> None:
+def test_a_change_just_seen_is_not_the_next_one_despite_rounding() -> None:
     began = 1_704_067_200.0
     markets = Markets({SPOT.key: Steps([0, 900.1], [1, 0], period=2000.3, shift=1234.567)}, began=began)
     now, seen = began, []
@@ -66,7 +66,7 @@ def test_a_change_that_has_just_been_seen_is_not_the_next_one_however_times_are_
 
 
 @pytest.mark.parametrize("began", [0.0, 1.8e9 + 0.1, 1_794_000_000.123456])
-def test_at_the_moment_of_a_change_the_new_value_holds_however_times_are_rounded(began: float) -> None:
+def test_at_the_moment_of_a_change_the_new_value_holds_despite_rounding(began: float) -> None:
     markets = Markets({SPOT.key: Steps([0, 0.28 * 7200, 3600.7], [float("inf"), 0, 5])}, began=began)
     dry = markets.next_change(SPOT.key, began)
     assert dry is not None

@@ -1,4 +1,4 @@
-"""The simulated cloud as a provider: what a list shows, and what goes wrong with calls."""
+"""The simulated cloud as a provider: its list of machines, and faults of calls."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -24,7 +24,7 @@ POOLS = (Pool("gpu", (SPOT, GPU), max=5),)
 async def provider(
     *, calls: CallFaults | None = None, faults: Faults = NO_FAULTS, markets: Markets | None = None
 ) -> AsyncIterator[SimulatedProvider]:
-    """A provider whose time passes with the loop's."""
+    """A provider whose time follows the event loop's."""
     loop = asyncio.get_running_loop()
     zero = loop.time()
     core = SimulatedCloud(POOLS, seed=1, delays=FIXED, faults=faults, markets=markets)
@@ -43,13 +43,13 @@ async def buy(made: SimulatedProvider, *offerings: Any, token: str = "a", count:
     return await made.buy(Order(token, "gpu", offerings or (GPU.key,), count))
 
 
-async def test_a_second_order_of_one_token_is_answered_as_the_first() -> None:
+async def test_a_second_order_of_one_token_gets_the_answer_of_the_first() -> None:
     async with provider() as made:
         assert await buy(made, count=2) == await buy(made, count=2)
         assert len((await made.inventory()).instances) == 2
 
 
-async def test_without_tokens_it_buys_again_and_machines_do_not_say_whose_they_are() -> None:
+async def test_without_tokens_it_buys_again_and_machines_do_not_name_their_order() -> None:
     async with provider(calls=CallFaults(tokens=False)) as made:
         await buy(made)
         await buy(made)
@@ -57,7 +57,7 @@ async def test_without_tokens_it_buys_again_and_machines_do_not_say_whose_they_a
         assert not made.keeps_tokens
 
 
-async def test_why_machines_were_refused_is_told_in_the_words_that_breakers_know() -> None:
+async def test_reasons_of_refused_machines_are_those_of_the_breakers() -> None:
     markets = Markets({SPOT.key: Steps([0], [1])})
     async with provider(markets=markets) as made:
         bought = await buy(made, SPOT.key, OfferingKey("gpu", "spot", "unknown", "z1"), GPU.key, count=7)
@@ -69,7 +69,7 @@ async def test_why_machines_were_refused_is_told_in_the_words_that_breakers_know
         }
 
 
-async def test_a_stale_list_is_what_was_so_before() -> None:
+async def test_a_stale_list_shows_an_earlier_state() -> None:
     async with provider(calls=CallFaults(stale_seconds=90.0)) as made:
         (machine,) = (await buy(made)).instances
         assert (await made.inventory()).instances == ()
@@ -103,7 +103,7 @@ async def test_throttling_and_outages_fail_calls_and_change_nothing() -> None:
         assert made.core.history() == ()
 
 
-async def test_what_is_wrong_with_a_machine_is_in_the_list() -> None:
+async def test_the_fault_of_a_machine_is_in_the_list() -> None:
     faults = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0, impaired=1.0)
     async with provider(faults=faults) as made:
         await buy(made)
@@ -113,7 +113,7 @@ async def test_what_is_wrong_with_a_machine_is_in_the_list() -> None:
 
 
 @pytest.mark.parametrize("without", [0.0, 1.0])
-async def test_a_reclaimed_machine_is_announced_unless_it_is_not(without: float) -> None:
+async def test_a_reclaimed_machine_is_announced_with_and_without_notice(without: float) -> None:
     faults = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=0.0, without_notice=without)
     markets = Markets({SPOT.key: Steps([0, 1000], [9, 0])}, began=BEGAN)
     async with provider(faults=faults, markets=markets) as made:

@@ -17,19 +17,19 @@ CPU: Json = {"type": "Resource", "resource": {"name": "cpu", "target": {"type": 
 
 
 def autoscaler(*metrics: Json, **spec: Any) -> Autoscaler:
-    """Of 1 to 10 replicas, on 10 of the metric ``load`` for each."""
+    """An autoscaler of 1 to 10 replicas, with a target of 10 of the metric ``load`` for each."""
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "serving"}
     return read_autoscaler({"spec": {"scaleTargetRef": reference, "maxReplicas": 10, "metrics": list(metrics or (LOAD,)), **spec}})
 
 
 def pods(count: int, **fields: Any) -> list[ReplicaPod]:
-    """Pods that run, are ready and request 100 thousandths of a CPU."""
+    """Running, ready pods that request 100 thousandths of a CPU."""
     usual = {"started": 0.0, "ready_since": 10.0, "containers": (Container("main", {"cpu": 100}),)}
     return [ReplicaPod(f"p{number}", **{**usual, **fields}) for number in range(count)]
 
 
 def samples(*values: float, at: float = NOW) -> PodSamples:
-    """What the pods show, in the metric's unit."""
+    """Samples of the pods, in the metric's unit."""
     return PodSamples({f"p{number}": Sample(round(value * 1000), at) for number, value in enumerate(values)})
 
 

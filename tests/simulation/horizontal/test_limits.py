@@ -1,4 +1,4 @@
-"""How fast and how far a target may go."""
+"""Limits on the speed and range of a target's changes."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from gpuscaler.simulation.horizontal.specs import Autoscaler
 
 
 def follow(one: Autoscaler, *loads: tuple[float, float], replicas: int = 1) -> list[Outcome]:
-    """Steps at the seconds given, each with that much load in all, spread over the replicas there are."""
+    """Take steps at the given seconds, each with that total load, spread over the existing replicas."""
     history, outcomes = History(), []
     for seconds, load in loads:
         share = [load / replicas] * replicas
@@ -47,7 +47,7 @@ def test_without_a_behaviour_a_step_at_most_doubles_or_goes_to_four() -> None:
     assert reasons(follow(one, (0, 1000))[0])["ScalingLimited"] == "True ScaleUpLimit"
 
 
-def test_the_most_and_the_least_replicas_hold_and_say_so() -> None:
+def test_minimum_and_maximum_replicas_limit_and_are_reported() -> None:
     one = autoscaler(minReplicas=2, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
     above, below = follow(one, (0, 900), replicas=9)[0], follow(one, (0, 1), replicas=9)[0]
 
@@ -59,7 +59,7 @@ def test_the_most_and_the_least_replicas_hold_and_say_so() -> None:
     ("replicas", "expected", "reason"),
     [(12, 10, "Current number of replicas above Spec.MaxReplicas"), (1, 3, "Current number of replicas below Spec.MinReplicas")],
 )
-def test_a_target_outside_its_limits_is_brought_back_without_a_look_at_the_metrics(replicas: int, expected: int, reason: str) -> None:
+def test_a_target_outside_its_limits_is_brought_back_without_reading_metrics(replicas: int, expected: int, reason: str) -> None:
     outcome = decide(autoscaler(minReplicas=3), samples(), running=replicas)
 
     assert (outcome.desired, outcome.reason) == (expected, reason)
@@ -77,13 +77,13 @@ def test_scaling_up_waits_for_its_own_window() -> None:
     assert reasons(outcomes[1])["AbleToScale"] == "True ScaleUpStabilized"
 
 
-def test_a_policy_counts_what_was_added_in_its_period() -> None:
+def test_a_policy_counts_the_replicas_added_in_its_period() -> None:
     one = autoscaler(**rules(policies=[pods_per(60, 2)]))
 
     assert sizes(one, (0, 100), (15, 100), (59, 100), (60, 100)) == [3, 3, 3, 5]
 
 
-def test_the_policy_that_allows_most_is_used_unless_the_least_is_asked_for() -> None:
+def test_the_policy_that_allows_most_is_used_unless_the_minimum_is_selected() -> None:
     policies = [pods_per(15, 1), percent_per(15, 100)]
 
     assert sizes(autoscaler(**rules(policies=policies)), (0, 100), replicas=3) == [6]
@@ -101,7 +101,7 @@ def test_percent_is_rounded_up_going_up_and_leaves_more_going_down() -> None:
     assert sizes(autoscaler(**down(policies=[percent_per(15, 10)])), (0, 1), replicas=9) == [8]
 
 
-def test_going_down_is_limited_by_what_went_before() -> None:
+def test_scaling_down_is_limited_by_earlier_changes() -> None:
     one = autoscaler(**down(policies=[pods_per(60, 1)]))
     outcomes = follow(one, (0, 1), (15, 1), (60, 1), replicas=5)
 
@@ -109,7 +109,7 @@ def test_going_down_is_limited_by_what_went_before() -> None:
     assert reasons(outcomes[1])["ScalingLimited"] == "True ScaleDownLimit"
 
 
-def test_a_tolerance_of_its_own_holds_in_its_direction_only() -> None:
+def test_a_tolerance_applies_only_in_its_direction() -> None:
     one = autoscaler(behavior={"scaleUp": {"tolerance": "0.5"}, "scaleDown": {"stabilizationWindowSeconds": 0, "tolerance": 0}})
 
     assert sizes(one, (0, 56), replicas=4) == [4]

@@ -1,4 +1,4 @@
-"""What each kind of metric asks for."""
+"""The replicas that each kind of metric asks for."""
 
 import pytest
 from msgspec.structs import replace
@@ -36,11 +36,11 @@ def test_a_pending_pod_counts_as_idle_when_scaling_up_and_not_at_all_when_scalin
     assert decide(autoscaler(behavior={"scaleDown": {"stabilizationWindowSeconds": 0}}), samples(5, 5), running=running).desired == 1
 
 
-def test_missing_pods_that_would_turn_the_direction_keep_the_replicas() -> None:
+def test_missing_pods_that_would_reverse_the_direction_keep_the_replicas() -> None:
     assert decide(autoscaler(), samples(12), running=3).desired == 3
 
 
-def test_pods_that_failed_or_go_away_do_not_count() -> None:
+def test_failed_and_terminating_pods_do_not_count() -> None:
     running = [*pods(2), ReplicaPod("p2", phase="Failed"), ReplicaPod("p3", deleting=True)]
 
     assert decide(autoscaler(), samples(20, 20, 500, 500), running=running).desired == 4
@@ -56,7 +56,7 @@ def test_utilization_is_measured_against_the_requests() -> None:
     assert (outcome.current[0].average_utilization, outcome.current[0].average_value) == (75, 75)
 
 
-def test_the_cpu_of_a_starting_pod_says_nothing() -> None:
+def test_the_cpu_of_a_starting_pod_is_ignored() -> None:
     starting = pods(1, started=NOW - 60, ready_since=NOW - 30)[0]
     running = [*pods(1), replace(starting, name="p1")]
     used = PodSamples({"p0": Sample(80, NOW), "p1": Sample(900, NOW)})
@@ -79,7 +79,7 @@ def test_a_container_is_measured_alone() -> None:
     assert decide(one, PodSamples({"p0": Sample(100, NOW)}), running=pods(1, containers=containers)).desired == 2
 
 
-def test_a_pod_without_a_request_stops_utilization_with_its_name() -> None:
+def test_a_pod_without_a_request_is_named_in_the_error_of_utilization() -> None:
     outcome = decide(autoscaler(CPU), PodSamples({"p0": Sample(80, NOW)}), running=pods(1, containers=(Container("main"),)))
 
     assert outcome.desired == 1
@@ -95,28 +95,28 @@ def test_the_series_of_an_external_metric_are_added_up() -> None:
     assert decide(autoscaler(QUEUE), series(20, 15), running=1).desired == 4
 
 
-def test_series_that_add_up_to_more_than_64_bits_ask_for_all_there_is() -> None:
+def test_series_that_add_up_to_more_than_64_bits_ask_for_the_maximum() -> None:
     outcome = decide(autoscaler(QUEUE), series(9e15, 9e15), running=5)
 
     assert outcome.recommendation == 2**31 - 1
     assert outcome.desired == 10
 
 
-def test_an_external_metric_wakes_a_target_from_zero_and_sends_it_back() -> None:
+def test_an_external_metric_scales_a_target_from_zero_and_back() -> None:
     one = autoscaler(QUEUE, minReplicas=0, behavior={"scaleDown": {"stabilizationWindowSeconds": 0}})
 
     assert decide(one, series(25), running=0).desired == 3
     assert decide(one, series(0), running=2).desired == 0
 
 
-def test_without_scale_to_zero_a_target_of_none_is_left_alone() -> None:
+def test_without_scale_to_zero_a_target_of_zero_is_left_alone() -> None:
     outcome = decide(autoscaler(), samples(), running=0)
 
     assert outcome.desired == 0
     assert reasons(outcome)["ScalingActive"] == "False ScalingDisabled"
 
 
-def test_the_metric_that_asks_for_most_wins() -> None:
+def test_the_metric_with_the_most_replicas_wins() -> None:
     assert decide(autoscaler(LOAD, QUEUE), [samples(20, 20), series(70)], running=2).recommendation == 7
 
 
@@ -131,7 +131,7 @@ def test_a_metric_without_an_answer_stops_scaling_down_but_not_up() -> None:
     assert reasons(down)["ScalingActive"] == "False FailedGetExternalMetric"
 
 
-def test_without_any_answer_nothing_changes_and_the_condition_says_why() -> None:
+def test_without_any_answer_nothing_changes_and_the_condition_gives_the_reason() -> None:
     outcome = decide(autoscaler(), AWAY, running=2)
 
     assert outcome.desired == 2
@@ -144,11 +144,11 @@ def test_samples_of_no_ready_pod_are_no_answer() -> None:
     assert "did not receive metrics for targeted pods" in decide(autoscaler(), samples(), running=2).error
 
 
-def test_an_answer_of_the_wrong_kind_is_a_mistake_of_the_caller() -> None:
+def test_an_answer_of_the_wrong_kind_is_an_error_of_the_caller() -> None:
     with pytest.raises(TypeError, match="saw SeriesSamples, expected PodSamples"):
         decide(autoscaler(), series(1), running=1)
 
 
-def test_fewer_answers_than_metrics_are_a_mistake_of_the_caller() -> None:
+def test_fewer_answers_than_metrics_are_an_error_of_the_caller() -> None:
     with pytest.raises(ValueError, match="shorter"):
         decide(autoscaler(LOAD, QUEUE), [samples(1)], running=1)

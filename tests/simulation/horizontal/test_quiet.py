@@ -1,4 +1,4 @@
-"""Steps that may be skipped, because they would repeat the one before."""
+"""Steps that may be skipped, because they would repeat the previous one."""
 
 import math
 import random
@@ -33,7 +33,7 @@ def drawn(rng: random.Random) -> tuple[Autoscaler, dict[int, Answer]]:
 
 
 def followed(one: Autoscaler, changes: dict[int, Answer], *, skipping: bool) -> tuple[list[int], int]:
-    """The replicas after every tick, and how many ticks were asked about."""
+    """The replicas after every tick, and the number of ticks that were computed."""
     history, replicas, quiet, asked = History(), 3, -math.inf, 0
     answer, sizes = changes[0], []
     outcome = None
@@ -66,11 +66,11 @@ def test_most_steps_are_skipped() -> None:
     assert asked < 0.2 * 50 * TICKS
 
 
-def test_a_target_that_has_what_it_asks_for_stays_as_long_as_nothing_changes() -> None:
+def test_a_target_with_its_desired_replicas_stays_as_long_as_nothing_changes() -> None:
     assert quiet_until(autoscaler(), decide(autoscaler(), samples(10), running=1), replicas=1) == math.inf
 
 
-def test_a_target_that_was_scaled_is_asked_about_at_once() -> None:
+def test_a_target_that_was_scaled_is_computed_again_at_once() -> None:
     assert quiet_until(autoscaler(), decide(autoscaler(), samples(90), running=1), replicas=1) == -math.inf
 
 
@@ -81,7 +81,7 @@ def test_a_target_held_back_by_a_window_stays_until_its_end() -> None:
     assert quiet_until(autoscaler(), low, replicas=2) == NOW + 300
 
 
-def test_the_cpu_is_asked_about_always_since_pods_grow_older() -> None:
+def test_cpu_metrics_are_always_computed_since_pods_grow_older() -> None:
     one = autoscaler(CPU)
 
     assert quiet_until(one, decide(one, samples(0.05), running=1), replicas=1) == -math.inf

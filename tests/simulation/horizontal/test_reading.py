@@ -15,7 +15,7 @@ def read(**spec: Any) -> Autoscaler:
     return read_autoscaler({"metadata": {"name": "web"}, "spec": {"scaleTargetRef": reference, "maxReplicas": 5, **spec}})
 
 
-def test_without_metrics_the_cpu_is_kept_at_80_percent() -> None:
+def test_without_metrics_the_cpu_target_is_80_percent() -> None:
     metric = read().metrics[0]
 
     assert (metric.type, metric.name, metric.target.average_utilization) == ("Resource", "cpu", 80)
@@ -28,7 +28,7 @@ def test_a_behaviour_of_one_direction_leaves_the_other_at_its_defaults() -> None
     assert (behavior.up.window, behavior.up.policies, behavior.down) == (30, SCALE_UP.policies, SCALE_DOWN)
 
 
-def test_text_is_read_too_and_what_has_nothing_to_do_with_scaling_is_passed_over() -> None:
+def test_text_is_read_too_and_fields_unrelated_to_scaling_are_ignored() -> None:
     text = b"""{"kind": "HorizontalPodAutoscaler", "apiVersion": "autoscaling/v2", "metadata": {"name": "web", "labels": {"a": "b"}},
       "spec": {"maxReplicas": 3, "scaleTargetRef": {"kind": "StatefulSet", "name": "db", "apiVersion": "apps/v1"}}, "status": {"x": 1}}"""
 
@@ -91,7 +91,7 @@ def selecting(**expression: Any) -> list[Json]:
         ({"behavior": {"scaleDown": {"selectPolicy": "Often"}}}, "Often"),
     ],
 )
-def test_what_the_api_server_refuses_is_refused_with_its_place(spec: Json, place: str) -> None:
+def test_what_the_api_server_refuses_is_refused_with_the_field(spec: Json, place: str) -> None:
     with pytest.raises(AutoscalerError, match=place):
         read(**spec)
 
@@ -103,18 +103,18 @@ def test_a_message_shows_no_control_characters() -> None:
     assert str(refused.value).isprintable()
 
 
-def test_a_field_that_is_null_is_as_if_it_were_not_there() -> None:
+def test_a_null_field_counts_as_absent() -> None:
     assert read(minReplicas=None, metrics=None, behavior=None) == read()
 
 
 @pytest.mark.parametrize("text", [b"", b"[]", b'{"spec": 1}', b'{"spec": {}}', b"\xff", b"[" * 100_000])
-def test_what_is_no_such_object_is_refused(text: bytes) -> None:
+def test_other_input_is_rejected(text: bytes) -> None:
     with pytest.raises(AutoscalerError, match="cannot be read"):
         read_autoscaler(text)
 
 
 def damaged(tree: Any, rng: random.Random) -> Any:
-    """The same with one place replaced by something else, or left out."""
+    """A copy with one place replaced by something else, or left out."""
     if isinstance(tree, dict | list) and tree and rng.random() < 0.85:
         copy: Any = dict(tree) if isinstance(tree, dict) else list(tree)
         place = rng.choice(list(tree)) if isinstance(tree, dict) else rng.randrange(len(tree))
@@ -126,7 +126,7 @@ def damaged(tree: Any, rng: random.Random) -> Any:
     return rng.choice([None, True, -1, 0, 2**31, 2**70, 1.5, float("nan"), "", "x", "1e999", "-5", [], ["a"], {}, {"a": 1}, "\ud800"])
 
 
-def test_a_damaged_object_is_read_or_refused_and_nothing_else() -> None:
+def test_a_damaged_object_is_read_or_rejected_without_other_errors() -> None:
     behavior = {"scaleUp": {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 15}], "tolerance": "50m"}, "scaleDown": {}}
     selector = selecting(key="a", operator="In", values=["b"])
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "serving"}
@@ -142,7 +142,7 @@ def test_a_damaged_object_is_read_or_refused_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("header", [{"kind": "Deployment"}, {"apiVersion": "autoscaling/v1"}])
-def test_another_kind_or_version_is_refused(header: Json) -> None:
+def test_another_kind_or_version_is_rejected(header: Json) -> None:
     with pytest.raises(AutoscalerError, match=r"expected (HorizontalPodAutoscaler|autoscaling/v2)"):
         read_autoscaler(
             {"spec": {"maxReplicas": 1, "scaleTargetRef": {"kind": "Deployment", "name": "a", "apiVersion": "apps/v1"}}, **header}

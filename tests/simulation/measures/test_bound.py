@@ -33,5 +33,5 @@ def test_work_that_no_offering_admits_is_left_out() -> None:
     assert lower_bound([], [G1]) == 0.0
 
 
-def test_a_pod_that_is_too_large_for_the_cheap_machine_pays_for_the_dear_one() -> None:
+def test_a_pod_too_large_for_the_cheap_machine_pays_for_the_expensive_one() -> None:
     assert lower_bound([(spec(gpus=1, memory=100 * GIB), 1.0)], [G1, G4]) == pytest.approx(12.0 * 100 / 128, rel=1e-5)

@@ -19,7 +19,7 @@ def replayed(*jobs: Job, policy: Policy = POLICY) -> Result:
     return run(trace(*jobs), policy, delays=FIXED, faults=NO_FAULTS)
 
 
-def test_it_has_the_waits_of_jobs_submitted_in_it_and_all_that_machines_cost_meanwhile() -> None:
+def test_it_has_the_waits_of_its_jobs_and_the_cost_of_all_machines_meanwhile() -> None:
     result = replayed(Job("a", 0, 3000, gpus=1), Job("b", 2999, 600, gpus=1), Job("c", 4000, 600, gpus=1))
     part = result.last_quarter
     assert part is not None

@@ -1,4 +1,4 @@
-"""What users, namespaces and kinds of pods cost, and machines over time."""
+"""Cost of users, namespaces and kinds of pods, and machines over time."""
 
 from collections import defaultdict
 
@@ -24,7 +24,7 @@ def replay(jobs: Trace) -> Result:
     return run(jobs, POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS)
 
 
-def test_a_user_pays_for_the_gpus_held_and_nobody_for_boot_and_idle_time() -> None:
+def test_a_user_pays_for_held_gpus_and_boot_and_idle_time_stay_unattributed() -> None:
     result = replay(trace(Job("a", 0, 3600, gpus=1, user="ana", namespace="team"), Job("b", 0, 1800, gpus=1, user="ben", namespace="team")))
     ana, ben, nobody = result.users
     assert (ana.name, ben.name, nobody.name) == ("ana", "ben", None)
@@ -41,7 +41,7 @@ def test_pods_of_cpu_machines_pay_by_cpu_and_those_without_requests_nothing() ->
     assert (part_of(whole, G4), part_of(pod, G4)) == (0.5, 0)
 
 
-def test_a_pod_without_a_user_is_told_apart_from_nobody() -> None:
+def test_a_pod_without_a_user_differs_from_unattributed_cost() -> None:
     assert [share.name for share in replay(trace(Job("a", 0, 60, gpus=1))).users] == ["", None]
 
 
@@ -66,7 +66,7 @@ def test_shares_add_up_to_everything_that_was_paid_and_none_is_negative(jobs: li
         assert sum(share.cost for share in shares) == pytest.approx(result.cost)
         assert sum(share.gpu_hours for share in shares) == pytest.approx(result.gpu_hours_paid)
         assert all(share.cost >= 0 and share.gpu_hours >= 0 for share in shares)
-    # Nothing is evicted here and images take no time, so that what is held is what is worked.
+    # Nothing is evicted here and images take no time, so that held time equals work.
     worked: dict[str, float] = defaultdict(float)
     ran = {one.pod.removeprefix("trace/").partition("#")[0] for one in result.waits if one.ran}
     for job in jobs:
@@ -75,7 +75,7 @@ def test_shares_add_up_to_everything_that_was_paid_and_none_is_negative(jobs: li
     assert {share.name: share.gpu_hours for share in result.users[:-1]} == pytest.approx(dict(worked))
 
 
-def test_machines_over_time_are_averages_of_equal_stretches() -> None:
+def test_machines_over_time_are_averages_of_equal_intervals() -> None:
     def machine(number: int, begin: float, end: float | None) -> CloudMachine:
         return CloudMachine(f"m{number}", G1, "p", "visible", begin, begin, begin, end)
 
@@ -85,11 +85,11 @@ def test_machines_over_time_are_averages_of_equal_stretches() -> None:
     assert (one.machines[0], one.machines[STRETCHES // 2], one.machines[-1]) == (2, 1, 1.5)
 
 
-def test_a_run_that_took_no_time_had_no_machines_over_time() -> None:
+def test_a_run_of_no_duration_has_no_machines_over_time() -> None:
     assert presence([], began=5, ended=5) == ()
 
 
-def test_machine_hours_over_time_are_those_that_were_billed() -> None:
+def test_machine_hours_over_time_are_the_billed_ones() -> None:
     result = replay(trace(Job("a", 0, 3000, gpus=1), Job("b", 900, 3000, gpus=3), Job("c", 100, 500, cpu_milli=1000)))
     hours = (result.ended - result.began) / 3600 / STRETCHES
     assert sum(sum(one.machines) * hours for one in result.fleet) == pytest.approx(sum(row.hours for row in result.machine_hours))

@@ -15,13 +15,13 @@ def never(*seconds: float) -> list[PodWait]:
     return [PodWait(f"n{number}", CLASSES[2], one, ran=False) for number, one in enumerate(seconds)]
 
 
-def test_where_all_pods_ran_the_waits_are_plain_ones() -> None:
+def test_if_all_pods_ran_the_waits_are_plain() -> None:
     wait = wait_of(ran(*range(1, 101)))
     assert (wait.p50, wait.p95, wait.p99, wait.at_least) == (50, 95, 99, ())
     assert wait.mean == pytest.approx(50.5)
 
 
-def test_no_pod_is_no_wait() -> None:
+def test_without_pods_there_is_no_wait() -> None:
     assert wait_of([]) == Wait()
     assert curve_of([]).seconds == ()
 
@@ -33,22 +33,22 @@ def test_a_pod_that_never_ran_lifts_percentiles_and_makes_the_highest_ones_lower
     assert wait.at_least == ("mean", "p95", "p99")
 
 
-def test_pods_that_nobody_wanted_any_more_count_while_they_waited() -> None:
-    # The textbook's way by hand: after 10 s 2/3 wait; one is taken away at 15 s; of the one left the other runs after 30 s.
+def test_cancelled_pods_count_for_as_long_as_they_waited() -> None:
+    # The textbook's calculation: after 10 s 2/3 wait; one is cancelled at 15 s; the only one left runs after 30 s.
     wait = wait_of([*ran(10, 30), *never(15)])
     assert (wait.p50, wait.p99, wait.at_least) == (30, 30, ())
     assert wait.mean == pytest.approx(10 + 20 * 2 / 3)
 
 
-def test_a_pod_taken_away_at_the_moment_another_runs_was_still_waiting_then() -> None:
+def test_a_pod_cancelled_at_the_moment_another_runs_was_still_waiting_then() -> None:
     assert wait_of([*ran(10), *never(10)]).p50 == 10
 
 
-def test_where_nothing_ran_everything_is_a_lower_bound() -> None:
+def test_if_nothing_ran_everything_is_a_lower_bound() -> None:
     assert wait_of(never(5, 9)) == Wait(9, 9, 9, 9, ("mean", "p50", "p95", "p99"))
 
 
-def test_kinds_of_pods_go_by_gpus_and_gangs() -> None:
+def test_kinds_of_pods_depend_on_gpus_and_gangs() -> None:
     sizes = (0, 0.25, 1, 2, 3, 4, 7, 8, 16)
     assert [class_of(size, "") for size in sizes] == [CLASSES[number] for number in (0, 1, 2, 3, 3, 4, 4, 5, 5)]
     assert class_of(8, "g") == class_of(0, "g") == CLASSES[6]

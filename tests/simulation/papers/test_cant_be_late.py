@@ -32,7 +32,7 @@ def test_on_demand_pays_for_the_work_and_one_changeover() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(set(POLICIES) - {"On-demand"}))
-def test_a_job_stays_on_spot_that_is_always_there(name: str) -> None:
+def test_a_job_stays_on_spot_that_is_always_available(name: str) -> None:
     assert replay(ALWAYS, POLICIES[name]).cost == pytest.approx((48 + 0.2) * SPOT_PRICE)
 
 
@@ -52,7 +52,7 @@ def test_a_machine_that_is_reclaimed_costs_another_changeover() -> None:
 
 
 def flickering(seed: int) -> tuple[bool, ...]:
-    """Spells of random lengths."""
+    """Periods of random lengths."""
     luck = random.Random(seed)
     spells: list[bool] = []
     while len(spells) < STEPS:
@@ -73,18 +73,18 @@ def test_no_policy_misses_a_deadline_or_costs_less_than_the_optimum_in_hindsight
 @pytest.mark.parametrize(
     ("available", "hours", "price"), [(ALWAYS, 48.2, SPOT_PRICE), (NEVER, 48.2, ON_DEMAND_PRICE)], ids=["spot", "none"]
 )
-def test_the_optimum_of_a_plain_series_is_one_market_throughout(available: tuple[bool, ...], hours: float, price: float) -> None:
+def test_the_optimum_of_a_constant_series_is_one_market_throughout(available: tuple[bool, ...], hours: float, price: float) -> None:
     least = cheapest(np.array([available]), work=1440, changeover=6, step=5, prices=(SPOT_PRICE / 30, ON_DEMAND_PRICE / 30))[0]
 
     assert least == pytest.approx(hours * price, rel=1e-4)
 
 
-def test_a_changeover_that_the_grain_cannot_hold_is_refused() -> None:
+def test_a_changeover_that_does_not_fit_the_time_unit_is_rejected() -> None:
     with pytest.raises(ValueError, match="at most one unit more, got 9"):
         cheapest(np.array([ALWAYS]), work=10, changeover=9, step=5, prices=(1.0, 2.0))
 
 
-def test_series_that_are_shorter_than_a_job_are_refused() -> None:
+def test_series_shorter_than_a_job_are_rejected() -> None:
     short = Series("s", "t", "z", ((0.0, 1.0),), 7200.0)
 
     with pytest.raises(SpotError, match=r"spot\.csv: saw series of availability of at most 7,200 s, expected one of 216,000 s"):

@@ -25,7 +25,7 @@ def dry(name: str) -> Series:
 
 
 @pytest.mark.parametrize("name", ["Even Spread", "Round Robin", "SpotHedge", "gpuscaler"])
-def test_spot_that_is_always_there_costs_spot_and_is_there_after_one_cold_start(name: str) -> None:
+def test_spot_that_is_always_available_costs_spot_and_is_ready_after_one_cold_start(name: str) -> None:
     outcome = replay([always("a"), always("b")], POLICIES[name])
 
     assert outcome.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
@@ -33,7 +33,7 @@ def test_spot_that_is_always_there_costs_spot_and_is_there_after_one_cold_start(
 
 
 @pytest.mark.parametrize("name", FALLS_BACK)
-def test_where_there_is_no_spot_the_target_is_on_demand(name: str) -> None:
+def test_without_spot_the_target_is_on_demand(name: str) -> None:
     outcome = replay([dry("a"), dry("b")], POLICIES[name])
 
     assert outcome.available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
@@ -41,13 +41,13 @@ def test_where_there_is_no_spot_the_target_is_on_demand(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["Even Spread", "Round Robin"])
-def test_who_does_not_fall_back_is_not_available_without_spot(name: str) -> None:
+def test_a_policy_without_fallback_is_not_available_without_spot(name: str) -> None:
     outcome = replay([dry("a"), dry("b")], POLICIES[name])
 
     assert (outcome.available, outcome.cost) == (0.0, 0.0)
 
 
-def test_even_spread_does_not_make_up_for_a_dry_zone_and_round_robin_does() -> None:
+def test_even_spread_does_not_compensate_a_dry_zone_and_round_robin_does() -> None:
     series = [always("a"), dry("b")]
 
     assert replay(series, POLICIES["Even Spread"]).available == 0.0
@@ -67,7 +67,7 @@ def test_spares_bridge_the_loss_of_one_zone_of_three() -> None:
     assert replay(series, POLICIES["gpuscaler"]).available == pytest.approx(1 - COLD_START / DAY, abs=1e-6)
 
 
-def test_on_demand_goes_only_once_spot_that_is_back_has_settled() -> None:
+def test_on_demand_goes_only_once_returned_spot_is_stable() -> None:
     blink = zone("a", (0.0, 0), (3600.0, 1))
     steady = replay([blink], POLICIES["gpuscaler"])
     hours_on_demand = (steady.cost - (TARGET + SPARE) * 23 * SPOT_PRICE) / (TARGET * ON_DEMAND_PRICE)
@@ -89,12 +89,12 @@ def test_the_published_saving_is_compared_with_spot_hedge() -> None:
     assert hedge.difference == pytest.approx(hedge.ours - 57.0)
 
 
-def test_a_file_of_prices_is_no_series_of_availability() -> None:
+def test_a_file_of_prices_has_no_series_of_availability() -> None:
     with pytest.raises(SpotError, match=r"prices\.csv: saw no series of availability"):
         table(SpotFile("prices.csv"))
 
 
-def test_on_the_real_series_ours_is_available_and_no_dearer_than_spot_hedge() -> None:
+def test_on_the_real_series_ours_is_available_and_no_more_expensive_than_spot_hedge() -> None:
     if not SERIES.exists():
         pytest.skip("needs ../shared/data/spot_availability_changes.csv.gz")
     series = read_spot(SERIES).availability

@@ -27,12 +27,12 @@ SETTING = Setting(trace=JOBS, policy=POLICY)
 
 @pytest.fixture
 def parallel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every pod is worth a process."""
+    """Make every pod worth a process."""
     monkeypatch.setattr("gpuscaler.simulation.results.campaign.PODS_OF_A_START", 1)
 
 
 @pytest.mark.usefixtures("parallel")
-def test_runs_in_parallel_give_what_they_give_one_after_the_other() -> None:
+def test_parallel_runs_give_the_same_results_as_sequential_runs() -> None:
     names, seeds = ("gpuscaler", "static"), (3, 4)
     together = run_all(SETTING, names, seeds, workers=2)
     assert [(one.policy, one.seed) for one in together] == [(name, seed) for name in names for seed in seeds]
@@ -40,18 +40,16 @@ def test_runs_in_parallel_give_what_they_give_one_after_the_other() -> None:
 
 
 def interrupt(_: Result) -> Result:
-    """What a terminal does on Ctrl-C: it tells the program and its processes; this one would go on for a minute."""
+    """Act like a terminal on Ctrl-C, which signals the program and its processes; this one would continue for a minute."""
     os.kill(os.getpid(), signal.SIGINT)
     os.kill(os.getppid(), signal.SIGINT)
     threading.Event().wait(60)
-    raise AssertionError("nobody ended this process")
+    raise AssertionError("this process was not ended")
 
 
 @pytest.mark.parametrize(("count", "processes"), [(199, [1, 1]), (200, [2])])
-def test_processes_are_started_where_the_runs_take_longer_than_that(
-    monkeypatch: pytest.MonkeyPatch, count: int, processes: list[int]
-) -> None:
-    """Counted are processes where there are some, and runs here where there are none."""
+def test_processes_are_started_if_the_runs_take_longer_than_that(monkeypatch: pytest.MonkeyPatch, count: int, processes: list[int]) -> None:
+    """Counts processes if there are any, and otherwise the runs in this process."""
     counted: list[int] = []
 
     class Pool:
@@ -68,14 +66,14 @@ def test_processes_are_started_where_the_runs_take_longer_than_that(
 
 
 @pytest.mark.usefixtures("parallel")
-def test_ctrl_c_ends_the_processes_of_a_comparison_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+def test_ctrl_c_ends_the_processes_of_a_comparison_silently(capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_each([(SETTING, "gpuscaler", seed) for seed in (0, 1)], workers=2, told=interrupt)
     assert multiprocessing.active_children() == []
     assert capfd.readouterr().err == ""
 
 
-def test_every_policy_of_a_seed_meets_the_same_markets() -> None:
+def test_every_policy_of_a_seed_sees_the_same_markets() -> None:
     spot = replace(G1, market="spot", price=0.9)
     series = Series("s", "other", "z9", ((0.0, float("inf")), (900.0, 0.0)), 2000.0)
     setting = Setting(trace=JOBS, policy=Policy((Pool("gpu", (spot, G1, G4)),)), spot=(SpotFile("s.csv", (series,)),))
@@ -83,7 +81,7 @@ def test_every_policy_of_a_seed_meets_the_same_markets() -> None:
     assert run_one(setting, "gpuscaler", 1).decisions != run_one(setting, "gpuscaler", 2).decisions
 
 
-def test_a_static_fleet_is_there_from_the_first_job_to_the_last_and_nobody_waits() -> None:
+def test_a_static_fleet_exists_from_the_first_job_to_the_last_and_no_pod_waits() -> None:
     jobs = trace(*(Job(f"j{number}", 200.0 * number, 550.0, gpus=1) for number in range(12)))
     result = run_one(replace(SETTING, trace=jobs), "static", 0)
     assert (result.served, result.unserved, result.plans) == (12, 0, 0)
@@ -93,14 +91,14 @@ def test_a_static_fleet_is_there_from_the_first_job_to_the_last_and_nobody_waits
     assert sum(row.hours for row in result.machine_hours) == pytest.approx(machines * (result.ended - result.began) / 3600)
 
 
-def test_the_peak_is_where_most_gpus_are_wanted() -> None:
+def test_the_peak_is_the_moment_of_the_highest_gpu_demand() -> None:
     jobs = trace(
         Job("a", 0, 100, gpus=4), Job("b", 50, 100, gpus=1), Job("c", 120, 10, gpus=3), Job("d", 125, 50, gpus=2), Job("e", 126, 5)
     )
     assert [pod.name for pod in at_peak(members(jobs, Shaping()))] == ["b", "c", "d", "e"]
 
 
-def test_pods_that_no_machine_of_the_peak_could_hold_get_machines_of_their_own() -> None:
+def test_pods_that_fit_no_machine_of_the_peak_get_machines_of_their_own() -> None:
     jobs = trace(
         *(Job(f"j{number}", 0, 100, gpus=1) for number in range(4)), Job("big", 500, 10, cpu_milli=7000), Job("huge", 0, 9, gpus=64)
     )
@@ -112,13 +110,13 @@ def test_pods_that_no_machine_of_the_peak_could_hold_get_machines_of_their_own()
 
 
 @pytest.mark.parametrize("policy", [POLICY, replace(POLICY, pools=(POLICY.pools[0], replace(POLICY.pools[1], min=1)))])
-def test_a_job_that_takes_no_time_has_its_machine_in_a_static_fleet(policy: Policy) -> None:
+def test_a_job_of_no_duration_has_its_machine_in_a_static_fleet(policy: Policy) -> None:
     jobs = members(trace(Job("a", 0, 0, gpus=1), Job("b", 0, 0, gpus=1), Job("c", 5, 0, gpus=1)), Shaping())
     assert [pod.name for pod in at_peak(jobs)] == ["a", "b"]
     assert fleet_for(policy, jobs)[G1.key] == 2
 
 
-def test_a_static_fleet_is_no_larger_than_limits_and_buys_minimum_sizes_once() -> None:
+def test_a_static_fleet_respects_limits_and_buys_minimum_sizes_once() -> None:
     least = replace(POLICY.pools[1], min=1)
     jobs = members(trace(Job("a", 0, 9, gpus=1), Job("b", 100, 9, cpu_milli=7900)), Shaping())
     none = replace(POLICY, pools=(POLICY.pools[0], least), limits=Limits(gpus=0))
@@ -127,20 +125,20 @@ def test_a_static_fleet_is_no_larger_than_limits_and_buys_minimum_sizes_once() -
     assert fleet_for(replace(POLICY, pools=(small, least)), jobs) == {G1.key: 1, C8.key: 1}
 
 
-def test_a_static_fleet_replaces_what_it_loses() -> None:
+def test_a_static_fleet_replaces_lost_machines() -> None:
     result = run(JOBS, POLICY, name="static", faults=replace(NO_FAULTS, gpu_hours_between_failures=0.5))
     assert result.failed > 0
     assert (result.served, result.unserved) == (12, 0)
 
 
-def test_the_bound_in_hindsight_is_below_every_policy_and_waits_for_nobody() -> None:
+def test_the_bound_in_hindsight_is_below_every_policy_and_has_no_waits() -> None:
     bound, ours, static = run_all(SETTING, ("optimal-hindsight", "gpuscaler", "static"), (0,), workers=1)
     assert bound.cost == bound.lower_bound == pytest.approx(ours.lower_bound, rel=1e-6)
     assert 0 < bound.cost < min(ours.cost, static.cost)
     assert (bound.served, bound.wait.p50, bound.machine_hours) == (12, None, ())
 
 
-def test_the_bound_leaves_out_what_no_offering_serves() -> None:
+def test_the_bound_leaves_out_pods_that_no_offering_serves() -> None:
     jobs = trace(Job("a", 0, 3600, gpus=1), Job("huge", 0, 3600, gpus=64))
     result = optimal_hindsight(members(jobs, Shaping()), POLICY, Markets(), seed=0, began=0)
     assert (result.served, result.unserved, result.gpu_hours_used) == (1, 1, 1)

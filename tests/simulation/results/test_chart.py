@@ -23,24 +23,24 @@ def result() -> Result:
     )
 
 
-def test_stretches_of_time_average_what_held_in_them() -> None:
+def test_intervals_average_the_samples_in_them() -> None:
     timeline = (Sample(0, 4, 0, 8, 3600), Sample(15, 4, 4, 8, 3600), Sample(30, 0, 0, 0, 0))
     first, second = bins(timeline, began=0, ended=40, count=2)
     assert (first.wanted, first.used, first.paid, first.spent) == (4, 1, 8, 20)
     assert (second.wanted, second.used, second.paid, second.spent) == (2, 2, 4, 30)
 
 
-def test_what_is_spent_by_the_end_is_what_the_run_cost() -> None:
+def test_the_spending_at_the_end_is_the_cost_of_the_run() -> None:
     one = result()
     assert bins(one.timeline, began=one.began, ended=one.ended, count=7)[-1].spent == pytest.approx(one.cost)
 
 
-def test_a_run_without_length_has_no_stretches() -> None:
+def test_a_run_of_no_duration_has_no_intervals() -> None:
     assert bins((Sample(5, 1, 1, 1, 1),), began=5, ended=5, count=10) == ()
     assert bins((), began=0, ended=5, count=10) == ()
 
 
-def test_a_thinned_result_tells_the_same_with_fewer_samples() -> None:
+def test_a_thinned_result_shows_the_same_with_fewer_samples() -> None:
     jobs = trace(*(Job(f"j{number}", 300.0 * number, 1000, gpus=1 + number % 3) for number in range(150)))
     whole = run(jobs, POLICY, autoscaler=Gpuscaler(POLICY, decide=first_fit(POLICY)), delays=FIXED, faults=NO_FAULTS)
     thin = thinned(whole)
@@ -59,7 +59,7 @@ def test_a_short_timeline_is_kept_as_it_is() -> None:
     assert thinned(one).timeline == one.timeline
 
 
-def test_the_text_chart_shows_work_paid_and_wanted_apart() -> None:
+def test_the_text_chart_distinguishes_used_paid_and_wanted() -> None:
     data = (Bin(4, 4, 4, 0), Bin(2, 2, 4, 0), Bin(4, 0, 0, 0), Bin(0, 0, 0, 0))
     lines = text_chart(data, height=4, hours=4)
     assert [line[3:] for line in lines[:4]] == ["█░· ", "█░· ", "██· ", "██· "]
@@ -71,5 +71,5 @@ def test_a_partly_filled_row_shows_eighths() -> None:
     assert text_chart((Bin(1.5, 1.5, 2, 0),), height=2, hours=1)[0][3:] == "▄"
 
 
-def test_a_day_without_gpus_says_so() -> None:
-    assert text_chart((Bin(0, 0, 0, 0),), height=4, hours=1) == ["no GPU was wanted"]
+def test_a_day_without_gpus_is_reported() -> None:
+    assert text_chart((Bin(0, 0, 0, 0),), height=4, hours=1) == ["no pod requested a GPU"]

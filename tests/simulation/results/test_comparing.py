@@ -42,7 +42,7 @@ def test_machines_and_holders_each_explain_the_whole_difference_in_cost(found: d
     assert contributions == sorted(contributions, reverse=True)
 
 
-def test_a_machine_that_only_one_file_offers_has_no_hours_with_the_other(found: dict[str, Difference]) -> None:
+def test_a_machine_offered_in_one_file_only_has_no_hours_with_the_other(found: dict[str, Difference]) -> None:
     (g4,) = [row for row in found["small"].offerings if row.instance_type == "g4"]
     assert (g4.hours.b, g4.cost.b) == (0, 0)
     assert (g4.hours.a or 0) > 0
@@ -54,8 +54,8 @@ def test_pods_that_run_with_one_file_only_are_counted_over_seeds_and_some_are_na
     assert (large.pod_class, large.pods, large.some) == ("4-7 GPUs", 14, tuple(f"trace/large-{number}" for number in range(NAMED)))
     assert one.only_b == ()
     assert [reason.pods for reason in one.why_not_b] == [7]
-    (told,) = [sentence for sentence in explained(one) if sentence.startswith("Only with A")]
-    assert told.startswith("Only with A run 14 pods of 4-7 GPUs (trace/large-0, ")
+    (told,) = [sentence for sentence in explained(one) if sentence.startswith("Run only with A")]
+    assert told.startswith("Run only with A: 14 pods with 4-7 GPUs (trace/large-0, ")
     assert "With B 7 pods never ran because of: pool gpu" in told
 
 
@@ -64,11 +64,11 @@ def test_pods_that_never_run_with_b_wait_longer_there(found: dict[str, Differenc
     assert (row.pods, row.longer, row.shorter) == (14, 14, 0)
     assert "p50" in row.b.at_least
     assert any(
-        sentence.startswith("Pods of 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explained(found["small"])
+        sentence.startswith("Pods with 4-7 GPUs wait longer: median ") and "→ ≥ " in sentence for sentence in explained(found["small"])
     )
 
 
-def test_the_difference_from_a_lower_bound_is_not_known(found: dict[str, Difference]) -> None:
+def test_the_difference_from_a_lower_bound_is_unknown(found: dict[str, Difference]) -> None:
     one = found["small"]
     assert (one.at_least_a, one.at_least_b) == ((), ("wait_mean", "wait_p95", "wait_p99"))
     assert one.figures["wait_p99"].difference is None
@@ -76,7 +76,7 @@ def test_the_difference_from_a_lower_bound_is_not_known(found: dict[str, Differe
     assert one.figures["wait_p50"].difference is not None
 
 
-def test_the_cost_is_told_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
+def test_the_cost_is_shown_with_its_spread_over_seeds(found: dict[str, Difference]) -> None:
     one = found["large"]
     assert (one.seeds, one.cheaper, one.sd is not None) == (2, 0, True)
     assert explained(one)[0].startswith(
@@ -86,9 +86,9 @@ def test_the_cost_is_told_with_its_spread_over_seeds(found: dict[str, Difference
     assert explained(one)[-1] == "Pods are counted over all 2 seeds together."
 
 
-def test_the_same_pools_differ_in_nothing() -> None:
+def test_equal_pools_have_no_differences() -> None:
     one = difference(runs(POLICY), runs(POLICY))
-    assert explained(one) == [f"B costs the same as A: ${one.cost.a:,.2f}.", "No pod waits noticeably longer or less long."]
+    assert explained(one) == [f"B costs the same as A: ${one.cost.a:,.2f}.", "No pod's wait changes noticeably."]
     assert all(change.difference in (0, None) for change in one.figures.values())
     assert (one.sd, one.only_a, one.only_b) == (None, (), ())
 
@@ -99,14 +99,14 @@ def test_runs_of_other_seeds_are_not_compared() -> None:
         difference([one], [other])
 
 
-def test_a_pod_that_was_created_in_one_run_only_is_neither_served_nor_refused_by_the_other() -> None:
+def test_a_pod_created_in_one_run_only_is_neither_served_nor_refused_in_the_other() -> None:
     (one,) = runs(POLICY)
     more = (*one.waits, PodWait("trace/service#r9", "1 GPU", 3.0, ran=True))
     found = difference([one], [replace(one, waits=more, wait_by_class=by_class(more))])
     assert (found.only_a, found.only_b) == ((), ())
 
 
-def test_how_the_files_differ_is_told_by_pool() -> None:
+def test_differences_between_the_files_are_listed_by_pool() -> None:
     cheaper = replace(G1, price=1.0)
     other = Policy(
         (Pool("gpu", (cheaper, replace(G4, zone="z2")), idle_after=60, max=3), Pool("new", (C8,))),
@@ -117,7 +117,7 @@ def test_how_the_files_differ_is_told_by_pool() -> None:
         "only B has the pool new",
         "pool gpu: only A has g4 on-demand in z1",
         "pool gpu: only B has g4 on-demand in z2",
-        "pool gpu: 1 offering has another price",
+        "pool gpu: 1 offering has a different price",
         "pool gpu: idle_after: 300 s → 60 s",
         "pool gpu: max: none → 3",
         "limits: none → gpus 8, dollars_per_hour 2.5",

@@ -40,12 +40,12 @@ def keys(value: object) -> Iterator[str]:
             yield from keys(inner)
 
 
-def test_the_page_names_every_key(report: dict) -> None:  # type: ignore[type-arg]
+def test_the_docs_page_names_every_key(report: dict) -> None:  # type: ignore[type-arg]
     words = set(re.findall(r"`([^`\n]+)`", PAGE.read_text()))
     assert set(keys(report)) - words == set()
 
 
-def test_what_users_namespaces_and_kinds_of_pods_cost_adds_up_to_the_cost(report: dict) -> None:  # type: ignore[type-arg]
+def test_cost_of_users_namespaces_and_kinds_of_pods_adds_up(report: dict) -> None:  # type: ignore[type-arg]
     for policy in report["policies"][:2]:
         for key in ("user", "namespace", "class"):
             shares = policy[f"cost_by_{key}"]
@@ -54,19 +54,19 @@ def test_what_users_namespaces_and_kinds_of_pods_cost_adds_up_to_the_cost(report
         assert [share["user"] for share in policy["cost_by_user"]] == ["ana", "ben", "", None]
 
 
-def test_a_trace_that_names_nobody_has_no_cost_by_user() -> None:
+def test_a_trace_without_users_has_no_cost_by_user() -> None:
     jobs = trace(Job("a", 0, 60, gpus=1))
     setting = replace(SETTING, trace=jobs)
     (policy,) = document(inputs_of(setting, pools="p", seed=0), run_all(setting, ("gpuscaler",), (0,), workers=1))["policies"]
     assert (policy["cost_by_user"], policy["cost_by_namespace"], len(policy["cost_by_class"])) == ([], [], 2)
 
 
-def test_what_a_trace_says_was_derived_is_derived() -> None:
+def test_derived_values_of_a_trace_are_listed_as_derived() -> None:
     jobs = replace(JOBS, notes=(("pods_derived", 1), ("generated like philly, seed 9", 1200)))
     derived = inputs_of(replace(SETTING, trace=jobs), pools="p", seed=0).derived
     assert derived[:2] == (
-        "1 job of the trace, as its notes say: pods_derived",
-        "1,200 jobs of the trace, as its notes say: generated like philly, seed 9",
+        "1 job of the trace, by its notes: pods_derived",
+        "1,200 jobs of the trace, by its notes: generated like philly, seed 9",
     )
 
 
@@ -95,7 +95,7 @@ def test_the_summary_has_mean_and_spread_of_every_figure(report: dict) -> None: 
     assert bound["figures"]["wait_p50"] is None
 
 
-def test_gpu_hours_held_and_idle_are_those_paid(report: dict) -> None:  # type: ignore[type-arg]
+def test_held_and_idle_gpu_hours_add_up_to_the_paid_ones(report: dict) -> None:  # type: ignore[type-arg]
     one = report["policies"][0]
     assert one["gpu_hours_held"] + one["gpu_hours_idle"] == pytest.approx(one["gpu_hours_paid"])
     assert one["gpu_allocation"] == pytest.approx(one["gpu_hours_held"] / one["gpu_hours_paid"])

@@ -56,7 +56,7 @@ def test_gzip_is_read_too(tmp_path: Path) -> None:
         ("good,0,2", "model good has a value at t_s 0 already"),
     ],
 )
-def test_a_bad_row_is_set_aside_with_its_line_and_reason(tmp_path: Path, row: str, reason: str) -> None:
+def test_a_bad_row_is_skipped_with_its_line_and_reason(tmp_path: Path, row: str, reason: str) -> None:
     load = read_load(written(tmp_path, "model,t_s,rate_rps", "good,0,1", row))
 
     assert load.set_aside == 1
@@ -97,14 +97,14 @@ def test_series_are_added_up_each_from_its_beginning_to_its_end() -> None:
 
 
 @pytest.mark.skipif(not (DATA / RATES).exists(), reason="../shared/data is not there")
-def test_the_published_rates_are_read_whole() -> None:
+def test_the_published_rates_are_read_completely() -> None:
     load = read_load(DATA / RATES)
 
     assert (load.set_aside, {series.name: len(series.times) for series in load.series}) == (0, {"deepseek-r1": 144, "m-large": 2016})
 
 
 @pytest.mark.skipif(not (DATA / DUTY_CYCLES).exists(), reason="../shared/data is not there")
-def test_the_published_duty_cycles_are_read_but_for_rows_without_a_pod() -> None:
+def test_the_published_duty_cycles_are_read_except_rows_without_a_pod() -> None:
     load = read_load(DATA / DUTY_CYCLES)
 
     assert (len(load.series), load.set_aside) == (143, 49)

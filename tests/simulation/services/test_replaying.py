@@ -1,4 +1,4 @@
-"""Services beside a trace: their replicas need nodes, and machines go when replicas do."""
+"""Services beside a trace: their replicas need nodes, and machines are removed when replicas are."""
 
 import json
 import math
@@ -39,10 +39,10 @@ def test_replicas_get_nodes_and_serve_nearly_all_of_the_load() -> None:
     assert result.unserved == 0
 
 
-def test_gpu_hours_of_replicas_are_those_of_their_pods_and_machines_are_paid_for_them() -> None:
+def test_gpu_hours_of_replicas_are_those_of_their_pods_and_their_machines_are_paid() -> None:
     result = replayed(20, 20, 40, 40)
     (chat,) = result.services
-    # The job takes a minute; pods run for less than they exist, since machines take two minutes.
+    # The job takes a minute; pods run for less time than they exist, since machines take two minutes.
     of_pods = result.gpu_hours_used - 60 / 3600
 
     assert chat.ready_hours <= of_pods <= chat.replica_hours
@@ -50,7 +50,7 @@ def test_gpu_hours_of_replicas_are_those_of_their_pods_and_machines_are_paid_for
     assert result.lower_bound <= result.cost
 
 
-def test_a_run_ends_with_its_load_and_gives_its_machines_back() -> None:
+def test_a_run_ends_with_its_load_and_removes_its_machines() -> None:
     result = replayed(20, 20)
 
     assert HOURS * 3600 <= result.ended - result.began <= (HOURS + 1) * 3600
@@ -58,7 +58,7 @@ def test_a_run_ends_with_its_load_and_gives_its_machines_back() -> None:
     assert result.timeline[-1].wanted == 0
 
 
-def test_replicas_on_machines_that_fail_start_elsewhere_and_lose_no_work() -> None:
+def test_replicas_on_failing_machines_start_elsewhere_and_lose_no_work() -> None:
     failing = Faults(never_registers=0.0, partial_grants=0.0, gpu_hours_between_failures=5.0)
     calm, troubled = replayed(40, 40), replayed(40, 40, faults=failing)
 
@@ -68,7 +68,7 @@ def test_replicas_on_machines_that_fail_start_elsewhere_and_lose_no_work() -> No
     assert 0.8 * calm.services[0].served < troubled.services[0].served < calm.services[0].served
 
 
-def test_jobs_beside_services_are_served_as_ever() -> None:
+def test_jobs_beside_services_are_served_as_usual() -> None:
     jobs = tuple(Job(f"j{number}", 600.0 * number, 900.0, gpus=1) for number in range(10))
     result = replayed(20, 40, jobs=jobs)
     alone = run(trace(*jobs), POLICY, seed=29, delays=FIXED, faults=NO_FAULTS)

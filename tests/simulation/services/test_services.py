@@ -1,4 +1,4 @@
-"""Services in a replay that gives every pod a node after a while."""
+"""Services in a replay that gives every pod a node after a delay."""
 
 import heapq
 import math
@@ -24,7 +24,7 @@ def load_of(*values: float, every: float = 600.0, unit: Unit = "requests/s", pod
 
 
 def service(*values: float, every: float = 600.0, capacity: float = 10.0) -> Service:
-    """Served by requests; a replica is kept at 70 % of its capacity."""
+    """A service of requests; a replica is kept at 70 % of its capacity."""
     found = services_of(load_of(*values, every=every))[0][0]
     target = found.autoscaler.metrics[0].target
     metric = found.autoscaler.metrics[0]
@@ -33,7 +33,7 @@ def service(*values: float, every: float = 600.0, capacity: float = 10.0) -> Ser
 
 
 class Playing:
-    """A replay in small: every pod runs ``delay`` seconds after it was created."""
+    """A small replay: every pod runs ``delay`` seconds after its creation."""
 
     def __init__(self, *services: Service, delay: float = 0.0) -> None:
         self.services = Services(services, began=BEGAN, seed=3)
@@ -67,7 +67,7 @@ class Playing:
 
     @property
     def changes(self) -> list[tuple[float, int]]:
-        """When the number of pods changed, and to what."""
+        """When the number of pods changed, and its new value."""
         kept: list[tuple[float, int]] = []
         for at, size in self.sizes:
             if not kept or kept[-1][1] != size:
@@ -75,21 +75,21 @@ class Playing:
         return kept
 
 
-def test_a_service_begins_with_what_its_first_load_asks_for_and_follows_the_load() -> None:
-    # Of 7 requests/s each: 70 need 10 replicas, 140 need 20; down again only when no recommendation of 5 minutes is higher.
+def test_a_service_begins_with_the_replicas_for_its_first_load_and_follows_the_load() -> None:
+    # At 7 requests/s each: 70 need 10 replicas, 140 need 20; down again only when no recommendation of 5 minutes is higher.
     playing = Playing(service(70, 140, 35)).until()
 
     assert playing.changes == [(0, 10), (600, 20), (1500, 5), (1800, 0)]
 
 
-def test_at_the_end_of_the_load_every_replica_goes_and_nothing_is_left_to_do() -> None:
+def test_at_the_end_of_the_load_every_replica_ends_and_nothing_is_left_to_do() -> None:
     playing = Playing(service(70)).until()
 
     assert playing.live == {}
     assert playing.services.next_at == math.inf
 
 
-def test_a_service_grows_by_at_most_its_double_in_each_step() -> None:
+def test_a_service_at_most_doubles_in_each_step() -> None:
     assert Playing(service(7, 700), delay=0).until(700).changes == [(0, 1), (600, 4), (615, 8), (630, 16), (645, 32), (660, 64), (675, 100)]
 
 
@@ -99,7 +99,7 @@ def test_a_steady_load_costs_no_steps() -> None:
     assert playing.services.results()[0].steps < 5
 
 
-def test_pods_belong_to_a_replica_set_and_carry_the_gpus_of_a_replica() -> None:
+def test_pods_belong_to_a_replica_set_and_request_the_gpus_of_a_replica() -> None:
     one = service(70)._replace(gpus=4)
     member = Services((one,), began=BEGAN).advance(BEGAN).add[0]
 
@@ -114,7 +114,7 @@ def test_in_a_run_with_parts_of_gpus_replicas_ask_for_thousandths() -> None:
     assert member.spec.requests["gpuscaler.io/gpu-milli"] == 1000 * int(member.gpus)
 
 
-def test_replicas_that_wait_for_a_node_are_the_first_to_go() -> None:
+def test_replicas_without_a_node_are_removed_first() -> None:
     services = Services((service(70, 35),), began=BEGAN)
     keys = [member.key for member in services.advance(BEGAN).add]
     for key in keys[:6]:
@@ -135,7 +135,7 @@ def test_a_load_is_served_as_far_as_replicas_are_ready() -> None:
     assert late.services.results()[0].ready_hours == pytest.approx(late.services.results()[0].replica_hours / 2)
 
 
-def test_a_replica_that_lost_its_node_serves_again_when_it_has_loaded_its_model_elsewhere() -> None:
+def test_a_replica_that_lost_its_node_serves_again_after_loading_its_model_elsewhere() -> None:
     services = Services((service(7),), began=BEGAN)
     key = services.advance(BEGAN).add[0].key
     services.started(key, BEGAN)
@@ -149,7 +149,7 @@ def test_a_replica_that_lost_its_node_serves_again_when_it_has_loaded_its_model_
 
 
 def busy(*values: float, every: float = 60.0, pods: int = 40) -> Service:
-    """The first service of several that share pods which are so busy."""
+    """The first of several services that share pods with these duty cycles."""
     return services_of(load_of(*values, every=every, unit="busy GPUs", pods=pods))[0][0]
 
 
@@ -160,7 +160,7 @@ def test_a_service_of_busy_gpus_is_kept_at_its_duty_cycle() -> None:
     assert len(playing.live) == 5
 
 
-def test_a_duty_cycle_cannot_show_more_than_all_so_growth_takes_several_rounds_of_starting_pods() -> None:
+def test_a_saturated_duty_cycle_makes_growth_take_several_rounds() -> None:
     sizes = [size for at, size in Playing(busy(*[0.24] * 10, *[0.96] * 60), delay=60).until(4200).changes]
 
     assert sizes[0] == 2
@@ -175,7 +175,7 @@ def test_seeds_draw_other_services_and_the_same_seed_the_same() -> None:
     assert len({services_of(load, seed=seed)[0][0].capacity for seed in range(5)}) > 1
 
 
-def test_the_documented_targets_and_most_replicas_are_set() -> None:
+def test_the_documented_targets_and_maximum_replicas_are_set() -> None:
     by_rate = services_of(load_of(35, 70))[0][0]
     by_duty = services_of(load_of(0.48, 0.96, unit="busy GPUs", pods=40))[0][0]
     peak = round(70 / by_rate.capacity)
@@ -188,14 +188,14 @@ def test_the_documented_targets_and_most_replicas_are_set() -> None:
     assert by_duty.autoscaler.max_replicas == 10
 
 
-def test_what_was_worked_out_is_said() -> None:
+def test_derived_values_are_reported() -> None:
     lines = services_of(load_of(1, 2))[1]
 
     assert any("drawn, seed 0" in line and "load.csv: m0" in line for line in lines)
     assert any("assumed" in line for line in lines)
 
 
-def test_a_load_of_nothing_keeps_the_least_replicas() -> None:
+def test_a_load_of_zero_keeps_the_minimum_replicas() -> None:
     found = services_of(load_of(0, 0))[0][0]
 
     assert Playing(found).until().changes == [(0, 1), (1200, 0)]
@@ -206,7 +206,7 @@ def test_without_services_there_is_nothing_to_do() -> None:
 
 
 def sizes_of(one: Service, delays: Callable[[int], float], *, every_step: bool) -> list[int]:
-    """The replicas at every step, asked at every one or only when the service wants to be asked."""
+    """The replicas at every step, computed at every step or only when the service asks for it."""
     running = Running(one, began=BEGAN, seed=0)
     starting: list[tuple[float, int]] = []
     sizes, at = [], BEGAN
@@ -225,7 +225,7 @@ def sizes_of(one: Service, delays: Callable[[int], float], *, every_step: bool) 
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_steps_that_are_skipped_would_have_changed_nothing(seed: int) -> None:
+def test_skipped_steps_would_have_changed_nothing(seed: int) -> None:
     rng = random.Random(seed)
     values = [rng.choice([0.0, 0.1, 0.3, 0.5, 0.9]) for _ in range(40)]
     one = busy(*values, every=rng.choice([57.0, 600.0])) if seed % 2 else service(*[100 * value for value in values], every=600.0)
@@ -235,7 +235,7 @@ def test_steps_that_are_skipped_would_have_changed_nothing(seed: int) -> None:
 
 
 @pytest.mark.skipif(not (DATA / "llm_rate_servegen_10min.csv.gz").exists(), reason="../shared/data is not there")
-def test_two_weeks_of_published_rates_are_served_nearly_whole() -> None:
+def test_two_weeks_of_published_rates_are_served_almost_completely() -> None:
     found = services_of(read_load(DATA / "llm_rate_servegen_10min.csv.gz"))[0]
     results = Playing(*found, delay=240).until().services.results()
 

@@ -55,7 +55,7 @@ def test_large_philly_jobs_are_gangs_and_run_longer() -> None:
     assert {job.cpu_milli for job in trace.jobs} == {None}
 
 
-def test_hours_days_and_namespaces_are_as_busy_as_those_of_the_source() -> None:
+def test_hours_days_and_namespaces_are_as_busy_as_in_the_source() -> None:
     jobs = generate(seed=2, jobs=50_000, profile=PHILLY, days=14).jobs
     hours = Counter(int(job.submit % DAY // 3600) for job in jobs)
     assert hours[20] / 50_000 == pytest.approx(3392 / sum(PHILLY.hours), rel=0.1)
@@ -86,7 +86,7 @@ def test_marginals_are_complete(profile: Profile) -> None:
 
 
 @EVERY
-def test_what_is_written_is_read_again_as_it_was(profile: Profile, tmp_path: Path) -> None:
+def test_a_written_trace_reads_back_unchanged(profile: Profile, tmp_path: Path) -> None:
     trace = generate(seed=5, jobs=300, profile=profile)
     path = tmp_path / "trace.csv"
     with path.open("w", newline="") as file:
@@ -94,7 +94,7 @@ def test_what_is_written_is_read_again_as_it_was(profile: Profile, tmp_path: Pat
     assert read_trace(path).jobs == trace.jobs
 
 
-def test_what_a_trace_has_beside_requests_is_written_too(tmp_path: Path) -> None:
+def test_trace_fields_beyond_requests_are_written_too(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(
         "job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,gpu_model,priority,user,namespace\n"
@@ -105,7 +105,7 @@ def test_what_a_trace_has_beside_requests_is_written_too(tmp_path: Path) -> None
     assert text.getvalue().splitlines()[1] == "a,0.0,1.0,2,1,500,,,A10|T4,7,me,team,"
 
 
-def test_the_command_writes_a_trace_and_says_where_it_comes_from(tmp_path: Path) -> None:
+def test_the_command_writes_a_trace_and_names_its_origin(tmp_path: Path) -> None:
     done = CliRunner().invoke(main, ["generate", "--profile", "philly", "--jobs", "20", "--days", "3", "--seed", "9"])
     assert done.exit_code == 0
     assert "Microsoft's Philly trace of 2017" in done.stderr

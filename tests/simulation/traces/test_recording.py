@@ -1,4 +1,4 @@
-"""What a recording makes of pods and nodes that come and go."""
+"""Recordings of pods and nodes that come and go."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -74,7 +74,7 @@ def machines(made: Recording) -> list[dict[str, str]]:
     return [dict(zip(MACHINE_COLUMNS, map(str, row), strict=True)) for row in made.machine_rows()]
 
 
-def test_a_pod_is_a_job_from_its_creation_with_the_time_that_it_ran() -> None:
+def test_a_pod_is_a_job_from_its_creation_with_its_running_time() -> None:
     made = settled()
     made.pod("ns/a", pod(phase="Pending", created=10), BEGAN + 10)
     made.pod("ns/a", pod(created=10, started=50), BEGAN + 70)
@@ -96,7 +96,7 @@ def test_a_pod_that_is_deleted_or_replaced_under_its_name_has_ended() -> None:
     assert [(row["job_id"], float(row["duration_s"])) for row in jobs(made)] == [("ns.a.one", 60), ("ns.a.two", 30)]
 
 
-def test_a_pod_that_has_ended_does_not_begin_again_under_its_uid() -> None:
+def test_a_pod_that_has_ended_does_not_start_again_under_its_uid() -> None:
     made = settled()
     for at, phase in ((0, "Running"), (10, "Succeeded"), (20, "Running"), (30, "Succeeded")):
         made.pod("ns/a", pod(phase=phase), BEGAN + at)
@@ -104,7 +104,7 @@ def test_a_pod_that_has_ended_does_not_begin_again_under_its_uid() -> None:
     assert [float(row["duration_s"]) for row in jobs(made)] == [10]
 
 
-def test_a_pod_that_was_there_before_counts_from_the_beginning_and_says_so() -> None:
+def test_a_pod_that_existed_before_counts_from_the_beginning_and_has_a_note() -> None:
     made = recording()
     made.pod("ns/a", pod(created=-500, started=-400), BEGAN + 1)
     made.settle()
@@ -128,7 +128,7 @@ def test_pods_that_never_started_are_left_out_and_counted() -> None:
 
 
 @pytest.mark.parametrize("kind", ["DaemonSet", "Node"])
-def test_pods_that_come_with_a_node_are_no_work(kind: str) -> None:
+def test_pods_that_belong_to_a_node_are_not_work(kind: str) -> None:
     made = settled()
     owner = [{"apiVersion": "apps/v1", "kind": kind, "name": "o", "uid": "o", "controller": True}]
     made.pod("ns/a", pod(ownerReferences=owner), BEGAN)
@@ -136,13 +136,13 @@ def test_pods_that_come_with_a_node_are_no_work(kind: str) -> None:
     assert jobs(made) == []
 
 
-def test_a_gang_is_one_job_that_runs_once_all_are_there_until_the_last_is_gone() -> None:
+def test_a_gang_is_one_job_that_runs_from_its_last_start_to_its_last_end() -> None:
     made = settled()
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"}}
     for name, start in (("a", 20), ("b", 30)):
         made.pod(f"ns/{name}", pod(name, "Pending", **gang), BEGAN)
         made.pod(f"ns/{name}", pod(name, **gang), BEGAN + start)
-    # One is evicted, and another comes in its place.
+    # One is evicted, and another replaces it.
     made.pod("ns/a", None, BEGAN + 40)
     made.pod("ns/c", pod("c", created=41, **gang), BEGAN + 50)
     made.pod("ns/b", None, BEGAN + 100)
@@ -153,7 +153,7 @@ def test_a_gang_is_one_job_that_runs_once_all_are_there_until_the_last_is_gone()
     assert [float(row[key]) for key in ("submit_s", "start_s", "duration_s")] == [AT, AT + 30, 80]
 
 
-def test_a_gang_of_the_same_name_after_the_first_is_another_job() -> None:
+def test_a_later_gang_of_the_same_name_is_another_job() -> None:
     made = settled()
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
     made.pod("ns/a", pod("a", **gang), BEGAN)
@@ -164,7 +164,7 @@ def test_a_gang_of_the_same_name_after_the_first_is_another_job() -> None:
     assert [float(row["duration_s"]) for row in jobs(made)] == [10, 20]
 
 
-def test_a_machine_is_there_from_its_node_to_its_end_at_the_price_of_the_pools_file() -> None:
+def test_a_machine_exists_from_its_node_to_its_end_at_the_price_of_the_pools_file() -> None:
     made = settled()
     made.node("n", node(created=30, labels={"karpenter.sh/capacity-type": "spot"}), BEGAN + 31)
     made.node("n", None, BEGAN + 3630)
@@ -178,7 +178,7 @@ def test_a_machine_is_there_from_its_node_to_its_end_at_the_price_of_the_pools_f
     assert made.machines[0].dollars == pytest.approx(0.5)
 
 
-def test_a_machine_of_no_offering_has_its_list_price_and_an_unknown_one_none() -> None:
+def test_a_machine_without_offering_has_its_list_price_and_an_unknown_one_none() -> None:
     listed = offer_of(node(), POLICY)
 
     assert listed == Offer("gpu", "on-demand", "g5.xlarge", "us-east-1a", 1.006, "catalogue")
@@ -186,7 +186,7 @@ def test_a_machine_of_no_offering_has_its_list_price_and_an_unknown_one_none() -
     assert offer_of(node(labels={"karpenter.sh/capacity-type": "reserved"}), None).price is None
 
 
-def test_a_node_that_learns_its_type_later_has_it_then() -> None:
+def test_a_node_that_gets_its_type_later_is_recorded_with_it() -> None:
     made = settled()
     made.node("n", node(labels={"node.kubernetes.io/instance-type": ""}), BEGAN)
     made.node("n", node(), BEGAN + 5)
@@ -194,7 +194,7 @@ def test_a_node_that_learns_its_type_later_has_it_then() -> None:
     assert [row["instance_type"] for row in machines(made)] == ["g5.xlarge"]
 
 
-def test_a_recording_goes_on_from_its_rows() -> None:
+def test_a_recording_continues_from_its_rows() -> None:
     first = settled()
     first.pod("ns/a", pod("a"), BEGAN)
     first.pod("ns/b", pod("b"), BEGAN)
@@ -228,7 +228,7 @@ def test_a_recording_goes_on_from_its_rows() -> None:
     ]
 
 
-def test_a_gang_that_is_gone_on_with_takes_its_new_members() -> None:
+def test_a_gang_of_an_earlier_recording_takes_its_new_members() -> None:
     gang: Any = {"annotations": {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "1"}}
     first = settled()
     first.pod("ns/a", pod("a", **gang), BEGAN)
@@ -244,7 +244,7 @@ def test_a_gang_that_is_gone_on_with_takes_its_new_members() -> None:
     assert [(row["n_pods"], float(row["duration_s"])) for row in jobs(second)] == [("2", 50)]
 
 
-def test_going_on_without_a_pause_gives_the_same_rows() -> None:
+def test_continuing_without_a_pause_gives_the_same_rows() -> None:
     first = settled()
     first.pod("ns/a", pod("a"), BEGAN)
     first.node("n", node(), BEGAN)
@@ -255,6 +255,6 @@ def test_going_on_without_a_pause_gives_the_same_rows() -> None:
     assert (jobs(second), machines(second)) == (jobs(first), machines(first))
 
 
-def test_rows_that_are_no_recording_are_refused() -> None:
+def test_rows_of_no_recording_are_rejected() -> None:
     with pytest.raises(ValueError, match="saw 'philly' in the column trace"):
         recording().resume([{"trace": "philly"}], [])

@@ -1,4 +1,4 @@
-"""Series of spot markets: files, and the offerings that they drive."""
+"""Series of spot markets: files, and the offerings that use them."""
 
 import gzip
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def test_prices_are_read_by_day_and_an_empty_one_leaves_the_other(read: Read) ->
     assert prices.spot[0].mean == pytest.approx((10 * 1 + 7 * 3) / 17)
 
 
-def test_gzip_is_read_as_it_is(tmp_path: Path) -> None:
+def test_gzip_is_read_too(tmp_path: Path) -> None:
     (tmp_path / "spot.csv.gz").write_bytes(gzip.compress(AVAILABILITY.encode()))
     assert len(read_spot(tmp_path / "spot.csv.gz").availability) == 2
 
@@ -73,13 +73,13 @@ def test_gzip_is_read_as_it_is(tmp_path: Path) -> None:
         ("z1,p3,1,5,nan,", "nodes_available is nan"),
     ],
 )
-def test_a_malformed_row_is_set_aside_with_its_line(read: Read, row: str, reason: str) -> None:
+def test_a_malformed_row_is_skipped_with_its_line(read: Read, row: str, reason: str) -> None:
     file = read(AVAILABILITY + row + "\n")
     assert (file.set_aside, file.bad_rows[0].line, len(file.availability)) == (1, 8, 2)
     assert reason in file.bad_rows[0].reason
 
 
-def test_a_malformed_price_is_set_aside_too(read: Read) -> None:
+def test_a_malformed_price_is_skipped_too(read: Read) -> None:
     file = read(PRICES + "yesterday,g1,r1,4.0,1.0\n2026-02-01,g1,r1,4.0,0\n")
     assert [row.line for row in file.bad_rows] == [6, 7]
     assert "date is 'yesterday'" in file.bad_rows[0].reason
@@ -94,13 +94,13 @@ def test_a_malformed_price_is_set_aside_too(read: Read) -> None:
         (AVAILABILITY.splitlines()[0] + "\nz1,p3,1,x,1,\n", "no usable row, expected at least one; the first problem is in line 2"),
     ],
 )
-def test_a_file_of_the_wrong_shape_is_an_error_that_names_what_is_missing(read: Read, text: str, message: str) -> None:
+def test_a_file_of_the_wrong_shape_is_an_error_that_names_the_missing_parts(read: Read, text: str, message: str) -> None:
     with pytest.raises(SpotError, match=r"spot\.csv: ") as caught:
         read(text)
     assert message in str(caught.value)
 
 
-def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"absent\.csv: cannot be read"):
         read_spot(tmp_path / "absent.csv")
 
@@ -114,7 +114,7 @@ def test_an_offering_has_the_series_of_its_own_market(read: Read) -> None:
     assert any("availability of 1 offerings" in note for note in notes)
 
 
-def test_another_markets_series_is_drawn_by_the_seed_and_stands_for_the_price_on_average(read: Read) -> None:
+def test_a_series_drawn_from_another_market_keeps_the_average_price(read: Read) -> None:
     files = [read(AVAILABILITY), read(PRICES.replace("g1", "g2"), "prices.csv")]
 
     def drawn(seed: int) -> list[float]:
@@ -128,7 +128,7 @@ def test_another_markets_series_is_drawn_by_the_seed_and_stands_for_the_price_on
     assert markets.capacity(G1.key, 150) == float("inf")
 
 
-def test_a_map_says_which_series_drives_whom(read: Read, tmp_path: Path) -> None:
+def test_a_map_assigns_series_to_offerings(read: Read, tmp_path: Path) -> None:
     (tmp_path / "map.yaml").write_text('"g4/*": {availability: z2, price: other/r2, shift: 60}\n"*/z1": z1\n')
     chosen = read_spot_map(tmp_path / "map.yaml")
     assert chosen == {"g4/*": Choice("z2", "other/r2", 60), "*/z1": Choice("z1")}
@@ -141,7 +141,7 @@ def test_a_map_says_which_series_drives_whom(read: Read, tmp_path: Path) -> None
     ("text", "message"),
     [("- z1", "saw no mapping"), ("a/b: {zone: z1}", "a/b: "), ("a/b: 5", "a/b: "), ("{", "not YAML or JSON")],
 )
-def test_a_map_that_cannot_be_used_is_an_error_that_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_an_unusable_map_is_an_error_with_its_reason(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "map.yaml").write_text(text)
     with pytest.raises(SpotError, match=message):
         read_spot_map(tmp_path / "map.yaml")
@@ -155,13 +155,13 @@ def test_a_map_that_names_no_series_or_several_is_an_error(read: Read, name: str
         markets_of(POLICY, [read(AVAILABILITY)], seed=1, began=0, spot_map={"*/*": Choice(name)})
 
 
-def test_blank_lines_are_passed_over_and_a_row_with_a_stray_quote_is_set_aside(read: Read) -> None:
+def test_blank_lines_are_ignored_and_a_row_with_a_stray_quote_is_skipped(read: Read) -> None:
     file = read("\n" + AVAILABILITY.replace("z1,p3,1,100,0,", '"z1"x,p3,1,100,0,\n'))
     assert (len(file.availability), file.set_aside, file.bad_rows[0].line) == (2, 1, 4)
     assert file.bad_rows[0].reason.startswith("not a row of CSV: ")
 
 
-def test_the_series_that_are_given_are_read_whole() -> None:
+def test_the_given_series_are_read_completely() -> None:
     if not (DATA / "spot_availability_changes.csv.gz").exists():
         pytest.skip("needs ../shared/data beside the project")
     spot = read_spot(DATA / "spot_availability_changes.csv.gz")

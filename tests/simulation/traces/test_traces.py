@@ -32,17 +32,17 @@ def test_gzip_is_recognised_by_its_bytes_and_not_by_its_name(tmp_path: Path) -> 
     assert len(read_trace(path).jobs) == 1
 
 
-def test_jobs_come_in_order_of_submission(tmp_path: Path) -> None:
+def test_jobs_are_in_order_of_submission(tmp_path: Path) -> None:
     trace = read(tmp_path, "t,late,9,1,1,0,,,,,,,,,", "t,early,3,1,1,0,,,,,,,,,")
     assert [job.id for job in trace.jobs] == ["early", "late"]
 
 
-def test_empty_fields_mean_that_the_trace_does_not_say(tmp_path: Path) -> None:
+def test_empty_fields_mean_that_the_trace_has_no_value(tmp_path: Path) -> None:
     (job,) = read(tmp_path, "t,a,0,1,,2,,,,,5,,,,").jobs
     assert (job.pods, job.gpus, job.gpu_milli, job.cpu_milli, job.memory, job.priority) == (1, 2, 1000, None, None, 5)
 
 
-def test_blank_lines_are_passed_over_and_lines_are_counted_as_an_editor_does(tmp_path: Path) -> None:
+def test_blank_lines_are_ignored_and_lines_are_counted_as_in_an_editor(tmp_path: Path) -> None:
     trace = read(tmp_path, HEADER, "", GOOD, "broken", header="")
     assert (len(trace.jobs), trace.bad_rows[0].line) == (1, 5)
 
@@ -51,7 +51,7 @@ def test_a_job_may_have_a_namespace(tmp_path: Path) -> None:
     assert read(tmp_path, f"{GOOD},team", header=f"{HEADER},namespace").jobs[0].namespace == "team"
 
 
-def test_only_the_columns_that_matter_are_required_in_any_order(tmp_path: Path) -> None:
+def test_only_the_needed_columns_are_required_in_any_order(tmp_path: Path) -> None:
     trace = read(tmp_path, "1,0,4,1000,,,a,1", header="duration_s,submit_s,gpus_per_pod,gpu_milli,cpu_milli,mem_mib,job_id,n_pods")
     assert trace.jobs == (Job("a", 0, 1, pods=1, gpus=4),)
 
@@ -74,7 +74,7 @@ def test_only_the_columns_that_matter_are_required_in_any_order(tmp_path: Path) 
         ("t,a,0,60,1,1,1000,,,,,,,,", "job_id a was used before"),
     ],
 )
-def test_a_malformed_row_is_set_aside_with_its_line_and_the_rest_goes_on(tmp_path: Path, row: str, reason: str) -> None:
+def test_a_malformed_row_is_skipped_with_its_line_and_the_rest_is_read(tmp_path: Path, row: str, reason: str) -> None:
     trace = read(tmp_path, GOOD, row, "t,c,0,60,1,1,1000,,,,,,,,")
     assert {job.id for job in trace.jobs} == {"a", "c"}
     assert trace.set_aside == 1
@@ -82,7 +82,7 @@ def test_a_malformed_row_is_set_aside_with_its_line_and_the_rest_goes_on(tmp_pat
     assert reason in trace.bad_rows[0].reason
 
 
-def test_a_row_with_a_stray_quote_is_set_aside_and_a_quote_that_is_never_closed_is_an_error(tmp_path: Path) -> None:
+def test_a_stray_quote_skips_its_row_and_an_unclosed_quote_is_an_error(tmp_path: Path) -> None:
     trace = read(tmp_path, '"a"b,0', GOOD)
     assert (len(trace.jobs), trace.set_aside, trace.bad_rows[0].line) == (1, 1, 2)
     assert trace.bad_rows[0].reason.startswith("not a row of CSV: ")
@@ -90,7 +90,7 @@ def test_a_row_with_a_stray_quote_is_set_aside_and_a_quote_that_is_never_closed_
         read(tmp_path, GOOD, '"open,0')
 
 
-def test_what_a_trace_notes_of_its_jobs_is_counted(tmp_path: Path) -> None:
+def test_notes_of_a_trace_about_its_jobs_are_counted(tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     rows = ["note,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib", "pods_derived;,a,0,9,1,1,,,"]
     path.write_text("\n".join([*rows, "pods_derived; cut\x1b,b,0,9,1,1,,,", "lost,b,0,9,1,1,,,", ",c,0,9,1,1,,,"]) + "\n")
@@ -108,7 +108,7 @@ def test_a_missing_column_is_an_error_that_names_it(tmp_path: Path) -> None:
         read(tmp_path, header="job_id,duration_s,gpus_per_pod,gpu_milli,cpu_milli,mem_mib")
 
 
-def test_a_file_without_a_usable_job_says_what_was_wrong_first(tmp_path: Path) -> None:
+def test_a_file_without_a_usable_job_reports_the_first_problem(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"no usable job.*line 2: 1 fields"):
         read(tmp_path, "broken")
 
@@ -124,21 +124,21 @@ def test_a_file_without_a_usable_job_says_what_was_wrong_first(tmp_path: Path) -
         (b"\x1f\x8bnonsense", "damaged gzip"),
     ],
 )
-def test_a_file_that_is_no_trace_is_a_trace_error(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_not_a_trace_is_a_trace_error(tmp_path: Path, content: bytes, message: str) -> None:
     path = tmp_path / "odd.csv"
     path.write_bytes(content)
     with pytest.raises(TraceError, match=message):
         read_trace(path)
 
 
-def test_a_file_that_is_not_there_is_a_trace_error(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_trace_error(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace(tmp_path / "absent.csv")
     with pytest.raises(TraceError, match="cannot be read"):
         read_trace(tmp_path)
 
 
-def test_the_openb_trace_is_read_whole() -> None:
+def test_the_openb_trace_is_read_completely() -> None:
     path = DATA / "jobs_openb_v2023.csv.gz"
     if not path.exists():
         pytest.skip("needs ../shared/data beside the project")

@@ -22,7 +22,7 @@ def test_jobs_of_one_shape_share_one_specification() -> None:
     assert one.spec.digest != other.spec.digest
 
 
-def test_one_part_of_a_gpu_makes_the_whole_trace_speak_of_thousandths() -> None:
+def test_one_part_of_a_gpu_makes_the_whole_trace_use_thousandths() -> None:
     part, whole = members(trace(Job("a", 0, 1, gpus=1, gpu_milli=250), Job("b", 1, 1, gpus=8)), Shaping())
     assert part.spec.requests == {"gpuscaler.io/gpu-milli": 250}
     assert whole.spec.requests == {"gpuscaler.io/gpu-milli": 8000}
@@ -35,7 +35,7 @@ def test_pools_that_serve_parts_keep_their_whole_gpus() -> None:
     assert cpu == POLICY.pools[1]
 
 
-def test_requests_per_gpu_stand_in_only_where_the_trace_is_silent() -> None:
+def test_requests_per_gpu_apply_only_to_missing_values_of_the_trace() -> None:
     shaping = Shaping(cpu_per_gpu=4000, memory_per_gpu=GIB)
     silent, loud, cpu = members(trace(Job("a", 0, 1, gpus=2), Job("b", 1, 1, gpus=2, cpu_milli=100, memory=5), Job("c", 2, 1)), shaping)
     assert silent.spec.requests == {"cpu": 8000, "memory": 2 * GIB, "nvidia.com/gpu": 2}
@@ -57,7 +57,7 @@ def test_several_pods_are_a_gang() -> None:
         ({"A10": ("NVIDIA-A10G",), "T4": ("Tesla-T4", "NVIDIA-A10G")}, ("NVIDIA-A10G", "Tesla-T4")),
     ],
 )
-def test_the_gpu_model_is_ignored_taken_as_it_stands_or_mapped(choice: object, products: tuple[str, ...] | None) -> None:
+def test_the_gpu_model_is_ignored_taken_literally_or_mapped(choice: object, products: tuple[str, ...] | None) -> None:
     (member,) = members(trace(Job("a", 0, 1, gpus=1, gpu_models=("A10", "T4"))), Shaping(gpu_model=choice))  # type: ignore[arg-type]
     affinity = member.spec.node_affinity
     wanted = affinity.terms[0].expressions[0] if affinity is not None else None
@@ -65,7 +65,7 @@ def test_the_gpu_model_is_ignored_taken_as_it_stands_or_mapped(choice: object, p
     assert wanted is None or wanted.key == "nvidia.com/gpu.product"
 
 
-def test_a_model_that_the_mapping_does_not_name_is_an_error_that_names_it() -> None:
+def test_a_model_missing_from_the_mapping_is_an_error_that_names_it() -> None:
     with pytest.raises(UnmappedModelsError, match="V100") as caught:
         members(trace(Job("a", 0, 1, gpus=1, gpu_models=("T4", "V100"))), Shaping(gpu_model={"T4": ("Tesla-T4",)}))
     assert caught.value.models == ("V100",)

@@ -50,7 +50,7 @@ def test_room_comes_back_when_a_pod_leaves() -> None:
     assert scheduler.best(gpu) == "a"
 
 
-def test_a_node_that_is_closed_or_gone_takes_nothing() -> None:
+def test_a_node_that_is_closed_or_gone_takes_no_pods() -> None:
     scheduler = Scheduler([C8])
     pod = spec(Job("j", 0, 1, cpu_milli=10))
     scheduler.add("a", C8)
@@ -61,7 +61,7 @@ def test_a_node_that_is_closed_or_gone_takes_nothing() -> None:
     assert (scheduler.best(pod), scheduler.fits(pod, "a")) == ("b", False)
 
 
-def test_a_row_that_is_used_again_starts_empty() -> None:
+def test_a_reused_row_starts_empty() -> None:
     scheduler = Scheduler([G1, G4])
     pod = spec(Job("j", 0, 1, gpus=1))
     scheduler.add("a", G1)
@@ -71,7 +71,7 @@ def test_a_row_that_is_used_again_starts_empty() -> None:
     assert scheduler.fits(spec(Job("k", 0, 1, gpus=4)), "b")
 
 
-def test_many_nodes_are_held() -> None:
+def test_the_scheduler_holds_many_nodes() -> None:
     scheduler = Scheduler([G1])
     pod = spec(Job("j", 0, 1, gpus=1))
     for number in range(100):
@@ -92,7 +92,7 @@ def test_the_pod_count_of_a_node_is_a_limit_too() -> None:
     assert scheduler.best(nothing) is None
 
 
-def test_a_request_for_something_that_no_offering_has_fits_nowhere() -> None:
+def test_a_request_for_a_resource_of_no_offering_fits_nowhere() -> None:
     scheduler = Scheduler([C8])
     scheduler.add("a", C8)
     assert scheduler.best(spec(Job("j", 0, 1, gpus=1))) is None
@@ -128,7 +128,7 @@ def test_whole_gpus_need_whole_devices() -> None:
     assert scheduler.place(both, "a").devices == ((0, 1000), (1, 1000))
 
 
-def test_soft_taints_send_pods_to_machines_that_are_used_and_nobody_away() -> None:
+def test_soft_taints_send_pods_to_used_machines_and_keep_none_from_running() -> None:
     scheduler = Scheduler([G4], discourages=LIMITS)
     for name in "abc":
         scheduler.add(name, G4)
@@ -141,6 +141,6 @@ def test_soft_taints_send_pods_to_machines_that_are_used_and_nobody_away() -> No
         assert node is not None
         scheduler.place(gpu, node)
         taken.append(node)
-    # The machine used by three quarters, then the one used by a quarter, then the idle one; without the taints it is the other way round.
+    # The machine used to three quarters, then the one used to a quarter, then the idle one; without the taints it is the other way round.
     assert taken == ["c", "b", "b", "b", "a", "a", "a", "a"]
     assert scheduler.best(gpu) is None

@@ -1,1 +1,1 @@
-"""The simulated cloud: offerings with capacity, prices, delays and failures, behind the protocol of real ones."""
+"""The simulated cloud: offerings with capacity, prices, delays and failures, behind the same protocol as real clouds."""

@@ -1,7 +1,8 @@
-"""The simulated cloud's core: machines are asked for, granted or refused, boot, show their GPUs, fail, are reclaimed. No I/O, no clock.
+"""The simulated cloud's core: the life of machines from order to termination. No I/O, no clock.
 
-Whoever drives it asks :meth:`SimulatedCloud.next_event` when something will happen and calls :meth:`SimulatedCloud.advance` with the
-time that has come. Time is seconds since the epoch and never runs backwards.
+Machines are ordered, granted or refused, boot, show their GPUs, fail, and are reclaimed. The caller asks :meth:`SimulatedCloud.next_event`
+when something will happen next, and calls :meth:`SimulatedCloud.advance` with the current time. Time is seconds since the epoch and never
+runs backwards.
 """
 
 import heapq
@@ -40,15 +41,15 @@ from gpuscaler.simulation.cloud.state import FORM, CloudState, Due, Standing, ma
 #: Billing is by the second with a minimum of a minute, as EC2 bills on-demand Linux machines.
 MINIMUM_BILLED_SECONDS = 60.0
 
-#: What happens to markets, inside: an order falls due, capacity changes.
+#: Internal kinds of due events: the answer to an order, a change of a market's capacity.
 _ORDER, _MARKET = "order", "market"
 
 
 class SimulatedCloud:
-    """Machines of ``pools``, asked for and ended by calls, changed by time and by ``markets``, as many as ``quotas`` allow.
+    """Machines of ``pools`` that are ordered and ended by calls and change with time and ``markets``, within ``quotas``.
 
-    The luck of the n-th machine and of the n-th purchase depends on ``seed`` and n alone, so that two policies compared on one seed meet
-    the same. The n-th machine is called what ``ids`` makes of n.
+    The random draws of the n-th machine and of the n-th purchase depend only on ``seed`` and n, so that two policies compared on one seed
+    get the same draws. ``ids`` is the format of machine ids; it is filled in with n.
     """
 
     def __init__(
@@ -68,13 +69,13 @@ class SimulatedCloud:
         self._faults = faults
         self.markets = markets or Markets()
         self._fleet = Fleet()
-        #: What pools launch by themselves in place of what is gone; None where they do not.
+        #: Machines that pools launch by themselves to replace lost ones; None if pools do not do that.
         self.replacements = Replacements() if faults.group_replaces else None
         self.set_pools(pools)
-        #: Tokens that were seen, with what their orders were refused.
+        #: Tokens seen so far, with the refusals of their orders.
         self._answers: dict[str, tuple[Refusal, ...]] = {}
         self._asked = 0
-        #: When the image is on a machine.
+        #: The time at which the image is on each machine.
         self._images: dict[str, float] = {}
         self._orders: dict[str, Standing] = {}
         self._unanswered = 0
@@ -89,9 +90,9 @@ class SimulatedCloud:
     def ask(
         self, token: str, offerings: tuple[OfferingKey, ...], *, count: int, now: float, spread: bool = False, standing: bool = False
     ) -> None:
-        """Ask for ``count`` machines of any of ``offerings``, in that order, or in turn (``spread``); the answer is an event.
+        """Order ``count`` machines of any of ``offerings``, in that order or in turn (``spread``); the answer comes as an event.
 
-        What a ``standing`` order lacks is granted when capacity comes, until it is withdrawn. A ``token`` that was seen before asks for
+        The unfilled part of a ``standing`` order is granted when capacity comes, until the order is withdrawn. A repeated ``token`` orders
         nothing.
         """
         if count < 1:
@@ -106,7 +107,7 @@ class SimulatedCloud:
         self._put(now + self._delays.answer.sample(luck), _ORDER, token)
 
     def withdraw(self, token: str) -> None:
-        """Want no more of what an order still lacks. An order that has not been answered is answered all the same."""
+        """Cancel the unfilled part of an order. An order that has not been answered yet still gets its answer."""
         order = self._orders.get(token)
         if order is not None:
             order.standing = False
@@ -114,32 +115,32 @@ class SimulatedCloud:
                 del self._orders[token]
 
     def unanswered(self, token: str) -> bool:
-        """Whether the answer to a purchase is still out."""
+        """Whether a purchase has not been answered yet."""
         return token in self._orders and not self._orders[token].answered
 
     def answer(self, token: str) -> Answer | None:
-        """What an order was answered, again; None where it was not yet, or never was made."""
+        """Return the answer to an order again; None if it has not been answered yet, or was never made."""
         if token not in self._answers or self.unanswered(token):
             return None
         return Answer(token, tuple(one for one in self._fleet.all.values() if one.purchase == token), self._answers[token])
 
     def image_pull(self, machine_id: str, now: float) -> float:
-        """Seconds until a pod's image is on a machine: the first pod brings it, and those that come meanwhile wait with it."""
+        """Return the seconds until a pod's image is on a machine: the first pod pulls it, later pods wait for the same pull."""
         if machine_id not in self._images:
             self._images[machine_id] = now + self._delays.image_pull.sample(random.Random(f"{self._seed}/image/{machine_id}"))
         return max(0.0, self._images[machine_id] - now)
 
     def plugin_pull(self, machine_id: str) -> float:
-        """Seconds until a device plugin's image is on a machine: it is small beside those of jobs, and takes a tenth of their time."""
+        """Return the seconds until a device plugin's image is on a machine: a tenth of a job's image, since it is small."""
         return self._delays.image_pull.sample(random.Random(f"{self._seed}/plugin/{machine_id}")) / 10.0
 
     def kubelet_lasts(self, machine_id: str) -> float:
-        """After how many seconds the kubelet of a machine stops for good."""
+        """Return the seconds after which the kubelet of a machine stops for good."""
         luck = random.Random(f"{self._seed}/kubelet/{machine_id}")
         return luck.expovariate(1.0) * self._faults.kubelet_hours * 3600.0 if self._faults.kubelet_hours else float("inf")
 
     def start(self, key: OfferingKey, now: float) -> CloudMachine:
-        """A machine that was there all along: open from ``now`` on. An unknown offering raises KeyError."""
+        """Add a machine that exists from the beginning, open from ``now`` on. An unknown offering raises KeyError."""
         machine = self._new(self._offerings[key], "start", now, registered=now, visible=now)
         machine.state = VISIBLE
         self._age(machine)
@@ -162,7 +163,7 @@ class SimulatedCloud:
         return self._fleet.all[machine_id]
 
     def list(self) -> tuple[CloudMachine, ...]:
-        """The machines that exist, oldest first."""
+        """The existing machines, oldest first."""
         return tuple(self._fleet.alive.values())
 
     def history(self) -> tuple[CloudMachine, ...]:
@@ -175,17 +176,17 @@ class SimulatedCloud:
         return self._unanswered > 0 or self._booting > 0
 
     def billed_seconds(self, machine: CloudMachine, now: float) -> float:
-        """Seconds billed up to ``now``: from the grant to the end, at least a minute."""
+        """Return the seconds billed up to ``now``: from the grant to the end, at least one minute."""
         end = machine.ended_at if machine.ended_at is not None else now
         return max(MINIMUM_BILLED_SECONDS, end - machine.bought_at)
 
     def cost(self, machine: CloudMachine, now: float) -> float:
-        """US dollars billed up to ``now``, each second at the price it had."""
+        """Return the US dollars billed up to ``now``, each second at its price at the time."""
         began = machine.bought_at
         return self.markets.cost(machine.offering, began, began + self.billed_seconds(machine, now))
 
     def dollars_per_hour(self, now: float) -> float:
-        """What the machines that exist cost at the moment."""
+        """Return the current cost of all existing machines in US dollars per hour."""
         alive = (self._fleet.of_offering[key].values() for key in self._fleet.in_use)
         return sum(len(found) * self.markets.price(next(iter(found)).offering, now) for found in alive)
 
@@ -195,10 +196,10 @@ class SimulatedCloud:
         self._offerings = {offering.key: offering for pool in self._pools.values() for offering in pool.offerings}
         self._fleet.know(self._pools, self._offerings)
 
-    # Writing down
+    # Saving
 
     def dump(self, *, ended_after: float = float("-inf"), tokens: int = 1_000) -> CloudState:
-        """All there is to know, without machines that ended before ``ended_after`` and with the last ``tokens`` tokens."""
+        """Return the whole state, without machines that ended before ``ended_after`` and with only the last ``tokens`` tokens."""
         kept = [one for one in self._fleet.all.values() if one.ended_at is None or one.ended_at > ended_after]
         offerings, rows = rows_of(kept, self._images)
         last = set(list(self._answers)[-tokens:]) | self._orders.keys()
@@ -216,12 +217,12 @@ class SimulatedCloud:
         )
 
     def restore(self, state: CloudState) -> None:
-        """Be what was written down; only for a cloud in which nothing has happened. What is due is caught up with by :meth:`advance`."""
+        """Load a saved state into a cloud in which nothing has happened yet. :meth:`advance` catches up with overdue events."""
         if state.form != FORM:
-            raise ValueError(f"saw a cloud of form {state.form}, expected {FORM}")
+            raise ValueError(f"saw a saved cloud of form {state.form}, expected {FORM}")
         self._fleet.granted, self._asked, self._put_so_far = state.granted, state.asked, state.put
         self._fleet.in_use = dict.fromkeys(state.in_use)
-        # Machines share their offering with the pools where these still have it.
+        # Machines share their offering with the pools if the pools still have it.
         offerings = tuple(one if (own := self._offerings.get(one.key)) != one else own for one in state.offerings)
         for row in state.machines:
             self._fleet.admit(machine_of(row, offerings))
@@ -236,7 +237,7 @@ class SimulatedCloud:
         self._booting = sum(one.arrives for one in self._fleet.alive.values())
 
     def look_at_markets(self, now: float) -> None:
-        """Look at all markets ``now``, since they may not be what they were: machines beyond what they have are reclaimed."""
+        """Check all markets ``now``, since their settings may have changed: machines beyond their capacity are reclaimed."""
         self._due = [due for due in self._due if due.kind != _MARKET]
         heapq.heapify(self._due)
         self._watched.clear()
@@ -249,13 +250,13 @@ class SimulatedCloud:
     # Time
 
     def next_event(self) -> float | None:
-        """When something happens next by itself, or None."""
+        """Return the time of the next event, or None."""
         while self._due and not self._matters(self._due[0]):
             heapq.heappop(self._due)
         return self._due[0].at if self._due else None
 
     def advance(self, now: float) -> tuple[CloudEvent, ...]:
-        """What happened up to and including ``now``, in order of time."""
+        """Return the events up to and including ``now``, in order of time."""
         return tuple(self._events_until(now))
 
     def _events_until(self, now: float) -> Iterator[CloudEvent]:
@@ -290,7 +291,7 @@ class SimulatedCloud:
         return CloudEvent(due.at, due.kind, machine, why=due.why)
 
     def _market(self, key: OfferingKey, now: float) -> Iterator[CloudEvent]:
-        """Capacity may have changed: machines beyond it are reclaimed, the youngest first; standing orders are filled."""
+        """Handle a change of capacity: reclaim machines beyond it, the youngest first, and fill standing orders."""
         alive = list(self._fleet.of_offering[key].values())
         for machine in alive[int(min(len(alive), self.markets.capacity(key, now))) :]:
             self._reclaim(machine, now)
@@ -315,14 +316,14 @@ class SimulatedCloud:
     # Replacing
 
     def _replace(self, machine: CloudMachine, now: float) -> None:
-        """The pool is to launch another machine in place of one that is gone."""
+        """Have the pool launch another machine to replace one that is gone."""
         if self.replacements is not None:
             self.replacements.owe(machine.id, machine.offering.pool, now)
             luck = random.Random(f"{self._seed}/replacement/{machine.id}")
             self._put(now + self._delays.answer.sample(luck), REPLACE, machine.id, machine.offering.key)
 
     def _launch(self, due: Due) -> None:
-        """Launch what the pool owes in place of a machine, of the same market first; try again later where there is nothing to be had."""
+        """Launch the replacement that the pool owes, in the same market if possible; retry later if there is no capacity."""
         pool = self._pools.get(due.key.pool)
         if pool is None or self.replacements is None:
             return
@@ -364,11 +365,11 @@ class SimulatedCloud:
         return CloudEvent(now, ANSWERED, answer=Answer(order.token, tuple(machines), tuple(refusals.values()), order.missing))
 
     def _wanting(self, key: OfferingKey) -> tuple[Standing, ...]:
-        """Standing orders that were answered and lack machines of an offering."""
+        """Answered standing orders that still lack machines of an offering."""
         return tuple(order for order in self._orders.values() if order.standing and order.answered and key in order.offerings)
 
     def _part(self, offering: Offering, count: int, refusal: Refusal | None) -> tuple[int, Refusal | None]:
-        """A spot market may have machines, and fewer than it was asked for."""
+        """A spot market may have fewer machines than were asked for."""
         luck = random.Random(f"{self._seed}/part/{self._fleet.granted + 1}")
         if luck.random() >= self._faults.partial_grants:
             return count, refusal
@@ -378,7 +379,7 @@ class SimulatedCloud:
         return granted, Refusal(NO_CAPACITY, offering.key, missing, detail)
 
     def change_faults(self, faults: Faults) -> None:
-        """From now on what is bought, and what runs, fails as ``faults`` say."""
+        """From now on, purchased and running machines fail as ``faults`` say."""
         self._faults = faults
 
     def _buy(self, offering: Offering, token: str, now: float) -> CloudMachine:
@@ -423,7 +424,7 @@ class SimulatedCloud:
             self._fleet.end(machine, state, now)
 
     def _watch(self, key: OfferingKey, now: float) -> None:
-        """Look again when the capacity of an offering changes."""
+        """Schedule a check for the next change of an offering's capacity."""
         if key in self._watched or key not in self._offerings:
             return
         change = self.markets.next_change(key, now)

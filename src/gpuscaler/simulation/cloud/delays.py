@@ -1,4 +1,4 @@
-"""How long a bought machine takes until pods can use it, and what goes wrong, as seeded distributions with documented defaults."""
+"""Delays from purchase to usable machine, and faults, as seeded distributions with documented defaults."""
 
 import random
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 class Delay(Struct, frozen=True, gc=False):
     """A triangular distribution in seconds: never below ``low`` or above ``high``, most often near ``mode``.
 
-    Published figures are ranges with a typical value, which is exactly what a triangle holds; anything finer would be invented.
+    Published figures are ranges with a typical value, which is what a triangle represents; more detail would be invented.
     """
 
     low: float
@@ -20,7 +20,7 @@ class Delay(Struct, frozen=True, gc=False):
             raise ValueError(f"a delay needs 0 <= low <= mode <= high, got {self.low}, {self.mode}, {self.high}")
 
     def sample(self, source: random.Random) -> float:
-        """One draw, in seconds."""
+        """Draw one value, in seconds."""
         if self.low == self.high:
             return self.low
         return source.triangular(self.low, self.high, self.mode)
@@ -30,13 +30,13 @@ class Delay(Struct, frozen=True, gc=False):
 
 
 class Delays(Struct, frozen=True, gc=False):
-    """Delays of a purchase: to the cloud's answer, then to a Ready node, to GPUs that the device plugin shows, to the first pod's image.
+    """Delays of a purchase, in order: the cloud's answer, the Ready node, the GPUs of the device plugin, the first pod's image.
 
     Together the defaults of ``boot`` and ``device_plugin`` take a GPU machine 3 to 5 minutes, typically a little over 4, from purchase to
     usable: Cluster Autoscaler's frequently asked questions report 3 to 5 minutes for GPU nodes. Machines without GPUs have no second delay.
-    How those minutes divide between boot and device plugin is an assumption of ours; decisions depend on their sum. An ``answer`` takes
-    what EC2's CreateFleet takes when it is asked for instances at once, capacity errors included: one to a few seconds. ``image_pull``, an
-    assumption, is what a machine's pods wait for an image of several GB from the first of them on; later ones find it there.
+    The split of those minutes between boot and device plugin is our assumption; decisions depend on their sum. An ``answer`` takes as long
+    as EC2's CreateFleet takes for an instant request, capacity errors included: one to a few seconds. ``image_pull``, an assumption, is the
+    time that the first pod of a machine waits for an image of several GB; later pods find the image there.
     """
 
     boot: Delay = Delay(150.0, 200.0, 240.0)
@@ -46,7 +46,7 @@ class Delays(Struct, frozen=True, gc=False):
 
 
 class Absent(Struct, frozen=True, gc=False):
-    """Of the machines of ``instance_type`` the share ``share`` never shows ``resource``; what is empty means all of them."""
+    """The share ``share`` of machines of ``instance_type`` never shows ``resource``; an empty field matches everything."""
 
     resource: str = ""
     instance_type: str = ""
@@ -57,22 +57,22 @@ class Absent(Struct, frozen=True, gc=False):
 
 
 class Faults(Struct, frozen=True, gc=False):
-    """What goes wrong with machines.
+    """Faults of machines.
 
-    ``never_registers`` is the share of machines that the cloud grants and that never join the cluster: an assumption, one in 200.
-    ``partial_grants`` is the share of purchases of several spot machines of which only a part is granted: an assumption, one in 20.
-    ``gpu_hours_between_failures`` is the mean GPU-hours until a machine fails, exponentially distributed and shared by a machine's GPUs
-    (a machine without any counts as one): 419 unexpected interruptions in 54 days on 16,384 GPUs, "The Llama 3 Herd of Models" (Meta,
-    2024, table 5). 0 means that none fails. When a spot market runs dry, each of its machines is reclaimed ``reclaim`` seconds later (92 of
-    100 interruptions of one market lie within 3 minutes, arXiv 2604.16457) and learns of it ``notice_seconds`` earlier, AWS's two minutes;
-    ``without_notice``, an assumption, is the share that is not told, since notices are best effort. Of machines with devices the share
-    ``never_visible`` never shows them; of those that never join, the cloud itself says of the share ``impaired`` that something is wrong.
-    Where ``group_replaces``, what is lost is replaced by the pool itself, as Auto Scaling groups do, without an order; so is what is ended
-    at the pool's minimum.
+    ``never_registers`` is the share of granted machines that never join the cluster: an assumption, one in 200. ``partial_grants`` is the
+    share of purchases of several spot machines that are granted only in part: an assumption, one in 20. ``gpu_hours_between_failures`` is
+    the mean GPU-hours until a machine fails, exponentially distributed and shared by a machine's GPUs (a machine without any counts as
+    one): 419 unexpected interruptions in 54 days on 16,384 GPUs, "The Llama 3 Herd of Models" (Meta, 2024, table 5). 0 means that none
+    fails. When a spot market runs dry, each of its machines is reclaimed ``reclaim`` seconds later (92 of 100 interruptions of one market
+    lie within 3 minutes, arXiv 2604.16457), with a notice ``notice_seconds`` before, AWS's two minutes; ``without_notice``, an assumption,
+    is the share that gets no notice, since notices are best effort. ``never_visible`` is the share of machines with devices that never show
+    them. ``impaired`` is the share of machines that never join for which the cloud itself reports a fault. With ``group_replaces``, the
+    pool itself replaces a lost machine without an order, as Auto Scaling groups do; it also replaces a machine that is ended at the pool's
+    minimum.
 
     ``absent`` are resources that machines are sold with and never show. The device plugins of a node restart once in ``plugin_hours`` and
-    are away for ``plugin_seconds`` then; its kubelet ends for good after ``kubelet_hours``. Both are means, exponentially distributed, and
-    0 means never.
+    are away for ``plugin_seconds`` each time; its kubelet stops for good after ``kubelet_hours``. Both are means, exponentially
+    distributed, and 0 means never.
     """
 
     never_registers: float = 0.005

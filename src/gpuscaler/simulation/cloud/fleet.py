@@ -1,4 +1,4 @@
-"""The machines of a simulated cloud, by what they are looked up by."""
+"""The machines of a simulated cloud, indexed."""
 
 from collections.abc import Iterable
 
@@ -9,8 +9,8 @@ from gpuscaler.simulation.cloud.machines import CloudMachine
 class Fleet:
     """Machines in the order in which they were granted.
 
-    ``all`` are those that exist or did, ``alive`` those that exist. ``in_use`` are the offerings with machines, in the order in which they
-    came to have some. ``granted`` counts the machines there ever were, also those that are not kept any more.
+    ``all`` are existing and ended machines, ``alive`` the existing ones. ``in_use`` are the offerings with machines, in the order in which
+    they first had some. ``granted`` counts all machines ever granted, including those that are no longer stored.
     """
 
     def __init__(self) -> None:
@@ -22,14 +22,14 @@ class Fleet:
         self.in_use: dict[OfferingKey, None] = {}
 
     def know(self, pools: Iterable[str], offerings: Iterable[OfferingKey]) -> None:
-        """Have a place for machines of ``pools`` and ``offerings``."""
+        """Add index entries for ``pools`` and ``offerings``."""
         for pool in pools:
             self.in_pool.setdefault(pool, 0)
         for key in offerings:
             self.of_offering.setdefault(key, {})
 
     def admit(self, machine: CloudMachine) -> None:
-        """Have one more machine, ended or not."""
+        """Add a machine, ended or not."""
         self.all[machine.id] = machine
         if machine.ended_at is None:
             key = machine.offering.key
@@ -40,7 +40,7 @@ class Fleet:
             self.in_use[key] = None
 
     def end(self, machine: CloudMachine, state: str, now: float) -> None:
-        """A machine that exists ends as ``state``."""
+        """End an existing machine with the state ``state``."""
         del self.alive[machine.id]
         machine.state = state
         machine.ended_at = now

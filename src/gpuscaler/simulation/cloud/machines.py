@@ -1,4 +1,4 @@
-"""What a cloud says and has: machines and their states, answers to purchases, and what happens by itself."""
+"""Data of the simulated cloud: machines and their states, answers to purchases, events."""
 
 from msgspec import Struct
 
@@ -7,30 +7,30 @@ from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 
 #: A machine's life, in order. ``registered`` is a Ready node without its GPUs, ``visible`` one whose GPUs are allocatable. A machine ends
-#: as ``terminated`` (given back) or ``lost``.
+#: as ``terminated`` (by a call) or ``lost``.
 BOOTING, REGISTERED, VISIBLE, TERMINATED, LOST = "booting", "registered", "visible", "terminated", "lost"
 #: Events that are not states of a machine: an answer to a purchase, a notice that a machine will be reclaimed.
 ANSWERED, NOTICE = "answered", "notice"
 
-#: Why a purchase was refused: the offering does not exist, the pool is at its maximum, the offering has no more machines, or a quota of
+#: Reasons of a refused purchase: the offering does not exist, the pool is at its maximum, the offering has no more machines, or a quota of
 #: the account is used up.
 UNKNOWN_OFFERING, POOL_LIMIT, NO_CAPACITY, QUOTA_FULL = "unknown-offering", "pool-limit", "no-capacity", "quota-full"
 
-#: Why a machine was lost: its spot market ran dry, or it broke.
+#: Reasons of a lost machine: its spot market ran dry, or it broke.
 RECLAIMED, FAILED = "reclaimed", "failed"
 
-#: What the cloud says of a machine that fails its status check, in EC2's words.
+#: The cloud's message for a machine that fails its status check, in EC2's words.
 IMPAIRED = "Instance reachability check failed"
 
-#: What the kubelet counts by itself; all else only appears once a device plugin has registered.
+#: Resources that the kubelet reports by itself; all others appear only once a device plugin has registered.
 KUBELET_RESOURCES = ("cpu", "memory", "ephemeral-storage", "pods")
 _COUNTED_BY_KUBELETS = ("hugepages-", "attachable-volumes-")
 
 
 class CloudMachine(Struct, gc=False):
-    """One machine. ``registered_at`` and ``visible_at`` are plans until the state says so, infinite where that never comes.
+    """One machine. ``registered_at`` and ``visible_at`` are planned times until the state is reached, infinite if it never is.
 
-    ``fault`` is what the cloud says is wrong with it.
+    ``fault`` is the fault that the cloud reports.
     """
 
     id: str
@@ -45,19 +45,19 @@ class CloudMachine(Struct, gc=False):
 
     @property
     def arrives(self) -> bool:
-        """Whether it is on its way and will show all it has."""
+        """Whether the machine is on its way and will show all its resources."""
         return self.state in {BOOTING, REGISTERED} and self.visible_at < float("inf")
 
     @property
     def accelerators(self) -> int:
-        """Whole accelerators that may fail, at least 1."""
+        """The number of whole accelerators that may fail, at least 1."""
         return max(1, self.offering.allocatable.get("nvidia.com/gpu", 0))
 
 
 class Refusal(Struct, frozen=True, gc=False):
     """Why ``missing`` machines were not granted from ``offering``; ``kind`` is one of the refusals above.
 
-    ``bucket`` are the instance types that a quota is about, in all zones.
+    ``bucket`` are the instance types that a quota covers, in all zones.
     """
 
     kind: str
@@ -68,9 +68,9 @@ class Refusal(Struct, frozen=True, gc=False):
 
 
 class Answer(Struct, frozen=True, gc=False):
-    """The answer to a purchase, or to the unfilled part of a standing one: the machines that were granted, and why not all.
+    """The answer to a purchase, or to the unfilled part of a standing one: granted machines, and reasons for the missing ones.
 
-    ``missing`` machines were granted by none of the offerings.
+    ``missing`` is the number of machines that no offering granted.
     """
 
     purchase: str
@@ -80,9 +80,9 @@ class Answer(Struct, frozen=True, gc=False):
 
 
 class CloudEvent(Struct, frozen=True, gc=False):
-    """What happened at ``at``: a machine entered the state ``kind``, its end at ``gone_at`` was announced, or a purchase was answered.
+    """An event at ``at``: a machine entered the state ``kind``, its end at ``gone_at`` was announced, or a purchase was answered.
 
-    ``why`` tells why a machine was lost.
+    ``why`` is the reason that a machine was lost.
     """
 
     at: float
@@ -94,10 +94,10 @@ class CloudEvent(Struct, frozen=True, gc=False):
 
 
 def before_device_plugin(allocatable: Resources) -> dict[str, int]:
-    """What a registered node offers while its device plugin has not registered yet."""
+    """The resources of a registered node before its device plugin has registered."""
     return {name: amount for name, amount in allocatable.items() if not is_device(name)}
 
 
 def is_device(resource: str) -> bool:
-    """Whether a resource is there only while its device plugin runs."""
+    """Whether a resource exists only while its device plugin runs."""
     return resource not in KUBELET_RESOURCES and not resource.startswith(_COUNTED_BY_KUBELETS)

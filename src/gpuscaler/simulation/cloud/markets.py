@@ -1,4 +1,4 @@
-"""What spot markets do: how many machines they have, and what these cost, as step functions of time."""
+"""Spot markets: capacity and prices as step functions of time."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -9,15 +9,15 @@ from msgspec.structs import replace
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering
 
-#: Seconds since the epoch are rounded to less than this: a change that is not later by it was the one that has just been seen.
+#: Times are rounded by less than this many seconds: a change that is not later by more is the one just seen.
 TICK = 0.001
 
 
 class Steps:
-    """A step function of time that repeats: ``values[i]`` holds from ``times[i]`` until the next, ``period`` seconds later it begins anew.
+    """A step function of time that repeats: ``values[i]`` holds from ``times[i]`` to the next; after ``period`` seconds it repeats.
 
-    ``times`` begin with 0 and rise; ``shift`` is how far into the series second 0 of the run lies. ``period`` 0 is a constant after the
-    last step, with no repetition.
+    ``times`` begin with 0 and rise; ``shift`` is the offset of second 0 of the run within the series. With ``period`` 0 the function does
+    not repeat and stays constant after the last step.
     """
 
     def __init__(self, times: Iterable[float], values: Iterable[float], *, period: float = 0.0, shift: float = 0.0) -> None:
@@ -39,7 +39,7 @@ class Steps:
         return self.values[bisect_right(self._times, self._inside(when)[1]) - 1]
 
     def next_change(self, when: float) -> float | None:
-        """The first moment after ``when`` at which the value may differ; None for a constant."""
+        """Return the first moment after ``when`` at which the value may differ; None for a constant."""
         if len(self._times) == 1:
             return None
         rounds, inside = self._inside(when)
@@ -54,7 +54,7 @@ class Steps:
         return self._area(end) - self._area(begin)
 
     def _inside(self, when: float) -> tuple[float, float]:
-        """How many whole periods have passed, and where in the series ``when`` is."""
+        """Return the number of whole periods passed, and the position of ``when`` in the series."""
         along = max(0.0, when + self._shift)
         if not self._period:
             return 0.0, along
@@ -68,7 +68,7 @@ class Steps:
 
 
 def _merged(steps: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Without the steps that change nothing."""
+    """Merge steps with equal values."""
     kept: list[tuple[float, float]] = []
     for at, value in steps:
         if not kept or kept[-1][1] != value:
@@ -79,8 +79,8 @@ def _merged(steps: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 class Markets:
     """The markets of a run. Offerings without a series always have capacity, at their list price.
 
-    ``capacity`` gives how many machines an offering has, by its key, infinity where nobody knows a bound; ``prices`` what one costs, in US
-    dollars per hour. ``began`` is when second 0 of every series is, in seconds since the epoch.
+    ``capacity`` maps an offering's key to its number of machines, infinity if no bound is known; ``prices`` maps it to the price of one in
+    US dollars per hour. ``began`` is the time of second 0 of every series, in seconds since the epoch.
     """
 
     def __init__(
@@ -91,13 +91,13 @@ class Markets:
         self._began = began
 
     def capacity(self, key: OfferingKey, now: float) -> float:
-        """How many machines of an offering there are."""
+        """Return the number of machines an offering has."""
         steps = self._capacity.get(key)
-        # A series looks back by less than a tick, so that at the moment of a change, which is rounded, the new value holds.
+        # A tick is added so that the new value holds at the moment of a change, which is rounded.
         return float("inf") if steps is None else steps.at(now - self._began + TICK / 2)
 
     def next_change(self, key: OfferingKey, now: float) -> float | None:
-        """When the capacity of an offering changes next."""
+        """Return the time of the next change of an offering's capacity."""
         steps = self._capacity.get(key)
         change = None if steps is None else steps.next_change(now - self._began + TICK)
         return None if change is None else change + self._began
@@ -108,7 +108,7 @@ class Markets:
         return offering.price if steps is None else steps.at(now - self._began)
 
     def cheapest(self, offering: Offering) -> Offering:
-        """The offering at the lowest price it ever has."""
+        """Return the offering at the lowest price that it ever has."""
         steps = self._prices.get(offering.key)
         return offering if steps is None else replace(offering, price=min(steps.values))
 

@@ -1,6 +1,6 @@
-"""The simulated cloud as a provider: the core's answers, awaited, and everything that can go wrong with calls to a cloud.
+"""The simulated cloud as an asynchronous provider, with faults of calls to a cloud.
 
-Time passes where :meth:`SimulatedProvider.run` runs: it moves the core along and tells what became of machines.
+:meth:`SimulatedProvider.run` lets time pass: it advances the core and reports the events of machines.
 """
 
 import asyncio
@@ -45,10 +45,10 @@ _CAUSES = {NO_CAPACITY: CAPACITY, POOL_LIMIT: QUOTA, QUOTA_FULL: QUOTA, UNKNOWN_
 
 
 class CallFaults(Struct, frozen=True, gc=False):
-    """What goes wrong with calls: shares of them, between 0 and 1.
+    """Faults of calls, as shares of all calls between 0 and 1.
 
-    ``throttled`` calls are refused with ``retry_after`` seconds; of ``lost`` ones the answer never comes, half of them after they took
-    effect. ``stale_seconds`` is by how much the inventory is behind. Without ``tokens`` a repeated order buys again.
+    ``throttled`` calls are refused with ``retry_after`` seconds. ``lost`` calls never get their answer; half of them take effect all the
+    same. ``stale_seconds`` is the delay of the inventory. Without ``tokens`` a repeated order buys again.
     """
 
     throttled: float = 0.0
@@ -59,14 +59,14 @@ class CallFaults(Struct, frozen=True, gc=False):
 
 
 NO_CALL_FAULTS = CallFaults()
-#: How ids of machines begin.
+#: Prefix of machine ids.
 SCHEME = "simulated:///"
-#: Machines that ended are remembered for so many seconds when the cloud is written down.
+#: A saved cloud contains machines that ended within the last so many seconds.
 REMEMBERED = 3600.0
 
 
 class ProviderState(Struct, frozen=True, gc=False):
-    """A simulated cloud with its calls, to be written down. ``began`` is second 0 of its markets, 0 where it never ran."""
+    """A simulated cloud with its calls, for saving. ``began`` is second 0 of its markets, 0 if it never ran."""
 
     began: float = 0.0
     sent: int = 0
@@ -75,15 +75,15 @@ class ProviderState(Struct, frozen=True, gc=False):
 
 
 async def keep_nothing() -> None:
-    """Of a cloud that lives no longer than the process, nothing is written down."""
+    """Save nothing, for a cloud that lives only as long as the process."""
 
 
 class SimulatedProvider:
     """A :class:`~gpuscaler.clouds.protocol.Provider` over ``core``. ``now`` is the wall clock, in seconds since the epoch.
 
-    ``listener`` is told every event of a machine, as the core tells it; ended machines come with the state ``terminated``. ``outage`` may
-    be set to a sentence: then every call fails with it. ``speed`` says how many seconds of ``now`` pass in a second of the event loop.
-    ``keep`` may be set to what writes :meth:`state` down: it is called after whatever must not be forgotten, before anybody is told.
+    ``listener`` gets every event of a machine as the core reports it; ended machines come with the state ``terminated``. While ``outage``
+    is set to a sentence, every call fails with it. ``speed`` is how many seconds of ``now`` pass in one second of the event loop. ``keep``
+    may be set to a function that saves :meth:`state`: it is called after every change that must not be lost, before the change is reported.
     """
 
     name = "simulated"
@@ -113,14 +113,14 @@ class SimulatedProvider:
         self._sent = 0
 
     def state(self, began: float) -> ProviderState:
-        """All that a later process needs to go on."""
+        """Return the state that a later process needs to continue."""
         now = self._now()
         return ProviderState(began, self._sent, tuple(self._notices), self.core.dump(ended_after=now - REMEMBERED))
 
     def resume(self, state: ProviderState) -> None:
-        """Go on from ``state``, before anything else happens: what fell due since is caught up with.
+        """Continue from ``state``, before anything else happens, and catch up with overdue events.
 
-        Markets are looked at as they are now, since settings may have changed.
+        The current markets are used, since settings may have changed.
         """
         now = self._now()
         self.core.restore(state.core)
@@ -145,7 +145,7 @@ class SimulatedProvider:
                 self._tell(event)
             self._stirred.clear()
             following = self.core.next_event()
-            # Never less than a clock can tell: in virtual time that would be waited for without end.
+            # At least what a clock can resolve: in virtual time a shorter wait would never end.
             left = None if following is None else max(0.001, (following - now) / self._speed)
             try:
                 async with asyncio.timeout(left):
@@ -166,7 +166,7 @@ class SimulatedProvider:
     # Calls
 
     async def pools(self) -> Sequence[Pool]:
-        """The pools at the prices of the moment."""
+        """The pools at the current prices."""
         await self._call()
         now, price = self._now(), self.core.markets.price
         return tuple(replace(pool, offerings=tuple(replace(one, price=price(one, now)) for one in pool.offerings)) for pool in self._pools)
@@ -180,11 +180,11 @@ class SimulatedProvider:
         return Inventory(now, tuple(instance_of(one, seen, tagged=self.keeps_tokens) for one in there), self._deliveries(seen))
 
     def _deliveries(self, at: float) -> tuple[Delivery, ...]:
-        """What pools still owed at a moment, where they replace machines by themselves."""
+        """What pools still owed at a moment, if they replace machines by themselves."""
         owed = self.core.replacements
         if owed is None:
             return ()
-        said = {pool.name: "no machine is to be had" if owed.failing(pool.name, at) else "" for pool in self._pools}
+        said = {pool.name: "no machine is available" if owed.failing(pool.name, at) else "" for pool in self._pools}
         return tuple(Delivery(name, owed.missing(name, at), failing) for name, failing in said.items())
 
     async def buy(self, order: Order) -> Bought:
@@ -212,7 +212,7 @@ class SimulatedProvider:
         )
 
     async def follow(self, _orders: Sequence[Unfilled], /) -> Sequence[tuple[str, Bought]]:
-        """Nothing: the simulated cloud answers orders at once, or when they are sent again."""
+        """Return nothing: the simulated cloud answers orders at once, or when they are sent again."""
         return ()
 
     async def withdraw(self, rest: Unfilled, /) -> None:
@@ -234,10 +234,10 @@ class SimulatedProvider:
         return dict.fromkeys(ids)
 
     async def extend(self, ids: Sequence[str]) -> None:
-        """Nothing here holds a machine that is being ended."""
+        """Do nothing: no lifecycle hook holds a machine that is being ended."""
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
-        """Nothing here ends machines by itself."""
+        """Do nothing: no other process ends machines here."""
 
     async def notices(self) -> Sequence[Notice]:
         await self._call()
@@ -245,10 +245,10 @@ class SimulatedProvider:
         return found
 
     async def close(self) -> None:
-        """Nothing is held open: the cloud goes on without us."""
+        """Do nothing: no connection is open."""
 
     async def _call(self, *, writes: bool = False) -> bool:
-        """Fail as clouds do; returns whether the answer is lost although the call takes effect."""
+        """Fail as clouds do; return whether the answer is lost although the call takes effect."""
         await asyncio.sleep(0)
         if self.outage:
             raise CloudError(UNKNOWN, self.outage)
@@ -262,7 +262,7 @@ class SimulatedProvider:
 
 
 def provider_id(machine: CloudMachine) -> str:
-    """What ``spec.providerID`` of the machine's Node says."""
+    """The ``spec.providerID`` of the machine's Node."""
     return f"{SCHEME}{machine.offering.zone or 'zone'}/{machine.id}"
 
 

@@ -1,16 +1,16 @@
-"""What simulated pools launch by themselves in place of machines that are gone, as Auto Scaling groups do."""
+"""Replacements that simulated pools launch by themselves for machines that are gone, as Auto Scaling groups do."""
 
 from dataclasses import dataclass
 
-#: An event of the simulated cloud: a pool tries to launch what it owes.
+#: An event of the simulated cloud: a pool tries to launch a replacement that it owes.
 REPLACE = "replace"
-#: A pool that could not launch a machine tries again so much later, in seconds, as Auto Scaling does.
+#: Seconds until a pool retries after it could not launch a machine, as in Auto Scaling.
 RETRY_SECONDS = 60.0
 
 
 @dataclass(slots=True)
 class Replacement:
-    """A machine that ``pool`` owes from ``since`` until ``launched``; ``failed`` is when it last could not be launched."""
+    """A machine that ``pool`` owes from ``since`` until ``launched``; ``failed`` is the time of the last failed launch."""
 
     pool: str
     since: float
@@ -19,7 +19,7 @@ class Replacement:
 
 
 class Replacements:
-    """What is owed in place of each machine, by its id. A cloud that is read from a file knows of those that are tried again."""
+    """The replacement owed for each lost machine, by its id. A cloud restored from a file knows only those that are being retried."""
 
     def __init__(self) -> None:
         self.all: dict[str, Replacement] = {}
@@ -36,9 +36,9 @@ class Replacements:
             self.all[machine].failed = now
 
     def missing(self, pool: str, at: float) -> int:
-        """How many machines ``pool`` owed at a moment."""
+        """Return how many machines ``pool`` owed at a moment."""
         return sum(one.since <= at < one.launched for one in self.all.values() if one.pool == pool)
 
     def failing(self, pool: str, at: float) -> bool:
-        """Whether a machine that ``pool`` owed at a moment could not be launched by then."""
+        """Whether a machine that ``pool`` owed at a moment had failed to launch by then."""
         return any(one.since <= at < one.launched and one.failed <= at for one in self.all.values() if one.pool == pool)

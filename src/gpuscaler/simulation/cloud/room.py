@@ -1,4 +1,4 @@
-"""How many machines a simulated cloud can grant: what a market has left, a pool may have, and the account's quotas allow."""
+"""How many machines a simulated cloud can grant, limited by the market's capacity, the pool's maximum and the account's quotas."""
 
 from collections.abc import Iterable
 
@@ -11,9 +11,9 @@ from gpuscaler.simulation.cloud.machines import NO_CAPACITY, POOL_LIMIT, QUOTA_F
 
 
 class Quota(Struct, frozen=True, gc=False):
-    """An account may have ``machines`` at a time of ``types`` in ``market``, over all pools and zones; what is empty means all.
+    """An account may have ``machines`` at a time of ``types`` in ``market``, over all pools and zones; an empty field matches all.
 
-    Clouds count vCPUs, of families of types; machines are what a person can foresee.
+    Real clouds count vCPUs of families of types; machines are easier to reason about.
     """
 
     machines: int
@@ -27,7 +27,7 @@ class Quota(Struct, frozen=True, gc=False):
 def room(
     offering: Offering, count: int, *, capacity: float, pool: Pool, fleet: Fleet, quotas: Iterable[Quota]
 ) -> tuple[int, Refusal | None]:
-    """How many of ``count`` can be granted, and why not all: what allows fewest. The market has ``capacity`` machines in all."""
+    """How many of ``count`` can be granted, and the tightest limit if not all. The market has ``capacity`` machines in total."""
     key = offering.key
     granted, refusal = count, None
     capacity = min(capacity, float("inf") if offering.count is None else offering.count)

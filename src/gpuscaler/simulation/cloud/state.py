@@ -1,4 +1,4 @@
-"""What a simulated cloud is between two moments, as data that can be written down and read again."""
+"""The state of a simulated cloud between two moments, as data for saving and loading."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,14 +8,14 @@ from gpuscaler.model.offerings import NO_OFFERING, OfferingKey
 from gpuscaler.model.pools import Offering
 from gpuscaler.simulation.cloud.machines import CloudMachine, Refusal
 
-#: The version of the form below. A state of another version is not read.
+#: Version of the form below. A state of another version is rejected.
 FORM = 1
-#: In place of infinity, which JSON does not have.
+#: Stands for infinity, which JSON does not have.
 NEVER = -1.0
 
 
 class Standing(Struct, gc=False):
-    """An order of which something is still missing, or whose answer is still out."""
+    """An order that is not filled or not answered yet."""
 
     token: str
     offerings: tuple[OfferingKey, ...]
@@ -25,9 +25,9 @@ class Standing(Struct, gc=False):
     answered: bool = False
 
     def shares(self) -> Iterator[tuple[OfferingKey, int]]:
-        """What to try, in order: an offering and how many of it. Consumed while ``missing`` is counted down."""
+        """Return what to try, in order: offerings with a number of machines. Read it while ``missing`` is counted down."""
         if self.spread and len(self.offerings) > 1:
-            # Everybody's fair share, then the rest from whoever has more.
+            # An equal share for each offering first, then the rest from any that has more.
             share, more = divmod(self.missing, len(self.offerings))
             for number, key in enumerate(self.offerings):
                 if share + (number < more):
@@ -39,7 +39,7 @@ class Standing(Struct, gc=False):
 
 
 class Due(Struct, frozen=True, gc=False, order=True):
-    """Something to happen: of one moment what was put here first comes first. ``what`` is a machine's id, a token, or an offering."""
+    """A due event; events of one moment keep the order in which they were added. ``what`` is a machine's id, a token, or an offering."""
 
     at: float
     order: int
@@ -50,7 +50,7 @@ class Due(Struct, frozen=True, gc=False, order=True):
 
 
 class Row(Struct, frozen=True, gc=False, array_like=True):
-    """A machine; ``offering`` is a place in the state's list."""
+    """A machine; ``offering`` is an index into the state's list."""
 
     id: str
     offering: int
@@ -65,10 +65,10 @@ class Row(Struct, frozen=True, gc=False, array_like=True):
 
 
 class CloudState(Struct, frozen=True, gc=False):
-    """A whole simulated cloud but for what it is told when it is made: pools, markets, delays, faults and seed.
+    """A whole simulated cloud except its constructor's settings: pools, markets, delays, faults and seed.
 
-    ``granted`` and ``asked`` count all machines and purchases there ever were; ``answers`` are the tokens that are remembered, with what
-    was refused. ``in_use`` are offerings with machines, ``doomed`` machines that will be reclaimed.
+    ``granted`` and ``asked`` count all machines and purchases ever made; ``answers`` are the remembered tokens with their refusals.
+    ``in_use`` are offerings with machines, ``doomed`` machines that will be reclaimed.
     """
 
     form: int = FORM
@@ -85,12 +85,12 @@ class CloudState(Struct, frozen=True, gc=False):
 
 
 def rows_of(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple[tuple[Offering, ...], tuple[Row, ...]]:
-    """Machines as rows, and the offerings that these refer to."""
+    """Return machines as rows, and the offerings that the rows refer to."""
     places: dict[int, int] = {}
     offerings: list[Offering] = []
     rows = []
     for one in machines:
-        # Machines of one offering share it; two that are equal are written twice, which does no harm.
+        # Machines of one offering share it; two equal offerings are written twice, which is harmless.
         place = places.setdefault(id(one.offering), len(offerings))
         if place == len(offerings):
             offerings.append(one.offering)
@@ -100,7 +100,7 @@ def rows_of(machines: Iterable[CloudMachine], images: dict[str, float]) -> tuple
 
 
 def machine_of(row: Row, offerings: tuple[Offering, ...]) -> CloudMachine:
-    """The machine of a row."""
+    """Return the machine of a row."""
     times = (row.bought_at, _read(row.registered_at), _read(row.visible_at), row.ended_at)
     return CloudMachine(row.id, offerings[row.offering], row.purchase, row.state, *times, row.fault)
 

@@ -1,6 +1,7 @@
 """The HorizontalPodAutoscaler's algorithm, as kube-controller-manager 1.35 computes it; see docs/explanation/replicas-like-kubernetes.md.
 
-:func:`step` decides once, from data to data. :func:`read_autoscaler` reads the object. :func:`quiet_until` says when to ask again.
+:func:`step` computes one decision from plain data. :func:`read_autoscaler` parses the object. :func:`quiet_until` returns when to ask
+again.
 """
 
 from gpuscaler.simulation.horizontal.history import History, Recommendation, ScaleEvent

@@ -1,4 +1,4 @@
-"""What a HorizontalPodAutoscaler remembers from one step to the next. Source: ``pkg/controller/podautoscaler/horizontal.go``."""
+"""State of a HorizontalPodAutoscaler between two steps. Source: ``pkg/controller/podautoscaler/horizontal.go``."""
 
 from typing import TypeVar
 
@@ -12,14 +12,14 @@ _Entry = TypeVar("_Entry")
 
 
 class Recommendation(Struct, frozen=True, gc=False):
-    """What the metrics alone asked for."""
+    """The replicas that the metrics alone asked for."""
 
     replicas: int
     at: float
 
 
 class ScaleEvent(Struct, frozen=True, gc=False):
-    """By how many replicas the target was scaled, up or down. An ``outdated`` one may be written over."""
+    """A change of the target's replicas, up or down. An ``outdated`` event may be overwritten."""
 
     change: int
     at: float
@@ -41,11 +41,11 @@ class History(Struct, frozen=True, gc=False):
         return next((one for one in self.conditions if one.type == kind), None)
 
     def recommended(self, replicas: int, now: float, *, over: int | None) -> "History":
-        """With a recommendation more, in the place of number ``over`` where that is one too old to matter."""
+        """Return the history with one more recommendation, in place of number ``over`` if that one is too old to matter."""
         return replace(self, recommendations=_placed(self.recommendations, Recommendation(replicas, now), over))
 
     def scaled(self, rules: ScalingRules, *, change: int, now: float) -> "History":
-        """With one scale event more, up where ``change`` is positive; ``rules`` are those of its direction."""
+        """Return the history with one more scale event, up if ``change`` is positive; ``rules`` are those of its direction."""
         cutoff = now - max((policy.period for policy in rules.policies), default=0)
         events = tuple(
             replace(event, outdated=True) if event.at < cutoff and not event.outdated else event
@@ -56,7 +56,7 @@ class History(Struct, frozen=True, gc=False):
         return replace(self, ups=events) if change > 0 else replace(self, downs=events)
 
     def with_condition(self, kind: str, status: Status, reason: str, message: str, *, now: float) -> "History":
-        """With a condition set. One that was there keeps its place, and its time where the status stays the same."""
+        """Return the history with a condition set. An existing one keeps its place, and its time if the status is unchanged."""
         old = self.condition(kind)
         since = old.since if old is not None and old.status == status else now
         new = Condition(kind, status, reason, message, since)  # type: ignore[arg-type]  # the callers' literals

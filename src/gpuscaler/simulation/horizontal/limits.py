@@ -1,4 +1,4 @@
-"""From what the metrics ask for to what the target gets: stabilisation, rates, and the least and most replicas.
+"""Limits the replicas that the metrics ask for: stabilisation, rates, minimum and maximum replicas.
 
 Source: ``normalizeDesiredReplicas`` and ``normalizeDesiredReplicasWithBehaviors`` of ``pkg/controller/podautoscaler/horizontal.go``.
 """
@@ -23,7 +23,7 @@ Words = tuple[str, str]
 
 
 class Bounded(NamedTuple):
-    """A number of replicas, and the reason and message that say what bounded it."""
+    """A number of replicas, with the reason and message of the limit that applied."""
 
     replicas: int
     words: Words
@@ -32,7 +32,7 @@ class Bounded(NamedTuple):
 def limited(
     autoscaler: Autoscaler, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
 ) -> tuple[int, History]:
-    """The replicas that the target gets now, and the history with the recommendation and the conditions."""
+    """Return the replicas that the target gets now, and the history with the recommendation and the conditions."""
     behavior = autoscaler.behavior
     if behavior is None:
         stable, history = _stabilized(history, wanted, now=now, window=settings.downscale_stabilization)
@@ -46,12 +46,12 @@ def limited(
 
 
 def down_window(behavior: Behavior, settings: ControllerSettings) -> int:
-    """Seconds for which a higher recommendation holds back scaling down."""
+    """Return for how many seconds a higher recommendation delays scaling down."""
     return int(settings.downscale_stabilization) if behavior.down.window is None else behavior.down.window
 
 
 def _stabilized(history: History, wanted: int, *, now: float, window: float) -> tuple[Bounded, History]:
-    """The highest recommendation of the window, where the object says nothing about behaviour."""
+    """Return the highest recommendation of the window, for an object without ``behavior``."""
     cutoff, highest, over = now - window, wanted, None
     for number, past in enumerate(history.recommendations):
         if past.at < cutoff:
@@ -64,7 +64,7 @@ def _stabilized(history: History, wanted: int, *, now: float, window: float) -> 
 def _stabilized_by(
     behavior: Behavior, history: History, *, current: int, wanted: int, now: float, settings: ControllerSettings
 ) -> tuple[Bounded, History]:
-    """As near to the current number as the recommendations of both windows allow."""
+    """Return the number closest to the current one that the recommendations of both windows allow."""
     up_cutoff, down_cutoff = now - (behavior.up.window or 0), now - down_window(behavior, settings)
     lowest = highest = wanted
     over = None
@@ -81,7 +81,7 @@ def _stabilized_by(
 
 
 def _within_default_rate(autoscaler: Autoscaler, *, current: int, wanted: int) -> Bounded:
-    """Without behaviours: at most twice as many as now, or 4."""
+    """Limit without behaviours: at most twice the current number, or 4."""
     fastest = cut32(max(2.0 * current, 4.0))
     limit, words = (fastest, TOO_FAST_UP) if autoscaler.max_replicas > fastest else (autoscaler.max_replicas, TOO_MANY)
     if wanted < autoscaler.min_replicas:
@@ -104,7 +104,7 @@ def _within_rates(autoscaler: Autoscaler, behavior: Behavior, history: History, 
 
 
 def _fastest(rules: ScalingRules, history: History, *, current: int, now: float, up: bool) -> int:
-    """As far as the policies of one direction let the target go now."""
+    """Return how far the policies of one direction let the target go now."""
     if rules.select == "Disabled":
         return current
     furthest: Callable[[int, int], int] = max if up == (rules.select == "Max") else min

@@ -1,4 +1,4 @@
-"""What one metric of a HorizontalPodAutoscaler proposes, and Kubernetes' words for what is wrong with it.
+"""The proposal of one metric of a HorizontalPodAutoscaler, and Kubernetes' messages for metrics that cannot be used.
 
 Source: ``computeReplicasForMetric`` and the functions it calls in ``pkg/controller/podautoscaler/horizontal.go`` of Kubernetes 1.35.
 """
@@ -23,7 +23,7 @@ _Samples = TypeVar("_Samples", PodSamples, ObjectSample, SeriesSamples)
 
 
 class Proposal(NamedTuple):
-    """Replicas that one metric asks for, and its name as conditions and events show it."""
+    """The replicas that one metric asks for, and the metric's name as conditions and events show it."""
 
     replicas: int
     metric: str
@@ -31,7 +31,7 @@ class Proposal(NamedTuple):
 
 
 class UnusableMetricError(Exception):
-    """A metric without a proposal: ``reason`` and ``cause`` stand in the condition, the whole message in the controller's error."""
+    """A metric without a proposal: ``reason`` and ``cause`` appear in the condition, the whole message in the controller's error."""
 
     def __init__(self, reason: str, cause: str, message: str) -> None:
         super().__init__(message)
@@ -88,7 +88,7 @@ def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: Sit
     try:
         if not of_value and not of_average:
             raise MetricError("invalid object metric source: neither a value target nor an average value target was set")
-        # Kubernetes prints what this is about in this order.
+        # Kubernetes prints the described object in this order.
         before = f"unable to get metric {name}: {described.kind} on {autoscaler.namespace} {described.name}/"
         usage = _expected(answer, ObjectSample, before).value
         if of_value and target.value is not None:
@@ -97,7 +97,7 @@ def _of_object(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: Sit
         replicas, current = by_share(usage, target.average_value or 0, seen=seen, bounded=False)
     except MetricError as error:
         _refuse("FailedGetObjectMetric", str(error), f"failed to get object metric value: {wrapping}{error}")
-    # An Object metric with an average target is called an external one there, and conditions are compared by their words.
+    # Kubernetes calls an Object metric with an average target external here, and conditions are compared by their texts.
     return Proposal(replicas, f"external metric {name}({words(metric.selector)})", current)
 
 
@@ -118,7 +118,7 @@ def _of_external(autoscaler: Autoscaler, metric: Metric, answer: Answer, seen: S
 
 
 def words(selector: MetricSelector | None) -> str:
-    """A label selector as Go prints it."""
+    """Format a label selector as Go prints it."""
     if selector is None:
         return "nil"
     labels = "".join(f"{key}: {value}," for key, value in selector.labels)

@@ -1,7 +1,7 @@
-"""When time alone changes what a HorizontalPodAutoscaler decides, so that a simulation need not ask every 15 s.
+"""When time alone changes a HorizontalPodAutoscaler's decision, so that a simulation need not compute it every 15 s.
 
-While pods and metrics stay as they are, a step repeats the one before it until an old recommendation leaves a stabilisation window or a
-scale event leaves the period of a policy.
+While pods and metrics stay the same, a step repeats the one before it until an old recommendation leaves a stabilisation window or a scale
+event leaves the period of a policy.
 """
 
 import math
@@ -16,10 +16,10 @@ from gpuscaler.simulation.horizontal.stepping import DEFAULT_SETTINGS, Outcome
 
 
 def quiet_until(autoscaler: Autoscaler, outcome: Outcome, *, replicas: int, settings: ControllerSettings = DEFAULT_SETTINGS) -> float:
-    """The first moment at which a step may decide otherwise than ``outcome`` did for a target of ``replicas``, nothing else changing.
+    """The first moment at which a step may differ from ``outcome`` for a target of ``replicas``, if nothing else changes.
 
-    Minus infinity, which is at once, where the target was scaled or a metric is CPU, which looks at the age of pods; infinity, which is
-    never, where nothing that it remembers holds the target back.
+    Minus infinity means now: the target was scaled, or a metric is CPU, which depends on the age of pods. Infinity means never: nothing in
+    the history holds the target back.
     """
     if outcome.desired != replicas or any(metric.name == "cpu" for metric in autoscaler.metrics if "Resource" in metric.type):
         return -math.inf
@@ -29,9 +29,9 @@ def quiet_until(autoscaler: Autoscaler, outcome: Outcome, *, replicas: int, sett
 
 
 def repeated(outcome: Outcome, until: float) -> History:
-    """The history after steps that all came to ``outcome``, the last of them at ``until``.
+    """Return the history after steps that all had ``outcome``, the last of them at ``until``.
 
-    Of equal recommendations the latest outlasts all others, so it may stand for them.
+    Of equal recommendations the latest outlasts all others, so it can replace them.
     """
     history, past = outcome.history, outcome.history.recommendations
     same = [number for number, one in enumerate(past) if one.replicas == outcome.recommendation]
@@ -43,7 +43,7 @@ def repeated(outcome: Outcome, until: float) -> History:
 
 
 def _ends(autoscaler: Autoscaler, history: History, recommendation: int, settings: ControllerSettings) -> Iterator[float]:
-    """When what is remembered ceases to count. The latest recommendation is repeated and so does not age."""
+    """When entries of the history expire. The latest recommendation is repeated and so does not age."""
     behavior, latest = autoscaler.behavior, max(past.at for past in history.recommendations)
     others = [past.at for past in history.recommendations if past.replicas != recommendation]
     if behavior is None:

@@ -1,7 +1,7 @@
 """Reads a HorizontalPodAutoscaler of autoscaling/v2, and refuses what the API server refuses.
 
-Source: ``pkg/apis/autoscaling/v2/defaults.go`` and ``pkg/apis/autoscaling/validation/validation.go`` of Kubernetes 1.35. Fields that say
-nothing about scaling are not looked at.
+Source: ``pkg/apis/autoscaling/v2/defaults.go`` and ``pkg/apis/autoscaling/validation/validation.go`` of Kubernetes 1.35. Fields that do not
+affect scaling are ignored.
 """
 
 import re
@@ -21,7 +21,7 @@ _SOURCES = ("object", "external", "pods", "resource", "containerResource")
 #: The operators of a selector, and whether they take values.
 _OPERATORS = {"In": True, "NotIn": True, "Exists": False, "DoesNotExist": False}
 
-#: What a container may request, and what it may be called.
+#: Syntax of resource names and of container names.
 _RESOURCE = re.compile(
     r"cpu|memory|ephemeral-storage|hugepages-[-A-Za-z0-9_.]{0,52}[A-Za-z0-9]"
     r"|(?=.{1,253}/)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?",
@@ -31,7 +31,7 @@ _LABEL = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", re.ASCII)
 
 
 class AutoscalerError(ValueError):
-    """An object that cannot be used: ``path`` leads to the place, ``seen`` is what stands there, ``expected`` what should."""
+    """An object that cannot be used: ``path`` is the field, ``seen`` its value, ``expected`` the valid values."""
 
     def __init__(self, name: str, path: str, seen: str, expected: str) -> None:
         super().__init__(f"{name}: {path}: saw {seen}, expected {expected}" if path else f"{name}: saw {seen}, expected {expected}")
@@ -41,7 +41,7 @@ class AutoscalerError(ValueError):
 
 
 def read_autoscaler(content: object) -> specs.Autoscaler:
-    """A HorizontalPodAutoscaler from its JSON as text, or from what that says as Python's own types. Raises :class:`AutoscalerError`."""
+    """Read a HorizontalPodAutoscaler from JSON text, or from its parsed form. Raises :class:`AutoscalerError`."""
     try:
         tree = msgspec.json.decode(content) if isinstance(content, bytes | str) else content
         wire = msgspec.convert(_without_nulls(tree), wires.Object)
@@ -51,7 +51,7 @@ def read_autoscaler(content: object) -> specs.Autoscaler:
 
 
 class _Reading:
-    """One object being read; it knows its name for messages."""
+    """Parses one object and knows its name for messages."""
 
     def __init__(self, wire: wires.Object) -> None:
         self._wire = wire
@@ -72,7 +72,9 @@ class _Reading:
             self._refuse("spec.maxReplicas", spec.max_replicas, f"at least minReplicas, which is {least}")
         metrics = tuple(self._metric(metric, f"spec.metrics[{number}]") for number, metric in enumerate(spec.metrics or ()))
         if least == 0 and not any(metric.type in ("Object", "External") for metric in metrics):
-            self._refuse("spec.metrics", "no Object or External metric", "one: minReplicas is 0, and nothing else can wake it")
+            self._refuse(
+                "spec.metrics", "no Object or External metric", "at least one: minReplicas is 0, and only these can scale up from zero"
+            )
         return specs.Autoscaler(
             namespace=wire.metadata.namespace or "default",
             name=wire.metadata.name,
@@ -116,7 +118,7 @@ class _Reading:
             self._refuse(f"{path}.container", source.container or "nothing", "a container's name, in lower case")
 
     def _complete(self, kind: str, target: specs.Target, path: str) -> None:
-        """Whether a target has what metrics of its kind need, and no more."""
+        """Check that a target has exactly the fields that metrics of its kind need."""
         ways = {
             "value": target.value,
             "averageValue": target.average_value,
@@ -142,7 +144,7 @@ class _Reading:
         )
 
     def _positive(self, quantity: wires.Quantity | None, path: str) -> int | None:
-        """A quantity in thousandths."""
+        """Return a quantity in thousandths."""
         if quantity is None:
             return None
         try:
@@ -194,7 +196,7 @@ class _Reading:
         return _approximately(format_quantity(exact))
 
     def _reference(self, wire: wires.Reference, path: str, *, grouped: bool = False) -> specs.ObjectReference:
-        """``grouped``: of core v1, only a ReplicationController will do, the one kind there that can be scaled."""
+        """``grouped``: in core v1 only ReplicationController is accepted, the only kind there that can be scaled."""
         self._named(wire.kind, f"{path}.kind")
         self._named(wire.name, f"{path}.name")
         group, slash, version = wire.api_version.partition("/")
@@ -203,7 +205,7 @@ class _Reading:
         return specs.ObjectReference(wire.kind, wire.name, wire.api_version)
 
     def _selector(self, wire: wires.Selector | None, path: str) -> specs.MetricSelector | None:
-        """The API server takes any selector; the controller then finds no metric by one that it cannot read, each time."""
+        """The API server takes any selector; the controller fails to read an invalid one at every step and finds no metric."""
         if wire is None:
             return None
         expressions = []
@@ -225,12 +227,12 @@ class _Reading:
 
 
 def _shown(text: str) -> str:
-    """A text as a message may show it on a terminal."""
+    """Escape a text for a message on a terminal."""
     return text[:80] if text[:80].isprintable() else repr(text[:80])
 
 
 def _without_nulls(tree: object) -> object:
-    """The same without fields that are null, which to Go is as if they were not there."""
+    """Return the tree without null fields, which Go treats as absent."""
     if isinstance(tree, dict):
         return {name: _without_nulls(value) for name, value in tree.items() if value is not None}
     return [_without_nulls(value) for value in tree] if isinstance(tree, list | tuple) else tree

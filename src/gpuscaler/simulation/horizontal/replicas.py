@@ -24,7 +24,7 @@ class MetricError(Exception):
 
 
 class Tolerances(NamedTuple):
-    """How far usage may be from its target, as a share of it, before anything is done."""
+    """Tolerated deviation of usage from its target, as a share of the target."""
 
     down: float
     up: float
@@ -34,7 +34,7 @@ class Tolerances(NamedTuple):
 
 
 class Situation(NamedTuple):
-    """What the calculation of every metric needs to know."""
+    """Inputs that the calculation of every metric needs."""
 
     scale: Scale
     pods: Sequence[ReplicaPod]
@@ -54,7 +54,7 @@ def by_utilization(samples: Mapping[str, Sample], target: int, *, resource: str,
     """Replicas that bring the use of ``resource`` to ``target`` percent of what is requested. Raises :class:`MetricError`."""
     groups, values = _grouped(samples, resource, seen)
     requests = {pod.name: _request(pod, container, resource) for pod in seen.pods}
-    # A missing pod uses all that it asked for, or more where the target is more.
+    # A missing pod counts as using all that it requests, or the target if that is more.
     full = max(100, target)
     return _replicas(
         values,
@@ -72,7 +72,7 @@ def by_average(samples: Mapping[str, Sample], target: int, *, resource: str = ""
 
 
 def by_value(usage: int, target: int, *, seen: Situation) -> tuple[int, Current]:
-    """Replicas that bring a value of all replicas together to ``target``; from zero replicas too. Raises :class:`MetricError`."""
+    """Replicas that bring the total value of all replicas to ``target``; also from zero replicas. Raises :class:`MetricError`."""
     usage_ratio, replicas = ratio(usage, target), seen.scale.replicas
     if replicas == 0:
         return ceiling32(usage_ratio), Current(value=usage)
@@ -86,7 +86,7 @@ def by_value(usage: int, target: int, *, seen: Situation) -> tuple[int, Current]
 
 
 def by_share(usage: int, target: int, *, seen: Situation, bounded: bool) -> tuple[int, Current]:
-    """Replicas that bring each one's share of ``usage`` to ``target``. ``bounded``: what is beyond int32 is its largest number."""
+    """Replicas that bring the share of ``usage`` per replica to ``target``. ``bounded``: clamp values beyond int32 to its maximum."""
     observed = seen.scale.observed
     replicas = observed
     if not seen.tolerances.allow(ratio(usage, float(target) * float(observed))):
@@ -98,7 +98,7 @@ def by_share(usage: int, target: int, *, seen: Situation, bounded: bool) -> tupl
 
 
 def total(values: Iterable[int], *, per_pod: bool) -> int:
-    """The sum of all series; one that overflows ends at the largest number, as each kind of target notices it."""
+    """The sum of all series; an overflow is clamped to the largest number, as each kind of target detects it."""
     usage = 0
     for value in values:
         if per_pod:
@@ -113,7 +113,7 @@ def total(values: Iterable[int], *, per_pod: bool) -> int:
 
 
 def _grouped(samples: Mapping[str, Sample], resource: str, seen: Situation) -> tuple[_Groups, dict[str, int]]:
-    """The pods by what is known about them, and the values that count at first."""
+    """Group the pods by what is known about them, and return the values that count at first."""
     if not seen.pods:
         raise MetricError("no pods returned by selector while calculating replica count")
     groups = _groups(samples, resource, seen)
@@ -139,7 +139,7 @@ def _groups(samples: Mapping[str, Sample], resource: str, seen: Situation) -> _G
 
 
 def _starting(pod: ReplicaPod, sample: Sample, seen: Situation) -> bool:
-    """Whether the CPU that a pod uses says nothing yet: it starts, or has never been ready."""
+    """Whether the CPU usage of a pod is not meaningful yet: it is starting, or has never been ready."""
     if pod.ready is None or pod.started is None:
         return True
     if pod.started + seen.settings.cpu_initialization_period > seen.now:
@@ -155,7 +155,7 @@ def _replicas(
     usage: Callable[[Mapping[str, int]], Usage],
     on_target: Callable[[str], int],
 ) -> tuple[int, Current]:
-    """What is missing or not ready is assumed to be against the change: idle when scaling up, at its target when scaling down."""
+    """Missing and unready pods are assumed to oppose the change: idle when scaling up, at the target when scaling down."""
     replicas = seen.scale.replicas
     first, shown = usage(values)
     scale_up_with_unready = bool(groups.unready) and first > 1.0
@@ -190,7 +190,7 @@ def _average(values: Mapping[str, int], target: int) -> Usage:
 
 
 def _request(pod: ReplicaPod, container: str, resource: str) -> int:
-    """What a pod, or one container of it, requests. Raises :class:`MetricError` where that is not said."""
+    """The request of a pod, or of one container. Raises :class:`MetricError` if there is none."""
     if pod.pod_requests is not None and not container:
         if resource not in pod.pod_requests:
             raise MetricError(f"missing pod-level request for {resource} in Pod {pod.name}")

@@ -1,4 +1,4 @@
-"""A HorizontalPodAutoscaler and all that it looks at, as plain data.
+"""A HorizontalPodAutoscaler and its inputs, as plain data.
 
 Metric values are in thousandths (``MilliValue``), times in seconds since 1970. Source: ``k8s.io/api/autoscaling/v2``.
 """
@@ -13,7 +13,7 @@ Status = Literal["True", "False", "Unknown"]
 
 
 class Target(Struct, frozen=True, gc=False):
-    """What a metric should be: in total, on average per pod, or in percent of the requests. ``type`` decides for Object metrics only."""
+    """The target of a metric: a total, an average per pod, or percent of the requests. ``type`` matters for Object metrics only."""
 
     type: str
     value: int | None = None
@@ -68,7 +68,7 @@ class ScalingRules(Struct, frozen=True, gc=False):
     tolerance: float | None = None
 
 
-#: What holds in a direction that a behaviour does not mention.
+#: Defaults for a direction that a behaviour does not mention.
 SCALE_UP = ScalingRules((ScalingPolicy("Pods", 4, 15), ScalingPolicy("Percent", 100, 15)), window=0)
 SCALE_DOWN = ScalingRules((ScalingPolicy("Percent", 100, 15),))
 
@@ -114,9 +114,9 @@ class Container(Struct, frozen=True, gc=False):
 class ReplicaPod(Struct, frozen=True, gc=False):
     """A pod that the target's selector selects.
 
-    ``ready`` is the status of its Ready condition, None where it has none, and ``ready_since`` when that last changed. ``containers``
-    are the containers and then the init containers that restart always. ``pod_requests`` is set where the pod has requests of its own:
-    what the pod as a whole requests then.
+    ``ready`` is the status of its Ready condition, None if it has none, and ``ready_since`` when that last changed. ``containers`` are the
+    containers and then the init containers that restart always. ``pod_requests`` is set if the pod has requests of its own; they then hold
+    for the pod as a whole.
     """
 
     name: str
@@ -130,7 +130,7 @@ class ReplicaPod(Struct, frozen=True, gc=False):
 
 
 class Sample(Struct, frozen=True, gc=False):
-    """A metric of one pod, and the ``window`` before ``at`` that it speaks of."""
+    """A metric of one pod, measured over the ``window`` before ``at``."""
 
     value: int
     at: float = 0.0
@@ -156,7 +156,7 @@ class SeriesSamples(Struct, frozen=True, gc=False):
 
 
 class Unavailable(Struct, frozen=True, gc=False):
-    """No answer, and the words of the metrics client about that."""
+    """No answer, with the error text of the metrics client."""
 
     message: str
 
@@ -165,7 +165,7 @@ Answer = PodSamples | ObjectSample | SeriesSamples | Unavailable
 
 
 class Current(Struct, frozen=True, gc=False):
-    """What ``status.currentMetrics`` says about one metric."""
+    """The entry of ``status.currentMetrics`` for one metric."""
 
     value: int | None = None
     average_value: int | None = None

@@ -14,12 +14,11 @@ DEFAULT_SETTINGS = ControllerSettings()
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What a step decided.
+    """The decision of a step.
 
-    ``desired`` replicas are what the target's scale should say now. ``reason`` says why, where that is a change; ``error`` what went
-    wrong, in Kubernetes' words: with one, scaling up may go on and scaling down may not. ``recommendation`` is what the metrics asked
-    for, None where they were not asked or gave no answer; ``current`` has one entry for each metric that was asked, None where it gave
-    none.
+    ``desired`` is the new replica count for the target's scale. ``reason`` explains a change; ``error`` is the failure, in Kubernetes'
+    words: with an error, scaling up may continue and scaling down may not. ``recommendation`` is the count that the metrics asked for, None
+    if they were not read or gave no answer; ``current`` has one entry for each metric that was read, None for a metric without an answer.
     """
 
     desired: int
@@ -35,7 +34,7 @@ class Outcome(Struct, frozen=True, gc=False):
 
 
 class _Computed(Struct, frozen=True, gc=False):
-    """What all metrics together ask for: ``replicas`` is None where nothing may be done."""
+    """The combined result of all metrics: ``replicas`` is None if nothing may be done."""
 
     history: History
     current: tuple[Current | None, ...]
@@ -56,8 +55,8 @@ def step(
 ) -> Outcome:
     """Decide once, as kube-controller-manager does every 15 s.
 
-    ``metrics`` are the answers to ``autoscaler.metrics``, one for each and in their order; ``pods`` are all that the target's selector
-    selects. That the scale could be read, has a selector of its own, and can be written is taken for granted.
+    ``metrics`` are the answers to ``autoscaler.metrics``, one for each and in their order; ``pods`` are all pods that the target's selector
+    selects. The scale is assumed to be readable and writable and to have a selector of its own.
     """
     current = scale.replicas
     history = history.with_condition(
@@ -84,7 +83,7 @@ def step(
 
 
 def _computed(autoscaler: Autoscaler, metrics: Sequence[Answer], seen: Situation, history: History) -> _Computed:
-    """The largest proposal of all metrics. With one that cannot be used, nothing is scaled down."""
+    """Return the largest proposal of all metrics. If one metric cannot be used, nothing is scaled down."""
     best = Proposal(0, "", Current())
     shown: list[Current | None] = []
     errors: list[UnusableMetricError] = []
@@ -111,10 +110,10 @@ def _computed(autoscaler: Autoscaler, metrics: Sequence[Answer], seen: Situation
 
 
 def _scaled(autoscaler: Autoscaler, computed: _Computed, seen: Situation) -> Outcome:
-    """Bring what the metrics ask for within the limits, and note what follows from it."""
+    """Apply the limits to the metrics' result, and record the consequences."""
     assert computed.replicas is not None
     current, now = seen.scale.replicas, seen.now
-    # Less than none is none, and then no metric is to be named.
+    # A negative count becomes zero, and then no metric is named.
     wanted, metric = (computed.replicas, computed.metric) if computed.replicas > 0 else (0, "")
     reason = f"{metric} above target" if wanted > current else "All metrics below target" if wanted < current else ""
     desired, history = limited(autoscaler, computed.history, current=current, wanted=wanted, now=now, settings=seen.settings)

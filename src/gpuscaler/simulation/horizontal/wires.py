@@ -1,4 +1,4 @@
-"""A HorizontalPodAutoscaler of autoscaling/v2 as its JSON has it. Of status, and of what says nothing about scaling, nothing is read."""
+"""The JSON form of a HorizontalPodAutoscaler of autoscaling/v2. Status and fields that do not affect scaling are not read."""
 
 from typing import Annotated, Literal
 

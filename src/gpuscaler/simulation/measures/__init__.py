@@ -1,1 +1,1 @@
-"""What a replay is measured by: waits, shares, the fleet, lower bounds."""
+"""Measures of a replay: waits, shares, the fleet, lower bounds."""

@@ -1,8 +1,8 @@
-"""A lower bound, in hindsight, on what serving a set of pods can cost: a linear program over resources.
+"""A lower bound, in hindsight, on the cost of serving a set of pods: a linear program over resources.
 
-Let ``x[o]`` be the machine-hours bought of offering ``o`` and ``h[c, o]`` the hours that pods of class ``c`` run on it. Whatever a policy
-does, every class gets its hours on offerings that admit it, and on no offering do its pods take more of a resource than its
-machine-hours offer. The cheapest such ``x`` is therefore never dearer than the truth. It is loose: machines come whole, boot, and idle
+Let ``x[o]`` be the machine-hours bought of offering ``o`` and ``h[c, o]`` the hours that pods of class ``c`` run on it. Under any policy,
+every class gets its hours on offerings that admit it, and on no offering do its pods take more of a resource than its machine-hours
+provide. The cheapest such ``x`` therefore never costs more than the real run. The bound is loose: machines come whole, boot, and idle
 between jobs, and jobs cannot wait for ever; all of that is ignored.
 """
 
@@ -21,7 +21,7 @@ KIND = "resource-lp over the whole run, in hindsight"
 
 
 def lower_bound(work: Sequence[tuple[PodSpec, float]], offerings: Sequence[Offering]) -> float:
-    """US dollars that ``work``, pod specifications with the hours they ran, costs at least on ``offerings``.
+    """The minimum cost of ``work`` in US dollars on ``offerings``; ``work`` is pod specifications with the hours they ran.
 
     A specification that no offering admits is left out.
     """
@@ -40,13 +40,13 @@ def lower_bound(work: Sequence[tuple[PodSpec, float]], offerings: Sequence[Offer
         _add_kind(solver, kind, [(number, specs[number]) for number in served])
     solver.run()
     if solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
-        # Every class has a home and machine-hours are unlimited, so only numerics can end here; no bound is always valid.
+        # Every class has an offering and machine-hours are unlimited, so only numerical trouble leads here; 0 is always a valid bound.
         return 0.0
     return max(0.0, float(solver.getInfo().objective_function_value) * (1.0 - ACCURACY))
 
 
 def _kinds(offerings: Sequence[Offering], specs: Sequence[PodSpec]) -> list[tuple[Offering, tuple[int, ...]]]:
-    """Offerings with the specifications they serve; of those that differ in price alone only the cheapest."""
+    """Offerings with the specifications they serve; among those that differ only in price, the cheapest."""
     best: dict[tuple[object, ...], tuple[Offering, tuple[int, ...]]] = {}
     for offering in offerings:
         served = tuple(number for number, spec in enumerate(specs) if serves(offering, spec))
@@ -57,7 +57,7 @@ def _kinds(offerings: Sequence[Offering], specs: Sequence[PodSpec]) -> list[tupl
 
 
 def _add_kind(solver: highspy.Highs, kind: Offering, served: Sequence[tuple[int, PodSpec]]) -> None:
-    """Add a kind: a column of machine-hours, one of pod-hours per class, a row per resource of which pods may not take more."""
+    """Add a kind: a column of machine-hours, a column of pod-hours per class, and a row per resource that limits the pods."""
     resources = sorted({name for _, spec in served for name in spec.requests} | {"pods"})
     row_of = {name: solver.getNumRow() + number for number, name in enumerate(resources)}
     size = len(resources)

@@ -1,4 +1,4 @@
-"""How many machines of every offering there were over time."""
+"""The number of machines of every offering over time."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -9,12 +9,12 @@ from msgspec import Struct
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
-#: Equal stretches of time that a run is divided into.
+#: Number of equal intervals that a run is divided into.
 STRETCHES = 288
 
 
 class Presence(Struct, frozen=True, gc=False):
-    """Machines of one offering: their average number in every stretch of the run, from its beginning to its end."""
+    """Machines of one offering: their average number in every interval of the run, from its beginning to its end."""
 
     pool: str
     market: str
@@ -24,7 +24,7 @@ class Presence(Struct, frozen=True, gc=False):
 
 
 def presence(history: Iterable[CloudMachine], *, began: float, ended: float) -> tuple[Presence, ...]:
-    """One entry for every offering that had machines, by its key; none for a run that took no time."""
+    """One entry for every offering that had machines, by its key; empty for a run of no duration."""
     if ended <= began:
         return ()
     spans: dict[OfferingKey, list[tuple[float, float]]] = defaultdict(list)
@@ -35,7 +35,7 @@ def presence(history: Iterable[CloudMachine], *, began: float, ended: float) -> 
 
 
 def _averages(spans: np.ndarray, edges: np.ndarray) -> tuple[float, ...]:
-    """Of ``spans``, shape (n, 2), how many held on average between each of ``edges`` and the next."""
+    """The average number of ``spans``, shape (n, 2), that were active between each of ``edges`` and the next."""
     lived = np.zeros(len(edges))
     for number, edge in enumerate(edges):
         lived[number] = float(np.sum(np.clip(edge - spans[:, 0], 0.0, spans[:, 1] - spans[:, 0])))

@@ -1,7 +1,7 @@
 """The last quarter of a trace by itself.
 
-Settings that were chosen by looking at a trace do well on that trace. No default of ours is to be tuned on the last quarter of any, so that
-whoever doubts a comparison finds in each report how it comes out there.
+Settings that were tuned on a trace do well on that trace. None of our defaults is tuned on the last quarter of any trace, so that every
+report also shows how a comparison comes out on unseen data.
 """
 
 from collections.abc import Sequence
@@ -13,10 +13,10 @@ from gpuscaler.simulation.measures.waits import PodWait, Wait, wait_of
 
 
 class LastQuarter(Struct, frozen=True, gc=False):
-    """From ``after`` seconds into a run on, when three quarters of the time are over in which jobs are submitted.
+    """The part of a run from second ``after`` on, when three quarters of the submission period are over.
 
-    ``cost`` is of all machines from then to the last submission, in dollars: what comes later is the tail of long jobs. ``wait`` is of the
-    ``pods`` that were created since, of which ``served`` ran.
+    ``cost`` is the cost of all machines from then to the last submission, in dollars: later costs are the tail of long jobs. ``wait`` is
+    that of the ``pods`` created since then, of which ``served`` ran.
     """
 
     after: float
@@ -29,7 +29,7 @@ class LastQuarter(Struct, frozen=True, gc=False):
 def last_quarter(
     cloud: SimulatedCloud, waits: Sequence[PodWait], *, began: float, last_submission: float, ended: float
 ) -> LastQuarter | None:
-    """The last quarter of a run; None where all jobs were submitted at once. Times are in seconds since the epoch."""
+    """The last quarter of a run; None if all jobs were submitted at once. Times are in seconds since the epoch."""
     if last_submission <= began:
         return None
     after = began + 0.75 * (last_submission - began)
@@ -39,7 +39,7 @@ def last_quarter(
 
 
 def _cost(cloud: SimulatedCloud, begin: float, end: float, *, ended: float) -> float:
-    """What machines are billed from ``begin`` to ``end``."""
+    """Return what machines are billed from ``begin`` to ``end``."""
     cost = 0.0
     for machine in cloud.history():
         since = max(machine.bought_at, begin)

@@ -1,4 +1,4 @@
-"""Who used the machines: what they cost, divided among the pods that held their GPUs."""
+"""Who used the machines: their cost, divided among the pods that held their GPUs."""
 
 from collections import defaultdict
 from collections.abc import Callable
@@ -19,10 +19,10 @@ class Share(Struct, frozen=True, gc=False):
 
 
 class Shares:
-    """Adds up, by user, by namespace and by kind of pods, what pods held.
+    """Adds up the cost and GPU-hours that pods held, by user, by namespace and by kind of pods.
 
-    A pod holds of its machine's cost, from being bound until it leaves, the part of the GPUs that it takes, or of the CPU where the machine
-    has no GPUs. What is left is nobody's: boot, idle time, GPUs that are free beside others in use.
+    From binding until it leaves, a pod is charged the part of its machine's cost that matches its part of the GPUs, or of the CPU if the
+    machine has no GPUs. The rest belongs to no pod: boot, idle time, free GPUs beside others in use.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Shares:
         self._held: dict[tuple[str, str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
 
     def held(self, member: Member, offering: Offering, *, hours: float, cost: float) -> None:
-        """A pod was bound for ``hours`` to a machine of ``offering``, which cost ``cost`` dollars meanwhile."""
+        """Add a pod that was bound for ``hours`` to a machine of ``offering``, which cost ``cost`` dollars in that time."""
         sums = self._held[(member.user, member.namespace, class_of(member.gpus, member.options.gang))]
         sums[0] += cost * part_of(member, offering)
         sums[1] += hours * member.gpus
@@ -41,7 +41,7 @@ class Shares:
         return sum(gpu_hours for _, gpu_hours in self._held.values())
 
     def by_user(self, cost: float, gpu_hours: float) -> tuple[Share, ...]:
-        """Every user's share, dearest first, and nobody's, so that they add up to ``cost`` and to the ``gpu_hours`` that were paid."""
+        """Every user's share, most expensive first, and the unheld rest, so that they add up to ``cost`` and the paid ``gpu_hours``."""
         return self._divided(lambda key: key[0], cost, gpu_hours)
 
     def by_namespace(self, cost: float, gpu_hours: float) -> tuple[Share, ...]:
@@ -58,7 +58,7 @@ class Shares:
             sums[name(key)][0] += held[0]
             sums[name(key)][1] += held[1]
         shares = sorted((Share(key, *held) for key, held in sums.items()), key=lambda share: (-share.cost, share.name or ""))
-        # Where pods held everything, rounding may leave less than nothing.
+        # If pods held everything, rounding may leave a negative rest.
         left = [
             max(0.0, whole - held) for whole, held in ((cost, sum(s.cost for s in shares)), (gpu_hours, sum(s.gpu_hours for s in shares)))
         ]
@@ -67,7 +67,7 @@ class Shares:
 
 
 def part_of(member: Member, offering: Offering) -> float:
-    """The part of a machine that a pod holds, from 0 to 1: of its GPUs, or of its CPU where it has none."""
+    """The part of a machine that a pod holds, from 0 to 1: of its GPUs, or of its CPU if it has no GPUs."""
     gpus = offering.allocatable.get(GPU, 0)
     if gpus:
         return member.gpus / gpus

@@ -1,9 +1,9 @@
 """How long pods waited, those that never ran included.
 
-A pod that had not run when the run ended (or when nobody wanted it any more) waited at least that long: its wait is censored. Leaving it
-out would flatter whoever leaves most pods waiting. The share of pods that still wait after ``t`` seconds is therefore estimated as Kaplan
-and Meier do ("Nonparametric estimation from incomplete observations", 1958): the product, over all waits up to ``t``, of the share of
-pods that were still waiting and went on waiting. Where every pod ran, that is the plain distribution of waits.
+A pod that had not run when the run ended (or when it was no longer wanted) waited at least that long: its wait is censored. Leaving it out
+would flatter the policy that leaves most pods waiting. The share of pods that still wait after ``t`` seconds is therefore estimated as
+Kaplan and Meier do ("Nonparametric estimation from incomplete observations", 1958): the product, over all waits up to ``t``, of the share
+of pods that were still waiting and continued to wait. If every pod ran, that is the plain distribution of waits.
 """
 
 from collections.abc import Iterable, Sequence
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from msgspec import Struct
 
-#: Kinds of pods, by the GPUs that one takes; pods of gangs are a kind of their own.
+#: Kinds of pods, by the number of GPUs; pods of gangs are a kind of their own.
 NO_GPU, FRACTION, ONE, FEW, MANY, MOST, GANGS = CLASSES = (
     "no GPU",
     "part of a GPU",
@@ -21,12 +21,12 @@ NO_GPU, FRACTION, ONE, FEW, MANY, MOST, GANGS = CLASSES = (
     "8 GPUs or more",
     "gangs",
 )
-#: Points of a curve.
+#: Maximum number of points of a curve.
 POINTS = 160
 
 
 class PodWait(Struct, frozen=True, gc=False):
-    """Seconds from a pod's creation until it first ran; where it never ``ran``, until nobody waited for it any more.
+    """Seconds from a pod's creation until it first ran; if it never ``ran``, until it was no longer wanted.
 
     ``since`` is when it was created, in seconds since the epoch.
     """
@@ -39,9 +39,9 @@ class PodWait(Struct, frozen=True, gc=False):
 
 
 class Wait(Struct, frozen=True, gc=False):
-    """Seconds from creation to running; None where there was no pod.
+    """Seconds from creation to running; None if there was no pod.
 
-    ``at_least`` names those of the fields that are lower bounds: so many pods never ran that the true value is not known.
+    ``at_least`` names the fields that are lower bounds: so many pods never ran that the true value is unknown.
     """
 
     mean: float | None = None
@@ -52,7 +52,7 @@ class Wait(Struct, frozen=True, gc=False):
 
 
 class ClassWait(Struct, frozen=True, gc=False):
-    """The waits of one kind of pods: how many there were, and how many of them ran."""
+    """The waits of one kind of pods, with the number of pods and of those that ran."""
 
     pod_class: str
     pods: int
@@ -68,7 +68,7 @@ class Curve(Struct, frozen=True, gc=False):
 
 
 def class_of(gpus: float, gang: str) -> str:
-    """The kind of a pod that takes ``gpus`` GPUs, of the ``gang`` of that name if any."""
+    """The kind of a pod that takes ``gpus`` GPUs and belongs to the gang ``gang``, if any."""
     if gang:
         return GANGS
     if gpus <= 0:
@@ -77,9 +77,9 @@ def class_of(gpus: float, gang: str) -> str:
 
 
 def wait_of(waits: Sequence[PodWait]) -> Wait:
-    """Mean and percentiles: the shortest time within which so many pods ran.
+    """Mean and percentiles: the shortest time within which that share of the pods ran.
 
-    Where fewer ever ran, the longest wait of all is a lower bound; the mean is one where the longest wait is of a pod that never ran.
+    If fewer ever ran, the longest wait of all is a lower bound; the mean is a lower bound if the longest wait is of a pod that never ran.
     """
     if not waits:
         return Wait()
@@ -101,7 +101,7 @@ def wait_of(waits: Sequence[PodWait]) -> Wait:
 
 
 def by_class(waits: Iterable[PodWait]) -> tuple[ClassWait, ...]:
-    """The waits of every kind of pods there was, in the order of ``CLASSES``."""
+    """The waits of every kind of pods that occurred, in the order of ``CLASSES``."""
     kinds: dict[str, list[PodWait]] = {}
     for one in waits:
         kinds.setdefault(one.pod_class, []).append(one)
@@ -111,7 +111,7 @@ def by_class(waits: Iterable[PodWait]) -> tuple[ClassWait, ...]:
 
 
 def curve_of(waits: Sequence[PodWait]) -> Curve:
-    """The distribution of waits at no more than ``POINTS`` times, close together where waits are short."""
+    """The distribution of waits at no more than ``POINTS`` times, densest where waits are short."""
     if not waits:
         return Curve()
     times, waiting = _still_waiting(waits)
@@ -124,7 +124,7 @@ def curve_of(waits: Sequence[PodWait]) -> Curve:
 
 
 def _still_waiting(waits: Sequence[PodWait]) -> tuple[np.ndarray, np.ndarray]:
-    """The distinct waits of pods that ran, rising, and the share of pods that waited longer than each."""
+    """The distinct waits of pods that ran, ascending, and the share of pods that waited longer than each."""
     seconds = np.array([one.seconds for one in waits])
     ran = np.array([one.ran for one in waits])
     times, ended = np.unique(seconds[ran], return_counts=True)

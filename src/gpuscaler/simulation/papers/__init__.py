@@ -1,4 +1,4 @@
-"""Published tables, run again: what a paper printed beside what we get with the same inputs."""
+"""Reproductions of published tables: the paper's values beside ours for the same inputs."""
 
 from collections.abc import Mapping
 
@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Row(Struct, frozen=True, gc=False):
-    """One policy. ``published`` is the printed value, None where there is none; ``ours`` what this run gave, in the table's ``unit``.
+    """One policy. ``published`` is the printed value, None if there is none; ``ours`` is this run's value, in the table's ``unit``.
 
     ``figures`` are more columns of this run, by their headings.
     """
@@ -22,7 +22,7 @@ class Row(Struct, frozen=True, gc=False):
 
 
 class Published(Struct, frozen=True, gc=False):
-    """A table. ``source`` is where the published values stand, ``inputs`` what was run, ``unmatched`` what could not be matched and why."""
+    """A table. ``source`` names the publication, ``inputs`` the data of the run, ``unmatched`` what could not be matched and why."""
 
     name: str
     title: str

@@ -1,7 +1,7 @@
 """A job with a deadline on spot and on-demand machines: the simulation of "Can't Be Late" (Wu et al., NSDI 2024).
 
-A job needs ``WORK`` seconds and has ``DEADLINE``; every ``STEP`` seconds a policy that sees whether spot can be had now chooses a market or
-waits. Every change of machine costs ``CHANGEOVER`` seconds without progress, which are paid for. Work done is never lost.
+A job needs ``WORK`` seconds and has ``DEADLINE``; every ``STEP`` seconds a policy sees whether spot is available now, and chooses a market
+or waits. Every change of machine costs ``CHANGEOVER`` seconds without progress, which are paid for. Finished work is never lost.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,37 +19,37 @@ HOUR = 3600.0
 WORK, DEADLINE, CHANGEOVER, STEP = 48 * HOUR, 60 * HOUR, 0.2 * HOUR, 600.0
 SPOT_PRICE, ON_DEMAND_PRICE = 0.9731, 3.06
 PRICES: Mapping[str, float] = {WAIT: 0.0, SPOT: SPOT_PRICE, ON_DEMAND: ON_DEMAND_PRICE}
-#: A job begins at every so many seconds of each series.
+#: Seconds between the starts of two jobs in each series.
 SPACING = 12 * HOUR
-#: The grain of the optimum in hindsight: what the changeover and a decision's step have in common.
+#: Time unit of the optimum in hindsight: the common divisor of the changeover and a decision's step.
 UNIT = 120.0
 
-#: A market or waiting, for a job as it stands.
+#: Returns a market, or to wait, for the current state of a job.
 Choose = Callable[[Job], str]
 
 
 class Outcome(Struct, frozen=True, gc=False):
-    """What one job cost in dollars, and whether it was done by its deadline."""
+    """The cost of one job in dollars, and whether it met its deadline."""
 
     cost: float
     met: bool
 
 
 def on_demand(job: Job) -> str:  # noqa: ARG001  # a policy is asked with the job
-    """Never anything but on-demand."""
+    """Always on-demand."""
     return ON_DEMAND
 
 
 def greedy(job: Job) -> str:
-    """Spot or nothing, until only on-demand is sure to be done in time."""
+    """Spot or nothing, until only on-demand is sure to finish in time."""
     wish = SPOT if job.spot else WAIT
     return wish if safe(job, wish) else ON_DEMAND
 
 
 def uniform_progress(job: Job) -> str:
-    """The paper's policy: spot whenever it is there; else on-demand whenever progress is behind the time that has passed.
+    """The paper's policy: spot whenever it is available; else on-demand whenever progress is behind the elapsed time.
 
-    On-demand is left for waiting once progress is ahead by two changeovers, and for good when no more than those are to spare.
+    It leaves on-demand for waiting once progress is ahead by two changeovers, and never once the slack is two changeovers or less.
     """
     rate = job.total / job.allowed
     elapsed, done = job.allowed - job.left, job.total - job.work
@@ -61,13 +61,13 @@ def uniform_progress(job: Job) -> str:
 
 
 def uniform_progress_strict(job: Job) -> str:
-    """The same, but on-demand is left for spot too only once progress is ahead by two changeovers."""
+    """The same, but it also leaves on-demand for spot only once progress is ahead by two changeovers."""
     ahead = job.total - job.work >= (job.allowed - job.left + 2 * job.changeover) * job.total / job.allowed
     return ON_DEMAND if job.on == ON_DEMAND and not ahead else uniform_progress(job)
 
 
 def replay(available: Sequence[bool], choose: Choose) -> Outcome:
-    """One job, with spot as ``available`` says for every step from its beginning."""
+    """Run one job, with spot as ``available`` says for every step from its beginning."""
     work, on, warming, cost, spot_for = WORK, WAIT, 0.0, 0.0, 0.0
     for number in range(int(DEADLINE / STEP)):
         spot = available[number]
@@ -94,7 +94,7 @@ def replay(available: Sequence[bool], choose: Choose) -> Outcome:
     return Outcome(cost, False)
 
 
-#: Policies by the name that the table gives them.
+#: Policies by their name in the table.
 POLICIES: Mapping[str, Choose] = {
     "On-demand": on_demand,
     "Greedy": greedy,
@@ -104,23 +104,23 @@ POLICIES: Mapping[str, Choose] = {
 }
 
 
-#: What the paper prints: Uniform Progress halves the distance from Greedy to the optimum, in the mean over its own settings.
+#: The paper's result: Uniform Progress halves the distance from Greedy to the optimum, in the mean over its own settings.
 PUBLISHED: Mapping[str, float] = {"Greedy": 100.0, "Uniform Progress": 50.0}
 UNMATCHED = (
     "The paper prints no figure for this one setting: its halved distance is a mean over other deadlines, changeovers and series.",
-    "Its rules allow two readings of when on-demand is left for spot. The one that costs less is compared; the other is called strict.",
-    "The optimum knows the series: no policy can reach it. Reclaims between two decisions are not seen, as in the paper's simulator.",
+    "Its rules allow two readings of when on-demand is left for spot. The cheaper one is compared; the other is called strict.",
+    "The optimum knows the whole series: no policy can reach it. Reclaims between two decisions are missed, as in the paper's simulator.",
 )
 
 
 def sampled(series: Series) -> tuple[bool, ...]:
-    """Whether spot is there at every decision from the beginning of ``series`` to its end."""
+    """Whether spot is available at every decision from the beginning of ``series`` to its end."""
     steps = series.as_steps()
     return tuple(steps.at(number * STEP) > 0 for number in range(int(series.period // STEP)))
 
 
 def table(file: SpotFile) -> Published:
-    """Every policy on a job that begins every ``SPACING`` seconds of each series; a series that is shorter than a job is left out.
+    """Run every policy on a job that begins every ``SPACING`` seconds of each series; series shorter than a job are left out.
 
     Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` when all are.
     """
@@ -163,7 +163,7 @@ def _other_series(series: Sequence[tuple[bool, ...]]) -> str:
 
 
 def _row(name: str, costs: Mapping[str, float], optimum: float, outcomes: Sequence[Outcome]) -> Row:
-    # Where Greedy is optimal there is no distance to speak of.
+    # If Greedy is optimal there is no distance.
     distance = 100 * (costs[name] - optimum) / (costs["Greedy"] - optimum) if costs["Greedy"] > optimum * (1 + 1e-6) else 0.0
     figures = {
         "mean cost, $": costs[name],

@@ -1,11 +1,11 @@
-"""What a job with a deadline costs at least when the whole spot series is known: by dynamic programming over the work that is left."""
+"""The minimum cost of a job with a deadline if the whole spot series is known: dynamic programming over the remaining work."""
 
 from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
 
-#: States between two decisions: no machine, on spot or on-demand and working, or with one unit of the changeover still to go.
+#: States between two decisions: no machine, on spot or on-demand and working, or with one unit of the changeover left.
 IDLE, SPOT, SPOT_WARMING, ON_DEMAND, ON_DEMAND_WARMING = range(5)
 NEVER = np.float32(1e9)
 
@@ -15,10 +15,10 @@ Values = npt.NDArray[np.float32]
 def cheapest(
     available: npt.NDArray[np.bool_], *, work: int, changeover: int, step: int, prices: tuple[float, float]
 ) -> npt.NDArray[np.float64]:
-    """The least cost of each job, in dollars.
+    """The minimum cost of each job, in dollars.
 
-    ``available[job, number]`` says whether spot is there in that step. ``work``, ``changeover`` and ``step`` are in units of one length;
-    a changeover takes more than a step and at most a unit more. ``prices`` are those of a unit on spot and on-demand.
+    ``available[job, number]`` says whether spot is available in that step. ``work``, ``changeover`` and ``step`` are in units of one
+    length; a changeover takes more than a step and at most a unit more. ``prices`` are those of a unit on spot and on-demand.
     """
     if not step < changeover <= step + 1:
         raise ValueError(f"a changeover must take more than a step of {step} units and at most one unit more, got {changeover}")
@@ -51,7 +51,7 @@ def _running(values: Values, state: int, price: float, changeover: int, step: in
         useful = step - warming
         after = np.empty_like(values[state])
         after[:, useful:] = values[state][:, : after.shape[1] - useful] + np.float32(step * price)
-        # Work that ends within the step is paid for to its end.
+        # Work that ends within the step is paid up to its end.
         ends = np.arange(min(useful, after.shape[1] - 1) + 1)
         after[:, : len(ends)] = (ends + warming) * np.float32(price)
         after[:, 0] = 0.0

@@ -1,8 +1,8 @@
 """A fleet of replicas on spot in several zones: the simulation of SkyServe (Mao et al., EuroSys 2025).
 
-A service needs ``TARGET`` replicas that are ready; policies keep ``SPARE`` more. A replica is ready ``COLD_START`` seconds after it was
-granted and is paid for from that moment on. When the series of a zone says that it has no machine, all replicas there are lost; a request
-there is refused. On-demand is always granted.
+A service needs ``TARGET`` ready replicas; policies keep ``SPARE`` more. A replica is ready ``COLD_START`` seconds after it was granted and
+is paid for from that moment on. When the series of a zone shows no capacity, all replicas there are lost and a request there is refused.
+On-demand is always granted.
 """
 
 from collections import Counter
@@ -19,14 +19,14 @@ from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
 
 TARGET, SPARE, COLD_START = 4, 2, 183.0
 SPOT_PRICE, ON_DEMAND_PRICE = 0.9731, 3.06
-#: How soon a policy asks again after a refusal: what SkyPilot was measured to need for one zone.
+#: Seconds until a policy asks again after a refusal: the time measured for SkyPilot in one zone.
 ANSWER = 15.0
 ON_DEMAND = -1
 
 
 @dataclass(eq=False)
 class Replica:
-    """``zone`` is a position among the series, or ``ON_DEMAND``; ``ready`` the moment from which it serves."""
+    """``zone`` is an index into the series, or ``ON_DEMAND``; ``ready`` is the moment from which it serves."""
 
     zone: int
     ready: float
@@ -34,7 +34,7 @@ class Replica:
 
 @dataclass
 class Fleet:
-    """The replicas of one policy, and what it may ask at ``now``."""
+    """The replicas of one policy, and the requests it can make at ``now``."""
 
     zones: Sequence[Steps]
     now: float = 0.0
@@ -43,7 +43,7 @@ class Fleet:
     lost: int = 0
 
     def launch(self, zone: int) -> bool:
-        """Ask for one replica; returns whether it was granted."""
+        """Ask for one replica; return whether it was granted."""
         if zone != ON_DEMAND and self.zones[zone].at(self.now) == 0:
             self.refused += 1
             return False
@@ -51,11 +51,11 @@ class Fleet:
         return True
 
     def spot(self, *, ready: bool = False) -> list[int]:
-        """The zones of the replicas on spot, once for each."""
+        """The zones of the spot replicas, one entry per replica."""
         return [one.zone for one in self.replicas if one.zone != ON_DEMAND and (not ready or one.ready <= self.now)]
 
     def keep_on_demand(self, wanted: int) -> None:
-        """Launch or end replicas on-demand, the youngest first, until there are ``wanted``."""
+        """Launch or end on-demand replicas, the youngest first, until there are ``wanted``."""
         here = [one for one in self.replicas if one.zone == ON_DEMAND]
         for _ in range(wanted - len(here)):
             self.launch(ON_DEMAND)
@@ -64,22 +64,22 @@ class Fleet:
 
 
 class OnDemand:
-    """As many replicas as are needed, all on-demand."""
+    """As many replicas as needed, all on-demand."""
 
     def __init__(self, zones: int) -> None:
         self.zones = zones
 
     def lost(self, zone: int, now: float) -> None:
-        """A replica in ``zone`` was reclaimed."""
+        """Record that a replica in ``zone`` was reclaimed."""
 
     def act(self, fleet: Fleet) -> float | None:
-        """Ask for what is missing; returns when to be asked again although nothing happens, None for never."""
+        """Ask for missing replicas; return when to act again even if nothing happens, None for never."""
         fleet.keep_on_demand(TARGET)
         return None
 
 
 class EvenSpread(OnDemand):
-    """As many replicas in every zone, whether it has them or not."""
+    """The same number of replicas in every zone, whether the zone has capacity or not."""
 
     def act(self, fleet: Fleet) -> float | None:
         here = Counter(fleet.spot())
@@ -93,7 +93,7 @@ class EvenSpread(OnDemand):
 
 
 class RoundRobin(OnDemand):
-    """What is missing comes from the next zone in turn."""
+    """Takes missing replicas from the next zone in turn."""
 
     def __init__(self, zones: int) -> None:
         super().__init__(zones)
@@ -109,7 +109,7 @@ class RoundRobin(OnDemand):
 
 
 class Hedge(OnDemand):
-    """SpotHedge: the least used zone of those that are not known to reclaim; on-demand for all spot that is not ready, spares included."""
+    """SpotHedge: the least used zone among those not known to reclaim; on-demand for all spot that is not ready, spares included."""
 
     def __init__(self, zones: int) -> None:
         super().__init__(zones)
@@ -135,7 +135,7 @@ class Hedge(OnDemand):
 
 
 class Ours(OnDemand):
-    """The least used zone that the breakers leave; on-demand for what is needed beyond spot that is ready and has settled."""
+    """The least used zone that the breakers allow; on-demand for the rest beyond spot that is ready and stable."""
 
     def __init__(self, zones: int) -> None:
         super().__init__(zones)
@@ -167,7 +167,7 @@ class Ours(OnDemand):
         return granted
 
 
-#: Policies by the name that the table gives them.
+#: Policies by their name in the table.
 POLICIES: Mapping[str, type[OnDemand]] = {
     "On-demand": OnDemand,
     "Even Spread": EvenSpread,
@@ -179,7 +179,7 @@ POLICIES: Mapping[str, type[OnDemand]] = {
 
 @dataclass
 class Outcome:
-    """``cost`` in dollars; ``available`` is the part of the time in which the target was ready; ``spot`` the mean of spot replicas."""
+    """``cost`` in dollars; ``available`` is the share of time in which the target was ready; ``spot`` the mean number of spot replicas."""
 
     cost: float = 0.0
     available: float = 0.0
@@ -189,7 +189,7 @@ class Outcome:
 
 
 def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
-    """One policy from the beginning of the series to the end of the shortest."""
+    """Run one policy from the beginning of the series to the end of the shortest."""
     end = min(one.period for one in series)
     changes = sorted({at for one in series for at, _ in one.steps if at < end})
     fleet, policy, outcome, place = Fleet([one.as_steps() for one in series]), kind(len(series)), Outcome(), 0
@@ -210,7 +210,7 @@ def replay(series: Sequence[Series], kind: type[OnDemand]) -> Outcome:
 
 
 def account(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> None:
-    """What ``seconds`` with the fleet as it is cost and were worth, of ``whole`` seconds in all."""
+    """Add the cost and worth of ``seconds`` with the current fleet, of ``whole`` seconds in total."""
     prices = [ON_DEMAND_PRICE if one.zone == ON_DEMAND else SPOT_PRICE for one in fleet.replicas]
     outcome.cost += sum(prices) * seconds / 3600
     if sum(one.ready <= fleet.now for one in fleet.replicas) >= TARGET:
@@ -219,7 +219,7 @@ def account(outcome: Outcome, fleet: Fleet, seconds: float, whole: float) -> Non
 
 
 def table(file: SpotFile) -> Published:
-    """Every policy over all series of ``file`` at once, as the zones of one service.
+    """Run every policy over all series of ``file`` at once, as the zones of one service.
 
     Raises :class:`~gpuscaler.simulation.traces.spot.SpotError` when there is none.
     """
@@ -261,7 +261,7 @@ def table(file: SpotFile) -> Published:
 PUBLISHED: Mapping[str, float] = {"SpotHedge": 57.0}
 UNMATCHED = (
     "The published saving is a mean over the paper's runs on AWS and GCP, with other machines; its own series are not among these.",
-    "A probe asked for one machine: a zone that had one is taken to have as many as are asked (derived).",
-    "Even Spread and Round Robin have the two spares too, and no on-demand, as in the paper.",
-    "Requests are balanced and scaled in the paper; here the target stays the same, so availability is the target being ready.",
+    "A probe asked for one machine: a zone that had one is assumed to have any number (derived).",
+    "Even Spread and Round Robin also have the two spares, and no on-demand, as in the paper.",
+    "The paper balances and scales requests; here the target is constant, so availability is the share of time with the target ready.",
 )

@@ -1,1 +1,1 @@
-"""The policies that decide in a replay: gpuscaler's planner, other autoscalers as they document themselves, fixed fleets."""
+"""The policies that decide in a replay: gpuscaler's planner, models of other autoscalers, fixed fleets."""

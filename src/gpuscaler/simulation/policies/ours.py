@@ -1,6 +1,6 @@
-"""The production planner as an autoscaler of a replay: how its plans become decisions.
+"""The production planner as an autoscaler of a replay: turns its plans into decisions.
 
-When it plans and what answers, interruptions and time-outs mean is what the controller does (``lifecycle``), on virtual time.
+When to plan, and how to handle answers, interruptions and time-outs, is the controller's logic (``lifecycle``), on virtual time.
 """
 
 import heapq
@@ -25,23 +25,22 @@ from gpuscaler.planning.state.breakers import HUNT_QUIET, Breakers, step
 from gpuscaler.simulation.cloud.machines import FAILED, NO_CAPACITY, RECLAIMED, UNKNOWN_OFFERING, Answer
 from gpuscaler.simulation.world.autoscaler import Decisions, Intent, Moment, Purchase, View
 
-#: What is asked for a plan: the cluster as it stands, what is remembered, the time in seconds since the epoch.
+#: Arguments for a plan: the current cluster, the remembered state, the time in seconds since the epoch.
 Decide = Callable[[Cluster, State, float], Plan]
 
-#: The controller's pace, but for what a plan costs a replay that lasts months: whether pods that run would fit better elsewhere is looked
-#: at more rarely.
+#: The controller's pace, except that consolidation of running pods is checked more rarely: a replay lasts months.
 PACE = Pace(consolidate=600.0, unchanged=3600.0)
-#: The controller plans at every resync. A replay leaves out plans that would find nothing: who leaves something waiting is asked again
-#: after a minute, then ever more rarely while nothing is found to do.
+#: The controller plans at every resync. A replay leaves out plans that would find nothing: while something waits, it plans again after a
+#: minute, then ever more rarely as long as plans find nothing to do.
 AGAIN_FIRST, AGAIN_LAST = 60.0, 6 * 3600.0
-#: What the cloud's refusals mean to breakers; a pool at its maximum is nothing that a breaker knows.
+#: The breakers' causes for the cloud's refusals; breakers ignore a pool at its maximum.
 CAUSES = {NO_CAPACITY: offering_events.CAPACITY, UNKNOWN_OFFERING: offering_events.CONFIGURATION}
 
 
 class Gpuscaler:
-    """Asks ``decide``, the planner by default.
+    """Calls ``decide``, the planner by default.
 
-    It does so a moment after changes that a plan could act on, when machines were idle for long enough, and now and then while pods wait.
+    It does so shortly after changes that a plan could act on, when machines were idle for long enough, and now and then while pods wait.
     """
 
     discourages = LIMITS
@@ -57,19 +56,19 @@ class Gpuscaler:
         self._again = AGAIN_FIRST
         self._idle: list[tuple[float, str, float]] = []
         self._late: list[tuple[float, str]] = []
-        #: When the cloud takes machines away, by their ids.
+        #: When the cloud takes machines away, by machine id.
         self._going: dict[str, float] = {}
         self._breakers = Breakers()
-        #: What the breakers said last, and until when that holds without news.
+        #: The last result of the breakers, and until when it holds without news.
         self._openness, self._openness_until = Openness(), -1.0
         self._plans = 0
         self._view: View | None = None
         self._next_change: float | None = None
-        #: Whether pods have come that may be moved, and whether any runs.
+        #: Whether any pods that may be moved have arrived, and whether any of them runs.
         self._movable = self._running = False
-        #: When it was last looked at whether that pays, and whether pods or machines have changed since.
+        #: When consolidation was last checked, and whether pods or machines have changed since.
         self._consolidation, self._changed = Consolidation(), True
-        #: What was decided and is being carried out.
+        #: The decisions being carried out.
         self._acting: Decisions | None = None
 
     @property
@@ -112,7 +111,7 @@ class Gpuscaler:
             self._acting = None
 
     def _plan_for(self, moment: Moment, view: View) -> None:
-        """Have a plan made for what happened, as soon as the controller would; none where no pod waits that it could help."""
+        """Plan for the events, as soon as the controller would; not if no pending pod could benefit."""
         now, plans, waits = moment.now, self._plans_due, view.promising
         came, gone, freed = moment.arrived or moment.evicted, moment.given_back or moment.lost, moment.finished or moment.opened
         self._changed |= bool(came or gone or freed)
@@ -138,7 +137,7 @@ class Gpuscaler:
         cluster, state = view.picture(now)
         self._plans += 1
         state = self._with_breakers(state, now)
-        # What replaces a machine that is about to vanish is asked for before its pods are evicted.
+        # Replacements for a machine that is about to vanish are ordered before its pods are evicted.
         going, self._going = self._going, {}
         vanishing = frozenset(going)
         state = replace(state, consolidating=self._consolidates(state, now), vanishing=vanishing, disrupting=state.disrupting | vanishing)
@@ -162,7 +161,7 @@ class Gpuscaler:
         return self._acting
 
     def _consolidates(self, state: State, now: float) -> bool:
-        """Whether a plan should look for better places for pods that run."""
+        """Whether a plan should look for better places for running pods."""
         unsettled = state.unsettled_offerings
         if self._movable and not self._consolidation.is_due(unsettled, now, PACE, changed=self._changed):
             return False
@@ -175,17 +174,17 @@ class Gpuscaler:
             self._breakers, self._openness_until = after, -1.0
 
     def _with_breakers(self, state: State, now: float) -> State:
-        """``state`` with what may be asked, looked at anew only where news or time may have changed it."""
+        """``state`` with the breakers' current result, computed again only if news or time may have changed it."""
         if now >= self._openness_until:
             self._openness = askable_offerings.openness(self._breakers, self._offerings, now)
             change, hunt = askable_offerings.next_change(self._breakers, now), self._breakers.hunt
-            # A hunt still counts at the moment of its end, and not after it: what is said then holds no longer.
+            # A hunt still counts at the moment of its end, and not after it: the result no longer holds then.
             on = hunt is not None and now <= hunt.last + HUNT_QUIET
             self._openness_until = now if on else math.inf if change is None else change
         return with_openness(state, self._openness, self._breakers)
 
     def _answered(self, answer: Answer, now: float) -> None:
-        """Fold what the cloud granted and refused."""
+        """Record the cloud's grants and refusals."""
         refused = (
             offering_events.Refused(one.offering, now, CAUSES.get(one.kind, offering_events.UNKNOWN), one.detail) for one in answer.refusals
         )
@@ -200,7 +199,7 @@ class Gpuscaler:
             heapq.heappush(self._idle, (since + self._idle_after[pool] + 0.001, name, since))
 
     def _never_registered(self, view: View, now: float) -> list[Removal]:
-        """Machines whose time to register is over."""
+        """Machines whose registration timed out."""
         found = []
         while self._late and self._late[0][0] <= now:
             _, name = heapq.heappop(self._late)
@@ -211,7 +210,7 @@ class Gpuscaler:
         return found
 
     def _ask_again(self, decisions: Decisions, view: View, now: float) -> None:
-        """While something waits that time alone could help, ask again, ever more rarely."""
+        """While something waits that time alone could help, plan again, ever more rarely."""
         if decisions.purchases or decisions.placements or decisions.removals:
             self._again = AGAIN_FIRST
         plans = self._plans_due
@@ -231,7 +230,7 @@ class Gpuscaler:
 
 
 def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping[str, str]]:
-    """The machines of the ``number``-th plan of a run as one purchase for each set of offerings, and the intents of its machines."""
+    """The machines of the ``number``-th plan of a run, one purchase per set of offerings, and the intents of its machines."""
     names = {machine.id: f"plan-{number}/{machine.id}" for machine in plan.machines}
     purchases = tuple(
         Purchase(
@@ -250,17 +249,17 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
 
 
 def renamed(removal: Removal, names: Mapping[str, str]) -> Removal:
-    """A removal whose replacements are named by their intents."""
+    """Return a removal whose replacements are named by their intents."""
     moves = tuple(replace(move, to=names.get(move.to, move.to)) for move in removal.moves)
     return replace(removal, moves=moves, needs=tuple(names[needed] for needed in removal.needs if needed in names))
 
 
 def purpose(machines: Sequence[Machine]) -> str:
-    """Why machines of one kind are bought, in words."""
+    """Describe why machines of one kind are bought."""
     first, purposes = machines[0], {machine.purpose for machine in machines}
     if purposes == {"spare"}:
         return f"headroom of pool {first.pool}, at ${first.price_per_hour:.3f} per hour each"
     if "demand" not in purposes:
-        return f"for pods of machines that cost more, at ${first.price_per_hour:.3f} per hour each"
+        return f"for pods of more expensive machines, at ${first.price_per_hour:.3f} per hour each"
     pods = sum(len(machine.pods) for machine in machines if machine.purpose == "demand")
     return f"the cheapest that fits {pods} pending {'pod' if pods == 1 else 'pods'}, at ${first.price_per_hour:.3f} per hour each"

@@ -1,4 +1,4 @@
-"""Who may decide in a replay, by name."""
+"""The policies of a replay, by name."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -11,14 +11,14 @@ from gpuscaler.simulation.policies.static import Static
 from gpuscaler.simulation.traces.workload import Member
 from gpuscaler.simulation.world.autoscaler import Autoscaler
 
-#: Factories that are given the pools and make an autoscaler for one run.
+#: Factories that take the pools and make an autoscaler for one run.
 POLICIES: Mapping[str, Callable[[Policy], Autoscaler]] = {
     "gpuscaler": Gpuscaler,
     "karpenter": Karpenter,
     "cluster-autoscaler": ClusterAutoscaler,
 }
 
-#: A bound and no autoscaler: nothing is replayed for it.
+#: A bound and no autoscaler: there is no replay for it.
 HINDSIGHT = "optimal-hindsight"
 
 #: Every name that may be compared.
@@ -28,7 +28,7 @@ NAMES = (*POLICIES, Static.name, HINDSIGHT)
 def autoscaler_of(name: str, policy: Policy, pods: Sequence[Member], *, steering: bool = True) -> Autoscaler:
     """An autoscaler for one run of ``pods``; a peer may be named with its settings.
 
-    Without ``steering`` gpuscaler's machines open to everybody at once, as its peers' do.
+    Without ``steering`` gpuscaler's machines open to all pods at once, as its peers' do.
     """
     if name == Static.name:
         return Static(policy, pods)

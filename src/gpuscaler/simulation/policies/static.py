@@ -1,4 +1,4 @@
-"""The two ends of a comparison: a fleet that never changes, sized for the trace's own peak, and the bound that knowing the future sets."""
+"""The two extremes of a comparison: a fixed fleet sized for the trace's peak, and the bound with perfect knowledge of the future."""
 
 import heapq
 from collections import Counter
@@ -21,10 +21,10 @@ from gpuscaler.simulation.world.meter import Failover, Result
 
 
 class Static:
-    """Machines for the moment at which most GPUs are wanted, from the first job to the last; one that is lost is bought again.
+    """Machines for the moment with the highest demand for GPUs, from the first job to the last; a lost machine is bought again.
 
-    It knows the trace, as nobody sizing a fleet does. The fleet is the planner's cheapest mix for that moment, without spot where there is
-    anything else; pods that none of its machines could ever hold get those of their own peak as well.
+    It knows the trace, which no operator does when sizing a fleet. The fleet is the planner's cheapest mix for that moment, without spot if
+    anything else is available; pods that fit none of its machines get machines for their own peak as well.
     """
 
     name = "static"
@@ -32,7 +32,7 @@ class Static:
     discourages = ()
 
     def __init__(self, policy: Policy, pods: Sequence[Member]) -> None:
-        # Nobody steers here, so that no machine can be kept for large pods.
+        # There is no steering here, so no machine can be kept for large pods.
         policy = replace(policy, pools=tuple(replace(pool, min_gpus_per_pod=0) for pool in policy.pools))
         self._fleet = fleet_for(without_spot(policy)[0] if without_spot(policy)[0].pools else policy, pods)
         self._lost: list[OfferingKey] = []
@@ -55,21 +55,21 @@ class Static:
         self._bought += 1
         return Decisions(
             purchases=tuple(
-                Purchase(f"static-{self._bought}/{'/'.join(key)}", (key,), count, standing=True, why="in place of one that was lost")
+                Purchase(f"static-{self._bought}/{'/'.join(key)}", (key,), count, standing=True, why="replaces a lost machine")
                 for key, count in sorted(wanted.items())
             )
         )
 
 
 def fleet_for(policy: Policy, pods: Sequence[Member]) -> Mapping[OfferingKey, int]:
-    """Machines, by offering, for the peak of ``pods`` and for those that they could not hold."""
+    """Machines, by offering, for the peak of ``pods`` and for pods that do not fit those machines."""
     fleet: Counter[OfferingKey] = Counter()
     offerings = policy.offerings
     left = [pod for pod in pods if any(serves(offering, pod.spec) for offering in offerings.values())]
     while left:
         waiting = [pod.pod(created=pod.submit) for pod in at_peak(left)]
         machines = plan(Cluster.of(waiting), State(), policy, 0.0).machines
-        # Every plan begins with an empty cluster: minimum sizes and headroom are bought once.
+        # Every plan begins with an empty cluster; minimum sizes and headroom are bought only once.
         bought = [machine for machine in machines if not fleet or machine.purpose != "spare"]
         fleet.update(machine.key for machine in bought)
         before = len(left)
@@ -86,9 +86,9 @@ def _held(spec: PodSpec, fleet: Iterable[OfferingKey], offerings: Mapping[Offeri
 
 
 def at_peak(pods: Sequence[Member]) -> list[Member]:
-    """The pods that run at the moment at which most GPUs are wanted (most pods, where none wants any), if all start when they come.
+    """The pods that run at the moment with the highest demand for GPUs (most pods, if none wants any), if all start on arrival.
 
-    A pod that takes no time runs at its moment.
+    A pod of no duration runs at its moment.
     """
     running: list[tuple[float, int]] = []
     best, most = 0.0, (-1.0, -1)
@@ -104,9 +104,9 @@ def at_peak(pods: Sequence[Member]) -> list[Member]:
 
 
 def optimal_hindsight(pods: Sequence[Member], policy: Policy, markets: Markets, *, seed: int, began: float) -> Result:
-    """What all of ``pods`` cost at least, as if it were a policy's result (:mod:`gpuscaler.simulation.measures.bound`).
+    """The minimum cost of all of ``pods``, in the form of a policy's result (:mod:`gpuscaler.simulation.measures.bound`).
 
-    It waits for nobody.
+    Waiting times are ignored.
     """
     offerings = [markets.cheapest(offering) for offering in policy.offerings.values()]
     hours = dict.fromkeys((pod.spec.digest for pod in pods), 0.0)

@@ -1,1 +1,1 @@
-"""What comes of replays: figures, charts, reports, comparisons."""
+"""Results of replays: figures, charts, reports, comparisons."""

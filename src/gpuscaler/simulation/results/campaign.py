@@ -1,4 +1,4 @@
-"""Several policies and seeds on one trace, in processes of their own; what comes out does not depend on which ends first."""
+"""Several policies and seeds on one trace, in processes of their own; the result does not depend on which ends first."""
 
 import multiprocessing
 import signal
@@ -23,12 +23,12 @@ from gpuscaler.simulation.traces.workload import Shaping, members, with_gpu_mill
 from gpuscaler.simulation.world.meter import Result
 from gpuscaler.simulation.world.scheduler import LEAST_ALLOCATED
 
-#: Replaying so many pods takes about as long as starting a process that could do it.
+#: Replaying so many pods takes about as long as starting a process for it.
 PODS_OF_A_START = 200
 
 
 class Setting(Struct, frozen=True):
-    """Everything that the runs of a comparison share; :func:`gpuscaler.simulation.replay.run` says what each part means."""
+    """Everything that the runs of a comparison share; see :func:`gpuscaler.simulation.replay.run` for each part."""
 
     trace: Trace
     policy: Policy
@@ -43,7 +43,7 @@ class Setting(Struct, frozen=True):
 
 
 def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], None] | None = None) -> Result:
-    """One policy on one seed. The same markets meet every policy of that seed."""
+    """Run one policy on one seed. All policies see the same markets for one seed."""
     markets, _ = markets_of(setting.policy, setting.spot, seed=seed, began=EPOCH, spot_map=setting.spot_map)
     if name == HINDSIGHT:
         pods = members(setting.trace, setting.shaping)
@@ -66,26 +66,26 @@ def run_one(setting: Setting, name: str, seed: int, progress: Callable[[int], No
 
 
 def run_all(setting: Setting, names: Sequence[str], seeds: Sequence[int], *, workers: int) -> list[Result]:
-    """Every policy on every seed, policies in the order of ``names``, the seeds of each together; results are thinned."""
+    """Run every policy on every seed, in the order of ``names``, the seeds of each together; results are thinned."""
     return run_each([(setting, name, seed) for name in names for seed in seeds], workers=workers)
 
 
 def best_of_sweeps(setting: Setting, names: Sequence[str], seed: int, *, workers: int) -> tuple[str, ...]:
-    """Of each peer among ``names`` the setting that costs least on ``seed``, as a name; peers that are best as they come are left out."""
+    """The cheapest setting on ``seed`` for each peer among ``names``, as a name; peers that are best with defaults are left out."""
     best = [best_setting(setting, name, seed, workers=workers) for name in names if name in AXES]
     return tuple(name for name in best if name not in names)
 
 
 def best_setting(setting: Setting, name: str, seed: int, *, workers: int) -> str:
-    """The setting of the peer ``name`` that costs least on ``seed``, as a name: its own where it is best as it comes."""
+    """The cheapest setting of the peer ``name`` on ``seed``, as a name: the plain name if its defaults are best."""
     axes = axes_of(name, moves=setting.load is not None or setting.shaping.restart_cost is not None)
     return sweep(name, lambda tried: run_all(setting, tried, [seed], workers=workers), axes=axes)[0].policy
 
 
 def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Callable[[Result], Result] = thinned) -> list[Result]:
-    """One result for each of ``runs``, in their order, by ``workers`` processes at most, none where that is faster.
+    """Return one result for each of ``runs``, in order, using at most ``workers`` processes, or none if that is faster.
 
-    ``told`` (of a module) takes what is not needed from a result where it was made.
+    ``told`` (a module's function) reduces a result in the process that made it.
     """
     workers = min(workers, len(runs), _worth_starting(runs))
     if workers <= 1:
@@ -104,7 +104,7 @@ def run_each(runs: Sequence[tuple[Setting, str, int]], *, workers: int, told: Ca
 
 
 def _worth_starting(runs: Sequence[tuple[Setting, str, int]]) -> int:
-    """How many processes ``runs`` are worth; how long services take depends on more than their number."""
+    """How many processes ``runs`` are worth; the time of services depends on more than their number."""
     if any(setting.load is not None for setting, _, _ in runs):
         return len(runs)
     return sum(job.pods for setting, _, _ in runs for job in setting.trace.jobs) // PODS_OF_A_START
@@ -112,7 +112,7 @@ def _worth_starting(runs: Sequence[tuple[Setting, str, int]]) -> int:
 
 @contextmanager
 def _deaf_to_ctrl_c() -> Iterator[None]:
-    """Processes started here do not get Ctrl-C, which a terminal sends to all: each would print a traceback. Ours comes a moment later."""
+    """Keep Ctrl-C, which a terminal sends to all processes, from those started here: each would print a traceback. Ours still gets it."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

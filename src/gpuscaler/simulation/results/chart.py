@@ -1,4 +1,4 @@
-"""Charts of a run: how many GPUs were wanted, used and paid over time."""
+"""Charts of a run: GPUs wanted, used and paid over time."""
 
 from collections.abc import Sequence
 
@@ -12,7 +12,7 @@ EIGHTHS = " ▁▂▃▄▅▆▇█"
 
 
 class Bin(Struct, frozen=True, gc=False):
-    """Averages over one stretch of time; ``spent`` is what was spent from the beginning to its end, in dollars."""
+    """Averages over one interval; ``spent`` is the spending from the beginning to its end, in dollars."""
 
     wanted: float
     used: float
@@ -21,7 +21,7 @@ class Bin(Struct, frozen=True, gc=False):
 
 
 def bins(timeline: Sequence[Sample], *, began: float, ended: float, count: int) -> tuple[Bin, ...]:
-    """``count`` equal stretches from ``began`` to ``ended``, each with the averages of the samples that held in it, by their time."""
+    """``count`` equal intervals from ``began`` to ``ended``, each with the time-weighted averages of the samples in it."""
     width = (ended - began) / count
     if width <= 0 or not timeline:
         return ()
@@ -46,9 +46,9 @@ def bins(timeline: Sequence[Sample], *, began: float, ended: float, count: int) 
 
 
 def thinned(result: Result) -> Result:
-    """The same result with a timeline of at most ``STRETCHES`` averages, and without what only a single run is asked for.
+    """The same result with a timeline of at most ``STRETCHES`` averages, and without what only a single run needs.
 
-    A comparison of many runs would not fit into memory otherwise: what happened in one grows with its trace, what is told of it does not.
+    A comparison of many runs would not fit into memory otherwise: the events of a run grow with its trace, its report does not.
     """
     if len(result.timeline) <= STRETCHES:
         return replace(result, decisions=(), waits=())
@@ -63,10 +63,10 @@ def thinned(result: Result) -> Result:
 
 
 def text_chart(data: Sequence[Bin], *, height: int, hours: float) -> list[str]:
-    """Lines of a bar chart: full blocks are GPUs in use, light ones GPUs that are paid, dots GPUs that are still waited for."""
+    """Lines of a bar chart: full blocks are GPUs in use, light ones GPUs that are paid, dots GPUs that pods still wait for."""
     top = max((max(one.wanted, one.paid) for one in data), default=0.0)
     if top <= 0:
-        return ["no GPU was wanted"]
+        return ["no pod requested a GPU"]
     step = top / height
     margin = len(f"{top:.0f}")
     lines = []

@@ -1,4 +1,4 @@
-"""Two sets of pools on the same trace: what differs, and how much each part contributes. ``a`` is what there is, ``b`` what might be."""
+"""Two sets of pools on the same trace: the differences and each part's share. ``a`` is the current set, ``b`` the alternative."""
 
 import statistics
 from collections.abc import Iterable, Sequence
@@ -11,14 +11,14 @@ from gpuscaler.simulation.results.chart import thinned
 from gpuscaler.simulation.results.figures import FIGURES, mean_machines, mean_shares, spread
 from gpuscaler.simulation.world.meter import MachineHours, Result, UnservedReason
 
-#: Seconds by which a wait must differ to count as another: less is luck in the second answer of a cloud.
+#: Waits that differ by fewer seconds count as equal: less is chance in the timing of the cloud's answers.
 NOTICEABLE = 1.0
-#: Pods of a kind that are named.
+#: Maximum number of pods of a kind that are named.
 NAMED = 5
 
 
 class Change(Struct, frozen=True, gc=False):
-    """A number with ``a`` and with ``b``, means over seeds, and the second less the first; None where it is not known."""
+    """A number with ``a`` and with ``b``, means over seeds, and the second minus the first; None if unknown."""
 
     a: float | None
     b: float | None
@@ -37,14 +37,14 @@ class OfferingChange(Struct, frozen=True, gc=False):
 
 
 class ClassChange(Struct, frozen=True, gc=False):
-    """Dollars that pods of one kind held of machines; ``pod_class`` None is what nobody held."""
+    """Machine cost in dollars of the pods of one kind; ``pod_class`` None is the cost that no pod held."""
 
     pod_class: str | None
     cost: Change
 
 
 class WaitChange(Struct, frozen=True, gc=False):
-    """Waits of one kind of pods over all seeds: of ``pods``, ``longer`` waited noticeably longer with ``b``, and ``shorter`` less long."""
+    """Waits of one kind of pods over all seeds: of ``pods``, ``longer`` waited noticeably longer with ``b``, ``shorter`` less."""
 
     pod_class: str
     pods: int
@@ -55,7 +55,7 @@ class WaitChange(Struct, frozen=True, gc=False):
 
 
 class Served(Struct, frozen=True, gc=False):
-    """Pods of one kind that ran with one of the two only, over all seeds, and the names of some."""
+    """Pods of one kind that ran with only one of the two, over all seeds, and the names of some."""
 
     pod_class: str
     pods: int
@@ -63,11 +63,11 @@ class Served(Struct, frozen=True, gc=False):
 
 
 class Difference(Struct, frozen=True, gc=False):
-    """Everything that differs under one policy.
+    """All differences under one policy.
 
     ``offerings`` and ``classes`` each add up to the difference in cost. ``sd`` is the standard deviation of that difference over seeds
-    (None for one), ``cheaper`` says with how many of the ``seeds`` ``b`` costs less. ``at_least_a`` and ``at_least_b`` name the figures
-    that are lower bounds: their difference is not known. ``why_not_a`` and ``why_not_b`` tell of the first seed why pods never ran.
+    (None for one), ``cheaper`` the number of the ``seeds`` with which ``b`` costs less. ``at_least_a`` and ``at_least_b`` name the figures
+    that are lower bounds: their difference is unknown. ``why_not_a`` and ``why_not_b`` are the first seed's reasons why pods never ran.
     """
 
     policy: str
@@ -88,17 +88,17 @@ class Difference(Struct, frozen=True, gc=False):
 
 
 def change(a: float | None, b: float | None) -> Change:
-    """From ``a`` to ``b``."""
+    """Return the change from ``a`` to ``b``."""
     return Change(a, b, None if a is None or b is None else b - a)
 
 
 def with_waits(result: Result) -> Result:
-    """A result with what a comparison needs of it, and no more."""
+    """A result reduced to what a comparison needs."""
     return replace(thinned(result), waits=result.waits)
 
 
 def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
-    """What ``b`` changes. Both are of one policy and the same seeds in the same order; pods are paired by name and seed."""
+    """Compute what ``b`` changes. Both are of one policy and the same seeds in the same order; pods are paired by name and seed."""
     if [(one.policy, one.seed) for one in a] != [(one.policy, one.seed) for one in b]:
         raise ValueError("only runs of one policy on the same seeds can be compared")
     figures, at_least_a, at_least_b = _figures(a, b)
@@ -124,7 +124,7 @@ def difference(a: Sequence[Result], b: Sequence[Result]) -> Difference:
 
 
 def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change], tuple[str, ...], tuple[str, ...]]:
-    """Every figure, and those that are lower bounds with ``a`` and with ``b``."""
+    """All figures, and the keys of those that are lower bounds with ``a`` and with ``b``."""
     spreads = {figure.key: (spread(figure, a), spread(figure, b)) for figure in FIGURES}
     changes = {}
     for key, (one, other) in spreads.items():
@@ -136,13 +136,13 @@ def _figures(a: Sequence[Result], b: Sequence[Result]) -> tuple[dict[str, Change
 
 
 def _paired(a: Iterable[PodWait], b: Iterable[PodWait]) -> list[tuple[PodWait, PodWait]]:
-    """The pods that there were in both runs: replicas of services may have been created in one only."""
+    """The pods that existed in both runs: replicas of services may have been created in only one."""
     others = {one.pod: one for one in b}
     return [(one, others[one.pod]) for one in a if one.pod in others]
 
 
 def _offerings(a: Sequence[Result], b: Sequence[Result]) -> tuple[OfferingChange, ...]:
-    """Those that contribute most to the difference first."""
+    """Offerings, those that contribute most to the difference first."""
     rows = [{(row.pool, row.instance_type, row.market, row.zone): row for row in mean_machines(runs)} for runs in (a, b)]
     changes = []
     for key in sorted({*rows[0], *rows[1]}):
@@ -171,7 +171,7 @@ def _waits(a: Sequence[Result], b: Sequence[Result], pairs: Sequence[tuple[PodWa
 
 
 def _later(one: PodWait, other: PodWait) -> bool:
-    """Whether a pod waited noticeably longer than another; of two that never ran nobody knows."""
+    """Whether a pod waited noticeably longer than another; unknown, so False, for two that never ran."""
     return other.ran and (not one.ran or one.seconds > other.seconds + NOTICEABLE)
 
 

@@ -10,12 +10,12 @@ from gpuscaler.simulation.results.comparing import Change, Difference, OfferingC
 from gpuscaler.simulation.results.figures import SECONDS, exactly, shown
 from gpuscaler.simulation.world.meter import UnservedReason
 
-#: Contributions that are named one by one; the rest is added up.
+#: Contributions named individually; the rest is added up.
 SHOWN = 6
-#: Dollars that are not worth a word.
+#: Smaller amounts in dollars are not mentioned.
 NOTHING = 0.005
 
-#: Figures that are told when they differ, besides cost and waits.
+#: Figures that are mentioned when they differ, besides cost and waits.
 TOLD = (
     ("evictions", "evictions"),
     ("lost_gpu_hours", "GPU-hours lost to evictions"),
@@ -25,13 +25,13 @@ TOLD = (
 
 
 def explained(one: Difference) -> list[str]:
-    """Sentences, the most important first."""
+    """Return sentences, the most important first."""
     counted = [f"Pods are counted over all {one.seeds} seeds together."] if one.seeds > 1 else []
     return [*_cost(one), *_served(one), *_machines(one), *_holders(one), *_waits(one), *_others(one), *counted]
 
 
 def pool_changes(a: Policy, b: Policy) -> list[str]:
-    """How the pools of ``b`` differ from those of ``a``."""
+    """Describe how the pools of ``b`` differ from those of ``a``."""
     pools = [{pool.name: pool for pool in policy.pools} for policy in (a, b)]
     lines = [
         f"only {name} has the pool {pool}"
@@ -50,7 +50,7 @@ def pool_changes(a: Policy, b: Policy) -> list[str]:
 
 
 def _differing(value: object, other: object) -> object:
-    """Of a mapping what the other one says otherwise; anything else as it is."""
+    """The entries of a mapping that differ from the other one; anything else unchanged."""
     if not (isinstance(value, dict) and isinstance(other, dict)):
         return value
     return {key: inner for key, inner in value.items() if other.get(key) != inner}
@@ -65,7 +65,9 @@ def _pool_changes(a: Pool, b: Pool) -> list[str]:
             lines.append(f"pool {a.name}: only {name} has {_listed(extra)}")
     prices = [key for key, one in offerings[0].items() if key in offerings[1] and one.price != offerings[1][key].price]
     if prices:
-        lines.append(f"pool {a.name}: {len(prices)} {'offering has another price' if len(prices) == 1 else 'offerings have other prices'}")
+        lines.append(
+            f"pool {a.name}: {len(prices)} {'offering has a different price' if len(prices) == 1 else 'offerings have different prices'}"
+        )
     if a.idle_after != b.idle_after:
         lines.append(f"pool {a.name}: idle_after: {a.idle_after:g} s → {b.idle_after:g} s")
     for field in Pool.__struct_fields__:
@@ -94,7 +96,7 @@ def _cost(one: Difference) -> list[str]:
 
 
 def _machines(one: Difference) -> list[str]:
-    """Which offerings the difference comes from; the contributions add up to it."""
+    """Break the difference down by offering; the contributions add up to it."""
     told = [_machine(row) for row in one.offerings if abs(row.cost.difference or 0.0) >= NOTHING]
     rest = sum(row.cost.difference or 0.0 for row in one.offerings[SHOWN:])
     if len(told) > SHOWN:
@@ -109,27 +111,27 @@ def _machine(row: OfferingChange) -> str:
 
 def _holders(one: Difference) -> list[str]:
     told = [
-        f"{_signed(row.cost)} {'held by ' + _pods(row.pod_class) if row.pod_class is not None else 'held by nobody: boot and idle time'}"
+        f"{_signed(row.cost)} {'held by ' + _pods(row.pod_class) if row.pod_class is not None else 'unattributed: boot and idle time'}"
         for row in one.classes
         if abs(row.cost.difference or 0.0) >= NOTHING
     ]
-    return [f"By who held them: {'; '.join(told)}."] if told else []
+    return [f"By kind of pods: {'; '.join(told)}."] if told else []
 
 
 def _waits(one: Difference) -> list[str]:
     changed = [row for row in one.waits if row.longer or row.shorter]
     if not changed:
-        return ["No pod waits noticeably longer or less long."]
+        return ["No pod's wait changes noticeably."]
     return [_wait(row) for row in changed]
 
 
 def _wait(row: WaitChange) -> str:
-    verb = "wait longer" if row.longer > row.shorter else "wait less long" if row.shorter > row.longer else "wait otherwise"
+    verb = "wait longer" if row.longer > row.shorter else "wait less" if row.shorter > row.longer else "wait differently"
     percentiles = ", ".join(
-        f"{title} {_seconds(row.a, field)} → {_seconds(row.b, field)}" for field, title in (("p50", "median"), ("p95", "95 of 100 below"))
+        f"{title} {_seconds(row.a, field)} → {_seconds(row.b, field)}" for field, title in (("p50", "median"), ("p95", "p95"))
     )
     who = _pods(row.pod_class)
-    return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,}, {row.longer:,} longer and {row.shorter:,} less long."
+    return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,} pods, {row.longer:,} wait longer and {row.shorter:,} less."
 
 
 def _served(one: Difference) -> list[str]:
@@ -137,7 +139,7 @@ def _served(one: Difference) -> list[str]:
     for name, other, rows, reasons in (("A", "B", one.only_a, one.why_not_b), ("B", "A", one.only_b, one.why_not_a)):
         if rows:
             told = "; ".join(_some(row) for row in rows)
-            lines.append(f"Only with {name} run {told}." + _reasons(other, reasons))
+            lines.append(f"Run only with {name}: {told}." + _reasons(other, reasons))
     return lines
 
 
@@ -167,12 +169,12 @@ def _number(value: float) -> str:
 
 
 def _pods(pod_class: str) -> str:
-    """Pods of a kind, for a sentence."""
+    """Name pods of a kind in a sentence."""
     if pod_class == GANGS:
-        return "pods of gangs"
+        return "pods in gangs"
     if pod_class == NO_GPU:
         return "pods without a GPU"
-    return f"pods of {pod_class}" if pod_class != FRACTION else "pods of a part of a GPU"
+    return f"pods with {pod_class}" if pod_class != FRACTION else "pods with a part of a GPU"
 
 
 def _signed(change: Change) -> str:

@@ -1,4 +1,4 @@
-"""The figures that policies are compared by, each worked out from a result, and their mean and spread over seeds."""
+"""The figures that policies are compared by, computed from results, and their mean and spread over seeds."""
 
 import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -12,15 +12,15 @@ from gpuscaler.simulation.world.meter import MachineHours, Result
 
 DOLLARS, HOURS, SECONDS, COUNT, PART = "dollars", "hours", "seconds", "count", "part"
 
-#: What the sign of a lower bound means.
-AT_LEAST = "≥: at least; so many pods never ran, or were no longer wanted before they did, that nobody knows how long the wait is."
+#: Explains the sign of a lower bound.
+AT_LEAST = "≥: at least; so many pods never ran, or were cancelled before they did, that the true wait is unknown."
 
 
 class Figure(Struct, frozen=True):
-    """One figure: its key in JSON, its name for a person, its unit, how to work it out (None where a result does not say).
+    """One figure: its key in JSON, its title, its unit, and how to compute it (None if a result does not have it).
 
-    ``wait`` names the field that it is of ``waits`` of a result, for figures that may be lower bounds. One that is not ``always`` told is
-    left out of tables where it is nothing under every policy.
+    ``wait`` names the field of ``waits`` of a result, for figures that may be lower bounds. A figure that is not ``always`` shown is left
+    out of tables if it is zero or unknown under every policy.
     """
 
     key: str
@@ -33,7 +33,7 @@ class Figure(Struct, frozen=True):
 
 
 class Spread(Struct, frozen=True, gc=False):
-    """A figure over seeds: mean, sample standard deviation (None for one seed), least and most; ``at_least``: a lower bound in some run."""
+    """A figure over seeds: mean, sample standard deviation (None for one seed), minimum, maximum; ``at_least``: a bound in some run."""
 
     mean: float
     sd: float | None
@@ -43,17 +43,17 @@ class Spread(Struct, frozen=True, gc=False):
 
 
 def idle_gpu_hours(result: Result) -> float | None:
-    """GPU-hours that were paid and held by no pod."""
+    """GPU-hours that were paid but held by no pod."""
     return None if result.gpu_hours_held is None else max(0.0, result.gpu_hours_paid - result.gpu_hours_held)
 
 
 def allocation(result: Result) -> float | None:
-    """The part of the GPU-hours paid that pods held."""
+    """The part of the paid GPU-hours that pods held."""
     return result.gpu_hours_held / result.gpu_hours_paid if result.gpu_hours_held is not None and result.gpu_hours_paid else None
 
 
 def cost_per_gpu_hour(result: Result) -> float | None:
-    """Dollars for each GPU-hour of work that was finished; what pods without GPUs cost is in it."""
+    """Dollars for each GPU-hour of finished work; includes the cost of pods without GPUs."""
     return result.cost / result.gpu_hours_used if result.gpu_hours_used else None
 
 
@@ -74,24 +74,24 @@ FIGURES = (
     Figure("gpu_hours_used", "GPU-hours used", HOURS, lambda one: one.gpu_hours_used),
     Figure("gpu_hours_paid", "GPU-hours paid", HOURS, lambda one: one.gpu_hours_paid if one.gpu_hours_held is not None else None),
     Figure("gpu_hours_idle", "GPU-hours idle", HOURS, idle_gpu_hours),
-    Figure("gpu_allocation", "GPUs allocated, of those paid", PART, allocation),
+    Figure("gpu_allocation", "paid GPUs allocated", PART, allocation),
     Figure("wait_mean", "wait, mean", SECONDS, lambda one: one.wait.mean, wait="mean"),
     Figure("wait_p50", "wait, median", SECONDS, lambda one: one.wait.p50, wait="p50"),
-    Figure("wait_p95", "wait, 95 of 100 below", SECONDS, lambda one: one.wait.p95, wait="p95"),
-    Figure("wait_p99", "wait, 99 of 100 below", SECONDS, lambda one: one.wait.p99, wait="p99"),
+    Figure("wait_p95", "wait, p95", SECONDS, lambda one: one.wait.p95, wait="p95"),
+    Figure("wait_p99", "wait, p99", SECONDS, lambda one: one.wait.p99, wait="p99"),
     Figure("served", "pods that ran", COUNT, lambda one: one.served),
     Figure("unserved", "pods that never ran", COUNT, lambda one: one.unserved),
     Figure("evictions", "evictions", COUNT, lambda one: one.evictions),
-    Figure("lost_gpu_hours", "GPU-hours lost to them", HOURS, lambda one: one.lost_gpu_hours),
+    Figure("lost_gpu_hours", "GPU-hours lost to evictions", HOURS, lambda one: one.lost_gpu_hours),
     Figure("capacity_errors", "capacity errors", COUNT, lambda one: one.capacity_errors, always=False),
-    Figure("failover_p50", "to the next market, median", SECONDS, lambda one: one.failover.p50, always=False),
-    Figure("failover_max", "to the next market, longest", SECONDS, lambda one: one.failover.max, always=False),
+    Figure("failover_p50", "failover time, median", SECONDS, lambda one: one.failover.p50, always=False),
+    Figure("failover_max", "failover time, longest", SECONDS, lambda one: one.failover.max, always=False),
     Figure("reclaimed", "machines reclaimed", COUNT, lambda one: one.reclaimed, always=False),
     Figure("failed", "machines that failed", COUNT, lambda one: one.failed, always=False),
     Figure("last_quarter_cost", "cost, last quarter", DOLLARS, late_cost, always=False),
     Figure(
         "last_quarter_wait_p95",
-        "wait, last quarter, 95 of 100",
+        "wait, last quarter, p95",
         SECONDS,
         lambda one: late_wait(one).p95,
         wait="p95",
@@ -102,7 +102,7 @@ FIGURES = (
 
 
 def by_policy(results: Iterable[Result]) -> Mapping[str, Sequence[Result]]:
-    """The results of each policy, one a seed, in the order in which they came."""
+    """Group results by policy, one per seed, in the order in which they came."""
     groups: dict[str, list[Result]] = {}
     for result in results:
         groups.setdefault(result.policy, []).append(result)
@@ -110,7 +110,7 @@ def by_policy(results: Iterable[Result]) -> Mapping[str, Sequence[Result]]:
 
 
 def spread(figure: Figure, results: Sequence[Result]) -> Spread | None:
-    """A figure over the runs of one policy; None where no run knows it."""
+    """A figure over the runs of one policy; None if no run has it."""
     values = [value for value in map(figure.of, results) if value is not None]
     if not values:
         return None
@@ -120,8 +120,8 @@ def spread(figure: Figure, results: Sequence[Result]) -> Spread | None:
 
 
 def told(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, ...]:
-    """Those that a table has rows for."""
-    # A time of 0 s says something, a count of 0 does not.
+    """The figures that a table has rows for."""
+    # A time of 0 s is worth a row, a count of 0 is not.
     nothing = {None, 0.0}
     return tuple(
         figure
@@ -131,10 +131,10 @@ def told(figures: Iterable[Figure], results: Sequence[Result]) -> tuple[Figure, 
 
 
 def shown(unit: str, value: Spread | None) -> str:
-    """A figure for a person: its mean, and its standard deviation where there are several seeds."""
+    """Format a figure: its mean, and its standard deviation if there are several seeds."""
     if value is None:
         return "-"
-    # Seeds that agree have no spread worth a column.
+    # Equal values have no spread worth a column.
     sd = value.sd or None
     if unit == SECONDS:
         text = _seconds(value.mean, sd)
@@ -155,12 +155,12 @@ def _seconds(mean: float, sd: float | None) -> str:
 
 
 def exactly(value: float | None, *, at_least: bool = False) -> Spread | None:
-    """A value of a single run, to be shown."""
+    """Wrap a value of a single run for display."""
     return None if value is None else Spread(value, None, value, value, at_least)
 
 
 def mean_machines(results: Sequence[Result]) -> tuple[MachineHours, ...]:
-    """Machines, hours and cost of every offering, on average over ``results``, dearest first; ``machines`` is rounded."""
+    """Machines, hours and cost of every offering, averaged over ``results``, most expensive first; ``machines`` is rounded."""
     sums: dict[tuple[str, str, str, str], list[float]] = {}
     for row in (row for result in results for row in result.machine_hours):
         one = sums.setdefault((row.pool, row.instance_type, row.market, row.zone), [0.0, 0.0, 0.0])
@@ -171,7 +171,7 @@ def mean_machines(results: Sequence[Result]) -> tuple[MachineHours, ...]:
 
 
 def mean_shares(shares: Sequence[Sequence[Share]]) -> dict[str | None, Share]:
-    """Dollars and GPU-hours of every name on average over runs, dearest first, nobody last; a run in which one had nothing counts."""
+    """Dollars and GPU-hours of every name, averaged over all runs, most expensive first, the unheld rest last."""
     sums: dict[str | None, list[float]] = {}
     for share in (share for run in shares for share in run):
         one = sums.setdefault(share.name, [0.0, 0.0])
@@ -182,7 +182,7 @@ def mean_shares(shares: Sequence[Sequence[Share]]) -> dict[str | None, Share]:
 
 
 def classes_of(results: Iterable[Result]) -> tuple[str, ...]:
-    """The kinds of pods that there were, in their usual order."""
+    """The kinds of pods that occurred, in their usual order."""
     seen = {one.pod_class for result in results for one in result.wait_by_class}
     return tuple(name for name in CLASSES if name in seen)
 

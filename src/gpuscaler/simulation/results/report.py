@@ -1,4 +1,4 @@
-"""Results as data: the document that ``--json`` prints. Its keys are in docs/reference/simulation-report.md; what is unknown is null."""
+"""Results as data: the document that ``--json`` prints. docs/reference/simulation-report.md lists its keys; unknown values are null."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -22,7 +22,7 @@ GIB = 2**30
 
 
 class Inputs(msgspec.Struct, frozen=True):
-    """Where a run's numbers come from. ``generated`` and ``derived`` name everything that was not read from a file."""
+    """The origin of a run's numbers. ``generated`` and ``derived`` name everything that was not read from a file."""
 
     trace: str
     pools: str
@@ -48,7 +48,7 @@ class Inputs(msgspec.Struct, frozen=True):
 def inputs_of(
     setting: Setting, *, pools: str, seed: int, seeds: int = 1, generated: Sequence[str] = (), derived: Sequence[str] = ()
 ) -> Inputs:
-    """What runs of ``setting`` were made from; ``generated`` and ``derived`` add to what every run has."""
+    """The inputs of runs of ``setting``; ``generated`` and ``derived`` add to what every run has."""
     trace, shaping = setting.trace, setting.shaping
     return Inputs(
         trace=printable(trace.name),
@@ -81,12 +81,12 @@ def inputs_of(
 
 
 def printable(name: str) -> str:
-    """The name of a file as it can be shown anywhere: names need not be text."""
+    """A file's name, escaped if it is not printable: names need not be text."""
     return name if name.isprintable() else ascii(name)[1:-1]
 
 
 def _drawn() -> list[str]:
-    """Everything about machines that no file tells."""
+    """Describe the drawn properties of machines, which no file contains."""
     delays, faults = Delays(), Faults()
     return [
         f"boot delay: {delays.boot}",
@@ -101,29 +101,31 @@ def _drawn() -> list[str]:
 
 
 def _checkpoints(seconds: float) -> list[str]:
-    return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod starts again from nothing"]
+    return [f"checkpoints: every {seconds:,.0f} s of work" if seconds else "checkpoints: none, an evicted pod starts from scratch"]
 
 
 def _notes(trace: Trace) -> list[str]:
-    """What a trace says of its own jobs."""
-    return [f"{count:,} {'job' if count == 1 else 'jobs'} of the trace, as its notes say: {note}" for note, count in trace.notes]
+    """Notes of a trace about its own jobs."""
+    return [f"{count:,} {'job' if count == 1 else 'jobs'} of the trace, by its notes: {note}" for note, count in trace.notes]
 
 
 def _restarts(shaping: Shaping) -> list[str]:
     if shaping.restart_cost is None:
         return []
-    return [f"restart cost of every pod: {shaping.restart_cost:,.0f} s, as was asked: pods may move, and gpuscaler alone weighs it"]
+    return [
+        f"restart cost of every pod: {shaping.restart_cost:,.0f} s, as requested: pods may move, and only gpuscaler considers this cost"
+    ]
 
 
 def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
-    """Which requests were not in the trace."""
+    """Requests that were not in the trace."""
     notes = []
     for name, silent, given, unit, words in (
         ("cpu", sum(job.cpu_milli is None for job in jobs), shaping.cpu_per_gpu, 1000, "CPUs"),
         ("memory", sum(job.memory is None for job in jobs), shaping.memory_per_gpu, GIB, "GiB"),
     ):
         if silent:
-            what = f"{given / unit:g} {words} per GPU, as was asked" if given else "none: nothing is requested"
+            what = f"{given / unit:g} {words} per GPU, as requested" if given else "none: nothing is requested"
             notes.append(f"{name} request of {silent:,} {'job' if silent == 1 else 'jobs'}: {what}")
     return notes
 
@@ -131,7 +133,7 @@ def _requests(jobs: Sequence[Job], shaping: Shaping) -> list[str]:
 def _gangs(jobs: Sequence[Job], *, steering: bool) -> list[str]:
     if not any(job.pods > 1 for job in jobs):
         return []
-    where = "gpuscaler keeps each in one zone on one GPU product, others need not" if steering else "in any zones"
+    where = "gpuscaler keeps each in one zone on one GPU product, other policies may not" if steering else "in any zones"
     return [f"jobs of several pods: gangs, which start together; {where}"]
 
 
@@ -202,12 +204,12 @@ def _wait(wait: Wait) -> dict[str, float | None]:
 
 
 def _shares(key: str, shares: Sequence[Share]) -> list[dict[str, Any]]:
-    """Nothing where the trace names nobody."""
+    """Empty if the trace names none."""
     if not names_anybody(shares):
         return []
     return [{key: share.name, "cost": share.cost, "gpu_hours": share.gpu_hours} for share in shares]
 
 
 def names_anybody(shares: Sequence[Share]) -> bool:
-    """Whether shares are divided among more than those of whom the trace says nothing."""
+    """Whether any share belongs to a name that the trace gives."""
     return any(share.name for share in shares)

@@ -1,6 +1,6 @@
-"""Services that a load drives through the HorizontalPodAutoscaler's algorithm; their replicas are pods of a replay.
+"""Services whose load drives the HorizontalPodAutoscaler's algorithm; their replicas are pods of a replay.
 
-A replay pulls: it asks :attr:`Services.next_at`, calls :meth:`Services.advance` then, and tells which pods run.
+A replay reads :attr:`Services.next_at`, calls :meth:`Services.advance` then, and reports which pods run.
 """
 
 import math
@@ -18,16 +18,16 @@ __all__ = ["Changes", "LoadFile", "Service", "ServiceResult", "Services", "deriv
 
 
 class Changes(Struct, frozen=True, gc=False):
-    """Pods to create now, and the keys ("namespace/name") of those to end now. A new pod's duration is infinite: it ends when told to."""
+    """Pods to create now, and the keys ("namespace/name") of pods to end now. A new pod has an infinite duration."""
 
     add: tuple[Member, ...] = ()
     remove: tuple[str, ...] = ()
 
 
 class Services:
-    """The services of a load, from ``began`` (absolute seconds, where the load's second 0 is) to the end of the last one.
+    """The services of a load, from ``began`` (absolute seconds, the load's second 0) to the end of the last one.
 
-    ``fractional`` says that GPUs are requested in thousandths in this run. The same seed gives the same replicas for the same answers.
+    With ``fractional``, GPUs are requested in thousandths in this run. The same seed gives the same replicas for the same answers.
     """
 
     def __init__(
@@ -42,14 +42,14 @@ class Services:
 
     @property
     def next_at(self) -> float:
-        """When :meth:`advance` has something to do; infinity once all services have ended. Any other call here may bring it nearer."""
+        """When to call :meth:`advance` next; infinity once all services have ended. Any other call here may make it earlier."""
         return min((one.next_at for one in self._running), default=math.inf)
 
     def owns(self, key: str) -> bool:
         return key in self._pods
 
     def advance(self, now: float) -> Changes:
-        """Let every autoscaler decide whose time has come."""
+        """Let every autoscaler decide that is due."""
         add: list[Member] = []
         remove: list[str] = []
         for number, one in enumerate(self._running):
@@ -62,7 +62,7 @@ class Services:
         return Changes(tuple(add), tuple(remove))
 
     def started(self, key: str, at: float) -> None:
-        """A pod runs from ``at`` on, which may lie ahead by the time that its image takes."""
+        """A pod runs from ``at`` on, which may be in the future because of its image pull."""
         service, replica = self._pods[key]
         self._running[service].started(replica, at)
 
@@ -72,7 +72,7 @@ class Services:
         self._running[service].stopped(replica, now)
 
     def results(self) -> tuple[ServiceResult, ...]:
-        """How the services fared so far, up to their last change."""
+        """Results of the services so far, up to their last change."""
         return tuple(one.result() for one in self._running)
 
     def _member(self, service: int, replica: Replica, now: float) -> Member:
@@ -87,7 +87,7 @@ class Services:
 
 
 def _name(service: Service, replica: Replica) -> str:
-    """No job's pod is called so: a job's name has no '#', and a gang's members have a number behind it."""
+    """A name that no job's pod has: a job's name has no '#', and a gang's members have a number after it."""
     return f"{service.name}#r{replica.number}"
 
 

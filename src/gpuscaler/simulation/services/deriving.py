@@ -1,4 +1,4 @@
-"""Services from a load. A load says how much is asked for, not by whom it is served: that is worked out here, by a seed, and said so."""
+"""Derives services from a load. A load has no information on its servers: a seed draws them, and the report says so."""
 
 import math
 import random
@@ -7,18 +7,18 @@ from typing import NamedTuple
 from gpuscaler.simulation.horizontal.specs import Autoscaler, Metric, ObjectReference, Target
 from gpuscaler.simulation.services.loads import LoadFile, Series, added
 
-#: Pods of a file of duty cycles are dealt out to so many services.
+#: Pods of a file of duty cycles are distributed over so many services.
 GROUPS = 8
-#: The share of its capacity at which an autoscaler keeps a replica: in percent for duty cycles, of the requests that it can serve.
+#: Target utilization of a replica: in percent for duty cycles, as a share of its capacity for requests.
 DUTY_CYCLE_TARGET, REQUEST_TARGET = 60, 0.7
-#: GPUs of a replica, and how many replicas serve a series at its peak: nothing in the published rates says either.
+#: GPUs of a replica, and replicas of a series at its peak: the published rates contain neither.
 GPUS, LEAST_PEAK, MOST_PEAK = (1, 2, 4, 8), 4, 64
-#: How far the most replicas lie above those that the peak asks for.
+#: Ratio of the maximum replicas to those that the peak needs.
 HEADROOM = 1.25
 
 
 class Service(NamedTuple):
-    """A service of equal replicas. ``capacity`` is what one replica of ``gpus`` GPUs serves, in the load's unit."""
+    """A service of equal replicas. ``capacity`` is the load that one replica of ``gpus`` GPUs serves, in the load's unit."""
 
     name: str
     load: Series
@@ -28,12 +28,12 @@ class Service(NamedTuple):
 
     @property
     def by_requests(self) -> bool:
-        """Whether its autoscaler sees all requests, as a gateway counts them, and not what each replica is busy with."""
+        """Whether its autoscaler sees all requests, as a gateway counts them, rather than the utilization of each replica."""
         return self.autoscaler.metrics[0].type == "External"
 
 
 def services_of(load: LoadFile, *, seed: int = 0) -> tuple[tuple[Service, ...], tuple[str, ...]]:
-    """The services of a load, and a line for the report about everything that was worked out."""
+    """The services of a load, and a line for the report about everything that was derived."""
     if load.unit == "requests/s":
         found = tuple(_of_requests(series, random.Random(f"{seed}/service/{series.name}")) for series in load.series)
         lines = [
@@ -43,20 +43,20 @@ def services_of(load: LoadFile, *, seed: int = 0) -> tuple[tuple[Service, ...], 
         ]
     else:
         found = _of_duty_cycles(load, seed)
-        dealt = f"{len(load.series)} pods dealt out to {len(found)} services (drawn, seed {seed}), each replica on one GPU"
+        dealt = f"{len(load.series)} pods distributed over {len(found)} services (drawn, seed {seed}), each replica on one GPU"
         lines = [f"{load.name}: {dealt}, kept at a duty cycle of {DUTY_CYCLE_TARGET} %"]
     lines.append(f"{load.name}: replicas load their model for 30 to 120 s (assumed)")
     return found, tuple(lines)
 
 
 def derived_from(load: LoadFile, *, seed: int = 0) -> tuple[str, ...]:
-    """What a report says about a load: everything that was worked out, and what of the file was not used."""
+    """Report lines about a load: everything that was derived, and parts of the file that were not used."""
     lines = services_of(load, seed=seed)[1]
     if load.gaps:
-        lines = (*lines, f"{load.name}: {load.gaps} rows without a measurement, over which the value before goes on")
+        lines = (*lines, f"{load.name}: {load.gaps} rows without a measurement, for which the previous value holds")
     if load.set_aside:
         first = load.bad_rows[0]
-        lines = (*lines, f"{load.name}: {load.set_aside} rows set aside, the first in line {first.line}: {first.reason}")
+        lines = (*lines, f"{load.name}: {load.set_aside} rows skipped, the first in line {first.line}: {first.reason}")
     return lines
 
 
@@ -85,6 +85,6 @@ def _of_duty_cycles(load: LoadFile, seed: int) -> tuple[Service, ...]:
 
 
 def _autoscaler(name: str, metric: Metric, *, most: float) -> Autoscaler:
-    """Without a behaviour, as most are."""
+    """An autoscaler without a behaviour, as most are."""
     target = ObjectReference("Deployment", name, "apps/v1")
     return Autoscaler("trace", name, target, max_replicas=max(2, math.ceil(HEADROOM * most)), metrics=(metric,))

@@ -8,21 +8,21 @@ from msgspec import Struct
 
 from gpuscaler.simulation.traces.jobs import KEPT_ROWS, MOST_SECONDS, BadRow, TraceError, fields_of, header_of, opened, rows_of
 
-#: Far beyond any service, and small enough that sums stay exact enough.
+#: Far above any real service, and small enough that sums stay sufficiently exact.
 MOST_REQUESTS = 1e9
 
 Unit = Literal["requests/s", "busy GPUs"]
 
 
 class _Shape(NamedTuple):
-    """One kind of file: the columns of name and value, the largest value, and what a value is in the series' unit."""
+    """One kind of file: the columns of name and value, the largest value, and the factor to the series' unit."""
 
     name: str
     value: str
     most: float
     scale: float
     unit: Unit
-    #: Whether an empty value means that nothing was measured, which is no mistake.
+    #: Whether an empty value means a missing measurement, which is no mistake.
     gaps: bool
 
 
@@ -33,7 +33,7 @@ DUTY_CYCLES = _Shape("pod", "gpu_duty_cycle_pct", 100.0, 0.01, "busy GPUs", gaps
 
 
 class Series(Struct, frozen=True, gc=False):
-    """What was asked of one model or pod. A value holds from its time, in seconds, to the next; the last as long as the one before it."""
+    """The load of one model or pod. A value holds from its time, in seconds, to the next; the last as long as the one before it."""
 
     name: str
     times: tuple[float, ...]
@@ -41,19 +41,19 @@ class Series(Struct, frozen=True, gc=False):
 
     @property
     def end(self) -> float:
-        """When the last value ceases to hold."""
+        """When the last value ends."""
         step = self.times[-1] - self.times[-2] if len(self.times) > 1 else 60.0
         return self.times[-1] + step
 
     @property
     def changes(self) -> list[tuple[float, float]]:
-        """The times at which the value becomes another one, and that value."""
+        """The times at which the value changes, and the new value."""
         before = (None, *self.values)
         return [(at, value) for at, value, last in zip(self.times, self.values, before, strict=False) if value != last]
 
 
 class LoadFile(Struct, frozen=True, gc=False):
-    """The series of a file, by name. ``set_aside`` counts malformed rows, ``gaps`` those where nothing was measured."""
+    """The series of a file, by name. ``set_aside`` counts malformed rows, ``gaps`` those without a measurement."""
 
     name: str
     unit: Unit
@@ -66,7 +66,7 @@ class LoadFile(Struct, frozen=True, gc=False):
 def read_load(path: Path) -> LoadFile:
     """Read a load.
 
-    A malformed row is set aside; a file of the wrong shape raises :class:`~gpuscaler.simulation.traces.traces.TraceError`.
+    A malformed row is skipped; a file of the wrong shape raises :class:`~gpuscaler.simulation.traces.traces.TraceError`.
     """
     points: dict[str, dict[float, float]] = {}
     bad: list[BadRow] = []
@@ -91,7 +91,7 @@ def read_load(path: Path) -> LoadFile:
 
 
 def _shape(header: list[str], path: Path) -> _Shape:
-    """The kind of file that has these columns; where none has, the error is about the kind that lacks fewest."""
+    """The kind of file that has these columns; otherwise the error is about the kind that lacks fewest."""
 
     def missing(shape: _Shape) -> list[str]:
         return [name for name in (TIME_COLUMN, shape.name, shape.value) if name not in header]
@@ -106,7 +106,7 @@ def _shape(header: list[str], path: Path) -> _Shape:
 
 
 def _take(row: list[str], shape: _Shape, columns: Mapping[str, int], points: dict[str, dict[float, float]]) -> bool:
-    """Add a row to its series; returns whether anything was measured."""
+    """Add a row to its series; return whether it contains a measurement."""
     name = row[columns[shape.name]].strip()
     if not name or len(name) > 100 or not name.isprintable() or "/" in name or "#" in name:
         raise ValueError(f"{shape.name} is {name[:40]!r}, expected a name of 1 to 100 characters without '/' and '#'")
@@ -138,7 +138,7 @@ def _series(name: str, points: Mapping[float, float]) -> Series:
 
 
 def added(name: str, several: tuple[Series, ...]) -> Series:
-    """Series added up. One counts from its first time to its end."""
+    """The sum of several series. Each counts from its first time to its end."""
     changes: dict[float, float] = {}
 
     def change(at: float, by: float) -> None:
@@ -153,6 +153,6 @@ def added(name: str, several: tuple[Series, ...]) -> Series:
     times, values, total = tuple(sorted(changes)), [], 0.0
     for at in times:
         total += changes[at]
-        # A running sum of differences drifts; this is far below any measurement.
+        # A running sum of differences drifts; rounding is far below any measurement.
         values.append(max(0.0, round(total, 9)))
     return Series(name, times, tuple(values))

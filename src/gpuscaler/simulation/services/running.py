@@ -1,4 +1,4 @@
-"""One service while it runs: its load, its replicas, and its autoscaler's next step."""
+"""One running service: its load, its replicas, and its autoscaler's next step."""
 
 import heapq
 import math
@@ -12,12 +12,12 @@ from gpuscaler.simulation.services.deriving import Service
 
 #: Seconds between two steps of an autoscaler: kube-controller-manager's ``--horizontal-pod-autoscaler-sync-period``.
 SYNC_SECONDS = 15.0
-#: Seconds that a replica loads its model: least, most, most often. An assumption; it depends on the model and where its weights lie.
+#: Seconds that a replica loads its model: minimum, maximum, mode. An assumption; it depends on the model and where its weights are stored.
 LOADING_SECONDS = (30.0, 120.0, 60.0)
 
 
 class ServiceResult(NamedTuple):
-    """How a service fared. Loads are in its unit times hours: ``served`` of ``load`` found a replica that was ready and not full."""
+    """The result of a service. Loads are in its unit times hours: ``served`` of ``load`` found a ready replica with free capacity."""
 
     name: str
     load: float
@@ -30,7 +30,7 @@ class ServiceResult(NamedTuple):
 
 
 class Replica:
-    """One replica: ``started`` when its pod runs, None while it waits for a node; it serves from ``ready_at`` on."""
+    """One replica: ``started`` is when its pod runs, None while it waits for a node; it serves from ``ready_at`` on."""
 
     __slots__ = ("created", "loading", "number", "ready_at", "started")
 
@@ -48,7 +48,7 @@ class Replica:
 class Running:
     """A service from ``began`` to the end of its load. Times are absolute.
 
-    Its replicas at the beginning stand for ones that ran before: as many as the first load asks for, and ready as soon as they run.
+    Its initial replicas stand for ones that ran before: as many as the first load needs, and ready as soon as they run.
     """
 
     def __init__(self, service: Service, *, began: float, seed: int) -> None:
@@ -66,19 +66,19 @@ class Running:
         self._outcome: Outcome | None = None
         self._ticked = -math.inf
         self._numbers = 0
-        #: When the autoscaler may see something new about replicas.
+        #: When the autoscaler may see a change of replicas.
         self._disturbances: list[float] = []
-        #: When replicas get ready, for the books; entries of replicas that stopped are passed over.
+        #: When replicas become ready, for the accounting; entries of stopped replicas are skipped.
         self._readying: list[tuple[float, int]] = []
         self._ready: set[int] = set()
         self._booked = began
         self._sums = dict.fromkeys(("load", "served", "replica", "ready"), 0.0)
         self._most = self._rescales = self._steps = 0
-        #: When the autoscaler is asked next: a multiple of its period after the beginning, or the end.
+        #: When the autoscaler decides next: a multiple of its period after the beginning, or the end.
         self.next_at = self._tick(self._times[0])
 
     def advance(self, now: float) -> tuple[list[Replica], list[Replica]]:
-        """Let the autoscaler decide; returns the replicas that are new and those that are gone."""
+        """Let the autoscaler decide; return the new replicas and the removed ones."""
         self._book(now)
         if now >= self.end:
             gone = list(self.replicas.values())
@@ -109,7 +109,7 @@ class Running:
         self._disturbed(replica.ready_at)
 
     def stopped(self, number: int, now: float) -> None:
-        """The pod of a replica lost its node, and waits again; it has to load its model again."""
+        """The pod of a replica lost its node and waits again; it has to load its model again."""
         self._book(now)
         replica = self.replicas[number]
         replica.started, replica.ready_at = None, math.inf
@@ -130,7 +130,7 @@ class Running:
         return min(max(math.ceil(self._load / share), autoscaler.min_replicas), autoscaler.max_replicas)
 
     def _decided(self, now: float, current: int) -> int:
-        """One step of the autoscaler, after all those that would have repeated the last one."""
+        """One step of the autoscaler, after all steps that would have repeated the last one."""
         if self._outcome is not None and now - SYNC_SECONDS > self._ticked:
             self._history = repeated(self._outcome, now - SYNC_SECONDS)
         outcome = step(
@@ -148,7 +148,7 @@ class Running:
         return outcome.desired
 
     def _metric(self, now: float) -> Answer:
-        """What the metrics API says: all requests, or the duty cycle of each pod that runs; one that still loads its model is idle."""
+        """The answer of the metrics API: all requests, or the duty cycle of each running pod; one that still loads its model is idle."""
         if self.service.by_requests:
             return SeriesSamples((int(1000 * self._load),))
         full = self._load / (self.service.capacity * len(self._ready)) if self._ready else 0.0
@@ -183,7 +183,7 @@ class Running:
         return random.Random(f"{self._seed}/loading/{self.service.name}/{number}").triangular(least, most, usual)
 
     def _book(self, until: float) -> None:
-        """Add up what was asked for and served since the last time, from one change to the next."""
+        """Add up the load asked for and served since the last time, from one change to the next."""
         while self._booked < until:
             load_at = self._times[self._next_load] if self._next_load < len(self._times) else math.inf
             ready_at = self._readying[0][0] if self._readying else math.inf
@@ -198,7 +198,7 @@ class Running:
         self._change(until)
 
     def _change(self, at: float) -> None:
-        """Take over the load and the replicas of this moment."""
+        """Apply the load and the replicas of this moment."""
         while self._next_load < len(self._times) and self._times[self._next_load] <= at:
             self._load = self._values[self._next_load]
             self._next_load += 1
@@ -209,14 +209,14 @@ class Running:
                 self._ready.add(number)
 
     def _disturbed(self, at: float) -> None:
-        """Something happens that the autoscaler may see, where it looks at pods."""
+        """Record an event that the autoscaler may see, if it observes pods."""
         if not self.service.by_requests:
             heapq.heappush(self._disturbances, at)
             if self._ticked > -math.inf:
                 self.next_at = min(self.next_at, self._tick(at))
 
     def _after(self, quiet: float) -> float:
-        """When to decide next: at the end of a quiet time, when the load changes, or when something happens to replicas."""
+        """When to decide next: at the end of a quiet time, when the load changes, or at an event of replicas."""
         while self._disturbances and self._disturbances[0] <= self._ticked:
             heapq.heappop(self._disturbances)
         coming = [quiet, *self._disturbances[:1]]
@@ -225,17 +225,17 @@ class Running:
         return self._tick(min(coming))
 
     def _tick(self, at: float) -> float:
-        """The first step at or after ``at`` that was not made yet; the end, where that is nearer."""
+        """The first step at or after ``at`` that has not been made yet, or the end if that is earlier."""
         if at == math.inf:
             return self.end
         at = max(at, self._ticked + SYNC_SECONDS, self._began)
-        # Sums of large times are rounded: a millionth of a step too late is not the next step.
+        # Sums of large times are rounded: a step that is a millionth too late is not the next step.
         return min(self.end, self._began + math.ceil((at - self._began) / SYNC_SECONDS - 1e-6) * SYNC_SECONDS)
 
 
 def _dispensable(replica: Replica) -> tuple[bool, float, float, int]:
-    """Whom the ReplicaSet controller would delete first: who has no node, then who is ready for the shortest time, then the youngest.
+    """Sort key of the ReplicaSet controller's deletions: pods without a node first, then the last to get ready, then the youngest.
 
-    Source: ``ActivePodsWithRanks`` of ``pkg/controller/controller_utils.go``, without what this simulation does not know.
+    Source: ``ActivePodsWithRanks`` of ``pkg/controller/controller_utils.go``, without properties that this simulation does not have.
     """
     return (replica.started is not None, -replica.ready_at, -replica.created, -replica.number)

@@ -1,6 +1,6 @@
-"""Seeded workloads whose marginals are those of a published trace.
+"""Seeded workloads with the marginals of a published trace.
 
-What is not published about a trace is drawn independently: which request comes when, and how long it runs given its size.
+Where no joint distribution is published, values are drawn independently: which request comes when, and how long it runs given its size.
 """
 
 import bisect
@@ -44,7 +44,7 @@ def generate(*, seed: int, jobs: int, profile: Profile = OPENB, days: int = 1) -
 
 
 def duration(quantile: float, durations: Quantiles) -> float:
-    """Seconds at a quantile between 0 and 1, between the published ones on a logarithmic scale."""
+    """The duration in seconds at a quantile between 0 and 1, interpolated on a logarithmic scale."""
     right = min(max(1, bisect.bisect_left(durations, (quantile, 0.0))), len(durations) - 1)
     (low, short), (high, long) = durations[right - 1], durations[right]
     share = (quantile - low) / (high - low)

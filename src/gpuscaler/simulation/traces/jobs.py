@@ -1,4 +1,4 @@
-"""Jobs of a trace as data, and opening the files that they come in."""
+"""Jobs of a trace as data, and opening of trace files."""
 
 import csv
 import gzip
@@ -11,7 +11,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-#: How many set-aside rows are kept with their reason; all of them are counted.
+#: Maximum number of skipped rows that are kept with their reason; all of them are counted.
 KEPT_ROWS = 100
 
 MIB = 1024 * 1024
@@ -21,7 +21,7 @@ MOST_SECONDS, MOST_GPUS, MOST_PODS, MOST_MILLICORES, MOST_MIB = 1e11, 10_000, 10
 
 
 def shown(names: Iterable[object]) -> str:
-    """The first names of a file that is not what was expected, fit to be printed; empty where there are none."""
+    """The first names of an unexpected file, safe to print; empty if there are none."""
     cut = (str(name)[:40] for name in itertools.islice(names, 20))
     return ", ".join("".join(sign if sign.isprintable() else "?" for sign in name) for name in cut if name)
 
@@ -33,9 +33,9 @@ class TraceError(Exception):
 class Job(Struct, frozen=True, gc=False):
     """One job. Times in seconds since the trace began.
 
-    ``gpu_milli`` is the part of one GPU that each pod takes, 1000 being whole GPUs; ``cpu_milli`` and ``memory`` (bytes) are per pod,
-    None where the trace does not say. ``gpu_models`` are the models that would do, empty when any would. ``user`` and ``namespace`` (a
-    department, a virtual cluster) are whom it belongs to, empty where the trace does not say.
+    ``gpu_milli`` is the part of one GPU that each pod takes, 1000 being whole GPUs; ``cpu_milli`` and ``memory`` (bytes) are per pod, None
+    if the trace does not say. ``gpu_models`` are the acceptable models, empty for any. ``user`` and ``namespace`` (a department, a virtual
+    cluster) are its owner, empty if the trace does not say.
     """
 
     id: str
@@ -58,7 +58,7 @@ class Job(Struct, frozen=True, gc=False):
 
 
 class BadRow(Struct, frozen=True, gc=False):
-    """A row that was set aside. ``line`` counts from 1, the header included; of JSON it is where the entry begins."""
+    """A skipped row. ``line`` counts from 1, the header included; of JSON it is where the entry begins."""
 
     line: int
     reason: str
@@ -67,7 +67,7 @@ class BadRow(Struct, frozen=True, gc=False):
 class Trace(Struct, frozen=True, gc=False):
     """Jobs in order of submission. ``set_aside`` counts malformed rows, ``bad_rows`` are the first of them.
 
-    ``notes`` are what the file itself says of some of its jobs, such as what was derived, and of how many; the most frequent first.
+    ``notes`` are remarks of the file on some of its jobs, such as what was derived, and the number of jobs; the most frequent first.
     """
 
     name: str
@@ -84,7 +84,7 @@ class Trace(Struct, frozen=True, gc=False):
 
 @contextmanager
 def opened(path: Path) -> Iterator[io.TextIOWrapper]:
-    """The file as text, unpacked where its first bytes are gzip's; foreign errors become TraceError."""
+    """Open a file as text, unpacked if its first bytes are gzip's; foreign errors become TraceError."""
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
@@ -101,14 +101,14 @@ def opened(path: Path) -> Iterator[io.TextIOWrapper]:
         raise TraceError(f"{path}: not a CSV file ({error})") from error
 
 
-#: A row of CSV, or what is wrong with it.
+#: A row of CSV, or its error.
 Row = list[str] | csv.Error
 
 
 def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
-    """Rows of CSV with the line that each ends in, blank lines passed over; a row that cannot be taken apart comes as what is wrong.
+    """Rows of CSV with the line that each ends in, without blank lines; a row that cannot be parsed comes as its error.
 
-    Raises csv.Error for a quote that is never closed: nobody knows where rows begin behind it.
+    Raises csv.Error for a quote that is never closed: row boundaries after it are unknown.
     """
     reader = csv.reader(lines, strict=True)
     while True:
@@ -126,7 +126,7 @@ def rows_of(lines: Iterable[str]) -> Iterator[tuple[int, Row]]:
 
 
 def header_of(rows: Iterator[tuple[int, Row]]) -> list[str]:
-    """The first row in which anything stands, blanks around names taken off; empty where there is none."""
+    """The first row that is not empty, with blanks around names removed; empty if there is none."""
     for _, row in rows:
         if isinstance(row, csv.Error):
             raise row

@@ -1,4 +1,4 @@
-"""What the machine behind a node costs, as far as labels, a pools file and the catalogue tell."""
+"""The price of the machine behind a node, from labels, a pools file and the catalogue."""
 
 from typing import NamedTuple
 
@@ -11,9 +11,9 @@ from gpuscaler.planning.capacity.pool_membership import market_of, members
 
 
 class Offer(NamedTuple):
-    """How a machine was bought. ``price`` is US dollars per hour, None where nobody knows; ``source`` is who says so.
+    """How a machine was bought. ``price`` is US dollars per hour, None if unknown; ``source`` is the origin of the price.
 
-    ``market`` is on-demand where no label says how the node was bought.
+    ``market`` is on-demand if no label says how the node was bought.
     """
 
     pool: str
@@ -25,7 +25,7 @@ class Offer(NamedTuple):
 
 
 def offer_of(node: Node, policy: Policy | None) -> Offer:
-    """The offering of ``policy`` with the node's type, zone and market; its list price where there is none."""
+    """The offering of ``policy`` with the node's type, zone and market; its list price if there is none."""
     kind, zone = first_label(node, INSTANCE_TYPE_LABELS), first_label(node, ZONE_LABELS)
     market = market_of(node) or "on-demand"
     member = members({node.name: node}, policy).get(node.name) if policy is not None else None

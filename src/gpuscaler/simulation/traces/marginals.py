@@ -1,4 +1,4 @@
-"""Marginals of published traces, from which workloads are drawn: what is asked for how often, for how long, at which hour."""
+"""Marginals of published traces, from which workloads are drawn: requests, durations and hours with their frequencies."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -9,9 +9,9 @@ Quantiles = tuple[tuple[float, float], ...]
 
 
 class Request(NamedTuple):
-    """What a job asks for, and how many ``jobs`` of the trace do. Per pod: GPUs, thousandths of each, millicores, MiB.
+    """The request of a job, and the number of ``jobs`` of the trace with it. Per pod: GPUs, thousandths of each, millicores, MiB.
 
-    ``cpu`` and ``memory`` are None where the trace does not say. ``runs`` picks the durations of the profile.
+    ``cpu`` and ``memory`` are None if the trace does not say. ``runs`` selects the durations of the profile.
     """
 
     gpus: int
@@ -24,9 +24,9 @@ class Request(NamedTuple):
 
 
 class Profile(NamedTuple):
-    """A trace's marginals. ``hours`` and ``weekdays`` are jobs submitted in each, ``namespaces`` jobs of each.
+    """A trace's marginals. ``hours`` and ``weekdays`` count the jobs submitted in each, ``namespaces`` the jobs of each.
 
-    ``source`` is what a report says about where a workload drawn from it comes from.
+    ``source`` is the report's line about the origin of a workload drawn from it.
     """
 
     name: str
@@ -39,8 +39,8 @@ class Profile(NamedTuple):
 
 
 #: Alibaba's openb trace of 2023: 8,152 pods, published with "Beware of Fragmentation" (USENIX ATC 2023). Requests are its most frequent
-#: ones, those of 6,118 pods, and all for several GPUs. The longest 3 in 100 run for up to months; a day cannot hold them and they are cut.
-#: Its days are not told apart: it was recorded over months, most of it in a few days.
+#: ones, those of 6,118 pods, and all for several GPUs. The longest 3 in 100 run for up to months; they do not fit a day and are cut. Its
+#: days are treated as equal: it was recorded over months, most of it in a few days.
 OPENB = Profile(
     name="openb",
     source="requests, durations and hours of submission: drawn from the marginals of Alibaba's openb trace of 2023",
@@ -88,8 +88,8 @@ OPENB = Profile(
 )
 
 #: Microsoft's Philly trace of 2017 (Jeon and others, USENIX ATC 2019), the 41,125 jobs of its first 47 days that ran. Durations depend on
-#: the size of the job, and reach up to weeks. Hours and days are counted from its first job, whose clock is not known. It does not
-#: say what CPU and memory jobs asked for. Namespaces are its virtual clusters.
+#: the size of the job, and reach up to weeks. Hours and days are counted from its first job, whose time of day is unknown. It does not
+#: contain the jobs' CPU and memory requests. Namespaces are its virtual clusters.
 PHILLY = Profile(
     name="philly",
     source="sizes, durations by size, times of submission and namespaces: drawn from the marginals of Microsoft's Philly trace of 2017",

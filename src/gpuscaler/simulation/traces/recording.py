@@ -1,7 +1,7 @@
-"""A trace of what really happened: pods and machines as they came and went, told one after the other.
+"""Records a trace of real events: pods and machines as they come and go, reported one after the other.
 
-Second 0 is the Monday before the recording began, so that days of the week are kept. What is still there when rows are asked for has what
-is known so far; :meth:`Recording.resume` goes on from such rows.
+Second 0 is the Monday before the recording began, so that days of the week are kept. Rows of pods and machines that still exist contain
+what is known so far; :meth:`Recording.resume` continues from such rows.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -17,27 +17,27 @@ from gpuscaler.simulation.traces.jobs import MIB
 from gpuscaler.simulation.traces.machine_prices import Offer
 from gpuscaler.simulation.traces.traces import MONDAY, WEEK
 
-#: Columns of the trace, and of the machines beside it. What `simulate` does not use comes last.
+#: Columns of the trace, and of the machines beside it. Columns that `simulate` does not use come last.
 JOB_COLUMNS = (*COLUMNS, *MORE_COLUMNS, "start_s", "status", "trace", "pod_uids")
 MACHINE_COLUMNS = (
     "node", "pool", "market", "instance_type", "zone", "gpus", "begin_s", "end_s", "usd_per_hour", "price_source", "status", "trace", "uid",
 )  # fmt: skip
-#: What the column ``trace`` begins with.
+#: Prefix of values of the column ``trace``.
 RECORDED = "recorded from "
-#: What is there still, and what is over.
+#: Status of existing and of finished rows.
 THERE, OVER = "there", "over"
-#: Owners whose pods come with a node, and not with work.
+#: Owners whose pods belong to a node, and are not work.
 OF_NODES = frozenset({"DaemonSet", "Node"})
 BEFORE, UNSEEN, RUNNING = "was there before the recording", "ended while nothing was recorded", "ran on after the recording"
 
 Row = tuple[object, ...]
-#: Namespace and name of a gang, and what one of its pods asks for: GPUs, millicores, bytes.
+#: Namespace and name of a gang, and the request of one of its pods: GPUs, millicores, bytes.
 Gang = tuple[str, str, tuple[int, int, int]]
 
 
 @dataclass(slots=True)
 class Work:
-    """A pod, or a gang of them: one row. Times are seconds since second 0; ``start`` is None until all that are there have started."""
+    """A pod, or a gang of them: one row. Times are seconds since second 0; ``start`` is None until all existing pods have started."""
 
     id: str
     submit: float
@@ -70,14 +70,14 @@ class Machine:
 
     @property
     def dollars(self) -> float | None:
-        """What it cost between ``begin`` and ``end``; None where its price is not known."""
+        """Its cost between ``begin`` and ``end``; None if its price is unknown."""
         return None if self.offer.price is None else self.offer.price * (self.end - self.begin) / 3600
 
 
 class Recording:
     """Takes in pods and nodes as they change; ``now`` is always in seconds since the epoch.
 
-    ``offer_of`` tells how a node's machine was bought. ``unserved`` counts pods that went without ever having started.
+    ``offer_of`` returns how a node's machine was bought. ``unserved`` counts pods that were deleted without ever having started.
     """
 
     def __init__(self, *, began: float, offer_of: Callable[[Node], Offer]) -> None:
@@ -88,15 +88,15 @@ class Recording:
         self.machines: list[Machine] = []
         self._offer_of = offer_of
         self._uids: dict[str, str] = {}
-        #: Pods that have ended and are there still; whatever their status says later, they do not begin again.
+        #: Pods that have ended and still exist; whatever their status says later, they do not start again.
         self._finished: dict[str, str] = {}
         self._work: dict[str, Work] = {}
         self._there: dict[str, Work] = {}
         self._gangs: dict[Gang | None, Work] = {}
         self._nodes: dict[str, Machine] = {}
-        #: What rows of an earlier recording say is there; what is not seen again ended meanwhile.
+        #: Existing pods and machines according to rows of an earlier recording; one that is not seen again ended meanwhile.
         self._awaited: set[str] = set()
-        #: Whether everything that was there at the beginning has been told.
+        #: Whether everything that existed at the beginning has been reported.
         self._settled = False
 
     @property
@@ -111,7 +111,7 @@ class Recording:
     # Pods
 
     def pod(self, key: str, pod: Pod | None, now: float) -> None:
-        """The pod ``namespace/name`` is this now, or gone."""
+        """Record that the pod ``namespace/name`` is now ``pod``, or gone."""
         at = now - self.origin
         before = self._uids.get(key)
         if before is not None and (pod is None or pod.uid != before):
@@ -130,7 +130,7 @@ class Recording:
         gang = gang_of(pod)
         work = self._work.get(pod.uid) or self._join(pod, gang, at)
         if gang is not None:
-            # Said here too, since a row that is gone on with does not say it.
+            # Set here too, since a row of an earlier recording does not contain it.
             work.gang = gang
             self._gangs[gang] = work
         work.alive.add(pod.uid)
@@ -138,7 +138,7 @@ class Recording:
             self._start(work, pod, at)
 
     def _join(self, pod: Pod, gang: Gang | None, at: float) -> Work:
-        """The row of a pod that is new: its own, or that of its gang, of which at least one other is there."""
+        """The row of a new pod: its own, or that of its gang if at least one other pod of it exists."""
         work = self._gangs.get(gang)
         if work is None:
             name = pod.options.gang or pod.name
@@ -159,7 +159,7 @@ class Recording:
         return work
 
     def _start(self, work: Work, pod: Pod, at: float) -> None:
-        # When one began that runs already when the recording does, only its kubelet knows.
+        # If a pod runs already when the recording begins, only its kubelet knows its start.
         known = pod.started - self.origin if pod.started and not self._settled else at
         work.started.add(pod.uid)
         running = len(work.alive & work.started)
@@ -185,7 +185,7 @@ class Recording:
     # Machines
 
     def node(self, name: str, node: Node | None, now: float) -> None:
-        """The node is this now, or gone."""
+        """Record that the node is now ``node``, or gone."""
         at = now - self.origin
         known = self._nodes.get(name)
         if known is not None and (node is None or node.uid != known.uid):
@@ -201,14 +201,14 @@ class Recording:
             self._nodes[name] = known = Machine(name, node.uid, self._offer_of(node), gpus, begin)
             self.machines.append(known)
         elif not known.offer.instance_type:
-            # A cloud's own controller adds these labels to a node that has registered.
+            # A cloud's own controller adds these labels to a node after it has registered.
             known.offer = self._offer_of(node)
         known.gpus = max(known.gpus, gpus)
 
     # Rows
 
     def settle(self) -> None:
-        """Everything that is there has been told: what earlier rows say is there, and is not, ended when it was last seen."""
+        """All existing objects have been reported: rows of an earlier recording that were not seen again ended when last seen."""
         for uid in self._awaited:
             work = self._work.get(uid)
             if work is not None:
@@ -220,14 +220,14 @@ class Recording:
         self._settled = True
 
     def until(self, now: float) -> None:
-        """What is there is known to be there until ``now``."""
+        """Record that all existing objects exist until ``now``."""
         for work in self._there.values():
             work.end = now - self.origin
         for machine in self._nodes.values():
             machine.end = now - self.origin
 
     def open_rows(self) -> Iterator[Row]:
-        """Rows of what has started and is there still; with those of ``over``, all of :data:`JOB_COLUMNS`."""
+        """Rows of work that has started and still exists; together with ``over``, all of :data:`JOB_COLUMNS`."""
         return (self._row(work) for work in self._there.values() if work.start is not None)
 
     def _row(self, work: Work) -> Row:
@@ -249,7 +249,7 @@ class Recording:
             yield (one.node, offer.pool, offer.market, offer.instance_type, offer.zone, one.gpus, *times, *rest)
 
     def resume(self, jobs: Iterable[Mapping[str, str]], machines: Iterable[Mapping[str, str]]) -> None:
-        """Go on from rows that were written before. Raises ValueError or KeyError for rows that were not."""
+        """Continue from rows that were written before. Raises ValueError or KeyError for rows that were not."""
         for row in jobs:
             self._begin(row)
             self._resume_work(row)
@@ -258,7 +258,7 @@ class Recording:
             self._resume_machine(row)
 
     def _begin(self, row: Mapping[str, str]) -> None:
-        """The earlier recording's beginning is this one's."""
+        """Take over the beginning of the earlier recording."""
         began, told = row["trace"].removeprefix(RECORDED), row["trace"]
         if began == told:
             raise ValueError(f"saw {told!r} in the column trace, expected {RECORDED}…")
@@ -308,11 +308,11 @@ def size_of(pod: Pod) -> tuple[int, int, int]:
 
 
 def gang_of(pod: Pod) -> Gang | None:
-    """The gang whose pods are one row with this one; None for a pod that is a row of its own."""
+    """The gang whose pods share one row with this one; None for a pod with a row of its own."""
     return (pod.namespace, pod.options.gang, size_of(pod)) if pod.options.gang else None
 
 
 def models_of(pod: Pod) -> tuple[str, ...]:
-    """The GPU products that a pod's node selector allows; empty where any would do."""
+    """The GPU products that a pod's node selector allows; empty for any."""
     wanted = dict(pod.spec.node_selector).get(GPU_PRODUCT)
     return () if wanted is None else (wanted,)

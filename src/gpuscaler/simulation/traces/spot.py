@@ -1,8 +1,8 @@
 """Series of spot markets: tidy CSV files of availability or of prices, gzip or plain.
 
 A file of availability has a row for each change: ``zone, instance_type, max_nodes_probed, t_s, nodes_available`` (and ``kind, dataset,
-sample_gap_s`` where there are several). A file of prices has a row for each day and place: ``date, instance_type, region,
-on_demand_usd_h, spot_usd_h``. Which of the two a file is, its header says.
+sample_gap_s`` if there are several). A file of prices has a row for each day and place: ``date, instance_type, region, on_demand_usd_h,
+spot_usd_h``. The header decides which of the two a file is.
 """
 
 import math
@@ -17,9 +17,9 @@ from gpuscaler.simulation.traces.jobs import KEPT_ROWS, BadRow, TraceError, fiel
 
 AVAILABILITY_COLUMNS = ("zone", "instance_type", "max_nodes_probed", "t_s", "nodes_available")
 PRICE_COLUMNS = ("date", "instance_type", "region", "on_demand_usd_h", "spot_usd_h")
-#: How long the last value of a series holds, where nothing says how often it was sampled: seconds of availability, of prices.
+#: How long the last value of a series holds if its sampling interval is unknown: seconds of availability, of prices.
 LAST_SAMPLE, LAST_PRICE = 195.0, 7 * 86_400.0
-#: A value that the file leaves out: the one before goes on, and as the last it only says when the series ends.
+#: A value that the file leaves out: the previous one continues; as the last value it only marks the end of the series.
 UNKNOWN = float("nan")
 MOST_NODES, MOST_DOLLARS, MOST_SECONDS = 1e6, 1e6, 1e11
 
@@ -29,9 +29,9 @@ class SpotError(TraceError):
 
 
 class Series(Struct, frozen=True, gc=False):
-    """Values of one market from second 0 on: ``steps`` are (second, value); they begin anew after ``period`` seconds.
+    """Values of one market from second 0 on: ``steps`` are (second, value); they repeat after ``period`` seconds.
 
-    ``name`` is how a map names it; ``place`` is a zone (availability) or a region (prices).
+    ``name`` is its name in a map; ``place`` is a zone (availability) or a region (prices).
     """
 
     name: str
@@ -51,10 +51,10 @@ class Series(Struct, frozen=True, gc=False):
 
 
 class SpotFile(Struct, frozen=True, gc=False):
-    """What a file holds.
+    """The contents of a file.
 
-    Series of ``availability`` (machines; infinity where as many as were ever asked for came), of ``spot`` prices and of ``on_demand``
-    prices (US dollars per hour). ``set_aside`` counts malformed rows, ``bad_rows`` are the first of them.
+    Series of ``availability`` (machines; infinity if all requested machines came), of ``spot`` prices and of ``on_demand`` prices (US
+    dollars per hour). ``set_aside`` counts malformed rows, ``bad_rows`` are the first of them.
     """
 
     name: str
@@ -70,7 +70,7 @@ Row = tuple[str, str, str, float, tuple[float, ...]]
 
 
 def read_spot(path: Path) -> SpotFile:
-    """Read a file of availability or of prices. A malformed row is set aside; a file of the wrong shape raises :class:`SpotError`."""
+    """Read a file of availability or of prices. A malformed row is skipped; a file of the wrong shape raises :class:`SpotError`."""
     rows: list[Row] = []
     bad: list[BadRow] = []
     count = 0
@@ -111,7 +111,7 @@ def _available(row: Mapping[str, str]) -> Row:
         raise ValueError(f"kind is {kind[:40]!r}, expected availability")
     most = _number(row, "max_nodes_probed", most=MOST_NODES)
     nodes = _number(row, "nodes_available", most=MOST_NODES) if row["nodes_available"] else UNKNOWN
-    # All that were asked for came: nobody knows how many more there were.
+    # All requested machines came: how many more there were is unknown.
     machines = float("inf") if nodes >= most > 0 else nodes
     name = "/".join(filter(None, (row.get("dataset", ""), row["zone"], row["instance_type"])))
     return name, _named(row, "instance_type"), _named(row, "zone"), _number(row, "t_s", most=MOST_SECONDS), (machines,)

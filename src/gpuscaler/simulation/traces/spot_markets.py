@@ -1,4 +1,4 @@
-"""Which series drives which offering's market: its own, what a map says, or one that a seed draws."""
+"""Assigns series to the offerings' markets: the offering's own, one that a map names, or one that a seed draws."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ from gpuscaler.simulation.traces.spot import Series, SpotError, SpotFile
 
 
 class Choice(Struct, frozen=True, gc=False, forbid_unknown_fields=True):
-    """What a map says of offerings: the series of their availability and price, by name, and how far into them a run begins."""
+    """The entry of a map for offerings: names of their availability and price series, and the offset at which a run begins."""
 
     availability: str = ""
     price: str = ""
@@ -50,11 +50,11 @@ def read_spot_map(path: Path) -> SpotMap:
 def markets_of(
     policy: Policy, files: Sequence[SpotFile], *, seed: int, began: float, spot_map: SpotMap | None = None
 ) -> tuple[Markets, list[str]]:
-    """The markets of the spot offerings of ``policy``, and notes on what was derived for whom.
+    """The markets of the spot offerings of ``policy``, and notes on what was derived for which offerings.
 
-    An offering has the series of its own instance type and zone (region, for prices) where there is one; else what ``spot_map`` says; else
-    one that ``seed`` draws, begun at a moment that it draws too. Drawn prices are relative: the offering's own price stands for the
-    series' average. Raises :class:`SpotError` where the map names no series.
+    An offering has the series of its own instance type and zone (region, for prices) if there is one; else the one that ``spot_map`` names;
+    else one that ``seed`` draws, with an offset that it draws too. Drawn prices are relative: the offering's own price stands for the
+    series' average. Raises :class:`SpotError` if the map names no series.
     """
     choose = _Chooser(files, seed, spot_map or {})
     capacity: dict[OfferingKey, Steps] = {}
@@ -72,13 +72,13 @@ def markets_of(
 
 
 def derived_markets(policy: Policy, files: Sequence[SpotFile], *, seed: int, spot_map: SpotMap) -> list[str]:
-    """What a report says of the markets: whose series were drawn, and which rows of the files were set aside."""
+    """Report lines about the markets: which series were drawn, and which rows of the files were skipped."""
     notes = markets_of(policy, files, seed=seed, began=0.0, spot_map=spot_map)[1]
     for file in files:
         if file.set_aside:
             first = file.bad_rows[0]
             rows = "row" if file.set_aside == 1 else "rows"
-            notes.append(f"{file.name}: {file.set_aside:,} malformed {rows} set aside, the first in line {first.line}: {first.reason}")
+            notes.append(f"{file.name}: {file.set_aside:,} malformed {rows} skipped, the first in line {first.line}: {first.reason}")
     return notes
 
 
@@ -130,7 +130,7 @@ class _Chooser:
     def notes(self) -> list[str]:
         what = {"availability": "spot availability", "price": "spot price, relative to its average,"}
         return [
-            f"{what[kind]} of {count} offerings: each the series of another market, begun at another moment, both drawn by the seed"
+            f"{what[kind]} of {count} offerings: each uses the series of another market with an offset, both drawn by the seed"
             for kind, count in self._drawn.items()
             if count
         ]
@@ -140,7 +140,7 @@ class _Chooser:
         return next((choice for pattern, choice in self._map.items() if fnmatchcase(name, pattern)), None)
 
     def _draw(self, kind: str, series: Sequence[Series], offering: Offering) -> tuple[Series, float]:
-        # Pools do not matter to a market: the same type in the same zone runs dry in all of them at once.
+        # Pools do not affect a market: the same type in the same zone runs dry in all of them at once.
         luck = random.Random(f"{self._seed}/{kind}/{offering.instance_type}/{offering.zone}")
         self._drawn[kind] += 1
         chosen = luck.choice(series)

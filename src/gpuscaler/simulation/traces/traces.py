@@ -1,4 +1,4 @@
-"""Reading traces of jobs, in our own columns or as they were published; the format is told by the header."""
+"""Reads traces of jobs, in our own columns or as they were published; the header determines the format."""
 
 import csv
 import io
@@ -33,10 +33,10 @@ from gpuscaler.simulation.traces.jobs import (
 
 __all__ = ["KEPT_ROWS", "MIB", "MOST_SECONDS", "BadRow", "Job", "Trace", "TraceError", "opened", "read_trace"]
 
-#: Formats of CSV files; where a header serves several, the first is meant.
+#: Formats of CSV files; if a header fits several, the first is used.
 LAYOUTS = (TIDY, OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, SLURM)
 
-#: Different notes of a file that are told.
+#: Maximum number of different notes of a file that are reported.
 MOST_NOTES = 5
 WEEK = 7 * 86_400.0
 #: The first Monday of 1970, in seconds.
@@ -44,7 +44,7 @@ MONDAY = 4 * 86_400.0
 
 
 def read_trace(path: Path) -> Trace:
-    """Read a trace. A malformed row is set aside; a file of the wrong shape raises :class:`TraceError`."""
+    """Read a trace. A malformed row is skipped; a file of the wrong shape raises :class:`TraceError`."""
     gathered = _Gathered()
     with opened(path) as text:
         start = _start(text)
@@ -70,7 +70,7 @@ def read_trace(path: Path) -> Trace:
 
 
 class _Gathered:
-    """Jobs so far, and what was set aside."""
+    """Jobs so far, and the skipped rows."""
 
     def __init__(self) -> None:
         self.jobs: list[Job] = []
@@ -125,7 +125,7 @@ def _job(row: Row, places: dict[str, int], *, width: int, layout: Layout) -> Job
 
 
 def _layout(header: tuple[str, ...], path: Path) -> Layout:
-    """The format that a header belongs to, or the error that names what the nearest one lacks."""
+    """The format that a header belongs to, or the error that names what the closest format lacks."""
     if header == PAI_JOB_COLUMNS:
         raise TraceError(
             f"{path}: columns plan_gpu, plan_cpu missing: jobs without their requests; give pai_task_table.csv of the same trace"

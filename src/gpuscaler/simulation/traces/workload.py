@@ -20,19 +20,19 @@ GPU = "nvidia.com/gpu"
 #: Thousandths of GPUs: 1000 per device; a request of at most 1000 sits on one device, one of 1000 k takes k whole devices.
 NAMESPACE = "trace"
 
-#: The controller of every pod of a job. They are Jobs: none is disrupted without being told what that costs.
+#: The controller of every pod of a job. They are Jobs: none is disrupted unless the cost of moving it is given.
 OWNER = Owner(kind="Job", name="trace")
-#: What the admission plug-in ExtendedResourceToleration adds to pods that ask for GPUs: many GPU pools have this taint.
+#: The toleration that the admission plug-in ExtendedResourceToleration adds to pods that ask for GPUs: many GPU pools have this taint.
 GPU_TOLERATION = Toleration(key=GPU, operator="Exists", effect="NoSchedule")
 
 
 class Shaping(Struct, frozen=True, gc=False):
     """How jobs become pods.
 
-    ``gpu_model`` is "ignore" (any GPU serves), "strict" (the trace's model is the product label) or a mapping from the trace's model to
-    the product labels that serve it. ``cpu_per_gpu`` (millicores) and ``memory_per_gpu`` (bytes) are requested where the trace is
-    silent; a job without GPUs counts as one GPU there. ``restart_cost`` (seconds) is what every pod's owner says that moving it loses;
-    None says nothing, and the pod is never moved.
+    ``gpu_model`` is "ignore" (any GPU serves), "strict" (the trace's model is the product label) or a mapping from the trace's model to the
+    product labels that serve it. ``cpu_per_gpu`` (millicores) and ``memory_per_gpu`` (bytes) are requested if the trace has no request; a
+    job without GPUs counts as one GPU there. ``restart_cost`` (seconds) is the work lost by moving a pod, as declared for every pod; with
+    None no pod is ever moved.
     """
 
     gpu_model: str | Mapping[str, tuple[str, ...]] = "ignore"
@@ -42,7 +42,7 @@ class Shaping(Struct, frozen=True, gc=False):
 
 
 class UnmappedModelsError(ValueError):
-    """GPU models of a trace that the mapping does not name."""
+    """GPU models of a trace that are missing from the mapping."""
 
     def __init__(self, models: tuple[str, ...]) -> None:
         super().__init__(f"the trace's GPU models {', '.join(models)} are not in the mapping")
@@ -52,7 +52,7 @@ class UnmappedModelsError(ValueError):
 class Member(Struct, frozen=True, gc=False):
     """One pod of a job or a service, before it exists. ``gpus`` is its share of GPUs as a number.
 
-    ``user`` and ``namespace`` are whom the trace says it belongs to, empty where it does not; they decide nothing.
+    ``user`` and ``namespace`` are its owner according to the trace, empty if unknown; they affect no decision.
     """
 
     name: str
@@ -71,7 +71,7 @@ class Member(Struct, frozen=True, gc=False):
 
     @property
     def movable(self) -> bool:
-        """Whether its owner lets an autoscaler move it: a service's replica, or a job's pod that says what moving it loses."""
+        """Whether its owner lets an autoscaler move it: a service's replica, or a job's pod with a declared restart cost."""
         return self.options.restart_cost is not None or (self.owner.kind != OWNER.kind and not self.options.gang)
 
     def pod(self, *, created: float, node: str = "", nominated: str = "", started: float = 0.0, unschedulable_since: float = 0.0) -> Pod:
@@ -95,7 +95,7 @@ class Member(Struct, frozen=True, gc=False):
 
 
 def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
-    """Every pod of a trace, in order of submission. Raises :class:`UnmappedModelsError` where the mapping is incomplete."""
+    """Every pod of a trace, in order of submission. Raises :class:`UnmappedModelsError` if the mapping is incomplete."""
     if not isinstance(shaping.gpu_model, str):
         missing = {model for job in trace.jobs for model in job.gpu_models} - set(shaping.gpu_model)
         if missing:
@@ -105,7 +105,7 @@ def members(trace: Trace, shaping: Shaping) -> tuple[Member, ...]:
     options = PodOptions(restart_cost=shaping.restart_cost)
     result: list[Member] = []
     for job in trace.jobs:
-        # What the specification depends on, as a key: thousands of jobs share a few hundred specifications.
+        # Everything that the specification depends on, as a key: thousands of jobs share a few hundred specifications.
         shape = replace(job, id="", submit=0.0, duration=0.0, pods=1, user="", namespace="")
         spec = specs.get(shape)
         if spec is None:
@@ -123,7 +123,7 @@ def _members(job: Job, spec: PodSpec, options: PodOptions) -> list[Member]:
 
 
 def spec_of(job: Job, shaping: Shaping, *, fractional: bool, restart_policy: str = "Never") -> PodSpec:
-    """What a pod of ``job`` asks for. ``fractional``: GPUs are requested in thousandths, as everything in such a run."""
+    """The specification of a pod of ``job``. ``fractional``: GPUs are requested in thousandths, as everything in such a run."""
     gpus = max(1, job.gpus)
     cpu = job.cpu_milli if job.cpu_milli is not None else (shaping.cpu_per_gpu or 0) * gpus
     memory = job.memory if job.memory is not None else (shaping.memory_per_gpu or 0) * gpus
@@ -145,7 +145,7 @@ def spec_of(job: Job, shaping: Shaping, *, fractional: bool, restart_policy: str
 
 
 def _products(job: Job, shaping: Shaping) -> NodeSelector | None:
-    """The node affinity that a job's GPU models ask for."""
+    """The node affinity for a job's GPU models."""
     if shaping.gpu_model == "ignore" or not job.gpu_models or not job.gpus:
         return None
     if isinstance(shaping.gpu_model, str):
@@ -156,9 +156,9 @@ def _products(job: Job, shaping: Shaping) -> NodeSelector | None:
 
 
 def without_spot(policy: Policy) -> tuple[Policy, int]:
-    """The same pools without their spot offerings, and how many those were.
+    """The same pools without their spot offerings, and the number of those.
 
-    Spot machines that are never taken away would make every result too good; they join when the simulated cloud takes them away.
+    Without interruptions spot machines would make every result too good; they are added when the simulated cloud takes them away.
     """
     left = tuple(replace(pool, offerings=tuple(one for one in pool.offerings if one.market != "spot")) for pool in policy.pools)
     dropped = sum(len(pool.offerings) for pool in policy.pools) - sum(len(pool.offerings) for pool in left)
@@ -166,7 +166,7 @@ def without_spot(policy: Policy) -> tuple[Policy, int]:
 
 
 def with_gpu_milli(policy: Policy) -> Policy:
-    """The same pools, their machines offering thousandths of GPUs beside whole ones."""
+    """The same pools, with machines that offer thousandths of GPUs beside whole ones."""
     return replace(policy, pools=tuple(_shared(pool) for pool in policy.pools))
 
 

@@ -1,1 +1,1 @@
-"""The simulated cluster: its queue, its scheduler, its machines on their way, and what an autoscaler sees of it."""
+"""The simulated cluster: its queue, its scheduler, its ordered machines, and an autoscaler's view of it."""

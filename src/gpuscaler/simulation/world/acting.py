@@ -1,4 +1,4 @@
-"""Carrying out decisions in the simulated world, as a controller does in a real one."""
+"""Carries out decisions in the simulated world, as a controller does in a real one."""
 
 from gpuscaler.planning.plans import Placement, Removal
 from gpuscaler.simulation.world.autoscaler import Decisions
@@ -10,8 +10,8 @@ PASSING = frozenset({"limit", "price", "market", "gang", "topology", "port", "vo
 
 
 def carry_out(decisions: Decisions, world: World, now: float) -> bool:
-    """Do what was decided; returns whether anything was done."""
-    # What is given back below may lift a limit, and then those who were refused may ask again.
+    """Carry out the decisions; return whether anything was done."""
+    # Removals below may lift a limit; pods that were refused may then ask again.
     _judge(decisions, world)
     for purchase in decisions.withdrawals:
         world.withdraw(purchase)
@@ -26,14 +26,14 @@ def carry_out(decisions: Decisions, world: World, now: float) -> bool:
 
 
 def finish_drains(world: World, now: float) -> None:
-    """Give back the nodes whose replacements are open."""
+    """End the nodes whose replacements are open."""
     for drain in list(world.drains.values()):
         if not any(needed in world.ledger for needed in drain.needs):
             _give_back(drain, world, now)
 
 
 def _place(placements: tuple[Placement, ...], world: World, now: float) -> bool:
-    """Bind pods where there is room, or let them wait for a machine that is coming."""
+    """Bind pods where there is room, or let them wait for an ordered machine."""
     done = False
     gangs = set()
     for placement in placements:
@@ -58,7 +58,7 @@ def _remove(removal: Removal, world: World, now: float) -> bool:
     if entry is not None and entry.machine is not None:
         node = entry.machine.id
     if node in world.entries and node not in world.on_node:
-        world.meter.decided(now, "remove", f"{node}, which never opened", removal.reason)
+        world.meter.decided(now, "remove", f"{node}, never opened", removal.reason)
         world.give_back(node, now)
         return True
     if node not in world.on_node or node in world.drains:
@@ -90,7 +90,7 @@ def _give_back(drain: Drain, world: World, now: float) -> None:
 
 
 def _judge(decisions: Decisions, world: World) -> None:
-    """Tell pods that no pool can ever serve from those that wait for a limit to lift, and remember why."""
+    """Separate pods that no pool can ever serve from those that wait for a limit to lift, and remember the reasons."""
     world.refusals = decisions.unplaced
     # Thousands of pods share the reasons of their class: judge each list of reasons once.
     final: dict[int, bool] = {}

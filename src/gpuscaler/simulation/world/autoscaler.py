@@ -1,9 +1,9 @@
-"""What a replay asks of an autoscaler, ours or a peer's: what it is told, what it may see, and what it may answer.
+"""The interface between a replay and an autoscaler, ours or a peer's: events, the view of the cluster, decisions.
 
-A replay has no loop of its own for autoscalers. After each moment at which something happened it tells them (:meth:`Autoscaler.noticed`),
-and it asks (:meth:`Autoscaler.decide`) when virtual time reaches :attr:`Autoscaler.ask_at`. A loop that runs every ten seconds therefore
-costs nothing while it would find nothing to do: such an autoscaler sets ``ask_at`` to the next tick of its grid when something happened,
-to the next of its own deadlines otherwise, and to None when only news can change its mind.
+A replay has no loop of its own for autoscalers. After each moment with events it reports them (:meth:`Autoscaler.noticed`), and it calls
+:meth:`Autoscaler.decide` when virtual time reaches :attr:`Autoscaler.ask_at`. A loop that runs every ten seconds therefore costs nothing
+while it would find nothing to do: such an autoscaler sets ``ask_at`` to the next tick of its grid after an event, to the next of its own
+deadlines otherwise, and to None if only an event can change its decision.
 """
 
 from collections.abc import Iterable, Mapping
@@ -22,10 +22,10 @@ from gpuscaler.simulation.world.scheduler import Scheduler
 
 
 class Intent(Struct, frozen=True, gc=False):
-    """What one machine of a purchase is for.
+    """The purpose of one machine of a purchase.
 
-    ``pods`` ("namespace/name") take their seats as it opens where the autoscaler steers, and are only shown as spoken for where it does
-    not. ``opens_after`` names intents whose machines open first.
+    ``pods`` ("namespace/name") get their seats as it opens if the autoscaler steers, and are otherwise only shown as accounted for.
+    ``opens_after`` names intents whose machines open first.
     """
 
     id: str
@@ -36,14 +36,14 @@ class Intent(Struct, frozen=True, gc=False):
 class Purchase(Struct, frozen=True, gc=False):
     """One or more machines to ask a cloud for.
 
-    ``id`` is unique in the run. ``offerings`` are all that would do: the cloud grants from the first that has capacity and passes over
-    those that are dry; more than one is a group or fleet of which the cloud chooses. The first ``meant`` of them are what was planned
-    (all where that is 0), the rest stands behind. ``spread`` takes them in turn instead, as an
-    Auto Scaling group spreads over its zones. A ``standing`` order is not given up when it is refused: the cloud fills what is missing
-    when capacity comes back, as a group does whose desired capacity stays raised, until it is withdrawn.
+    ``id`` is unique in the run. ``offerings`` are all acceptable ones: the cloud grants from the first that has capacity and skips those
+    without; more than one is a group or fleet in which the cloud chooses. The first ``meant`` of them are the planned ones (all if that is
+    0), the rest are fallbacks. ``spread`` takes them in turn instead, as an Auto Scaling group spreads over its zones. A ``standing`` order
+    stays open when it is refused: the cloud fills it when capacity comes back, as a group does whose desired capacity stays raised, until
+    it is withdrawn.
 
-    ``intents`` say what each machine is for; without them it is ``count`` machines for nobody, which are named ``id#1``, ``id#2``, … .
-    ``why`` is told in the report.
+    ``intents`` give the purpose of each machine; without them it is ``count`` machines for no particular pods, which are named ``id#1``,
+    ``id#2``, … . ``why`` appears in the report.
     """
 
     id: str
@@ -57,16 +57,16 @@ class Purchase(Struct, frozen=True, gc=False):
 
     @property
     def machines(self) -> tuple[Intent, ...]:
-        """One intent a machine."""
+        """One intent per machine."""
         return self.intents or tuple(Intent(f"{self.id}#{number}") for number in range(1, self.count + 1))
 
 
 class Decisions(Struct, frozen=True, gc=False):
     """What to do now, in this order: withdraw orders, buy, place, remove.
 
-    ``placements`` bind pods to open nodes (gangs, for who steers) or let them wait for a machine that is coming (by its intent's id). A
-    ``removal`` names a node or a machine that never became one; it is drained (its pods are evicted and wait again) and given back once
-    the machines that it ``needs`` (by their intents' ids) are open. ``withdrawals`` are purchases whose unfilled part is no longer wanted.
+    ``placements`` bind pods to open nodes (gangs, if the autoscaler steers) or let them wait for an ordered machine (by its intent's id). A
+    ``removal`` names a node or a machine that never became one; it is drained (its pods are evicted and wait again) and ended once the
+    machines that it ``needs`` (by their intents' ids) are open. ``withdrawals`` are purchases whose unfilled part is no longer wanted.
     ``marks`` are nodes that get (True) or lose a soft taint. ``unplaced`` and ``ignored`` explain why pods wait.
     """
 
@@ -80,7 +80,7 @@ class Decisions(Struct, frozen=True, gc=False):
 
 
 class Lost(Struct, frozen=True, gc=False):
-    """A machine that is gone without anybody having given it back. ``why`` is "reclaimed" or "failed"."""
+    """A machine that is gone without having been removed by the autoscaler. ``why`` is "reclaimed" or "failed"."""
 
     machine: CloudMachine
     why: str
@@ -94,11 +94,11 @@ class Notice(Struct, frozen=True, gc=False):
 
 
 class Moment(Struct, gc=False):
-    """What happened at one moment of virtual time.
+    """Events at one moment of virtual time.
 
-    ``arrived`` are pods that were created, ``finished`` says how many ended, ``evicted`` are pods that wait again. ``registered`` are
+    ``arrived`` are pods that were created, ``finished`` the number of pods that ended, ``evicted`` pods that wait again. ``registered`` are
     nodes that are Ready without their GPUs, ``opened`` those that pods can use now, ``idled`` nodes whose last pod has left, ``given_back``
-    nodes that were removed as it was decided, ``broken`` pods that did not find the room they were promised.
+    nodes that were removed as decided, ``broken`` pods that did not find the room they were promised.
     """
 
     now: float
@@ -116,7 +116,7 @@ class Moment(Struct, gc=False):
 
 
 class Pending(Struct, frozen=True, gc=False):
-    """Pods of one specification (and one gang, "" for none) that wait for a place, oldest first."""
+    """Pending pods of one specification (and one gang, "" for none), oldest first."""
 
     spec: PodSpec
     gang: str
@@ -126,9 +126,9 @@ class Pending(Struct, frozen=True, gc=False):
 
 
 class Seen(Struct, frozen=True, gc=False):
-    """A machine as an autoscaler may see it. Times are seconds since the epoch, None where they have not come.
+    """A machine as an autoscaler may see it. Times are seconds since the epoch, None if not reached.
 
-    ``node`` is its name once it has registered. ``ready`` is when everything it has was allocatable, ``idle_since`` when its last pod
+    ``node`` is its name once it has registered. ``ready`` is when all its resources became allocatable, ``idle_since`` when its last pod
     left (or it opened). ``pods`` are those bound to it. ``closed`` nodes take no new pods.
     """
 
@@ -145,10 +145,10 @@ class Seen(Struct, frozen=True, gc=False):
 
 
 class View(Protocol):
-    """What an autoscaler may see. Nothing here tells how long a pod will run."""
+    """The information available to an autoscaler. It does not contain how long a pod will run."""
 
     def picture(self, now: float) -> tuple[Cluster, State]:
-        """The cluster as its watches would have it, and the ledger and idle clocks; breakers are the autoscaler's own."""
+        """The cluster as its watches would show it, with the ledger and idle clocks; breakers are the autoscaler's own."""
         ...
 
     def pending(self) -> list[Pending]:
@@ -157,12 +157,12 @@ class View(Protocol):
 
     @property
     def hopeful(self) -> bool:
-        """Whether a pod waits that some pool could serve, some day, as far as the last decisions told."""
+        """Whether some pending pod could ever be served by a pool, according to the last decisions."""
         ...
 
     @property
     def promising(self) -> bool:
-        """Whether a pod waits that nothing is coming for and that the last decisions did not refuse."""
+        """Whether some pending pod has no machine on its way and was not refused by the last decisions."""
         ...
 
     def seen(self) -> Iterable[Seen]:
@@ -170,7 +170,7 @@ class View(Protocol):
         ...
 
     def node(self, name: str) -> Seen | None:
-        """One registered node by its name, None when it is gone."""
+        """One registered node by its name, None if it is gone."""
         ...
 
     def missing(self, name: str) -> bool:
@@ -190,16 +190,16 @@ class View(Protocol):
         ...
 
     def offering_of(self, name: str) -> Offering:
-        """What a machine was bought as, whether it still exists or not."""
+        """The offering that a machine was bought from, whether it still exists or not."""
         ...
 
     def room(self) -> Scheduler:
-        """A copy of the scheduler's own books, to try placements on. Machines that are coming can be added to it."""
+        """A copy of the scheduler's own state, to try placements on. Ordered machines can be added to it."""
         ...
 
 
 class Autoscaler(Protocol):
-    """Something that buys machines and gives them back. One object serves one run."""
+    """Buys and removes machines. One object serves one run."""
 
     @property
     def name(self) -> str: ...
@@ -208,21 +208,21 @@ class Autoscaler(Protocol):
     def steers(self) -> bool:
         """Whether its machines arrive closed, and open when the pods they were bought for have their seats.
 
-        Otherwise they are open from the moment they register, and everybody's pods go wherever kube-scheduler's scores send them.
+        Otherwise they are open from the moment they register, and all pods go wherever kube-scheduler's scores send them.
         """
         ...
 
     @property
     def discourages(self) -> tuple[float, ...]:
-        """Shares of use at or below which a machine bears one more soft taint, see :mod:`gpuscaler.lifecycle.node_marks.soft_taints`.
+        """Shares of use at or below which a machine has one more soft taint, see :mod:`gpuscaler.lifecycle.node_marks.soft_taints`.
 
-        Empty for whoever sets none, or sets them by its decisions.
+        Empty for an autoscaler that sets none, or sets them by its decisions.
         """
         ...
 
     @property
     def ask_at(self) -> float | None:
-        """When it wants to be asked next; None when only news can change its mind. Never before now."""
+        """When to call it next; None if only an event can change its decision. Never before now."""
         ...
 
     def start(self) -> tuple[tuple[OfferingKey, int], ...]:
@@ -230,9 +230,9 @@ class Autoscaler(Protocol):
         ...
 
     def noticed(self, moment: Moment, view: View) -> None:
-        """Something happened, or decisions were carried out. Called before :meth:`decide` where both are due."""
+        """Called after events, or after decisions were carried out, and before :meth:`decide` if both are due."""
         ...
 
     def decide(self, view: View, now: float) -> Decisions:
-        """What to do now. Called when ``ask_at`` has come; must move it."""
+        """Return what to do now. Called when ``ask_at`` has come; must move it."""
         ...

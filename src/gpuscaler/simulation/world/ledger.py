@@ -1,4 +1,4 @@
-"""Machines of a run: asked for, granted, waiting to open, open, being given back."""
+"""Machines of a run: asked for, granted, waiting to open, open, being removed."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,12 +11,12 @@ from gpuscaler.simulation.cloud.machines import CloudMachine, before_device_plug
 from gpuscaler.simulation.world.autoscaler import Intent, Purchase
 
 ARRIVING = Taint(ARRIVING_TAINT)
-#: Only in pictures of a simulation: this node had no room where a policy saw some.
+#: Only in simulations: this node had no room where a policy saw some.
 PROMISE_BROKEN = Taint("gpuscaler.io/promise-broken")
 
 
 class Entry(Struct, gc=False):
-    """A machine that is wanted and not open yet: what it is for, and, once the cloud has granted it, which one it is."""
+    """A machine that is wanted and not open yet: its purpose, and the machine itself once the cloud has granted it."""
 
     purchase: Purchase
     intent: Intent
@@ -29,7 +29,7 @@ class Entry(Struct, gc=False):
         return self.intent.id
 
     def grant(self, machine: CloudMachine) -> None:
-        """The cloud has granted this machine: it is of this offering and no other."""
+        """Record the granted machine, which fixes its offering."""
         self.machine = machine
         offering = machine.offering
         self.upcoming = replace(
@@ -43,25 +43,25 @@ class Entry(Struct, gc=False):
         )
 
     def name_node(self) -> None:
-        """The machine has registered: its Node bears the machine's id."""
+        """Record that the machine has registered: its Node has the machine's id as its name."""
         assert self.machine is not None, "only machines that were granted register"
         self.upcoming = replace(self.upcoming, node=self.machine.id)
 
     def add_pod(self, key: str) -> None:
-        """One more pod waits for this machine."""
+        """Add a pod that waits for this machine."""
         self.upcoming = replace(self.upcoming, pods=(*self.upcoming.pods, key))
 
     def drop_pod(self, key: str) -> None:
-        """A pod waits for this machine no more."""
+        """Remove a pod that no longer waits for this machine."""
         self.upcoming = replace(self.upcoming, pods=tuple(pod for pod in self.upcoming.pods if pod != key))
 
     def exchange(self, gone: str, come: str) -> None:
-        """One pod waits for this machine in the place of another."""
+        """Replace a pod that waits for this machine by another."""
         self.upcoming = replace(self.upcoming, pods=tuple(come if key == gone else key for key in self.upcoming.pods))
 
 
 class Drain(Struct, frozen=True, gc=False):
-    """A node to give back once the machines it ``needs`` (by their intents) are open; ``moves`` says where its pods go."""
+    """A node to remove once the machines it ``needs`` (by their intents) are open; ``moves`` says where its pods go."""
 
     node: str
     reason: str

@@ -1,4 +1,4 @@
-"""What a run is measured by, and its result."""
+"""Measurements of a run, and its result."""
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,7 +33,7 @@ class Sample(Struct, frozen=True, gc=False):
 
 
 class Decision(Struct, frozen=True, gc=False):
-    """Something that was done: ``kind`` is "buy", "remove", "refused" or "lost"; ``pods`` is how many pods it was done for."""
+    """An action: ``kind`` is "buy", "remove", "refused" or "lost"; ``pods`` is the number of pods it was done for."""
 
     at: float
     kind: str
@@ -53,29 +53,29 @@ class MachineHours(Struct, frozen=True, gc=False):
 
 
 class Failover(Struct, frozen=True, gc=False):
-    """Seconds from the first capacity error of a market until another market was asked; None where none ever was."""
+    """Seconds from the first capacity error of a market until another market was asked; None if there was no capacity error."""
 
     p50: float | None = None
     max: float | None = None
 
 
 class UnservedReason(Struct, frozen=True, gc=False):
-    """Why ``pods`` pods never ran, as the last plan tells it."""
+    """Why ``pods`` pods never ran, according to the last plan."""
 
     pods: int
     reason: str
 
 
 class Result(Struct, frozen=True, gc=False):
-    """What came out of a run. Hours and dollars are totals, times seconds since the epoch of the run.
+    """The result of a run. Hours and dollars are totals, times seconds since the epoch of the run.
 
-    ``gpu_hours_used`` is work that was finished, ``lost_gpu_hours`` work that evictions threw away. ``kept`` and ``broken`` count
-    promises: pods that ran on the machine they were planned for, and others. ``reclaimed`` and ``failed`` count machines that went by
-    themselves, ``capacity_errors`` refusals for want of machines. ``plans`` is how often the policy was asked.
+    ``gpu_hours_used`` is finished work, ``lost_gpu_hours`` work that evictions threw away. ``kept`` and ``broken`` count promises: pods
+    that ran on the machine they were planned for, and others. ``reclaimed`` and ``failed`` count machines that went by themselves,
+    ``capacity_errors`` refusals for lack of capacity. ``plans`` is how often the policy was asked.
 
-    ``gpu_hours_held`` is how long pods held GPUs, lost work and image pulls included; None for a bound. ``waits`` has every pod, the
-    summaries of it stand beside. ``users``, ``namespaces`` and ``classes`` divide the cost; ``fleet`` is machines over time,
-    ``last_quarter`` the end of the trace by itself.
+    ``gpu_hours_held`` is how long pods held GPUs, lost work and image pulls included; None for a bound. ``waits`` has every pod, with
+    summaries beside it. ``users``, ``namespaces`` and ``classes`` divide the cost; ``fleet`` is machines over time, ``last_quarter`` the
+    end of the trace by itself.
     """
 
     policy: str
@@ -115,7 +115,7 @@ class Result(Struct, frozen=True, gc=False):
 
 
 class Meter:
-    """Counts while a run goes on."""
+    """Counts during a run."""
 
     def __init__(self) -> None:
         self.waits: list[PodWait] = []
@@ -137,7 +137,7 @@ class Meter:
         self._wanted = 0.0
         self._used = 0.0
         self._paid = 0.0
-        #: Markets that refused purchases for nobody in particular, and when the first of them did, until another market is asked.
+        #: Markets that refused purchases for no particular pods, and the time of the first refusal, until another market is asked.
         self._dry: set[str] = set()
         self._dry_since = 0.0
 
@@ -150,7 +150,7 @@ class Meter:
             self._waited(task, task.working_from - task.since, ran=True)
 
     def finished(self, task: Task, now: float) -> None:
-        """A pod has ended, running or not; counts all its work, however often it began."""
+        """Record that a pod has ended, running or not; counts all its work, however often it started."""
         self._wanted -= task.member.gpus
         if task.first_start is None:
             self._waited(task, now - task.since, ran=False)
@@ -164,12 +164,12 @@ class Meter:
         self.specs[digest] = task.member.spec
 
     def left(self, task: Task, offering: Offering, *, cost: float, now: float) -> None:
-        """A pod leaves a machine of ``offering``, which cost ``cost`` dollars while the pod was bound to it."""
+        """Record that a pod leaves a machine of ``offering``, which cost ``cost`` dollars while the pod was bound to it."""
         if task.started is not None:
             self.shares.held(task.member, offering, hours=(now - task.started) / 3600.0, cost=cost)
 
     def all_waits(self, unserved: Iterable[Task], ended: float) -> tuple[PodWait, ...]:
-        """The waits of all pods, those included that had not run when the run ended."""
+        """The waits of all pods, including those that had not run when the run ended."""
         for task in unserved:
             self._waited(task, ended - task.since, ran=False)
         return tuple(self.waits)
@@ -178,13 +178,13 @@ class Meter:
         self.waits.append(PodWait(task.key, class_of(task.member.gpus, task.gang), seconds, ran, task.since))
 
     def evicted(self, task: Task, *, lost: float) -> None:
-        """A running pod was evicted and ``lost`` seconds of its work with it."""
+        """Record that a running pod was evicted and lost ``lost`` seconds of its work."""
         self._used -= task.member.gpus
         self.lost_hours += lost / 3600.0 * task.member.gpus
         self.evictions += 1
 
     def asked(self, purchase: Purchase, now: float) -> None:
-        """A purchase for nobody in particular was sent; one to another market than those that refused before is the end of a failover."""
+        """Record a purchase for no particular pods; asking a market other than those that refused before ends a failover."""
         if any(intent.pods for intent in purchase.intents):
             return
         if self._dry and not {market for _, market, _, _ in purchase.offerings} & self._dry:
@@ -201,7 +201,7 @@ class Meter:
                 self._dry.add(refusal.offering.market)
 
     def granted(self, purchase: Purchase, machines: Sequence[CloudMachine], now: float) -> None:
-        """Machines were granted to a purchase; a market that grants is not dry."""
+        """Record machines granted to a purchase; a market that grants is not dry."""
         groups: dict[OfferingKey, int] = defaultdict(int)
         for machine in machines:
             groups[machine.offering.key] += 1
@@ -212,7 +212,7 @@ class Meter:
             self.decided(now, "buy", f"{count} x {'/'.join(key)}", purchase.why, pods)
 
     def began_with(self, machine: CloudMachine) -> None:
-        """A machine was there before the run."""
+        """Record a machine that existed before the run."""
         self._paid += gpus_of(machine.offering)
 
     def lost(self, machine: CloudMachine, why: str, now: float) -> None:
@@ -227,8 +227,8 @@ class Meter:
         self.decisions.append(Decision(now, kind, what, why, pods))
 
     def sample(self, now: float, dollars_per_hour: float) -> None:
-        """Note how things stand at the end of what happened at ``now``."""
-        # Sums of fractions drift by rounding; a millionth of a GPU is nothing.
+        """Record the state after the events at ``now``."""
+        # Sums of fractions drift by rounding; a millionth of a GPU is negligible.
         values = (round(self._wanted, 6), round(self._used, 6), self._paid, round(dollars_per_hour, 6))
         if self.timeline:
             last = self.timeline[-1]
@@ -240,7 +240,7 @@ class Meter:
 def unserved_reasons(
     tasks: Iterable[Task], unplaced: Iterable[Unplaced], ignored: Iterable[Ignored], *, serves: Callable[[PodSpec], bool]
 ) -> tuple[UnservedReason, ...]:
-    """The reasons of pods that never ran, as the last plan told them, most frequent first.
+    """The reasons of pods that never ran, according to the last plan, most frequent first.
 
     Not every policy gives reasons; ``serves`` says whether any machine could hold one pod of a specification.
     """
@@ -267,7 +267,7 @@ def failover_of(seconds: list[float]) -> Failover:
 
 
 def machine_hours(cloud: SimulatedCloud, ended: float) -> tuple[MachineHours, ...]:
-    """Billed hours and cost of every offering, dearest first."""
+    """Billed hours and cost of every offering, most expensive first."""
     groups: Mapping[OfferingKey, list[CloudMachine]] = defaultdict(list)
     for machine in cloud.history():
         groups[machine.offering.key].append(machine)

@@ -1,4 +1,4 @@
-"""Pods of a run: waiting, promised to a machine that is coming, running, done."""
+"""Pods of a run: pending, promised to an ordered machine, running, done."""
 
 import heapq
 import math
@@ -11,9 +11,9 @@ from gpuscaler.simulation.world.scheduler import Seat
 
 
 class Task:
-    """One pod while it lives.
+    """One pod during its life.
 
-    ``since`` is when it was created, ``started`` when it was bound last, ``working_from`` when its image was there.
+    ``since`` is when it was created, ``started`` when it was last bound, ``working_from`` when its image was there.
     """
 
     __slots__ = (
@@ -42,13 +42,13 @@ class Task:
         self.first_start: float | None = None
         #: Seconds of its work that are saved in a checkpoint.
         self.done = 0.0
-        #: When a machine was refused that should have come for it, and in which markets since.
+        #: When the order of a machine for it was refused, and in which markets since.
         self.refused: tuple[float, frozenset[str]] | None = None
-        #: The machine that is coming for it, by its intent.
+        #: The machine on its way for it, by its intent.
         self.promised = ""
         #: Whether its seat on an open node is held while the rest of its gang gets ready.
         self.nominated = False
-        #: How often it was started, so that the end of an earlier attempt is not taken for that of this one.
+        #: How often it was started, so that the end of an earlier attempt is not taken for the end of this one.
         self.attempt = 0
 
     @property
@@ -65,7 +65,7 @@ class Task:
 
     @property
     def ends_at(self) -> float:
-        """When its work will be done, if nothing happens to it."""
+        """When its work will be done, if it is not interrupted."""
         return self.working_from + self.member.duration - self.done
 
     def worked(self, now: float) -> float:
@@ -73,22 +73,22 @@ class Task:
         return max(0.0, now - self.working_from) if self.started is not None else 0.0
 
     def fall_back(self, now: float, checkpoint: float) -> float:
-        """Go back to the last checkpoint, of which there is one every ``checkpoint`` seconds of work; returns the seconds of work lost."""
+        """Go back to the last checkpoint, one of which is made every ``checkpoint`` seconds of work; return the seconds of lost work."""
         work = self.done + self.worked(now)
         saved = work // checkpoint * checkpoint if checkpoint else 0.0
-        # A service has served what it has served.
+        # Work that a service has done is not lost.
         self.done = work if self.member.duration == math.inf else max(self.done, saved)
         return work - self.done
 
     def note_refused(self, refusals: Iterable[Refusal], now: float) -> None:
-        """The cloud had no machine for it in some markets: from now on it waits for another."""
+        """Record that the cloud had no machine for it in some markets: from now on it waits for another."""
         dry = frozenset(refusal.offering.market for refusal in refusals if refusal.kind == NO_CAPACITY)
         if dry:
             since, before = self.refused or (now, frozenset())
             self.refused = (since, before | dry)
 
     def failed_over(self, offerings: Iterable[OfferingKey], now: float) -> list[float]:
-        """A machine was asked for: how long after the first refusal, if in none of the markets that refused."""
+        """A machine was asked for: the seconds since the first refusal, if it is in none of the markets that refused."""
         if self.refused is None or {market for _, market, _, _ in offerings} & self.refused[1]:
             return []
         seconds, self.refused = now - self.refused[0], None
@@ -96,14 +96,14 @@ class Task:
 
 
 class Waiting:
-    """Pods without a place, by specification, so that a look at the queue costs what its variety costs.
+    """Pending pods by specification, so that reading the queue costs only as much as there are specifications.
 
-    What the last plan said is kept: ``hopeless`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
+    The result of the last plan is kept: ``hopeless`` pods can never be served; ``stuck`` specifications can be once a limit lifts.
     """
 
     def __init__(self) -> None:
         self._by_spec: dict[str, dict[str, Task]] = {}
-        #: Those of them that no machine is coming for.
+        #: Those pods for which no machine is on its way.
         self._loose: dict[str, dict[str, Task]] = {}
         self._gangs: dict[str, dict[str, Task]] = {}
         self._hopeless: set[str] = set()
@@ -118,12 +118,12 @@ class Waiting:
 
     @property
     def gangs(self) -> Mapping[str, Mapping[str, Task]]:
-        """Waiting members of gangs, by gang."""
+        """Pending members of gangs, by gang."""
         return self._gangs
 
     @property
     def hopeful(self) -> bool:
-        """Whether any pod waits that nothing is coming for and that a pool could serve, some day."""
+        """Whether some pending pod without a machine on its way could ever be served by a pool."""
         loose = sum(map(len, self._loose.values()))
         loose += sum(not task.promised for tasks in self._gangs.values() for task in tasks.values())
         return loose > len(self._hopeless)
@@ -132,15 +132,15 @@ class Waiting:
     def promising(self) -> bool:
         """Whether a policy may have an answer now that it did not have before.
 
-        A pod of a specification that was refused for a limit gets the same refusal until machines go; a gang may also be helped by room
-        on open nodes, which only the policy hands out to gangs.
+        A pod of a specification that was refused because of a limit gets the same refusal until machines are removed; a gang may also be
+        helped by room on open nodes, which only the policy assigns to gangs.
         """
         if any(not task.promised and task.key not in self._hopeless for tasks in self._gangs.values() for task in tasks.values()):
             return True
         return any(digest not in self._stuck and next(iter(tasks)) not in self._hopeless for digest, tasks in self._loose.items())
 
     def add(self, task: Task) -> None:
-        """A pod waits, and nothing is coming for it yet."""
+        """Add a pending pod without a machine on its way."""
         if task.gang:
             self._gangs.setdefault(task.gang, {})[task.key] = task
             return
@@ -148,7 +148,7 @@ class Waiting:
         self._loose.setdefault(task.digest, {})[task.key] = task
 
     def remove(self, task: Task) -> None:
-        """A pod waits no more."""
+        """Remove a pod that is no longer pending."""
         self._hopeless.discard(task.key)
         if task.gang:
             _discard(self._gangs, task.gang, task.key)
@@ -157,32 +157,32 @@ class Waiting:
         _discard(self._loose, task.digest, task.key)
 
     def promise(self, task: Task, machine: str) -> None:
-        """A machine is coming for a waiting pod."""
+        """Record that a machine is on its way for a pending pod."""
         task.promised = machine
         if not task.gang:
             _discard(self._loose, task.digest, task.key)
 
     def release(self, task: Task) -> None:
-        """No machine is coming for a pod any more; if it waits, it is demand again."""
+        """Record that no machine is on its way for a pod any more; if it is pending, it is demand again."""
         task.promised = ""
         if not task.gang and task.seat is None:
             self._loose.setdefault(task.digest, {})[task.key] = task
 
     def judge(self, *, hopeless: set[str], refused: set[str]) -> None:
-        """Note what a plan says: the pods that no pool can ever serve, and those that were refused for now."""
+        """Record a plan's result: the pods that no pool can ever serve, and those that were refused for now."""
         self._hopeless = {task.key for task in self if task.key in hopeless} if hopeless else set()
         self._stuck = {digest for digest, tasks in self._loose.items() if any(key in refused for key in tasks)} if refused else set()
 
     def forget(self) -> None:
-        """Limits may have lifted: who was refused may ask again."""
+        """Forget refusals, since limits may have lifted."""
         self._stuck.clear()
 
     def by_spec(self) -> Iterable[dict[str, Task]]:
-        """The pods of each specification that are no gang's."""
+        """The pods of each specification that belong to no gang."""
         return self._by_spec.values()
 
     def overtaken(self, promised: Iterable[Task]) -> list[tuple[Task, Task]]:
-        """Pods of ``promised``, who wait for one machine, each with an older one that scheduling cannot tell from it and that does not."""
+        """Pods of ``promised``, which wait for one machine, each with an older, interchangeable pod that does not wait for it."""
         mine = [task for task in promised if not task.gang]
         pairs: list[tuple[Task, Task]] = []
         for like in {(task.digest, task.member.options): task for task in mine}.values():
@@ -193,7 +193,7 @@ class Waiting:
         return pairs
 
     def heads(self) -> list[Task]:
-        """The first pod of every specification that is no gang's, in the scheduler's order: priority, then time."""
+        """The first pod of every specification outside gangs, in the scheduler's order: priority, then time."""
         heads = [next(iter(tasks.values())) for tasks in self._by_spec.values()]
         return sorted(heads, key=lambda task: (-task.member.spec.priority, task.since, task.key))
 

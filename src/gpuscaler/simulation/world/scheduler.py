@@ -1,11 +1,11 @@
-"""A model of kube-scheduler: which open node a pod is bound to.
+"""A model of kube-scheduler: chooses the open node that a pod is bound to.
 
-It has the filters that pods of traces can meet (node affinity, node selector, taints, resources, pod count, and the devices behind parts
-of GPUs) and the default scores that tell their nodes apart: NodeResourcesFit and NodeResourcesBalancedAllocation, weight 1 each, over cpu
-and memory (``pkg/scheduler/framework/plugins/noderesources``). NodeResourcesFit scores as kube-scheduler is configured: LeastAllocated,
-its default, spreads pods and so keeps machines from falling idle; MostAllocated fills one machine before the next. TaintToleration, weight
-3, comes on top where an autoscaler marks its machines with soft taints (:mod:`gpuscaler.lifecycle.node_marks.soft_taints`). Of equal nodes
-kube-scheduler takes a random one; this takes the one that has been there longest, so that a run can be repeated.
+It has the filters that affect pods of traces (node affinity, node selector, taints, resources, pod count, and the devices behind parts of
+GPUs) and the default scores that distinguish their nodes: NodeResourcesFit and NodeResourcesBalancedAllocation, weight 1 each, over cpu and
+memory (``pkg/scheduler/framework/plugins/noderesources``). NodeResourcesFit uses the configured strategy: LeastAllocated, the default,
+spreads pods and so keeps machines from becoming idle; MostAllocated fills one machine before the next. TaintToleration, weight 3, is added
+if an autoscaler marks its machines with soft taints (:mod:`gpuscaler.lifecycle.node_marks.soft_taints`). Of equal nodes kube-scheduler
+takes a random one; this model takes the oldest, so that a run can be repeated.
 """
 
 from collections.abc import Collection, Sequence
@@ -21,12 +21,12 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.simulation.cloud.machines import KUBELET_RESOURCES
 from gpuscaler.simulation.world.scoring import TAINT_WEIGHT, resource_scores, taint_scores
 
-#: How NodeResourcesFit may score (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
+#: Scoring strategies of NodeResourcesFit (``scoringStrategy`` of a KubeSchedulerConfiguration); the first is kube-scheduler's default.
 LEAST_ALLOCATED, MOST_ALLOCATED = SCORINGS = ("least-allocated", "most-allocated")
 
 
 class Seat(Struct, frozen=True, gc=False):
-    """Where a pod sits: a node, and (device, thousandths) it takes there."""
+    """A pod's place: a node, and (device, thousandths) it takes there."""
 
     node: str
     devices: tuple[tuple[int, int], ...] = ()
@@ -35,9 +35,9 @@ class Seat(Struct, frozen=True, gc=False):
 class Scheduler:
     """Open nodes and the room left on them. Rows of the arrays are nodes; a row is used again after its node is gone.
 
-    Nodes of the pools ``kept`` are closed to whoever is not sent there: they take the pods that somebody places on them. A node
-    bears a soft taint for each of the shares ``discourages`` that it is used by or less, at any moment: the seconds until a controller
-    looks again are left out. Whoever sets such taints one by one says so by :meth:`mark`.
+    Nodes of the pools ``kept`` are closed to the scheduler: they take only pods that are placed on them explicitly. A node has a soft taint
+    for each of the shares in ``discourages`` that its utilization does not exceed, at any moment: the seconds until a controller's next
+    pass are left out. An autoscaler that sets such taints individually uses :meth:`mark`.
     """
 
     def __init__(
@@ -70,12 +70,12 @@ class Scheduler:
         self._marked: Mask = np.zeros(0, dtype=np.bool_)
         self._added = 0
         self._requests: dict[str, Array | None] = {}
-        #: What a pod asks for, by column: devices first, since few nodes have any left.
+        #: A pod's request, by column: devices first, since few nodes have any left.
         self._asked: dict[str, list[tuple[int, int]]] = {}
         self._eligible: dict[str, Mask] = {}
 
     def copy(self) -> "Scheduler":
-        """Books to try something on."""
+        """Return a copy to try something on."""
         twin = object.__new__(Scheduler)
         twin.__dict__.update(self.__dict__)
         for name in ("_capacity", "_free", "_device_room", "_kind", "_age", "_open", "_marked"):
@@ -84,7 +84,7 @@ class Scheduler:
         return twin
 
     def add(self, name: str, offering: Offering, *, devices: bool = True) -> None:
-        """A node has opened, with nothing on it; without ``devices`` it offers only what the kubelet counts so far."""
+        """Add an opened, empty node; without ``devices`` it offers only the resources that the kubelet reports so far."""
         if not self._vacant:
             self._grow()
         row = self._vacant.pop()
@@ -103,17 +103,17 @@ class Scheduler:
             self._device_room[row] = 0
 
     def complete(self, name: str, offering: Offering) -> None:
-        """The device plugin of a node has registered: the rest of what it has is there."""
+        """Add a node's remaining resources, since its device plugin has registered."""
         row = self._row[name]
         self._free[row] += self._capacity[row] * (1 - self._kubelet)
         self._device_room[row] = self._whole_devices(offering)
 
     def open(self, name: str) -> None:
-        """A node that was closed takes pods again."""
+        """Let a closed node take pods again."""
         self._open[self._row[name]] = True
 
     def close(self, name: str) -> None:
-        """No pod is bound here any more."""
+        """Bind no more pods to a node."""
         self._open[self._row[name]] = False
 
     def mark(self, name: str, *, unneeded: bool) -> None:
@@ -121,13 +121,13 @@ class Scheduler:
         self._marked[self._row[name]] = unneeded
 
     def remove(self, name: str) -> None:
-        """The node is gone."""
+        """Remove a node."""
         row = self._row.pop(name)
         self._open[row] = False
         self._vacant.append(row)
 
     def best(self, spec: PodSpec) -> str | None:
-        """The node that the next pod of ``spec`` is bound to, or None when it fits nowhere."""
+        """The node that the next pod of ``spec`` is bound to, or None if it fits nowhere."""
         request = self._request(spec)
         if request is None:
             return None
@@ -139,7 +139,7 @@ class Scheduler:
         return self._names[int(ties[np.argmin(self._age[ties])])]
 
     def best_for_all(self, specs: Sequence[PodSpec]) -> list[str] | None:
-        """The nodes that pods are bound to one after the other, or None when they do not all fit."""
+        """The nodes that pods are bound to one after the other, or None if they do not all fit."""
         trial = self.copy()
         nodes: list[str] = []
         for spec in specs:
@@ -151,7 +151,7 @@ class Scheduler:
         return nodes
 
     def first(self, spec: PodSpec) -> str | None:
-        """The node of longest standing on which a pod of ``spec`` fits: what a first-fit packer takes. None when it fits nowhere."""
+        """The oldest node on which a pod of ``spec`` fits, as a first-fit packer chooses. None if it fits nowhere."""
         if self._request(spec) is None:
             return None
         rows = self._fitting(spec)
@@ -172,7 +172,7 @@ class Scheduler:
         return Seat(name, devices)
 
     def leave(self, spec: PodSpec, seat: Seat) -> None:
-        """Give back the room of a pod."""
+        """Release the room of a pod."""
         row = self._row[seat.node]
         request = self._request(spec)
         assert request is not None, "a seated pod had a request"
@@ -181,7 +181,7 @@ class Scheduler:
             self._device_room[row, device] += amount
 
     def _whole_devices(self, offering: Offering) -> list[int]:
-        """The devices of a new machine, of whose parts pods may take: thousandths of each."""
+        """The devices of a new machine, of which pods may take parts: thousandths of each."""
         devices = offering.allocatable.get(GPU_MILLI, 0) // 1000
         return [1000 if number < devices else 0 for number in range(self._devices)]
 
@@ -200,7 +200,7 @@ class Scheduler:
         self._marked = np.concatenate((self._marked, np.zeros(new, dtype=np.bool_)))
 
     def _request(self, spec: PodSpec) -> Array | None:
-        """What a pod takes, by column; None when it asks for something that no offering has."""
+        """The request of a pod, by column; None if it asks for something that no offering has."""
         if spec.digest not in self._requests:
             known = all(name in self._column for name in spec.requests)
             wanted = {**spec.requests, "pods": 1}
@@ -212,13 +212,13 @@ class Scheduler:
         return self._requests[spec.digest]
 
     def _fitting(self, spec: PodSpec, offerings: Mask | None = None) -> Array:
-        """Rows of open nodes, of ``offerings`` where given, on which a pod of ``spec`` fits, whose request is known."""
+        """Rows of open nodes, of ``offerings`` if given, on which a pod of ``spec`` fits, whose request is known."""
         eligible = self._eligible.get(spec.digest)
         if eligible is None:
             eligible = np.array([offering.admits(spec) for offering in self._offerings], dtype=np.bool_)
             self._eligible[spec.digest] = eligible
         rows = (self._open & (eligible if offerings is None else eligible & offerings)[self._kind]).nonzero()[0]
-        # A column that is not asked for is no obstacle, even where more than everything is taken.
+        # A column that is not requested is no obstacle, even if it is overcommitted.
         for column, amount in self._asked[spec.digest]:
             if not rows.size:
                 return rows

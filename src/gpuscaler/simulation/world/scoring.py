@@ -1,7 +1,7 @@
-"""How kube-scheduler's default plug-ins score nodes, for many nodes at once. Arrays have a row for each node that passed the filters.
+"""Scores of kube-scheduler's default plug-ins, for many nodes at once. Arrays have a row for each node that passed the filters.
 
 Source: ``pkg/scheduler/framework/plugins`` (``noderesources``, ``tainttoleration``, ``nodeaffinity``), Kubernetes 1.35; weights are those
-of the default configuration, 1 where none is named here.
+of the default configuration, 1 if none is named here.
 """
 
 from typing import Final
@@ -10,7 +10,7 @@ import numpy as np
 
 from gpuscaler.model.table import Array
 
-#: What a pod without requests counts as when nodes are scored (``pkg/scheduler/util/pod_resources.go``): millicores and bytes.
+#: Requests assumed for a pod without requests when nodes are scored (``pkg/scheduler/util/pod_resources.go``): millicores and bytes.
 SCORED_CPU, SCORED_MEMORY = 100, 200 * 1024 * 1024
 TAINT_WEIGHT: Final = 3
 AFFINITY_WEIGHT: Final = 2
@@ -19,9 +19,9 @@ AFFINITY_WEIGHT: Final = 2
 def resource_scores(capacity: Array, free: Array, request: Array, *, fill: bool = False) -> Array:
     """NodeResourcesFit and NodeResourcesBalancedAllocation together, over cpu and memory, which are the columns of all three arrays.
 
-    NodeResourcesFit scores by LeastAllocated, or by MostAllocated where nodes are to be filled, and takes a pod that requests nothing for
-    one that requests a little; NodeResourcesBalancedAllocation takes requests as they are, and does not score a pod without any. Pods
-    without requests that are there already are left out: NodeResourcesFit counts the same little for each of them.
+    NodeResourcesFit scores by LeastAllocated, or by MostAllocated if nodes are to be filled, and treats a pod without requests as if it
+    requested a little; NodeResourcesBalancedAllocation takes requests as they are, and does not score a pod without any. Existing pods
+    without requests are left out: NodeResourcesFit counts the same small amount for each of them.
     """
     whole = np.maximum(1, capacity)
     left = np.maximum(0, free - np.where(request > 0, request, (SCORED_CPU, SCORED_MEMORY)))
@@ -34,12 +34,12 @@ def resource_scores(capacity: Array, free: Array, request: Array, *, fill: bool 
 
 
 def taint_scores(taints: Array) -> Array:
-    """TaintToleration: of numbers of soft taints that a pod does not tolerate, 100 for none and 0 for the most."""
+    """TaintToleration: for the number of soft taints that a pod does not tolerate, 100 for none and 0 for the most."""
     scores: Array = 100 - 100 * taints // max(1, int(taints.max()))
     return scores
 
 
 def affinity_scores(weights: Array) -> Array:
-    """NodeAffinity: of sums of weights of the preferences that nodes meet, 100 for the largest."""
+    """NodeAffinity: for the sum of weights of the preferences that a node meets, 100 for the largest."""
     scores: Array = 100 * weights // max(1, int(weights.max()))
     return scores

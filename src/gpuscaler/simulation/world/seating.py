@@ -1,4 +1,4 @@
-"""Pods of a run: who waits, who is promised which machine, who sits where and since when."""
+"""Pods of a run: pending pods, promises of machines, and seats on nodes with their times."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,16 +12,16 @@ from gpuscaler.simulation.world.scheduler import Scheduler
 
 
 class Seating:
-    """Pods and the nodes they sit on; see :class:`~gpuscaler.simulation.world.world.World`, which brings the machines.
+    """Pods and the nodes they sit on; see :class:`~gpuscaler.simulation.world.world.World`, which adds the machines.
 
-    ``started`` collects pods whose end has to be put on the calendar, ``moment`` what happens now.
+    ``started`` collects pods whose end has to be put on the calendar, ``moment`` the current events.
     """
 
     def __init__(self, cloud: SimulatedCloud, scheduler: Scheduler, *, steers: bool, kept: frozenset[str], checkpoint: float) -> None:
         self.cloud = cloud
         self.scheduler = scheduler
         self.steers = steers
-        #: Pools whose machines stay closed: only who steers can keep them so.
+        #: Pools whose machines stay closed: only a steering autoscaler can keep them closed.
         self.kept = kept
         self.meter = Meter()
         self.waiting = Waiting()
@@ -32,7 +32,7 @@ class Seating:
         self.started: list[Task] = []
         self.running = 0
         self.moment = Moment(0.0)
-        #: Nodes and pods that pictures have to show anew.
+        #: Nodes and pods that pictures have to rebuild.
         self.nodes_changed: set[str] = set()
         self.pods_changed: set[str] = set()
         self.distrusted: set[str] = set()
@@ -41,7 +41,7 @@ class Seating:
         self._promises: dict[str, dict[str, Task]] = {}
 
     def arrive(self, member: Member, now: float) -> Task:
-        """A pod is created and waits."""
+        """Create a pending pod."""
         task = self.tasks[member.key] = Task(member, now)
         if task.gang:
             self._gangs.setdefault(task.gang, {})[task.key] = task
@@ -52,9 +52,9 @@ class Seating:
         return task
 
     def schedule(self, tasks: Iterable[Task] | None, now: float) -> None:
-        """One pass of the scheduler over ``tasks``, or over every pod that waits.
+        """Run one pass of the scheduler over ``tasks``, or over every pending pod.
 
-        Gangs are left to who steers; else they are bound when the whole gang fits, and not before.
+        A steering autoscaler places gangs itself; without one, a gang is bound only when all of it fits.
         """
         if tasks is not None:
             for task in tasks:
@@ -92,7 +92,7 @@ class Seating:
         self._start(tasks, now)
 
     def place(self, task: Task, node: str, now: float) -> bool:
-        """Bind a waiting pod to an open node, or hold its seat there until its gang is complete; False where it does not fit."""
+        """Bind a pending pod to an open node, or hold its seat there until its gang is complete; False if it does not fit."""
         if not self.scheduler.fits(task.member.spec, node):
             self._break_promise(task, node)
             return False
@@ -104,9 +104,9 @@ class Seating:
         return True
 
     def _break_promise(self, task: Task, node: str) -> None:
-        """A policy promised room that is not there: pods that share GPUs sit on devices that the API does not show.
+        """Record that promised room does not exist: pods that share GPUs sit on devices that the API does not show.
 
-        Until a pod leaves it the node is shown with a taint, so that the pod becomes demand again and is not sent there for ever.
+        Until a pod leaves the node, it is shown with a taint, so that the pod becomes demand again and is not sent there repeatedly.
         """
         self.meter.broken += 1
         self.moment.broken.append(task.key)
@@ -114,9 +114,9 @@ class Seating:
         self.nodes_changed.add(node)
 
     def promise(self, task: Task, intent: str) -> None:
-        """A machine is coming for a waiting pod; should room appear elsewhere before, the scheduler binds it there.
+        """Record a machine on its way for a pending pod; if room appears elsewhere before, the scheduler binds the pod there.
 
-        A gang that lacks a machine may be planned for another zone as a whole: what came for its members comes for nobody then.
+        A gang that lacks a machine may be planned for another zone as a whole: machines on their way for its members are then for no pod.
         """
         if task.promised:
             self.ledger[task.promised].drop_pod(task.key)
@@ -130,7 +130,7 @@ class Seating:
             self.waiting.release(task)
 
     def finish(self, task: Task, now: float) -> None:
-        """A pod has done its work, or is not wanted any more."""
+        """End a pod that has done its work, or is no longer wanted."""
         if task.seat is not None:
             self._leave(task, now)
         else:
@@ -146,7 +146,7 @@ class Seating:
         self.moment.finished += 1
 
     def evict(self, task: Task, now: float) -> None:
-        """A pod loses its seat and the work since its last checkpoint, and waits again; a gang does so together."""
+        """Take a pod's seat and the work since its last checkpoint; it is pending again. A gang is evicted together."""
         mates = self._gangs[task.gang].values() if task.gang else (task,)
         for one in mates:
             if one.seat is not None:
@@ -174,7 +174,7 @@ class Seating:
         self.pods_changed.add(task.key)
 
     def _start(self, tasks: Sequence[Task], now: float) -> None:
-        """Start pods that work together: from when the last of them has its image."""
+        """Start pods that work together, as soon as the last of them has its image."""
         working_from = now + max((self.cloud.image_pull(task.seat.node, now) for task in tasks if task.seat is not None), default=0.0)
         for task in tasks:
             task.started = now
@@ -203,7 +203,7 @@ class Seating:
             self.distrusted.discard(seat.node)
             self.nodes_changed.add(seat.node)
         if self.kept and self.cloud.machine(seat.node).offering.pool in self.kept:
-            # The scheduler will not fill it again; a plan may.
+            # The scheduler will not fill the room again; a plan may.
             self.waiting.forget()
 
     def _idle(self, node: str, now: float) -> None:

@@ -6,19 +6,20 @@ from collections.abc import Mapping
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pools import Offering, Policy, Pool
 
-#: Which market an existing machine is of, where a pool has several: the one that is least likely to take it away.
+#: Preferred market of an existing machine, if a pool has several: the one least likely to be interrupted first.
 STEADIEST = ("reserved", "on-demand", "spot")
 
 
 class StartError(ValueError):
-    """A start size that the pools cannot have; the message says what was seen and what was expected."""
+    """A start size that is not possible for the pools; the message says what was seen and what was expected."""
 
 
 def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[OfferingKey, int]:
-    """How many machines of every offering stand when a run begins.
+    """The number of machines of every offering that exist when a run begins.
 
-    ``sizes`` are machines by ``pool`` or ``pool/instance type``. A pool alone starts with its cheapest type, and any with machines of its
-    steadiest market, dealt to its zones in turn. Raises :class:`StartError` for what is unknown, and for more than a pool may have.
+    ``sizes`` are machines by ``pool`` or ``pool/instance type``. A pool alone starts with its cheapest type. Each starts with machines of
+    its most stable market, distributed over its zones in turn. Raises :class:`StartError` for unknown names, and for more than a pool may
+    have.
     """
     pools = {pool.name: pool for pool in policy.pools}
     wanted: Counter[str] = Counter()
@@ -37,7 +38,7 @@ def machines_at_start(policy: Policy, sizes: Mapping[str, int]) -> dict[Offering
 
 
 def _zones(pool: Pool, instance_type: str) -> list[Offering]:
-    """The offerings of one type and one market, a zone each."""
+    """The offerings of one type and one market, one per zone."""
     offered = [one for one in pool.offerings if instance_type in ("", one.instance_type)]
     if not offered:
         types = sorted({one.instance_type for one in pool.offerings})

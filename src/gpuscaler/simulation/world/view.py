@@ -1,4 +1,4 @@
-"""What an autoscaler is shown of the world: nothing that a real one could not know."""
+"""An autoscaler's view of the world: nothing that a real one could not know."""
 
 from collections.abc import Iterable, Iterator
 
@@ -13,14 +13,14 @@ from gpuscaler.simulation.world.queue import Task
 from gpuscaler.simulation.world.scheduler import Scheduler
 from gpuscaler.simulation.world.world import World
 
-#: ``State.bought_last_minute`` looks back this many seconds.
+#: Length of the period of ``State.bought_last_minute`` in seconds.
 MINUTE = 60.0
 
 
 class Picture:
-    """A :class:`~gpuscaler.simulation.world.autoscaler.View` of a world. Its pictures share what has not changed since the last one.
+    """A :class:`~gpuscaler.simulation.world.autoscaler.View` of a world. Its pictures share everything unchanged since the last one.
 
-    ``moves`` says whether any pod of the run may be moved, so that nobody has to look where none may.
+    ``moves`` says whether any pod of the run may be moved; otherwise the search for movable pods is skipped.
     """
 
     def __init__(self, world: World, *, moves: bool = True) -> None:
@@ -40,7 +40,7 @@ class Picture:
         world = self._world
         upserts: list[Item] = []
         deletes: list[tuple[type, str]] = []
-        # In order, not as a set has them: a run is repeated exactly.
+        # Sorted, since the order of a set varies: a run must be repeatable exactly.
         for name in sorted(world.nodes_changed):
             node = self._node(name)
             if node is None:

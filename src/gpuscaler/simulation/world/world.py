@@ -16,10 +16,10 @@ from gpuscaler.simulation.world.seating import Seating
 
 
 class World(Seating):
-    """Everything that is true at a moment of virtual time: :class:`Seating` has the pods, this the machines.
+    """The whole state at a moment of virtual time: :class:`Seating` has the pods, this class the machines.
 
-    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` at which
-    shares of use they bear soft taints. A pod saves its work every ``checkpoint`` seconds, never where that is 0.
+    ``steers`` says whether machines arrive closed and seat the pods they were bought for first, ``discourages`` the shares of use up to
+    which they have soft taints. A pod saves its work every ``checkpoint`` seconds, never if that is 0.
     """
 
     def __init__(
@@ -40,14 +40,14 @@ class World(Seating):
         self.node_of_intent: dict[str, str] = {}
         self.drains: dict[str, Drain] = {}
         self.bought: deque[float] = deque()
-        #: What the last plan left without a place, and what it took for no demand.
+        #: Pods that the last plan left without a place, and pods that it did not count as demand.
         self.refusals: tuple[Unplaced, ...] = ()
         self.ignored: tuple[Ignored, ...] = ()
         self._orders: dict[str, deque[Entry]] = {}
-        #: Intents of machines that were bought for pods before these had to leave their own, by pod.
+        #: Intents of machines that were bought for pods before these had to leave their nodes, by pod.
         self._awaited_by: dict[str, str] = {}
         self._withdrawn: set[str] = set()
-        #: Pods whose machine has just opened to everybody, and that machine.
+        #: Pods whose machine has just opened to all pods, and that machine.
         self._expected: list[tuple[Task, str]] = []
 
     def ask(self, purchase: Purchase, now: float) -> None:
@@ -68,7 +68,7 @@ class World(Seating):
         self.cloud.ask(purchase.id, purchase.offerings, count=len(entries), now=now, spread=purchase.spread, standing=purchase.standing)
 
     def withdraw(self, purchase: str) -> None:
-        """What the cloud has not granted of a purchase is wanted no more; an answer that is still out is taken as it comes."""
+        """Cancel the part of a purchase that the cloud has not granted; an outstanding answer is accepted when it comes."""
         self.cloud.withdraw(purchase)
         self._withdrawn.add(purchase)
         if purchase not in self._orders or self.cloud.unanswered(purchase):
@@ -77,7 +77,7 @@ class World(Seating):
             self._forget(entry)
 
     def answered(self, answer: Answer, now: float) -> None:
-        """The cloud has answered: some intents have their machine, the rest are given up unless the order stands."""
+        """Process the cloud's answer: some intents get their machine, the rest are given up unless the order stands."""
         entries = self._orders[answer.purchase]
         purchase = entries[0].purchase
         for machine in answer.machines:
@@ -97,7 +97,7 @@ class World(Seating):
         self.moment.answers.append(answer)
 
     def registered(self, machine: CloudMachine, now: float) -> None:
-        """A Node has joined, its GPUs not there yet."""
+        """Process a Node that has joined, without its GPUs yet."""
         entry = self.entries[machine.id]
         entry.name_node()
         self.node_of_intent[entry.id] = machine.id
@@ -107,7 +107,7 @@ class World(Seating):
             self._join(machine, now, devices=False)
 
     def visible(self, machine: CloudMachine) -> None:
-        """All that a machine has is allocatable."""
+        """Record that all resources of a machine are allocatable."""
         self.entries[machine.id].ready = True
         self.nodes_changed.add(machine.id)
 
@@ -121,7 +121,7 @@ class World(Seating):
                 self.start_gang(gang, now)
 
     def settle_promises(self) -> None:
-        """Where nobody steers: who sits where it was planned, now that the scheduler has had its way?"""
+        """Without steering: count which pods sit where planned, after the scheduler's pass."""
         for task, node in self._expected:
             kept = task.seat is not None and task.seat.node == node
             self.meter.kept += kept
@@ -129,7 +129,7 @@ class World(Seating):
         self._expected.clear()
 
     def start(self, key: OfferingKey, now: float) -> None:
-        """A machine that was there before the run."""
+        """Add a machine that existed before the run."""
         machine = self.cloud.start(key, now)
         self.meter.began_with(machine)
         self._join(machine, now, devices=True)
@@ -145,7 +145,7 @@ class World(Seating):
             return True
         if any(intent in self.ledger for intent in entry.intent.opens_after):
             return False
-        # The machines of a gang open together: none is eaten by other pods while another still boots.
+        # The machines of a gang open together, so that other pods take none while another still boots.
         gangs = {task.gang for task in self._promises.get(entry.id, {}).values()} - {""}
         return all(self._has_room(task) for gang in gangs for task in self._gangs[gang].values())
 
@@ -173,9 +173,9 @@ class World(Seating):
                 self.meter.kept += 1
 
     def _oldest_first(self, entry: Entry) -> None:
-        """Of pods that scheduling cannot tell apart the oldest take the seats of a machine, whichever of them it was bought for.
+        """Give a machine's seats to the oldest of interchangeable pods, whichever of them it was bought for.
 
-        The younger ones wait in their place: machines that boot slowly would else keep pods waiting that others overtook.
+        The younger pods wait in their place; otherwise slow machines would keep pods waiting while others overtake them.
         """
         for task, older in self.waiting.overtaken(self._promises.get(entry.id, {}).values()):
             other = older.promised
@@ -192,14 +192,14 @@ class World(Seating):
         self.drains[drain.node] = drain
 
     def give_back(self, name: str, now: float) -> None:
-        """Give a machine back: pods that are still there are evicted. ``name`` is a machine's, or an intent's that has its machine."""
+        """End a machine and evict its remaining pods. ``name`` is a machine's, or an intent's that has its machine."""
         machine = self.cloud.terminate(name, now)
         self.moment.given_back.append(name)
         self._gone(machine, now)
         self.waiting.forget()
 
     def lost(self, machine: CloudMachine, why: str, now: float) -> None:
-        """A machine is gone by itself."""
+        """Process a machine that is gone by itself."""
         self.moment.lost.append(Lost(machine, why))
         self.meter.lost(machine, why, now)
         self._gone(machine, now)
@@ -223,7 +223,7 @@ class World(Seating):
             self._forget(entry)
 
     def _forget(self, entry: Entry) -> None:
-        """Nothing comes of an entry: its pods are demand again, and a node that it was to replace stays."""
+        """Drop an entry that came to nothing: its pods are demand again, and a node that it was to replace stays."""
         del self.ledger[entry.id]
         for task in list(self._promises.pop(entry.id, {}).values()):
             self.waiting.release(task)

@@ -1,4 +1,4 @@
-"""Fragmentation, prices of classes of pods, and the placement score made of both."""
+"""Fragmentation, prices of classes of pods, and the placement score built from both."""
 
 import itertools
 
@@ -14,7 +14,7 @@ from gpuscaler.simulation.papers.fgd.placement_score import PlacementScore, poin
 
 
 def classes(*rows: tuple[int, int, int, float]) -> PodClasses:
-    """(devices, thousandths, millicores, how many) each."""
+    """Classes of (devices, thousandths, millicores, number) each."""
     gpus, milli, cpu, weight = zip(*rows, strict=True)
     return PodClasses(np.array(gpus), np.array(milli), np.array(cpu), np.array(weight, dtype=np.float64))
 
@@ -28,7 +28,7 @@ CLASSES = st.lists(st.tuples(SIZES, st.integers(0, 9), st.integers(1, 9)), min_s
 
 
 def plain_fragmentation(pods: PodClasses, cpu: int, devices: list[int]) -> float:
-    """The definition of the paper, word for word."""
+    """The definition of the paper, literally."""
     total = 0.0
     for gpus, milli, wanted, weight in zip(pods.gpus, pods.milli, pods.cpu, pods.weight, strict=True):
         fitting = [free for free in devices if gpus and free >= milli]
@@ -60,7 +60,7 @@ def test_growth_is_the_difference_of_the_papers_definition(
             assert grown[number, device] == pytest.approx(expected)
 
 
-def test_a_pod_that_completes_a_device_makes_less_fragmentation_than_one_that_breaks_a_free_one() -> None:
+def test_a_pod_that_completes_a_device_fragments_less_than_one_that_breaks_a_free_one() -> None:
     pods = classes((1, 500, 1000, 1), (1, 1000, 1000, 1))
     grown = Fragmentation(pods).growth(pods, cpu=64_000, devices=array(500, 1000))
     assert grown[0, 0] < grown[0, 1]
@@ -80,7 +80,7 @@ def test_packing_values_are_those_of_the_best_packing() -> None:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from([5, 16, 19, 32, 33, 47, 65, 81, 100]), st.integers(-3, 9)), min_size=1, max_size=5))
-def test_packing_values_agree_with_trying_everything(drawn: list[tuple[int, int]]) -> None:
+def test_packing_values_agree_with_exhaustive_search(drawn: list[tuple[int, int]]) -> None:
     sizes, values = array(*(size for size, _ in drawn)), np.array([value / 10 for _, value in drawn])
     best = [0.0] * (SLOTS + 1)
     for room in range(1, SLOTS + 1):
@@ -98,13 +98,13 @@ def test_prices_prove_that_no_more_can_be_served(drawn: list[tuple[int, int, int
     pods = classes(*((1, milli, 1000 * cpu, count) for milli, cpu, count in drawn))
     prices = solve(pods, devices=devices, cpu=1000.0 * cores)
     assert -1e-6 <= prices.served <= min(devices, float(pods.demand @ pods.weight) / WHOLE) + 1e-6
-    # By duality: what all pods, all cores and the best packing of every device are worth at the prices is exactly what is served.
+    # By duality: the worth of all pods, all cores and the best packing of every device at these prices is exactly what is served.
     per_device = packing_values(pods.milli / WHOLE - prices.pods - prices.cpu * pods.cpu / WHOLE, slots(pods.milli))[0][SLOTS]
     proven = float(prices.pods @ pods.weight) + prices.cpu * cores + devices * per_device
     assert proven == pytest.approx(prices.served, abs=1e-3)
 
 
-def test_a_class_that_fills_what_another_leaves_has_a_price_and_one_that_is_plenty_has_none() -> None:
+def test_a_class_that_fills_gaps_has_a_price_and_a_plentiful_one_has_none() -> None:
     # 100 devices; 200 pods want four fifths of one, and 20 want one fifth: each of those saves a fifth that would be lost.
     prices = solve(classes((1, 800, 0, 200), (1, 200, 0, 20)), devices=100, cpu=float("inf"))
     assert prices.pods == pytest.approx([0.0, 0.2])
@@ -112,7 +112,7 @@ def test_a_class_that_fills_what_another_leaves_has_a_price_and_one_that_is_plen
     assert prices.served == pytest.approx(84.0)
 
 
-def test_cpu_has_a_price_where_it_runs_out_first() -> None:
+def test_cpu_has_a_price_if_it_runs_out_first() -> None:
     prices = solve(classes((1, 1000, 10_000, 50), (1, 1000, 2000, 50)), devices=100, cpu=100_000.0)
     # Ten cores serve one device: the class with two cores is served whole, the other as far as cores go.
     assert prices.cpu == pytest.approx(0.1)
@@ -142,10 +142,10 @@ def test_a_workload_of_pods_without_cpu_is_scored_by_devices_alone() -> None:
     assert lost[1, 0] == lost[1, 2]
 
 
-def test_losses_of_less_than_a_point_are_alike() -> None:
+def test_losses_of_less_than_a_point_are_equal() -> None:
     assert points(np.array([0.0, 0.019, 0.021, -0.001])).tolist() == [0, 0, 1, -1]
 
 
 @pytest.mark.parametrize(("milli", "slot"), [(0, 0), (1, 1), (10, 1), (11, 2), (470, 47), (1000, 100)])
-def test_slots_hold_what_a_pod_wants(milli: int, slot: int) -> None:
+def test_slots_hold_the_request_of_a_pod(milli: int, slot: int) -> None:
     assert slots(array(milli)).tolist() == [slot]

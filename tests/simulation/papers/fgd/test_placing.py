@@ -47,13 +47,13 @@ def placed(name: str, nodes: Nodes, load: Workload) -> list[bool]:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_no_scheduler_gives_away_what_is_not_there(name: str) -> None:
+def test_no_scheduler_overcommits_a_node(name: str) -> None:
     load = load_of(*[(1, 600, 1)] * 4, (2, 1000, 1), (1, 400, 1), (1, 400, 1), (1, 410, 1), (0, 0, 1))
     assert placed(name, nodes_of((2, 50), (2, 50)), load) == [True] * 4 + [False, True, True, False, True]
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_cpu_and_memory_bound_what_fits(name: str) -> None:
+def test_cpu_and_memory_limit_placement(name: str) -> None:
     assert placed(name, nodes_of((8, 4)), load_of((1, 100, 3), (1, 100, 2), (1, 100, 1))) == [True, False, True]
     assert placed(name, nodes_of((8, 4)), load_of((1, 100, 1), (1, 100, 1), memory=600)) == [True, False]
 
@@ -75,12 +75,12 @@ def test_clustering_prefers_nodes_with_only_the_same_kind() -> None:
     assert [one[1] for one in scores] == [25, 75, 50, 100]
 
 
-def test_fgd_expects_the_most_frequent_pods_only() -> None:
+def test_fgd_expects_only_the_most_frequent_pods() -> None:
     common = typical(load_of(*[(1, 500, 1)] * 19, (1, 300, 1)).classes)
     assert common.milli.tolist() == [500]
 
 
-def test_all_pods_of_the_list_come_before_any_comes_twice_and_the_load_ends_at_all_gpus() -> None:
+def test_all_pods_of_the_list_come_before_any_repeats_and_the_load_ends_at_all_gpus() -> None:
     load = load_of((1, 500, 1), (1, 250, 1), (0, 0, 1))
     coming = arrivals(load, capacity=100_000, draw=np.random.default_rng(3))
     assert sorted(coming.pods[:3].tolist()) == sorted(load.pods.tolist())
@@ -101,7 +101,7 @@ def test_nodes_are_read_by_cluster_and_those_without_gpus_are_left_out(tmp_path:
     assert (nodes.gpus.tolist(), nodes.cpu.tolist(), nodes.memory.tolist(), nodes.capacity) == ([2], [2000], [2], 2000)
 
 
-def test_a_published_list_of_nodes_is_read_whatever_the_cluster_is_called(tmp_path: Path) -> None:
+def test_a_published_list_of_nodes_is_read_for_any_cluster_name(tmp_path: Path) -> None:
     path = tmp_path / "openb_node_list_gpu_node.csv"
     path.write_text("sn,cpu_milli,memory_mib,gpu,model\nopenb-node-0228,128000,786432,8,G3\nopenb-node-0227,32000,262144,0,\n")
     nodes = read_nodes(path, "alibaba-openb-v2023")
@@ -120,7 +120,7 @@ def test_a_published_list_of_nodes_is_read_whatever_the_cluster_is_called(tmp_pa
         ("cluster,gpus,cpu_milli,mem_mib\nb,2,1,1\n", "no node with GPUs of cluster 'a'; it has b"),
     ],
 )
-def test_a_file_of_nodes_that_cannot_be_used_says_why(tmp_path: Path, text: str, message: str) -> None:
+def test_an_unusable_file_of_nodes_gives_the_reason(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "nodes.csv"
     path.write_text(text)
     with pytest.raises(TraceError, match=message):
@@ -132,7 +132,7 @@ def test_a_trace_without_gpus_is_an_error() -> None:
         load_of((0, 0, 1))
 
 
-def test_the_command_names_what_is_wrong_with_its_files(tmp_path: Path) -> None:
+def test_the_command_names_the_problem_of_its_files(tmp_path: Path) -> None:
     trace, nodes = tmp_path / "jobs.csv", tmp_path / "nodes.csv"
     trace.write_text(
         "job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_milli,mem_mib\na,0,1,1,1,500,1000,1\nb,x,1,1,1,500,1000,1\n"
@@ -143,17 +143,17 @@ def test_the_command_names_what_is_wrong_with_its_files(tmp_path: Path) -> None:
     assert (wrong.exit_code, "no node with GPUs of cluster 'alibaba-openb-v2023'; it has c" in wrong.output) == (2, True)
     right = CliRunner().invoke(bench, [*command, "--cluster", "c", "--json"])
     assert right.exit_code == 0
-    assert "1 malformed rows set aside, the first in line 3" in right.stderr
+    assert "1 malformed rows skipped, the first in line 3" in right.stderr
     (row,) = json.loads(right.stdout)["rows"]
     assert (row["policy"], row["published"], row["ours"]) == ("FGD", 4.77, pytest.approx(0.0))
 
 
-def test_the_command_offers_every_scheduler_and_as_many_seeds_as_were_published() -> None:
+def test_the_command_offers_every_scheduler_and_the_published_number_of_seeds() -> None:
     assert tuple(PUBLISHED) == POLICIES
     assert SEEDS == tables.SEEDS
 
 
-def test_the_published_values_are_met_and_ours_is_below_fgd() -> None:
+def test_the_published_values_are_reproduced_and_ours_is_below_fgd() -> None:
     if not (OPENB.exists() and NODES.exists()):
         pytest.skip("needs ../shared/data beside the project")
     made = tables.table(read_nodes(NODES, "alibaba-openb-v2023"), workload(read_trace(OPENB)), seeds=1)

@@ -16,7 +16,7 @@ from gpuscaler.simulation.world.meter import Result
 MOVABLE = Shaping(restart_cost=0.0)
 #: When the short jobs of :func:`leaving` end, and when the long ones do.
 SHORT, LONG = 3000.0, 20000.0
-#: How long pods wait for a machine: the jobs of Cluster Autoscaler's tests end that much later than their times say.
+#: How long pods wait for a machine: the jobs of Cluster Autoscaler's tests end that much later than their durations suggest.
 DELAY = 152.0
 
 
@@ -29,7 +29,7 @@ def pool(*offerings: Offering, most: int | None = None) -> Policy:
 
 
 def wave(prefix: str, submit: float, *, long: int, of: int = 8, cpu_milli: int = 1000, short: float = SHORT) -> list[Job]:
-    """``of`` pods of one GPU, of which ``long`` run on when the others have ended: at ``short``, and as long as they waited later."""
+    """``of`` pods of one GPU, of which ``long`` continue when the others have ended: at ``short``, plus the time they waited."""
     ends = [LONG if number < long else short for number in range(of)]
     return [Job(f"{prefix}{number}", submit, end - submit, gpus=1, cpu_milli=cpu_milli, memory=GIB) for number, end in enumerate(ends)]
 

@@ -1,4 +1,4 @@
-"""What an autoscaler does in a replay, noted with its time; pools from the catalogue; markets without capacity."""
+"""Records an autoscaler's actions in a replay with their time; pools from the catalogue; markets without capacity."""
 
 import json
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ QUICK = Delays(boot=Delay(100, 100, 100), device_plugin=Delay(20, 20, 20), answe
 
 
 class Recording:
-    """Passes everything on and notes (seconds since the run's epoch, what) of each purchase, removal and soft taint."""
+    """Passes everything on and records (seconds since the run's epoch, what) of each purchase, removal and soft taint."""
 
     def __init__(self, inner: Autoscaler) -> None:
         self._inner = inner
@@ -72,7 +72,7 @@ def dry(policy: Policy, market: str, *, until: float = float("inf")) -> Markets:
 
 
 def replay(jobs: Trace, policy: Policy, autoscaler: Autoscaler, *, until: float = float("inf"), **options: Any) -> Result:
-    """A run without faults; after ``until`` seconds a :class:`Recording` is asked no more."""
+    """A run without faults; after ``until`` seconds a :class:`Recording` is no longer called."""
     if isinstance(autoscaler, Recording):
         autoscaler.until = until
     options.setdefault("delays", QUICK)

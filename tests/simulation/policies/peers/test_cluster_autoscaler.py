@@ -1,4 +1,4 @@
-"""Cluster Autoscaler's model against what the real program was measured to do, and in the corners that decide what it costs."""
+"""Cluster Autoscaler's model against measurements of the real program, and in the corner cases that decide its cost."""
 
 import pytest
 from tests.planning.building import offering
@@ -28,7 +28,7 @@ def one_on_demand(spot_groups: int) -> Policy:
 def minutes_to_on_demand(
     spot_groups: int, settings: ClusterAutoscalerSettings, *, seed: int = 0, patience: float = 10 * HOURS
 ) -> float | None:
-    """Minutes from the pod's creation until an on-demand machine was asked for, all spot groups being dry."""
+    """Minutes from the pod's creation until an on-demand machine was asked for, with all spot groups dry."""
     policy = one_on_demand(spot_groups)
     scaler = Recording(ClusterAutoscaler(policy, settings, seed=seed))
     replay(trace(Job("a", 0.0, 60.0, gpus=1)), policy, scaler, markets=dry(policy, "spot"), until=patience)
@@ -64,7 +64,7 @@ def test_idle_gpu_nodes_stay_for_ever_while_another_pool_scales_every_nine_minut
     assert [at for at, _ in scaler.removals if at < 66 * 540.0] == []
 
 
-def test_it_buys_56_machines_for_8_pods_when_the_gpu_label_is_missing_and_the_device_plugin_is_slow() -> None:
+def test_it_buys_56_machines_for_8_pods_without_the_gpu_label_and_with_a_slow_device_plugin() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"),)),))
     slow_plugin = Delays(boot=Delay(12, 12, 12), device_plugin=Delay(120, 120, 120), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     pods = [Job(f"p{number}", 0.0, 3600.0, gpus=1) for number in range(8)]
@@ -95,14 +95,14 @@ def test_empty_nodes_go_after_ten_minutes_ten_at_a_time() -> None:
     assert ended + 600.0 <= moments[0] <= ended + 620.0
 
 
-def test_new_pods_with_gpus_wait_half_a_minute_for_company() -> None:
+def test_new_pods_with_gpus_wait_half_a_minute_for_more_pods() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"),)),))
     scaler = Recording(ClusterAutoscaler(policy))
     replay(trace(Job("a", 0.0, 600.0, gpus=1), Job("b", 25.0, 600.0, gpus=1)), policy, scaler)
     assert [(at, len(purchase.machines)) for at, purchase in scaler.purchases] == [(30.0, 2)]
 
 
-def test_a_pools_maximum_bounds_all_its_groups_and_the_rest_waits() -> None:
+def test_a_pools_maximum_limits_all_its_groups_and_the_rest_waits() -> None:
     policy = Policy((Pool("all", (group("on-demand", "z0"), group("on-demand", "z1")), max=3),))
     result = replay(trace(*[Job(f"p{number}", 0.0, 600.0, gpus=1) for number in range(5)]), policy, ClusterAutoscaler(policy))
     assert result.unserved == 0
@@ -124,14 +124,14 @@ def test_least_waste_takes_the_group_that_leaves_least_and_price_the_cheapest() 
         assert [row.instance_type for row in result.machine_hours] == ["g5.xlarge"]
 
 
-def test_price_puts_pods_without_gpus_on_gpu_machines_only_where_nothing_else_is() -> None:
+def test_price_puts_pods_without_gpus_on_gpu_machines_only_if_nothing_else_exists() -> None:
     plain = offering("c8", 30.0, pool="cpu", zone="z0", gpus=0, pods=50)
     pods = ((members(trace(Job("a", 0.0, 60.0, cpu_milli=1000, memory=GIB)), Shaping())[0].spec, 4),)
     options = [Option(plain, 1, pods), Option(group("on-demand", "z0"), 1, pods)]
     assert expander(PRICE, seed=0)(options).offering.instance_type == "c8"
 
 
-def test_random_depends_on_the_seed_alone() -> None:
+def test_random_depends_only_on_the_seed() -> None:
     options = [Option(group("on-demand", f"z{number}"), 1, ()) for number in range(5)]
 
     def drawn(seed: int) -> list[str]:
@@ -142,13 +142,13 @@ def test_random_depends_on_the_seed_alone() -> None:
     assert drawn(1) != drawn(2)
 
 
-def test_an_unknown_expander_is_named_with_those_there_are() -> None:
+def test_an_unknown_expander_is_reported_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match="unknown expander 'cheapest': expected one of random, least-waste, priority, price"):
         expander("cheapest", seed=0)
 
 
 def bursts(jobs_later: int) -> tuple[Recording, list[float]]:
-    """Twelve machines of four GPUs that fall empty together, and pods of one GPU that come a minute later; and when those ran."""
+    """Twelve machines of four GPUs that become empty together, and pods of one GPU that come a minute later; and when those ran."""
     policy = Policy((Pool("all", (group("on-demand", "z0", gpus=4),)),))
     jobs = [Job(f"a{number}", 0.0, 1000.0, gpus=4) for number in range(12)]
     jobs += [Job(f"b{number}", 1300.0 + 30.0 * number, 20000.0, gpus=1) for number in range(jobs_later)]
@@ -157,15 +157,15 @@ def bursts(jobs_later: int) -> tuple[Recording, list[float]]:
     return recording, [one.seconds for one in result.waits]
 
 
-def test_ten_soft_taints_at_most_are_set_in_a_loop_and_the_rest_in_the_next() -> None:
+def test_at_most_ten_soft_taints_are_set_in_a_loop_and_the_rest_in_the_next() -> None:
     recording, _ = bursts(0)
     moments = [at for at, _, unneeded in recording.marks if unneeded]
-    # As each machine opens and before its pod is there none is unneeded; all are when the pods have ended.
+    # Between a machine's opening and its pod's arrival it is not unneeded; all are when the pods have ended.
     assert len(moments) == 12
     assert moments == [moments[0]] * 10 + [pytest.approx(moments[0] + 10.0)] * 2
 
 
-def test_a_node_that_is_needed_again_loses_its_soft_taint_and_takes_the_pods_that_come_next() -> None:
+def test_a_node_needed_again_loses_its_soft_taint_and_takes_the_next_pods() -> None:
     recording, waits = bursts(4)
     lifted = [node for _, node, unneeded in recording.marks if not unneeded]
     # Without soft taints the emptiest would be filled, four nodes with a pod each.

@@ -1,4 +1,4 @@
-"""Which nodes with pods Karpenter's model removes or replaces: the rules of its source as scenarios."""
+"""The nodes with pods that Karpenter's model removes or replaces: the rules of its source as scenarios."""
 
 import pytest
 from tests.simulation.policies.peers.moving import LONG, SHORT, machine, pool, recorded, wave
@@ -17,7 +17,7 @@ ALONE = pool(G8)
 
 
 def moved(result: Result) -> list[float]:
-    """When nodes went that had pods, in seconds since the run began."""
+    """When nodes with pods were removed, in seconds since the run began."""
     gone = [one.at - result.began for one in result.decisions if one.kind == "remove" and one.why.startswith("its pods fit")]
     return [at for at in gone if at < LONG]
 
@@ -32,16 +32,16 @@ def shrinking(policy: Policy, *, long: int = 1, of: int = 8, **options: object) 
 
 
 @pytest.mark.parametrize(("first", "second", "goes"), [(3, 5, 1), (4, 4, 1), (3, 6, 0)])
-def test_a_node_goes_whose_pods_fit_on_the_others_however_much_it_is_used(first: int, second: int, goes: int) -> None:
+def test_a_node_is_removed_if_its_pods_fit_on_the_others_despite_high_utilization(first: int, second: int, goes: int) -> None:
     jobs = wave("a", 0.0, long=first) + wave("b", 400.0, long=second)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE))
     assert len(moved(result)) == goes
-    # It is looked for within ten seconds, and done after a validation of fifteen.
+    # The search runs within ten seconds, and the removal follows after a validation of fifteen.
     assert all(SHORT < at <= SHORT + 400.0 for at in moved(result))
     assert result.unserved == 0
 
 
-def test_pods_whose_owner_does_not_let_them_be_moved_stay() -> None:
+def test_pods_with_an_owner_that_forbids_moving_stay() -> None:
     jobs = wave("a", 0.0, long=3) + wave("b", 400.0, long=5)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE), shaping=Shaping())
     assert (moved(result), result.evictions) == ([], 0)
@@ -62,7 +62,7 @@ def test_a_replacement_has_to_be_cheaper(price: float, replaced: bool) -> None:
     assert bool(bought) is replaced
 
 
-def test_a_replacement_has_to_be_cheaper_in_every_zone_it_may_come_from() -> None:
+def test_a_replacement_has_to_be_cheaper_in_every_possible_zone() -> None:
     zones = [machine("g1", 1, 1.5), machine("g1", 1, 9.0, zone="z1")]
     bought, _ = shrinking(pool(G8, *zones))
     assert bought == []
@@ -76,11 +76,11 @@ def separate(number: int) -> list[Job]:
 @pytest.mark.parametrize(
     ("prices", "machines"),
     [
-        ((3.0, 5.0), ["g4"]),  # two for 6.00 give way to one for 5.00, which takes the third pod too
+        ((3.0, 5.0), ["g4"]),  # two for 6.00 are replaced by one for 5.00, which takes the third pod too
         ((2.0, 6.5), []),  # three for 6.00
     ],
 )
-def test_several_nodes_give_way_to_one_that_is_cheaper_than_all_of_them(prices: tuple[float, float], machines: list[str]) -> None:
+def test_several_nodes_are_replaced_by_one_that_is_cheaper_than_all_of_them(prices: tuple[float, float], machines: list[str]) -> None:
     policy = pool(machine("g1", 1, prices[0]), machine("g4", 4, prices[1]))
     recording, result = recorded(separate(3), policy, Karpenter(policy, KarpenterSettings(budget=1.0)))
     replacing = [purchase for at, purchase in recording.purchases if at < LONG and purchase.why.startswith("cheaper")]
@@ -93,7 +93,7 @@ def _removed_together(removals: list[tuple[float, str]]) -> dict[float, int]:
     return {moment: sum(at == moment for at, _ in removals) for moment, _ in removals if moment < LONG}
 
 
-def test_a_budget_of_a_tenth_lets_one_node_of_ten_go_at_a_time() -> None:
+def test_a_budget_of_a_tenth_removes_one_node_of_ten_at_a_time() -> None:
     # Ten nodes keep one pod each, which fit on two.
     jobs = [job for number in range(10) for job in wave(f"w{number}-", 400.0 * number, long=1, short=6000.0)]
     recording, _ = recorded(jobs, ALONE, Karpenter(ALONE))
@@ -110,18 +110,18 @@ def spot_types(cheaper: int) -> Policy:
 
 
 @pytest.mark.parametrize(("cheaper", "gate", "types"), [(20, False, []), (14, True, []), (15, True, [15]), (20, True, [15])])
-def test_spot_gives_way_to_spot_only_with_fifteen_cheaper_types_and_the_gate(cheaper: int, gate: bool, types: list[int]) -> None:
+def test_spot_is_replaced_by_spot_only_with_fifteen_cheaper_types_and_the_gate(cheaper: int, gate: bool, types: list[int]) -> None:
     bought, _ = shrinking(spot_types(cheaper), settings=KarpenterSettings(spot_to_spot=gate))
     assert [len(purchase) for purchase in bought] == types
 
 
-def test_where_a_pool_has_both_markets_a_machine_on_demand_gives_way_to_spot_alone() -> None:
+def test_if_a_pool_has_both_markets_an_on_demand_machine_is_replaced_only_by_spot() -> None:
     offerings = [
         one for kind, gpus, price in (("g8", 8, 8.0), ("g1", 1, 1.5)) for one in (_spot(kind, gpus, price), machine(kind, gpus, price))
     ]
     policy = pool(*offerings)
     bought, result = shrinking(policy, markets=dry(policy, "spot", until=SHORT + 1000.0))
-    # The type it has is cheaper on spot as well. While spot is dry it is not moved to what is cheaper on demand.
+    # The type it has is cheaper on spot as well. While spot is dry it is not moved to a cheaper type on demand.
     assert set(bought) == {("spot g1", "spot g8")}
     assert len(bought) > 1
     assert [at > SHORT + 1000.0 for at in moved(result)] == [True]
@@ -131,7 +131,7 @@ def _spot(kind: str, gpus: int, price: float) -> Offering:
     return machine(kind, gpus, price / 2, market="spot")
 
 
-def test_a_node_stays_and_its_pods_run_on_where_its_replacement_is_refused() -> None:
+def test_a_node_and_its_pods_stay_if_its_replacement_is_refused() -> None:
     offerings = [machine("g8", 8, 8.0), machine("g1", 1, 1.5, market="spot"), machine("g1", 1, 3.0)]
     policy = pool(*offerings)
     bought, result = shrinking(policy, markets=dry(policy, "spot"))
@@ -140,7 +140,7 @@ def test_a_node_stays_and_its_pods_run_on_where_its_replacement_is_refused() -> 
     assert (moved(result), result.evictions) == ([], 0)
 
 
-def test_nothing_is_moved_onto_a_node_or_from_it_until_it_was_quiet_for_consolidate_after() -> None:
+def test_no_pod_moves_to_or_from_a_node_until_it_was_quiet_for_consolidate_after() -> None:
     jobs = wave("a", 0.0, long=3) + wave("b", 400.0, long=5)
     _, result = recorded(jobs, ALONE, Karpenter(ALONE, KarpenterSettings(consolidate_after=1800.0)))
     (gone,) = moved(result)
@@ -154,12 +154,12 @@ def test_when_empty_moves_nothing() -> None:
 
 
 @pytest.mark.parametrize(("price", "replaced"), [(3.9, True), (4.1, False)])
-def test_balanced_wants_half_of_the_pools_cost_for_disrupting_all_of_it(price: float, replaced: bool) -> None:
+def test_balanced_requires_half_of_the_pools_cost_for_disrupting_all_of_it(price: float, replaced: bool) -> None:
     bought, _ = shrinking(pool(G8, machine("g4", 4, price)), settings=KarpenterSettings(consolidation_policy="Balanced"))
     assert bool(bought) is replaced
 
 
-def test_pods_that_wait_take_no_room_that_a_replacement_is_coming_for() -> None:
+def test_pending_pods_take_no_room_that_is_meant_for_a_replacement() -> None:
     # While the smaller machine boots a pod comes that needs all of its GPUs: it gets a machine of its own.
     late = Job("late", SHORT + 200.0, LONG, gpus=1, cpu_milli=64000, memory=GIB)
     policy = pool(machine("g8", 8, 8.0, cpu=64000), machine("g1", 1, 1.5, cpu=64000))

@@ -1,4 +1,4 @@
-"""Karpenter's model against what the real program was measured to do, and in the corners that decide what it costs."""
+"""Karpenter's model against measurements of the real program, and in the corner cases that decide its cost."""
 
 import itertools
 
@@ -27,14 +27,14 @@ def most_paid_per_hour(result: Result) -> float:
 
 
 @pytest.mark.parametrize("number", [2, 8, 64])
-def test_one_batch_costs_what_the_real_program_pays(number: int) -> None:
+def test_one_batch_costs_the_same_as_with_the_real_program(number: int) -> None:
     policy = pools_of(TYPES)
     result = replay(trace(*jobs(number)), policy, Karpenter(policy))
     assert most_paid_per_hour(result) == pytest.approx(MEASURED[number], abs=0.01)
     assert result.unserved == 0
 
 
-def test_a_thousand_pods_that_come_in_two_batches_cost_what_the_real_program_pays() -> None:
+def test_a_thousand_pods_in_two_batches_cost_the_same_as_with_the_real_program() -> None:
     policy = pools_of(TYPES)
     halves = jobs(500) + jobs(500, submit=12.0, prefix="q")
     result = replay(trace(*halves), policy, Karpenter(policy))
@@ -42,7 +42,7 @@ def test_a_thousand_pods_that_come_in_two_batches_cost_what_the_real_program_pay
     assert most_paid_per_hour(result) == pytest.approx(MEASURED[1000], abs=0.1)
 
 
-def test_pods_that_come_within_a_second_of_each_other_share_a_batch_for_ten_seconds_at_most() -> None:
+def test_pods_that_come_within_a_second_of_each_other_share_a_batch_for_ten_seconds() -> None:
     policy = pools_of(TYPES)
     scaler = Recording(Karpenter(policy))
     steady = [Job(f"p{one}", 0.5 * one, 600.0, **POD) for one in range(40)]  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ def test_a_node_with_pods_is_never_removed_and_no_work_is_lost() -> None:
     assert (result.evictions, result.lost_gpu_hours, result.unserved) == (0, 0.0, 0)
 
 
-def test_a_machine_that_never_registers_is_given_up_and_replaced() -> None:
+def test_a_machine_that_never_registers_is_deleted_and_replaced() -> None:
     policy = pools_of(["g5.xlarge"])
     scaler = Recording(Karpenter(policy, KarpenterSettings(registration=900.0)))
     slow = Delays(boot=Delay(5000.0, 5000.0, 5000.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))

@@ -1,4 +1,4 @@
-"""Peers that move pods do not know how long those will run: other durations change nothing that is decided before they are over."""
+"""Peers that move pods do not know how long those will run: other durations change no decision before they have an effect."""
 
 import random
 
@@ -44,15 +44,15 @@ def replayed(jobs: list[Job], name: str) -> Result:
 
 @pytest.mark.parametrize("name", POLICIES)
 @pytest.mark.parametrize("seed", [0, 2])
-def test_no_move_depends_on_how_long_pods_still_run(name: str, seed: int) -> None:
+def test_no_move_depends_on_the_remaining_time_of_pods(name: str, seed: int) -> None:
     jobs = drawn(seed)
     draw = random.Random(seed)
-    # Those that cannot have ended by then, wherever they ran, may end at any time after it.
+    # Pods that cannot have ended by then, wherever they ran, may end at any time after it.
     others = [
         replace(job, duration=UNTIL - job.submit + draw.uniform(0.0, 30000.0)) if job.submit + job.duration > UNTIL else job for job in jobs
     ]
     one, other = replayed(jobs, name), replayed(others, name)
     before = [[decision for decision in result.decisions if decision.at < EPOCH + UNTIL] for result in (one, other)]
     assert before[0] == before[1]
-    assert any(decision.why.startswith(("its pods fit", "little used")) for decision in before[0])
+    assert any(decision.why.startswith(("its pods fit", "underutilized")) for decision in before[0])
     assert one.decisions != other.decisions

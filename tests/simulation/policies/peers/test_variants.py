@@ -1,4 +1,4 @@
-"""Peers with other settings: their names, and the search for the setting that costs least."""
+"""Peers with other settings: their names, and the search for the cheapest setting."""
 
 from collections.abc import Sequence
 
@@ -21,7 +21,7 @@ def results(names: Sequence[str]) -> list[Result]:
     return [replay(JOBS, POLICY, autoscaler_of(name, POLICY, ())) for name in names]
 
 
-def test_a_name_says_its_settings_and_results_bear_it() -> None:
+def test_a_name_contains_its_settings_and_results_have_that_name() -> None:
     name = named("karpenter", {"consolidate_after": 300.0, "budget": 1.0})
     assert name == "karpenter(budget=1.0,consolidate_after=300.0)"
     default, slow = results(["karpenter", name])
@@ -33,7 +33,7 @@ def test_a_setting_of_none_is_named_too() -> None:
     assert peer(named("cluster-autoscaler", {"error_signal": None, "expander": "price"}), POLICY) is not None
 
 
-def test_a_name_that_is_no_peers_is_left_to_others() -> None:
+def test_a_name_of_no_peer_is_left_to_others() -> None:
     assert peer("gpuscaler", POLICY) is None
 
 
@@ -51,7 +51,7 @@ def test_an_unknown_setting_or_value_is_named(name: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("base", sorted(AXES))
-def test_a_sweep_finds_nothing_dearer_than_the_defaults_and_tries_every_value(base: str) -> None:
+def test_a_sweep_finds_nothing_more_expensive_than_the_defaults_and_tries_every_value(base: str) -> None:
     asked: list[str] = []
 
     def run(names: Sequence[str]) -> list[Result]:
@@ -69,7 +69,7 @@ def test_a_sweep_finds_nothing_dearer_than_the_defaults_and_tries_every_value(ba
 
 
 @pytest.mark.parametrize("base", sorted(AXES))
-def test_where_pods_may_be_moved_a_sweep_tries_what_moves_them_too(base: str) -> None:
+def test_if_pods_may_be_moved_a_sweep_also_tries_the_settings_that_move_them(base: str) -> None:
     without, having = axes_of(base, moves=False), axes_of(base, moves=True)
     assert without == AXES[base]
     assert set(having) > set(without)

@@ -33,7 +33,7 @@ VOID = {"meta", "path", "rect", "br"}
 
 
 class Page(HTMLParser):
-    """Every tag with its attributes, and whether each that was opened is closed in order."""
+    """Every tag with its attributes, and whether tags are closed in the right order."""
 
     def __init__(self, text: str) -> None:
         super().__init__(convert_charrefs=True)
@@ -79,7 +79,7 @@ def test_the_page_fetches_nothing_and_runs_nothing(results: list[Result]) -> Non
     assert {"http-equiv": "Content-Security-Policy", "content": "default-src 'none'; style-src 'unsafe-inline'"} in page.all("meta")
 
 
-def test_names_from_outside_are_only_text(results: list[Result]) -> None:
+def test_external_names_are_only_text(results: list[Result]) -> None:
     named = replace(SETTING, trace=Trace(EVIL, JOBS.jobs))
     text, page = page_of(named, [replace(one, policy=EVIL) if one.policy == "static" else one for one in results], pools=EVIL)
     assert "<script>" not in text
@@ -87,14 +87,14 @@ def test_names_from_outside_are_only_text(results: list[Result]) -> None:
     assert f"Simulation of {EVIL}" in page.words
 
 
-def test_tables_that_scroll_can_be_reached_with_keys_and_have_names(results: list[Result]) -> None:
+def test_scrolling_tables_are_reachable_by_keyboard_and_have_names(results: list[Result]) -> None:
     _, page = page_of(SETTING, results)
     scrolling = [one for one in page.all("div") if one.get("class") == "scroll"]
     assert len(scrolling) == len(page.all("table")) > 4
     assert all(one["tabindex"] == "0" and one["role"] == "region" and one["aria-label"] for one in scrolling)
 
 
-def test_there_are_four_plots_that_are_told_in_words_as_well(results: list[Result]) -> None:
+def test_there_are_four_plots_with_a_description_in_words(results: list[Result]) -> None:
     _, page = page_of(SETTING, results, seeds=2)
     pictures = [one for one in page.all("svg") if one.get("role") == "img"]
     idents = {attributes["id"] for name, attributes in page.tags if name in {"title", "desc"} and attributes}
@@ -117,7 +117,7 @@ def test_tables_have_the_figures_the_users_and_the_reasons(results: list[Result]
     for words in (
         "no policy can cost less than",
         "ana",
-        "nobody: boot and idle time",
+        "unattributed: boot and idle time",
         "8 GPUs or more",
         "1 GPU",
         "spot",
@@ -137,7 +137,7 @@ def test_services_have_their_table() -> None:
     assert "chat" in page.words
 
 
-def test_the_page_stays_small_however_long_the_trace() -> None:
+def test_the_page_stays_small_for_a_long_trace() -> None:
     def size(jobs: int) -> int:
         drawn = trace(
             *(Job(f"j{number}", 137.0 * number, 300 + number % 7 * 100, gpus=1 + number % 3, user=f"u{number}") for number in range(jobs))
@@ -176,11 +176,11 @@ def test_machines_beyond_the_most_used_kinds_share_a_band() -> None:
     assert "gpuscaler: at most 12 machines" in page.words
 
 
-def test_lists_of_sentences_stand_after_the_summary_or_after_the_tables(results: list[Result]) -> None:
+def test_lists_of_sentences_come_after_the_summary_or_after_the_tables(results: list[Result]) -> None:
     inputs = inputs_of(SETTING, pools="pools.yaml", seed=0)
     text = report_page(inputs, results, lead={"Before:": [EVIL, "early"]}, annex={"Behind": ["late"], "Nothing": []})
     words = Page(text).words
     assert EVIL in words
-    places = [words.index(one) for one in ("Before:", "early", "Figures", "Machines", "Behind", "late", "What went in")]
+    places = [words.index(one) for one in ("Before:", "early", "Figures", "Machines", "Behind", "late", "Inputs")]
     assert places == sorted(places)
     assert "Nothing" not in words

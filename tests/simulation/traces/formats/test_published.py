@@ -66,7 +66,7 @@ def test_the_pai_sample_gives_each_instance_its_part(tmp_path: Path) -> None:
     )
 
 
-def test_pai_tasks_are_read_without_a_header_and_learn_users_from_the_table_of_jobs(tmp_path: Path) -> None:
+def test_pai_tasks_are_read_without_a_header_and_get_users_from_the_table_of_jobs(tmp_path: Path) -> None:
     (tmp_path / "pai_job_table.csv").write_text("4f05,8cb3,58540f,Terminated,1739100.0,1739200.0\nother,1,x,Failed,,\n")
     rows = ("4f05,tensorflow,2.0,Terminated,1739162.0,1739200.0,600.0,29.296875,50.0,T4", "ff,ps,,Failed,1739170,1739190,100,1,,MISC")
     worker = Job(
@@ -85,7 +85,7 @@ def test_pai_tasks_are_read_without_a_header_and_learn_users_from_the_table_of_j
     assert read(tmp_path, PAI_TASKS, *rows).jobs[0] == worker
 
 
-def test_pai_tasks_alone_do_for_a_trace_without_users(tmp_path: Path) -> None:
+def test_pai_tasks_alone_make_a_trace_without_users(tmp_path: Path) -> None:
     (job,) = read(tmp_path, "4f05,worker,1.0,Terminated,10.0,20.0,600.0,1.0,100.0,V100").jobs
     assert (job.submit, job.user, job.gpus) == (10, "", 1)
 
@@ -151,7 +151,7 @@ def test_acme_jobs_are_read_with_offsets_and_memory(tmp_path: Path) -> None:
         ((HELIOS, "1,u,v,1.5,1,1,FAILED,2020-06-15 00:02:00,,,1,0"), "gpu_num is 1.5, expected a whole number"),
     ],
 )
-def test_a_malformed_row_is_set_aside_with_its_line(tmp_path: Path, lines: tuple[str, str], reason: str) -> None:
+def test_a_malformed_row_is_skipped_with_its_line(tmp_path: Path, lines: tuple[str, str], reason: str) -> None:
     good = {
         OPENB: "good,1,1,1,1000,,LS,Running,10,15,10",
         SPOT: "2,13,A10,20,1,1,0,1,HP",
@@ -171,7 +171,7 @@ ODD = st.one_of(
 
 @settings(max_examples=examples(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(header=st.sampled_from([OPENB, SPOT, PAI_SAMPLE, PAI_TASKS, HELIOS, KALOS]), data=st.data())
-def test_whatever_a_row_holds_it_is_a_job_or_set_aside(tmp_path: Path, header: str, data: st.DataObject) -> None:
+def test_any_row_is_a_job_or_skipped(tmp_path: Path, header: str, data: st.DataObject) -> None:
     names = header.split(",")
     rows = data.draw(st.lists(st.lists(ODD, min_size=len(names), max_size=len(names)), min_size=1, max_size=4))
     path = tmp_path / "trace.csv"
@@ -221,7 +221,7 @@ def test_philly_jobs_run_as_long_as_their_attempts_on_the_gpus_of_the_last(tmp_p
     assert job == Job("application_1", submitted, 74 + 60, pods=3, gpus=4, user="ce2f4c", namespace="ee9e8c")
 
 
-def test_philly_jobs_that_never_ran_are_set_aside_with_the_line_where_they_begin(tmp_path: Path) -> None:
+def test_philly_jobs_that_never_ran_are_skipped_with_the_line_where_they_begin(tmp_path: Path) -> None:
     log = [
         entry("a", FIRST),
         entry("b"),
@@ -247,7 +247,7 @@ def test_philly_jobs_that_never_ran_are_set_aside_with_the_line_where_they_begin
     assert reasons[8] == "submitted_time is 'soon', expected a date with a time"
 
 
-def test_philly_may_come_packed_and_one_object_a_line(tmp_path: Path) -> None:
+def test_philly_may_be_compressed_with_one_object_per_line(tmp_path: Path) -> None:
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress("\n".join(json.dumps(entry(name, FIRST)) for name in "ab").encode()))
     assert [job.id for job in read_trace(path).jobs] == ["a", "b"]
@@ -265,6 +265,6 @@ def test_philly_may_come_packed_and_one_object_a_line(tmp_path: Path) -> None:
         ("[]", "no usable job"),
     ],
 )
-def test_json_that_is_no_job_log_is_a_trace_error(tmp_path: Path, text: str, message: str) -> None:
+def test_json_that_is_not_a_job_log_is_a_trace_error(tmp_path: Path, text: str, message: str) -> None:
     with pytest.raises(TraceError, match=message):
         read(tmp_path, text, name="cluster_job_log")

@@ -1,8 +1,8 @@
-"""How much of a node's free GPUs the pods of a workload could not use: expected fragmentation.
+"""Expected fragmentation: how much of a node's free GPUs the pods of a workload cannot use.
 
-Source: Weng and others, "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC
-2023, section 3. A free device counts as fragmented for a class of pods when it has less than the class wants of one device; all of a
-node does when the class fits it nowhere. The expectation is over the classes.
+Source: Weng and others, "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent", USENIX ATC 2023,
+section 3. A free device counts as fragmented for a class of pods if it has less than the class wants of one device; all free devices of a
+node do if the class does not fit the node at all. The expectation is over the classes.
 """
 
 from dataclasses import dataclass
@@ -31,13 +31,13 @@ class PodClasses:
 
     @property
     def shared(self) -> Mask:
-        """Which take a part of one device, shape (K,)."""
+        """Which classes take a part of one device, shape (K,)."""
         part: Mask = (self.gpus == 1) & (self.milli < WHOLE)
         return part
 
     @property
     def demand(self) -> Ints:
-        """Thousandths of devices that one pod takes in all, shape (K,)."""
+        """Thousandths of devices that one pod takes in total, shape (K,)."""
         return self.gpus * self.milli
 
     def only(self, kept: Mask | Ints) -> "PodClasses":
@@ -45,19 +45,19 @@ class PodClasses:
 
 
 class Fragmentation:
-    """Expected fragmentation of nodes for the classes of a workload, weighted as they are frequent."""
+    """Expected fragmentation of nodes for the classes of a workload, weighted by their frequency."""
 
     def __init__(self, classes: PodClasses) -> None:
         gpu = classes.gpus > 0
-        # Pods without GPUs can use none of what is free: their weight counts as fragmented whatever happens, and cancels out.
+        # Pods without GPUs can use no free GPU: their weight counts as fragmented in every case, and cancels out.
         self._weight = classes.weight[gpu] / classes.weight.sum()
         self._gpus, self._milli, self._cpu = classes.gpus[gpu], classes.milli[gpu], classes.cpu[gpu]
 
     def growth(self, pods: PodClasses, *, cpu: int, devices: Ints) -> Floats:
         """Thousandths by which a node's fragmentation grows when a pod of class k takes device d of it, shape (K, D).
 
-        Negative where the pod takes more fragments than it makes. ``cpu`` millicores and ``devices`` (D,) thousandths are free now. Pods
-        that take whole devices, or none, have the same value for every d. It means nothing where the pod does not fit.
+        Negative if the pod uses more fragments than it makes. ``cpu`` millicores and ``devices`` (D,) thousandths are free now. Pods that
+        take whole devices, or none, have the same value for every d. The value is meaningless if the pod does not fit.
         """
         fits = devices[:, None] >= self._milli
         usable = devices[:, None] * fits
@@ -67,7 +67,7 @@ class Fragmentation:
         grown = np.empty((len(pods), len(devices)))
         shared = pods.shared
         if shared.any():
-            # Thousandths repeat among classes: what they leave of each device is worked out once.
+            # Many classes have equal thousandths: the remainder of each device is computed once per distinct size.
             sizes, size = np.unique(pods.milli[shared], return_inverse=True)
             left = np.maximum(devices - sizes[:, None], 0)[:, :, None]
             fit = left >= self._milli

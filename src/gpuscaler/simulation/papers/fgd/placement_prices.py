@@ -1,8 +1,8 @@
-"""What a workload's classes of pods are worth to devices and CPU that all of it would just fill: dual prices of a linear programme.
+"""Prices of a workload's classes of pods, if devices and CPU were just enough for all: dual prices of a linear program.
 
 Devices may be filled with any mix of pods that fits one device, pods may be split between devices of different mixes, and only the sum of
-all CPU counts. The programme serves as many thousandths of devices as it can. Mixes are generated as they are needed (Gilmore and Gomory,
-"A linear programming approach to the cutting-stock problem", Operations Research 9, 1961).
+all CPU counts. The program serves as many thousandths of devices as it can. Mixes are generated as they are needed (Gilmore and Gomory, "A
+linear programming approach to the cutting-stock problem", Operations Research 9, 1961).
 """
 
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ import numpy as np
 from gpuscaler.planning.mix.columns.lp import INFINITY, run, silent
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
 
-#: Parts of a device that the packing of one device tells apart: hundredths.
+#: Resolution of the packing of one device: hundredths.
 SLOTS = 100
-#: A mix must promise at least this part of a device more than the best known one.
+#: A new mix must be worth at least this part of a device more than the best known one.
 _WORTH = 1e-6
-#: Mixes that are generated at most; real workloads need fewer than there are classes.
+#: Maximum number of generated mixes; real workloads need fewer than there are classes.
 _MOST_MIXES = 2000
 
 
@@ -26,10 +26,9 @@ def slots(milli: Ints) -> Ints:
 
 
 def packing_values(values: Floats, sizes: Ints) -> tuple[Floats, Ints]:
-    """The most that classes of pods are worth in r slots of one device, each as often as it fits, and the class to take first.
+    """The highest total value of pods in r slots of one device, each class as often as it fits, and the class to take first.
 
-    ``values`` (..., K) of one pod each, ``sizes`` (K,) in slots. Shapes (..., SLOTS + 1); the class is -1 where nothing more is worth
-    anything.
+    ``values`` (..., K) of one pod each, ``sizes`` (K,) in slots. Shapes (..., SLOTS + 1); the class is -1 if no further pod adds value.
     """
     distinct = np.unique(sizes)
     groups = [np.flatnonzero(sizes == size) for size in distinct]
@@ -44,14 +43,14 @@ def packing_values(values: Floats, sizes: Ints) -> tuple[Floats, Ints]:
         value = np.take_along_axis(options, chosen, axis=-1)[..., 0]
         more = value > table[..., room - 1]
         table[..., room] = np.where(more, value, table[..., room - 1])
-        # -1 passes a slot by; anything else is a class.
+        # -1 leaves a slot empty; anything else is a class.
         taken[..., room] = np.where(more, np.take_along_axis(first, chosen, axis=-1)[..., 0], -1)
     return table, taken
 
 
 @dataclass(frozen=True, slots=True)
 class Prices:
-    """Dual prices in devices: ``pods`` (K,) per device that a pod takes, ``cpu`` per core. ``served`` devices are the programme's best."""
+    """Dual prices in devices: ``pods`` (K,) per device that a pod takes, ``cpu`` per core. ``served`` is the optimum in devices."""
 
     pods: Floats
     cpu: float
@@ -59,9 +58,9 @@ class Prices:
 
 
 def solve(classes: PodClasses, *, devices: int, cpu: float) -> Prices:
-    """Prices of classes of pods, all of which take devices, when ``weight`` pods of each ask for ``devices`` and ``cpu`` millicores.
+    """Prices of classes of pods that take devices, if ``weight`` pods of each compete for ``devices`` and ``cpu`` millicores.
 
-    A class that is plenty has the price 0; one that fills what others leave over has a higher one.
+    A plentiful class has the price 0; a class that fills gaps left by others has a higher one.
     """
     per_device = classes.cpu / classes.gpus
     parts = classes.milli / WHOLE
@@ -94,7 +93,7 @@ def solve(classes: PodClasses, *, devices: int, cpu: float) -> Prices:
 
 
 def _mix(taken: Ints, sizes: Ints) -> dict[int, int]:
-    """The classes of a full device, with how often each is in it."""
+    """The classes of a full device, with their counts."""
     mix: dict[int, int] = {}
     room = SLOTS
     while room > 0:

@@ -1,12 +1,12 @@
-"""Where a pod that takes GPUs, or parts of one, costs the room it leaves the least.
+"""A score for nodes that prefers the placement whose remaining room stays most valuable, for pods with GPUs or parts of one.
 
-A node's room is worth the most that future pods of the workload could make of it: packings of its devices, each pod at the part of a
-device it serves less its dual price (:mod:`placement_prices`), for all CPU together. That packing problem is solved with a price on CPU
+A node's room is worth the most that future pods of the workload could make of it: packings of its devices, each pod at the part of a device
+it serves less its dual price (:mod:`placement_prices`), for all CPU together. That packing problem is solved with a price on CPU
 (Lagrange): for every price, devices are independent and a table has the best packing of each; the cheapest price bounds the worth from
-above and depends on what the node has left, so devices without CPU are worth little. The loss of a placement is what the room loses beyond
-what the pod serves. A little expected fragmentation is added, since the pods that would fit best may not come to this node.
+above and depends on what the node has left, so devices without CPU are worth little. The loss of a placement is the worth that the room
+loses beyond what the pod serves. A little expected fragmentation is added, since the pods that would fit best may not come to this node.
 
-It is worked out from the classes of a workload and their frequencies alone: neither the order nor the number of pods to come is known.
+The score depends only on the classes of a workload and their frequencies: neither the order nor the number of future pods is known.
 """
 
 import numpy as np
@@ -14,25 +14,25 @@ import numpy as np
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Fragmentation, Ints, PodClasses
 from gpuscaler.simulation.papers.fgd.placement_prices import SLOTS, packing_values, slots, solve
 
-#: CPU is priced as if it were 2 % short of what the workload wants: GPUs on nodes that ran out of it are lost.
+#: CPU is priced as if it were 2 % short of what the workload wants: GPUs on nodes without CPU are lost.
 CPU_SHORTAGE = 0.02
-#: Prices of CPU that are tried, in devices per core: none, and from far below to far above what a pod with few cores serves for each.
+#: Candidate prices of CPU, in devices per core: zero, and from far below to far above what a pod with few cores serves for each.
 CPU_PRICES = np.concatenate(([0.0], np.geomspace(0.002, 0.4, 40)))
-#: How much one thousandth of expected fragmentation counts against one of lost worth.
+#: Weight of one thousandth of expected fragmentation against one of lost worth.
 FRAGMENTATION = 0.1
-#: A point of the score, in devices. Losses that differ by less are alike: taking the first of those fills one node after the other.
+#: A point of the score, in devices. Losses that differ by less are equal: taking the first of those fills one node after the other.
 POINT = 0.02
 
 
 def points(losses: Floats) -> Floats:
-    """Losses in whole points. A scheduler with scores from 0 to 100 gives 100 to the best node and a point less for each that is lost."""
+    """Losses in whole points. A scheduler with scores from 0 to 100 gives 100 to the best node and one less for each point lost."""
     return np.floor(losses / POINT)
 
 
 class PlacementScore:
-    """Losses and scores of placements for a workload of ``classes`` on nodes of ``devices`` and ``cpu`` (millicores) in all.
+    """Losses and scores of placements for a workload of ``classes`` on nodes with ``devices`` and ``cpu`` (millicores) in total.
 
-    ``classes.weight`` says how frequent each is; at least one must take GPUs.
+    ``classes.weight`` is the frequency of each; at least one must take GPUs.
     """
 
     def __init__(self, classes: PodClasses, *, devices: int, cpu: int) -> None:
@@ -50,10 +50,10 @@ class PlacementScore:
         self._worth = packing_values(values - CPU_PRICES[:, None] * cores, slots(of_gpus.milli))[0]
 
     def losses(self, pods: PodClasses, *, cpu: int, devices: Ints) -> Floats:
-        """Devices' worth that a node loses beyond what a pod of class k serves when it takes device d, shape (K, D).
+        """Worth in devices that a node loses beyond what a pod of class k serves when it takes device d, shape (K, D).
 
         ``cpu`` millicores and ``devices`` (D,) thousandths are free now. Pods that take whole devices, or none, have the same value for
-        every d. It means nothing where the pod does not fit.
+        every d. The value is meaningless if the pod does not fit.
         """
         worth = self._worth[:, devices * SLOTS // WHOLE]
         together = worth.sum(axis=1)

@@ -1,4 +1,4 @@
-"""One run: pods come one by one, each goes to the node with the highest score or is dropped, and nothing ever leaves."""
+"""One run: pods come one by one, each goes to the node with the highest score or is dropped, and none ever leaves."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +14,7 @@ NOWHERE = -np.inf
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """What a node has left. ``devices`` are free thousandths in ascending order, ``kinds`` of pods that are on it as bits."""
+    """Free room of a node. ``devices`` are free thousandths in ascending order, ``kinds`` the kinds of pods on it as bits."""
 
     cpu: int
     devices: Ints
@@ -28,15 +28,15 @@ class Room:
 class Scoring(Protocol):
     """A scheduler's score. Higher is better; the first of the best nodes is taken."""
 
-    #: Whether any node where the pod fits will do; scores do not count then.
+    #: Whether any node where the pod fits will do; scores are then ignored.
     random: bool
 
     def scores(self, pods: PodClasses, room: Room) -> Floats:
-        """Of one node for each class of pods, shape (K,), as if all of them fitted."""
+        """Scores of one node for each class of pods, shape (K,), as if all of them fitted."""
         ...
 
     def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:
-        """Which device the single pod of ``pods``, which takes a part of one, gets; it fits at least one."""
+        """The device for the single pod of ``pods``, which takes a part of one; it fits at least one."""
         ...
 
 
@@ -46,7 +46,7 @@ def kind_bits(classes: PodClasses) -> Ints:
 
 
 class Cluster:
-    """Free room of all nodes, and a table of scores, classes by nodes, in which one column changes with every placement."""
+    """Free room of all nodes, and a table of scores, classes by nodes, of which each placement changes one column."""
 
     def __init__(self, nodes: Nodes, load: Workload, scoring: Scoring) -> None:
         self._load, self._scoring = load, scoring
@@ -54,7 +54,7 @@ class Cluster:
         self._cpu, self._memory = nodes.cpu.tolist(), nodes.memory.tolist()
         self._devices = [np.full(count, WHOLE) for count in nodes.gpus.tolist()]
         self._on = [0] * len(nodes)
-        # Memory decides where a pod fits but counts in no score: classes that differ in nothing else share one.
+        # Memory decides where a pod fits but counts in no score: classes that differ only in memory share one.
         alike = np.column_stack((load.classes.gpus, load.classes.milli, load.classes.cpu))
         _, first, self._scored_as = np.unique(alike, axis=0, return_index=True, return_inverse=True)
         self._scored = load.classes.only(first)
@@ -104,9 +104,9 @@ class Cluster:
 
 
 def unallocated(cluster: Cluster, coming: Arrivals, load: Workload, *, capacity: int, draw: np.random.Generator) -> float:
-    """Percent of GPUs that no pod has when as much has been asked for as there is: the mean over the arrivals that are measured.
+    """Percent of GPUs that no pod has when the pods so far asked for as many as exist: the mean over the measured arrivals.
 
-    On a cluster so small that one pod steps over all of them it is what the last one leaves.
+    On a cluster so small that one pod passes over all of them, it is the value after the last pod.
     """
     demand = load.classes.demand
     used = 0

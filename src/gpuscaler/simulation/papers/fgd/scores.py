@@ -15,14 +15,14 @@ from gpuscaler.simulation.papers.fgd.placement_score import PlacementScore, poin
 from gpuscaler.simulation.papers.fgd.placing import Room, Scoring, kind_bits
 from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload
 
-#: The largest node, by which amounts are divided: millicores and thousandths of GPUs.
+#: Size of the largest node, by which amounts are divided: millicores and thousandths of GPUs.
 LARGEST_CPU, LARGEST_GPU = 128_000, 8 * WHOLE
-#: The pods that FGD expects are the most frequent classes that make up this part of the list.
+#: FGD expects the most frequent classes that make up this part of the list.
 TYPICAL = 0.95
 
 
 class BestFit:
-    """The node with the least left, CPU and GPUs counting the same."""
+    """The node with the least free room, CPU and GPUs weighted equally."""
 
     random = False
 
@@ -32,7 +32,7 @@ class BestFit:
         return scores
 
     def device(self, pods: PodClasses, room: Room, draw: np.random.Generator) -> int:  # noqa: ARG002  # others draw
-        """The fullest device with enough left: the first, as they are in ascending order."""
+        """The fullest device with enough left: the first, since they are in ascending order."""
         return int(np.searchsorted(room.devices, pods.milli[0]))
 
 
@@ -49,7 +49,7 @@ class Random(BestFit):
 
 
 class DotProduct(BestFit):
-    """The node whose free room points the least the way of the pod, after Tetris (SIGCOMM 2014)."""
+    """The node whose free room is least aligned with the pod's request, after Tetris (SIGCOMM 2014)."""
 
     def scores(self, pods: PodClasses, room: Room) -> Floats:
         product = room.cpu / LARGEST_CPU * (pods.cpu / LARGEST_CPU) + room.devices.sum() / LARGEST_GPU * (pods.demand / LARGEST_GPU)
@@ -58,7 +58,7 @@ class DotProduct(BestFit):
 
 
 class Clustering(BestFit):
-    """Nodes with pods of the same kind first, those with only that kind before all, then empty ones; fuller ones before others."""
+    """Nodes with only pods of the same kind first, then nodes with some, then empty ones; fuller ones before others."""
 
     def scores(self, pods: PodClasses, room: Room) -> Floats:
         kinds = kind_bits(pods)
@@ -77,7 +77,7 @@ class Packing(BestFit):
             return np.where(pods.gpus > 0, float(max(33 - free, free)), 0.0)
         fullest = np.minimum(np.searchsorted(room.devices, pods.milli), len(room.devices) - 1)
         part = room.devices[fullest]
-        # Only a pod that takes a part of a device can do without a free one.
+        # Only a pod that takes a part of a device can do without a free device.
         in_use = pods.shared & (part < WHOLE)
         scores = np.where(in_use, np.maximum(100 - part // 100, 50), np.maximum(50 - pods.gpus, 33))
         return np.where(pods.gpus > 0, scores, 0).astype(np.float64)
@@ -103,7 +103,7 @@ class FragmentationGradient(BestFit):
 
 
 class Ours(BestFit):
-    """The least loss of what the node's room is worth: :mod:`gpuscaler.simulation.papers.fgd.placement_score`."""
+    """The least loss of the worth of the node's room: :mod:`gpuscaler.simulation.papers.fgd.placement_score`."""
 
     def __init__(self, load: Workload, nodes: Nodes) -> None:
         self._score = PlacementScore(load.classes, devices=int(nodes.gpus.sum()), cpu=int(nodes.cpu.sum()))
@@ -126,7 +126,7 @@ def cramped(pods: PodClasses, devices: Ints) -> Mask:
 
 
 def typical(classes: PodClasses) -> PodClasses:
-    """The most frequent classes, memory left out, until they make up enough of the pods."""
+    """The most frequent classes, ignoring memory, until they make up enough of the pods."""
     alike, number = np.unique(np.column_stack((classes.cpu, classes.milli, classes.gpus)), axis=0, return_inverse=True)
     weight = np.bincount(number.reshape(-1), weights=classes.weight)
     # Most frequent first; among equals the larger request, as the published simulator sorts.
@@ -137,14 +137,14 @@ def typical(classes: PodClasses) -> PodClasses:
     return PodClasses(gpus, milli, cpu, weight[kept])
 
 
-#: What the paper's runs gave, in percent: means over seeds 42 to 51 in ``experiments/analysis/expected_results`` of the simulator.
+#: The paper's results, in percent: means over seeds 42 to 51 in ``experiments/analysis/expected_results`` of the simulator.
 PUBLISHED: Mapping[str, float | None] = MappingProxyType(
     {"Random": 13.70, "DotProd": 9.38, "Clustering": 8.35, "Packing": 8.22, "BestFit": 7.14, "FGD": 4.77, "gpuscaler": None}
 )
 
 
 def scoring(name: str, load: Workload, nodes: Nodes) -> Scoring:
-    """The scheduler of a name of :data:`PUBLISHED`."""
+    """The scheduler for a name of :data:`PUBLISHED`."""
     plain = {"Random": Random, "DotProd": DotProduct, "Clustering": Clustering, "Packing": Packing, "BestFit": BestFit}
     if name in plain:
         return plain[name]()

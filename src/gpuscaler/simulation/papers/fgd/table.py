@@ -1,4 +1,4 @@
-"""The table: how much of a full cluster's GPUs each scheduler leaves unallocated."""
+"""The table: the share of a full cluster's GPUs that each scheduler leaves unallocated."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,16 @@ from gpuscaler.simulation.papers.fgd.placing import Cluster, unallocated
 from gpuscaler.simulation.papers.fgd.scores import PUBLISHED, scoring
 from gpuscaler.simulation.papers.fgd.workload import Nodes, Workload, arrivals
 
-#: The first seed of the published runs, and how many there are.
+#: The first seed of the published runs, and the number of seeds.
 FIRST_SEED, SEEDS = 42, 10
 SOURCE = "Weng and others, USENIX ATC 2023; runs in hkust-adsl/kubernetes-scheduler-simulator, experiments/analysis/expected_results"
-#: Pods of the list and thousandths of GPUs that the published values belong to.
+#: The number of pods and the thousandths of GPUs of the published runs.
 PUBLISHED_FOR = (8152, 6_212_000)
 ELSEWHERE = "these are other pods or other nodes than those of the published runs"
 UNMATCHED = (
-    "the order of pods and nodes, and what Random draws: seeds mean something else to Go's generator, so runs differ by chance",
-    "which of a node's equally good GPUs FGD takes: here the fullest, there the first by number",
-    "gpuscaler: no published value; what its score has as constants was chosen on seeds 100 to 102",
+    "the order of pods and nodes, and the draws of Random: Go's generator uses seeds differently, so runs differ by chance",
+    "FGD's choice among a node's equally good GPUs: here the fullest, in the paper the first by number",
+    "gpuscaler: no published value; the constants of its score were chosen on seeds 100 to 102",
 )
 
 
@@ -41,7 +41,7 @@ def table(nodes: Nodes, load: Workload, *, policies: Sequence[str] = tuple(PUBLI
         inputs=(
             f"{len(load.pods):,} pods in {len(load.classes)} classes, {len(nodes):,} nodes with {nodes.capacity // WHOLE:,} GPUs.",
             f"Means of {seeds} runs, seeds {FIRST_SEED} to {FIRST_SEED + seeds - 1}.",
-            f"However pods of this list are placed, {bound(nodes, load):.2f} % are left over on average (bound of a linear programme).",
+            f"Any placement of these pods leaves at least {bound(nodes, load):.2f} % unallocated on average (bound of a linear program).",
         ),
         unmatched=(ELSEWHERE, *UNMATCHED) if other else UNMATCHED,
     )
@@ -62,7 +62,7 @@ def runs(name: str, nodes: Nodes, load: Workload, *, seeds: int) -> list[float]:
 
 
 def bound(nodes: Nodes, load: Workload) -> float:
-    """Percent of GPUs that no placement can allocate to pods as frequent as in the list that ask for all GPUs, CPU and memory aside."""
+    """The minimum percent of GPUs left unallocated if pods as frequent as in the list ask for all GPUs, ignoring CPU and memory."""
     asking = load.classes.only(load.classes.gpus > 0)
     count = nodes.capacity / float(asking.demand @ asking.weight)
     devices = nodes.capacity // WHOLE

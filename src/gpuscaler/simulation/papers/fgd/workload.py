@@ -9,11 +9,11 @@ import numpy as np
 from gpuscaler.simulation.papers.fgd.fragmentation import WHOLE, Floats, Ints, PodClasses
 from gpuscaler.simulation.traces.jobs import MIB, Trace, TraceError, opened, shown
 
-#: Columns that a file of nodes must have: GPUs, millicores and MiB of each, and the cluster where the file has several.
+#: Required columns of a file of nodes: GPUs, millicores and MiB of each, and the cluster if the file has several.
 NODE_COLUMNS = ("gpus", "cpu_milli", "mem_mib", "cluster")
-#: The same in the lists of nodes that Alibaba published with the openb trace, which are of one cluster.
+#: The same in the lists of nodes that Alibaba published with the openb trace, which contain one cluster.
 OPENB_NODE_COLUMNS = ("gpu", "cpu_milli", "memory_mib")
-#: Pods come until this part of the cluster's GPUs has been asked for: published values are means over what rounds to 100 %.
+#: Pods come until this part of the cluster's GPUs has been asked for: published values are means over arrivals that round to 100 %.
 MEASURED = (0.995, 1.005)
 
 
@@ -45,14 +45,14 @@ class Workload:
 
 @dataclass(frozen=True, slots=True)
 class Arrivals:
-    """Classes of pods in the order in which they come, and the part of the cluster's GPUs that was asked for when each had come."""
+    """Classes of pods in order of arrival, and the part of the cluster's GPUs asked for after each arrival."""
 
     pods: Ints
     load: Floats
 
 
 def read_nodes(path: Path, cluster: str) -> Nodes:
-    """The nodes with GPUs of one cluster of a file, or of a published list. Raises :class:`TraceError`."""
+    """Read the nodes with GPUs of one cluster from a file, or from a published list. Raises :class:`TraceError`."""
     rows: list[tuple[int, ...]] = []
     clusters: set[str] = set()
     with opened(path) as text:
@@ -87,7 +87,7 @@ def _amounts(header: list[str], path: Path) -> tuple[str, ...]:
 
 
 def workload(trace: Trace) -> Workload:
-    """The pods of a trace as classes; times, users and GPU models do not count."""
+    """The pods of a trace as classes; times, users and GPU models are ignored."""
     asked = [
         (job.gpus, job.gpu_milli if job.gpus else 0, job.cpu_milli or 0, -(-(job.memory or 0) // MIB))
         for job in trace.jobs
@@ -105,7 +105,7 @@ def arrivals(load: Workload, *, capacity: int, draw: np.random.Generator) -> Arr
     demand = load.classes.demand
     order = draw.permutation(load.pods)
     short = max(0.0, MEASURED[1] * capacity - float(demand[order].sum()))
-    # Twice what is missing on average, and some for short lists: what is too much is cut off below.
+    # Twice the expected number, and some for short lists: the excess is cut off below.
     more = draw.choice(load.pods, size=int(2 * short / float(demand[load.pods].mean())) + 100) if short else load.pods[:0]
     pods = np.concatenate((order, more))
     asked = np.cumsum(demand[pods]) / capacity

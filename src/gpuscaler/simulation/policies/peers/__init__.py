@@ -1,1 +1,1 @@
-"""Models of the autoscalers that people run today, as policies of a replay. Each says where its rules come from."""
+"""Models of other widely used autoscalers, as policies of a replay. Each cites the source of its rules."""

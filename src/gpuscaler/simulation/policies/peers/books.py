@@ -1,4 +1,4 @@
-"""What autoscalers of groups and fleets keep books about: machines that are coming, orders that are out, groups that are backed off.
+"""Bookkeeping of autoscalers of groups and fleets: machines on their way, open orders, groups in back-off.
 
 Source of the back-off: kubernetes/autoscaler, ``cluster-autoscaler/clusterstate`` and ``utils/backoff/exponential_backoff.go``.
 """
@@ -25,14 +25,14 @@ class _Failure(Struct, gc=False):
 
 
 class Backoff:
-    """Groups that are not asked for a while after a failure; each failure after the time is over doubles it."""
+    """Groups that are not asked for a while after a failure; each failure after that time doubles it."""
 
     def __init__(self, settings: BackoffSettings) -> None:
         self._settings = settings
         self._failures: dict[OfferingKey, _Failure] = {}
 
     def fail(self, group: OfferingKey, now: float) -> None:
-        """A scale-up of ``group`` has failed. A failure during a back-off begins anew with the shortest."""
+        """Record a failed scale-up of ``group``. A failure during a back-off restarts it with the shortest time."""
         known = self._failures.get(group)
         duration = self._settings.initial
         if known is not None and known.until < now:
@@ -40,11 +40,11 @@ class Backoff:
         self._failures[group] = _Failure(duration, now + duration, now)
 
     def clear(self, group: OfferingKey) -> None:
-        """A scale-up of ``group`` has come to its end."""
+        """Record a finished scale-up of ``group``."""
         self._failures.pop(group, None)
 
     def until(self, group: OfferingKey, now: float) -> float | None:
-        """When the group may be asked again; None when it may be now."""
+        """Return when the group may be asked again; None if it may be asked now."""
         known = self._failures.get(group)
         if known is None or known.until < now:
             return None
@@ -57,7 +57,7 @@ class Backoff:
 
 
 class Order(Struct, gc=False):
-    """A raised size of a group: how many machines of it have not been granted, and when it was asked."""
+    """An increased size of a group: how many of its machines have not been granted, and when it was asked."""
 
     id: str
     group: OfferingKey
@@ -67,7 +67,7 @@ class Order(Struct, gc=False):
 
 
 def expect(room: Scheduler, seen: Seen) -> None:
-    """Count a machine that is not ready yet with all that its type will have."""
+    """Count a machine that is not ready yet with all resources of its type."""
     if seen.node:
         room.remove(seen.node)
     room.add(seen.machine.id, seen.offering)

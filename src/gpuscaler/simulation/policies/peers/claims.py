@@ -1,4 +1,4 @@
-"""Karpenter's packing: NodeClaims that are filled while any instance type still fits, and become the cheapest one at the end.
+"""Karpenter's packing: NodeClaims are filled while any instance type still fits, and become the cheapest one at the end.
 
 Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/provisioning/scheduling`` (scheduler.go, nodeclaim.go, queue.go).
 """
@@ -14,12 +14,12 @@ from gpuscaler.model.table import Array, Mask
 from gpuscaler.simulation.world.autoscaler import Pending
 from gpuscaler.simulation.world.scheduler import Scheduler
 
-#: Most instance types that go into one CreateFleet request (``pkg/providers/instance`` of the AWS provider).
+#: Maximum number of instance types in one CreateFleet request (``pkg/providers/instance`` of the AWS provider).
 FLEET_TYPES = 60
 
 
 class Shelf:
-    """The offerings of one pool as arrays: a row an offering, a column a resource."""
+    """The offerings of one pool as arrays: one row per offering, one column per resource."""
 
     def __init__(self, pool: Pool) -> None:
         self.pool = pool
@@ -33,19 +33,19 @@ class Shelf:
         self._requests: dict[str, Array | None] = {}
 
     def available(self, may_be_asked: Callable[[Offering], bool]) -> Mask:
-        """Which offerings may be asked, as ``may_be_asked`` tells of each."""
+        """Which offerings may be asked, according to ``may_be_asked``."""
         mask: Mask = np.array([may_be_asked(offering) for offering in self.offerings], dtype=np.bool_)
         return mask
 
     def admitting(self, spec: PodSpec) -> Mask:
-        """Which offerings take a pod of ``spec`` as far as labels and taints go."""
+        """Which offerings admit a pod of ``spec`` by labels and taints."""
         mask = self._admitting.get(spec.digest)
         if mask is None:
             mask = self._admitting[spec.digest] = np.array([offering.admits(spec) for offering in self.offerings], dtype=np.bool_)
         return mask
 
     def request(self, spec: PodSpec) -> Array | None:
-        """What a pod takes, by column; None when no offering here has what it asks for."""
+        """The request of a pod, by column; None if no offering here has what it asks for."""
         if spec.digest not in self._requests:
             wanted = {**{name: amount for name, amount in spec.requests.items() if amount}, "pods": 1}
             known = all(name in self.columns for name in wanted)
@@ -54,7 +54,7 @@ class Shelf:
 
 
 class Claim:
-    """A NodeClaim that is being filled: its pods, what they ask for together, and the offerings that would still do."""
+    """A NodeClaim that is being filled: its pods, their total request, and the offerings that still fit."""
 
     def __init__(self, shelf: Shelf, available: Mask) -> None:
         self.shelf = shelf
@@ -65,7 +65,7 @@ class Claim:
         self._refused: set[str] = set()
 
     def add(self, pod: str, spec: PodSpec) -> bool:
-        """Take one more pod if some offering fits them all; offerings that do not are given up for good."""
+        """Add a pod if some offering fits them all; offerings that do not fit are dropped for good."""
         if spec.digest in self._refused:
             return False
         request = self.shelf.request(spec)
@@ -81,14 +81,14 @@ class Claim:
         return False
 
     def left(self) -> list[Offering]:
-        """The offerings that would do for all its pods."""
+        """The offerings that fit all its pods."""
         return [self.shelf.offerings[row] for row in np.flatnonzero(self._left).tolist()]
 
     def options(self, among: Sequence[Offering] | None = None) -> tuple[Offering, ...]:
-        """What to ask the fleet for, cheapest first, of those that are left or of some ``among`` them.
+        """The offerings to request from the fleet, cheapest first, out of those that still fit, or those of ``among``.
 
-        Spot where any spot offering would do, without the spot types that cost more than the cheapest on-demand one; machines with
-        accelerators only where nothing else does or a pod asks for one (``filterUnwantedSpot``, ``filterExoticInstanceTypes``).
+        Spot if any spot offering fits, without the spot types that cost more than the cheapest on-demand one; machines with accelerators
+        only if nothing else fits or a pod asks for one (``filterUnwantedSpot``, ``filterExoticInstanceTypes``).
         """
         left = self.left() if among is None else list(among)
         asked = {name for name, amount in zip(self.shelf.columns, self._asked.tolist(), strict=True) if amount and "/" in name}
@@ -112,7 +112,7 @@ def _cheapest_types(offerings: Iterable[Offering]) -> tuple[Offering, ...]:
 
 
 class Packed:
-    """One round of provisioning: on which node each pod would go, what to launch, and which pods found nothing."""
+    """One round of provisioning: the node of each pod, what to launch, and the pods without a place."""
 
     def __init__(self) -> None:
         self.placed: dict[str, str] = {}
@@ -131,8 +131,8 @@ def pack(
     """Place ``pending`` pods the way Karpenter simulates it; ``room`` is used up.
 
     Existing and launched nodes come first, oldest first. Then NodeClaims of this round, the one with the fewest pods first, each taking
-    pods while any of its types fits. Then a new NodeClaim of the first pool, by weight, that has one; ``left_in_pool`` says how many more
-    a pool may have, ``available`` which offerings of each shelf may be asked.
+    pods while any of its types fits. Then a new NodeClaim of the first pool, by weight, that fits; ``left_in_pool`` says how many more
+    machines a pool may have, ``available`` which offerings of each shelf may be asked.
     """
     packed = Packed()
     full: set[str] = set()
@@ -170,7 +170,7 @@ def _new_claim(pod: str, spec: PodSpec, shelves: Sequence[Shelf], masks: Sequenc
 
 
 def in_order(pending: Iterable[Pending]) -> Iterator[tuple[str, PodSpec]]:
-    """Pods as Karpenter's queue has them: most CPU first, then most memory; each specification's oldest pod first."""
+    """Pods in the order of Karpenter's queue: most CPU first, then most memory; each specification's oldest pod first."""
     groups = sorted(
         pending,
         key=lambda group: (-group.spec.requests.get("cpu", 0), -group.spec.requests.get("memory", 0), group.oldest, group.pods[0]),

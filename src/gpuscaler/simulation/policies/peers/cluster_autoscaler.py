@@ -1,14 +1,21 @@
 """A model of Cluster Autoscaler, as a policy of a replay.
 
 Source: kubernetes/autoscaler 1.35, ``cluster-autoscaler/core/static_autoscaler.go`` (the loop), ``clusterstate``, ``estimator``,
-``expander``, ``core/scaledown``. Each offering of the pools is one node group, an Auto Scaling group of one type in one zone, which is how
-its documentation says GPU groups should be made. What is modelled: the loop's interval; pods that fit existing or upcoming nodes are no
-demand; new pods wait for company, longer with GPUs; one group per scale-up, chosen by the expander; time-outs, error signals, back-off;
-nodes that were unneeded long enough go, a limited number at once, and none for a while after any scale-up: empty ones, and one at a time of
-those that are little used and whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.policies.peers.draining`); soft taints on nodes
-that are unneeded, of which each loop sets or lifts a limited number (``core/scaledown/actuation/softtaint.go``). Interrupted spot machines
-are drained at the notice, as the AWS Node Termination Handler does. Pods whose owners do not let them be moved count as annotated
-``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as users of batch jobs are told to do: no node with one of them is drained.
+``expander``, ``core/scaledown``. Each offering of the pools is one node group, an Auto Scaling group of one type in one zone, as its
+documentation recommends for GPU groups. The model has:
+
+- the loop's interval;
+- pods that fit existing or upcoming nodes are no demand;
+- new pods wait for more pods, longer with GPUs;
+- one group per scale-up, chosen by the expander;
+- time-outs, error signals, back-off;
+- nodes that were unneeded long enough are removed, a limited number at once, and none for a while after any scale-up: empty ones, and one
+  at a time of those with little use whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.policies.peers.draining`);
+- soft taints on unneeded nodes, of which each loop sets or lifts a limited number (``core/scaledown/actuation/softtaint.go``).
+
+Interrupted spot machines are drained at the notice, as the AWS Node Termination Handler does. Pods whose owners do not let them be moved
+count as annotated ``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as recommended to users of batch jobs: no node with one of
+them is drained.
 """
 
 import math
@@ -32,9 +39,9 @@ NEVER = math.inf
 
 
 class Demand(NamedTuple):
-    """Pending pods (and how many of them) that no existing or upcoming node takes; ``used`` nodes would take the others.
+    """Pending pods (and their number) that fit no existing or upcoming node; ``used`` nodes would take the others.
 
-    ``room`` is what is left where they are placed, None where no pod waits; ``coming`` are those in it that are not ready.
+    ``room`` is the room left after placing those, None if no pod waits; ``coming`` are the nodes in it that are not ready.
     """
 
     unhelped: list[tuple[Pending, int]]
@@ -68,7 +75,7 @@ class ClusterAutoscaler:
         self._unneeded: dict[str, float] = {}
         #: Nodes with the soft taint DeletionCandidateOfClusterAutoscaler.
         self._marked: set[str] = set()
-        #: When something happened last that may change what is unneeded.
+        #: Time of the last event that may change which nodes are unneeded.
         self._news = -NEVER
         self._interrupted: list[str] = []
         self._last_scale_up = -NEVER
@@ -77,7 +84,7 @@ class ClusterAutoscaler:
         self._ask_at: float | None = None
 
     def start(self) -> tuple[tuple[OfferingKey, int], ...]:
-        """Nothing: Cluster Autoscaler does not raise a group to its minimum (``--enforce-node-group-min-size`` is off)."""
+        """Return nothing: Cluster Autoscaler does not raise a group to its minimum (``--enforce-node-group-min-size`` is off)."""
         return ()
 
     @property
@@ -101,7 +108,7 @@ class ClusterAutoscaler:
             self._ask_at = tick if self._ask_at is None else min(tick, self._ask_at)
 
     def decide(self, view: View, now: float) -> Decisions:
-        """One loop."""
+        """Run one loop."""
         self._last_loop = now
         machines = list(view.seen())
         removals = [Removal(name, "interrupted: drained at the notice") for name in self._interrupted if view.node(name) is not None]
@@ -124,7 +131,7 @@ class ClusterAutoscaler:
         if purchase is not None:
             self._last_scale_up = now
             wake.append(now + self._settings.scan_interval)
-        # What is unneeded is found in every loop; while pods are too new nothing is removed.
+        # Unneeded nodes are determined in every loop; while pods are too new nothing is removed.
         unneeded, next_removal = self._scale_down(view, machines, demand, now)
         if young is None:
             removals += unneeded
@@ -138,16 +145,16 @@ class ClusterAutoscaler:
 
     def _tick(self, at: float) -> float:
         """The first loop at or after ``at`` that has not run yet."""
-        assert self._began is not None, "loops begin with the first news"
+        assert self._began is not None, "loops begin with the first event"
         interval = self._settings.scan_interval
-        # Sums of times are rounded: a loop a microsecond early would find that nothing is due yet.
+        # Sums of times are rounded: a loop that runs a microsecond early would find nothing due.
         at = max(at, self._last_loop + interval / 2)
         return self._began + math.ceil((at - self._began) / interval - 1e-6) * interval
 
-    # What was asked
+    # Orders
 
     def _follow_up(self, machines: list[Seen], now: float) -> tuple[list[str], list[Seen]]:
-        """Settle scale-ups that are done, failed or late. Returns orders to withdraw and machines to give up."""
+        """Settle scale-ups that are done, failed or late. Returns orders to withdraw and machines to remove."""
         rules = self._settings
         upcoming = self._upcoming(machines)
         for group, until in list(self._expected.items()):
@@ -170,7 +177,7 @@ class ClusterAutoscaler:
         return withdrawn, late
 
     def _upcoming(self, machines: Iterable[Seen]) -> Counter[OfferingKey]:
-        """How many machines of each group are expected and not ready."""
+        """Return how many machines of each group are expected and not ready."""
         upcoming: Counter[OfferingKey] = Counter()
         for order in self._orders.values():
             upcoming[order.group] += order.missing
@@ -183,9 +190,9 @@ class ClusterAutoscaler:
         return seen.ready is not None or (seen.registered is not None and not self._settings.gpu_label)
 
     def _next_deadline(self, now: float) -> float:
-        """When something that was asked for is settled at the latest."""
+        """Return when some open scale-up times out at the latest."""
         rules = self._settings
-        # A moment later: time-outs are over after their time, not at it.
+        # A moment later: a time-out applies after its time, not at it.
         deadlines = [until + 0.001 for until in self._expected.values()]
         for order in self._orders.values():
             deadlines.append(order.asked + rules.max_node_provision_time + 0.001)
@@ -221,7 +228,7 @@ class ClusterAutoscaler:
         return Demand(unhelped, used, room, tuple(coming))
 
     def _too_new(self, unhelped: list[tuple[Pending, int]], now: float) -> float | None:
-        """Until when it waits for more pods to come before it buys for these; None when they are old enough."""
+        """Until when to wait for more pods before buying for these; None if they are old enough."""
         if not unhelped:
             return None
         oldest = [(group.oldest if left == len(group.pods) else group.newest, group.spec) for group, left in unhelped]
@@ -259,14 +266,14 @@ class ClusterAutoscaler:
         return Purchase(name, (group,), standing=True, intents=intents, why=f"{number} pending pods fit no node")
 
     def _back_offs(self, now: float) -> list[float]:
-        """When groups that are backed off may be asked again."""
+        """Return when groups in back-off may be asked again."""
         ends = (self._backoff.until(group, now) for group in self._groups)
         return [end + 0.001 for end in ends if end is not None]
 
     # Scale-down
 
     def _scale_down(self, view: View, machines: list[Seen], demand: Demand, now: float) -> tuple[list[Removal], float]:
-        """Nodes to remove now, and when the next may follow."""
+        """Return the nodes to remove now, and when the next may follow."""
         rules = self._settings
         empty = [seen for seen in machines if self._ready(seen) and not seen.pods and not seen.closed and seen.node not in demand.used]
         little_used, following = self._little_used(view, machines, empty, demand, now)
@@ -285,12 +292,12 @@ class ClusterAutoscaler:
                 elif sizes[seen.offering.pool] > self._pools[seen.offering.pool].min:
                     sizes[seen.offering.pool] -= 1
                     number += 1
-                    what = "little used" if seen.pods else "empty"
+                    what = "underutilized" if seen.pods else "empty"
                     removals.append(Removal(seen.node, f"{what} for {now - self._unneeded[seen.node]:.0f} s"))
         return removals, following
 
     def _soft_taints(self, machines: list[Seen], going: set[str]) -> tuple[tuple[tuple[str, bool], ...], bool]:
-        """Soft taints to lift from nodes that are needed again, then to set on those that are not, and whether some are left for later."""
+        """Soft taints to lift from nodes that are needed again, then to set on unneeded ones, and whether some are left for later."""
         nodes = {seen.node for seen in machines if seen.node and not seen.closed} - going
         self._marked &= nodes
         due = [(name, False) for name in sorted(self._marked - self._unneeded.keys())]
@@ -301,7 +308,7 @@ class ClusterAutoscaler:
         return tuple(due[:most]), 0 < most < len(due)
 
     def _little_used(self, view: View, machines: list[Seen], empty: list[Seen], demand: Demand, now: float) -> tuple[list[Seen], float]:
-        """Nodes with pods that could be drained, and when others may be tried that are not tried now. Empty nodes take no pods."""
+        """Nodes with pods that could be drained, and when to try others that are not tried now. Empty nodes take no pods."""
         movable = set(view.movable()) - demand.used
         if not movable:
             return [], NEVER
@@ -311,6 +318,6 @@ class ClusterAutoscaler:
             room.close(name)
         nodes = [seen for seen in machines if seen.node in movable and self._ready(seen)]
         nodes.sort(key=lambda seen: seen.node not in self._unneeded)
-        # More than this many it could not remove anyway (``unneededNodesLimit``).
+        # It could not remove more than this many anyway (``unneededNodesLimit``).
         most = len(self._unneeded) + 2 * self._settings.max_empty - len(empty)
         return self._draining.find(nodes, room, most=most, now=now, news=self._news)

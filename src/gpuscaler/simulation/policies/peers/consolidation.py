@@ -1,4 +1,4 @@
-"""Karpenter's consolidation: nodes that can go because their pods fit elsewhere, or all of them on one cheaper machine.
+"""Karpenter's consolidation: removes nodes whose pods fit elsewhere, or replaces several by one cheaper machine.
 
 Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/disruption`` (consolidation.go, multinodeconsolidation.go,
 singlenodeconsolidation.go, balanced.go, and ``SimulateScheduling`` of helpers.go) and ``pkg/utils/disruption``.
@@ -18,16 +18,16 @@ from gpuscaler.simulation.policies.peers.settings import KarpenterSettings
 from gpuscaler.simulation.policies.peers.trials import Trial
 from gpuscaler.simulation.world.autoscaler import Seen
 
-#: Most nodes that one command of multi-node consolidation removes.
+#: Maximum number of nodes that one command of multi-node consolidation removes.
 MOST_NODES = 100
-#: So many cheaper types there must be before a spot machine gives way to another, and so many are asked for.
+#: A spot machine is replaced by another spot machine only if there are this many cheaper types; as many are requested.
 SPOT_TO_SPOT_TYPES = 15
-#: A move is balanced that saves at least this part of what it disrupts, both as shares of the pool (1 / ``BalancedK``).
+#: A move is balanced if it saves at least this part of what it disrupts, both as shares of the pool (1 / ``BalancedK``).
 BALANCED = 1 / 2
 
 
 class Candidate(Struct, frozen=True, gc=False):
-    """A node that may be disrupted, and what that counts as: 1, and for each of its pods 1, more or less by its priority."""
+    """A node that may be disrupted, and its disruption cost: 1, plus about 1 for each of its pods, depending on its priority."""
 
     seen: Seen
     disruption: float
@@ -42,14 +42,14 @@ class Candidate(Struct, frozen=True, gc=False):
 
     @property
     def ratio(self) -> float:
-        """What it costs for each unit of disruption: nodes with most of it are looked at first."""
+        """Cost per unit of disruption: nodes with the highest ratio are tried first."""
         return self.price / self.disruption
 
 
 class Command(Struct, frozen=True, gc=False):
-    """Nodes to remove: at once, or when one machine of ``options`` is open in their place.
+    """Nodes to remove: at once, or when one machine of ``options`` that replaces them is open.
 
-    ``takers`` are the nodes that their pods would go to, ``pods`` those that would go to the new machine.
+    ``takers`` are the nodes that their pods would move to, ``pods`` those that would move to the new machine.
     """
 
     nodes: tuple[str, ...]
@@ -60,7 +60,7 @@ class Command(Struct, frozen=True, gc=False):
 
 
 class Totals(Struct, frozen=True, gc=False):
-    """What the nodes of a pool cost together, and what disrupting all of them would count as."""
+    """The total cost of a pool's nodes, and the total disruption cost of all of them."""
 
     cost: float
     disruption: float
@@ -71,12 +71,12 @@ def candidate(seen: Seen) -> Candidate:
 
 
 def disruption_of(pods: Iterable[PodSpec]) -> float:
-    """What disrupting a node with these pods counts as (``ComputeRescheduleDisruptionCost``); an empty one counts as 1."""
+    """The disruption cost of a node with these pods (``ComputeRescheduleDisruptionCost``); an empty one counts as 1."""
     return 1.0 + sum(min(10.0, max(0.0, 1.0 + spec.priority / 2**25)) for spec in pods)
 
 
 def totals_of(machines: Iterable[Seen]) -> dict[str, Totals]:
-    """By pool, whatever state the machines are in."""
+    """Totals by pool, over machines in any state."""
     totals: dict[str, Totals] = defaultdict(lambda: Totals(0.0, 0.0))
     for seen in machines:
         known = totals[seen.offering.pool]
@@ -85,7 +85,7 @@ def totals_of(machines: Iterable[Seen]) -> dict[str, Totals]:
 
 
 class Consolidation:
-    """Looks for one command on a cluster as it stands. ``totals`` are needed for the policy Balanced only."""
+    """Searches for one command on the current cluster. ``totals`` are needed only for the policy Balanced."""
 
     def __init__(self, trial: Trial, rules: KarpenterSettings, totals: Mapping[str, Totals]) -> None:
         self._trial = trial
@@ -93,12 +93,12 @@ class Consolidation:
         self._totals = totals
 
     def find(self, candidates: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
-        """Several nodes at once if that is possible, else one; None where nothing is to be had within ``budgets`` (nodes by pool)."""
+        """Several nodes at once if possible, else one; None if nothing is possible within ``budgets`` (nodes by pool)."""
         ordered = sorted(candidates, key=lambda one: -one.ratio)
         return self._several(ordered, budgets) or self._one(ordered, budgets)
 
     def _several(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
-        """The longest beginning of the list for which a binary search finds a command; each half is tried only if the last one held."""
+        """The longest prefix of the list for which a binary search finds a command; a larger half is tried only if the last one held."""
         taken: Counter[str] = Counter()
         allowed = []
         for one in ordered:
@@ -118,7 +118,7 @@ class Consolidation:
         return found
 
     def _one(self, ordered: Sequence[Candidate], budgets: Mapping[str, int]) -> Command | None:
-        """The first node for which there is a command; the pools take turns."""
+        """The first node with a command; the pools take turns."""
         queues: dict[str, list[Candidate]] = defaultdict(list)
         for one in ordered:
             queues[one.seen.offering.pool].append(one)
@@ -132,7 +132,7 @@ class Consolidation:
         return None
 
     def compute(self, candidates: Sequence[Candidate]) -> Command | None:
-        """What becomes of these nodes together: a command that deletes or replaces them, or None (``computeConsolidation``)."""
+        """A command that deletes or replaces these nodes together, or None (``computeConsolidation``)."""
         nodes = tuple(one.name for one in candidates)
         packed = self._trial.without([one.seen for one in candidates])
         if packed is None or len(packed.claims) > 1:
@@ -150,7 +150,7 @@ class Consolidation:
         return command if self._approved(command, candidates) else None
 
     def holds(self, command: Command, candidates: Sequence[Candidate]) -> bool:
-        """Whether a command that was found earlier would still do (``validateCommand``)."""
+        """Whether a command that was found earlier is still valid (``validateCommand``)."""
         packed = self._trial.without([one.seen for one in candidates])
         if packed is None or len(packed.claims) != bool(command.options):
             return False
@@ -158,9 +158,9 @@ class Consolidation:
         return all(offering.instance_type in types for offering in command.options)
 
     def _replacement(self, claim: Claim, candidates: Sequence[Candidate]) -> list[Offering]:
-        """The offerings that may replace the candidates: their types are cheaper even where the dearest zone grants.
+        """The offerings that may replace the candidates: their types are cheaper even in their most expensive zone.
 
-        Where a pool has both markets the replacement is spot and nothing else: were on-demand tried in its place, it might be dearer.
+        If a pool has both markets, the replacement is spot only: falling back to on-demand might be more expensive.
         """
         markets = {offering.market for offering in claim.shelf.offerings}
         price = sum(one.price for one in candidates)
@@ -178,7 +178,7 @@ class Consolidation:
         return found if len(candidates) == 1 else _other_types(found, candidates)
 
     def _approved(self, command: Command, candidates: Sequence[Candidate]) -> bool:
-        """Whether the policy wants a move: Balanced wants those that save enough for what they disrupt, in every pool of it."""
+        """Whether the policy accepts a move: Balanced accepts those that save enough for their disruption, in every affected pool."""
         if self._rules.consolidation_policy != "Balanced":
             return True
         price = sum(one.price for one in candidates)
@@ -193,7 +193,7 @@ class Consolidation:
 
 
 def _cheaper(offerings: Iterable[Offering], ceiling: float) -> list[Offering]:
-    """The offerings of types that cost less than ``ceiling`` in whichever zone they come (``WorstLaunchPrice``)."""
+    """The offerings of types that cost less than ``ceiling`` in any of their zones (``WorstLaunchPrice``)."""
     types: dict[str, list[Offering]] = defaultdict(list)
     for offering in offerings:
         types[offering.instance_type].append(offering)
@@ -201,7 +201,7 @@ def _cheaper(offerings: Iterable[Offering], ceiling: float) -> list[Offering]:
 
 
 def _worst_price(offerings: Collection[Offering]) -> float:
-    """The dearest of the market that a launch would take: reserved, then spot, then on-demand."""
+    """The highest price in the market that a launch would take: reserved, then spot, then on-demand."""
     for market in ("reserved", "spot", "on-demand"):
         prices = [offering.price for offering in offerings if offering.market == market]
         if prices:
@@ -210,7 +210,7 @@ def _worst_price(offerings: Collection[Offering]) -> float:
 
 
 def _cheapest_types(offerings: Iterable[Offering], number: int) -> list[Offering]:
-    """Offerings of the ``number`` cheapest types; none where there are fewer types."""
+    """Offerings of the ``number`` cheapest types; empty if there are fewer types."""
     ordered = sorted(offerings, key=lambda offering: (offering.price, offering.key))
     types = list(dict.fromkeys(offering.instance_type for offering in ordered))
     kept = set(types[:number])
@@ -218,7 +218,7 @@ def _cheapest_types(offerings: Iterable[Offering], number: int) -> list[Offering
 
 
 def _other_types(offerings: Sequence[Offering], candidates: Sequence[Candidate]) -> list[Offering]:
-    """Only what is cheaper than a candidate of the same type: else keeping that one would do (``filterOutSameInstanceType``)."""
+    """Only offerings cheaper than a candidate of the same type: otherwise that candidate could stay (``filterOutSameInstanceType``)."""
     types = {offering.instance_type for offering in offerings}
     ceiling = min((one.price for one in candidates if one.seen.offering.instance_type in types), default=math.inf)
     return _cheaper(offerings, ceiling)

@@ -1,8 +1,8 @@
 """Karpenter's disruption controller: one command at a time, validated for a while before it is carried out.
 
 Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/disruption`` (controller.go, emptiness.go, validation.go, helpers.go) and
-``pkg/controllers/state`` (``MarkUnconsolidated``, nominations). Empty nodes come first, then several nodes at once, then one. Disruption
-budgets count the nodes that wait for their replacement. Where nothing was found, nothing is looked for until something changes.
+``pkg/controllers/state`` (``MarkUnconsolidated``, nominations). Empty nodes come first, then several nodes at once, then one. Nodes that
+wait for their replacement count against disruption budgets. After a search without result, the next one waits until something changes.
 """
 
 import math
@@ -21,13 +21,13 @@ EMPTY = "empty"
 
 
 class Disruption:
-    """Decides which nodes go. ``available`` says of each shelf's offerings at a time which may be asked."""
+    """Decides which nodes to remove. ``available`` says which offerings of each shelf may be asked at a time."""
 
     def __init__(self, shelves: Sequence[Shelf], rules: KarpenterSettings, available: Callable[[float], Sequence[Mask]]) -> None:
         self._shelves = shelves
         self._rules = rules
         self._available = available
-        #: What is validated before it is done, and when that is over.
+        #: The command being validated, and when its validation ends.
         self._command: Command | None = None
         self._validated_at = NEVER
         self._poll_at = NEVER
@@ -35,27 +35,27 @@ class Disruption:
         self._nodes: dict[str, str] = {}
         self._idle: dict[str, None] = {}
         self._going: set[str] = set()
-        #: Nodes that a round of provisioning promised to pods, and when that was; nodes that a command sends pods to, and until when.
+        #: Nodes that a round of provisioning promised to pods, with the time; nodes that a command sends pods to, and until when.
         self._nominated: Collection[str] = ()
         self._last_round = -NEVER
         self._takers: dict[str, float] = {}
-        #: The pods that a node had when it was looked at last, and when that had changed.
+        #: The pods of a node when it was last observed, and when that set had changed.
         self._pods: dict[str, tuple[frozenset[str], float]] = {}
-        #: Whether anything has happened since nothing was found, and when to look again if nothing does.
+        #: Whether anything has changed since a search without result, and when to search again if nothing does.
         self._changed = True
         self._look_again = -NEVER
 
     @property
     def at(self) -> float:
-        """When to be asked next."""
+        """Return when to decide next."""
         return min(self._validated_at, self._poll_at)
 
     def provisioned(self, nominated: Collection[str], now: float) -> None:
-        """A round of provisioning has promised these nodes to pods."""
+        """Record that a round of provisioning has promised these nodes to pods."""
         self._nominated, self._last_round = nominated, now
 
     def noticed(self, moment: Moment, view: View) -> None:
-        """Keep track of which nodes there are, and of when to look."""
+        """Track which nodes exist, and when to search."""
         for name in (*moment.given_back, *(lost.machine.id for lost in moment.lost)):
             for known in (self._nodes, self._idle, self._pods):
                 known.pop(name, None)
@@ -71,7 +71,7 @@ class Disruption:
             self._poll_at = min(self._poll_at, moment.now + self._rules.poll)
 
     def decide(self, view: View, now: float, *, synced: bool) -> Command | None:
-        """A command to carry out now. While it is not ``synced``, NodeClaims being launched, only empty nodes are looked for."""
+        """Return a command to carry out now. While NodeClaims are launching (not ``synced``), only empty nodes are considered."""
         command = None
         if now >= self._validated_at:
             command = self._validate(view, now)
@@ -99,11 +99,11 @@ class Disruption:
         self._command, self._validated_at = command, now + self._rules.validation
 
     def _validate(self, view: View, now: float) -> Command | None:
-        """The command whose validation is over, with what still holds of it; then more is looked for at the next poll."""
+        """Return the still valid part of the command whose validation ended; the next poll searches for more."""
         command, self._command = self._command, None
         self._poll_at = min(self._poll_at, self._validated_at + self._rules.poll)
         self._validated_at = NEVER
-        assert command is not None, "something is being validated"
+        assert command is not None, "a command is being validated"
         if command.why == EMPTY:
             still = [view.node(name) for name in command.nodes]
             return Command(tuple(seen.node for seen in still if seen is not None and not seen.pods), EMPTY)
@@ -137,17 +137,17 @@ class Disruption:
             elif seen.ready is None or seen.closed:
                 continue
             elif name in nominated:
-                # While pods wait for it, only news can make it superfluous.
+                # While pods wait for the node, only an event can make it superfluous.
                 later = later if waiting else min(later, max(self._last_round + rules.nomination, self._takers.get(name, now)))
             elif seen.idle_since + rules.consolidate_after <= now + 0.001:
-                # A moment more: sums of times are rounded, and a node asked for a microsecond too early would be asked for ever.
+                # A moment more: sums of times are rounded, and a node that is checked a microsecond too early would be checked for ever.
                 ripe.append(seen)
             else:
                 later = min(later, seen.idle_since + rules.consolidate_after)
         return ripe, later
 
     def _nominated_now(self, now: float, *, waiting: bool) -> set[str]:
-        """Nodes that count as in use because pods were promised to them."""
+        """Nodes that count as in use because they were promised to pods."""
         promised = set(self._nominated) if waiting or now < self._last_round + self._rules.nomination else set()
         self._takers = {name: until for name, until in self._takers.items() if until > now}
         return promised | self._takers.keys()
@@ -162,7 +162,7 @@ class Disruption:
         return chosen
 
     def _budgets(self, view: View) -> dict[str, int]:
-        """How many nodes of each pool may go now. Those count against it that wait for their replacement."""
+        """Return how many nodes of each pool may be removed now. Nodes that wait for their replacement count as removed."""
         self._going = {name for name in self._going if (seen := view.node(name)) is not None and seen.closed}
         going = Counter(self._nodes.get(name, "") for name in self._going)
         sizes = Counter(self._nodes.values())
@@ -171,7 +171,7 @@ class Disruption:
     # Nodes with pods
 
     def _consolidate(self, view: View, now: float) -> float:
-        """Look for a command, and return when to look again if nothing changes."""
+        """Search for a command, and return when to search again if nothing changes."""
         rules = self._rules
         if not self._changed and now < self._look_again:
             return self._look_again
@@ -184,7 +184,7 @@ class Disruption:
             return NEVER
         ripens = [at + rules.consolidate_after for name, (_, at) in self._pods.items() if name in young]
         freed = [until for until in (self._last_round + rules.nomination, *self._takers.values()) if until > now]
-        # Karpenter looks again now and then in any case; all that can have changed is that an offering may be asked again.
+        # Karpenter searches again now and then in any case; only the availability of offerings can have changed.
         recheck = NEVER if all(mask.all() for mask in self._available(now)) else now + rules.recheck
         self._changed, self._look_again = False, min([recheck, *ripens, *freed])
         return self._look_again
@@ -195,7 +195,7 @@ class Disruption:
         return Consolidation(trial, self._rules, totals)
 
     def _candidates(self, view: View, now: float, young: Collection[str]) -> Iterable[Candidate]:
-        """Initialised nodes whose pods may all be moved, that no pod was promised to, and on which nothing happened of late."""
+        """Initialised nodes whose pods may all be moved, without promised pods and without recent changes."""
         nominated = self._nominated_now(now, waiting=bool(view.pending()))
         for name in view.movable():
             seen = view.node(name)
@@ -203,7 +203,7 @@ class Disruption:
                 yield candidate(seen)
 
     def _young(self, view: View, now: float) -> set[str]:
-        """Nodes that a pod came to or left less than ``consolidateAfter`` ago, as far as was seen at each look."""
+        """Nodes that gained or lost a pod less than ``consolidateAfter`` ago, as far as observed."""
         rules = self._rules
         if not rules.consolidate_after:
             return set()

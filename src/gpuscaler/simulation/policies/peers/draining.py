@@ -1,9 +1,9 @@
-"""Which nodes with pods Cluster Autoscaler could do without: little used, and their pods fit on the other nodes.
+"""Nodes with pods that Cluster Autoscaler could remove: low utilization, and their pods fit on the other nodes.
 
 Source: kubernetes/autoscaler 1.35, ``cluster-autoscaler/core/scaledown`` (eligibility/eligibility.go, planner/planner.go),
-``simulator/utilization/info.go`` and ``simulator/cluster.go`` (``SimulateNodeRemoval``). Nodes are tried one after the other, those first
-that were unneeded before; the pods of one that can go take their room on the others, and no pods are moved to it any more. One that
-cannot go is not tried again for a while.
+``simulator/utilization/info.go`` and ``simulator/cluster.go`` (``SimulateNodeRemoval``). Nodes are tried one after the other, nodes that
+were unneeded before first. The pods of a removable node take their room on the others, and no pods are moved to that node any more. A node
+that cannot be removed is not tried again for a while.
 """
 
 import math
@@ -20,7 +20,7 @@ NEVER = math.inf
 class Draining:
     """Remembers which nodes could not be drained, and until when they are not tried again.
 
-    A node is little used below ``threshold``, or ``gpu_threshold`` where it has GPUs: shares of what it has that pods request.
+    A node has low utilization below ``threshold``, or ``gpu_threshold`` if it has GPUs: shares of its resources that pods request.
     """
 
     def __init__(self, *, threshold: float, gpu_threshold: float, recheck: float) -> None:
@@ -30,9 +30,9 @@ class Draining:
         self._tried: dict[str, float] = {}
 
     def find(self, nodes: Iterable[Seen], room: Scheduler, *, most: int, now: float, news: float) -> tuple[list[Seen], float]:
-        """The nodes that could go together, ``most`` at most, and when one is to be tried again that is not tried now.
+        """The nodes that could be removed together, ``most`` at most, and when to try the next node that is not tried now.
 
-        What was tried after the last ``news`` (when something happened) would end the same way again.
+        A node that was tried after the last ``news`` (time of the last event) would give the same result again.
 
         ``nodes`` are those whose pods may be moved, in the order of trial; ``room`` has the nodes that may take pods, and is used up.
         """
@@ -59,7 +59,7 @@ class Draining:
         return used < (self._gpu_threshold if devices else self._threshold)
 
     def _moves(self, seen: Seen, room: Scheduler, moved: dict[str, list[PodSpec]]) -> bool:
-        """Move the pods of a node, and those that were to come to it, to others; where one finds no place all stay."""
+        """Move the pods of a node, and those moved to it, to others; if one finds no place, all stay."""
         room.close(seen.node)
         seats: list[tuple[PodSpec, Seat]] = []
         for spec in (*seen.pods.values(), *moved[seen.node]):
@@ -76,6 +76,6 @@ class Draining:
 
 
 def _share(seen: Seen, resource: str) -> float:
-    """Of what a node has of a resource, how much its pods request."""
+    """The share of a node's resource that its pods request."""
     there = seen.offering.allocatable.get(resource, 0)
     return sum(spec.requests.get(resource, 0) for spec in seen.pods.values()) / there if there else 0.0

@@ -14,7 +14,7 @@ from gpuscaler.simulation.policies.peers.expanders import Option
 
 
 def estimate(offering: Offering, pods: Sequence[tuple[PodSpec, int]], *, most: int) -> Option | None:
-    """How many new machines of ``offering``, ``most`` at most, take which of ``pods``; None where they take none."""
+    """How many new machines of ``offering``, ``most`` at most, take which of ``pods``; None if they take none."""
     helped = [(spec, number) for spec, number in pods if _per_machine(offering, spec) and offering.admits(spec)]
     columns = sorted({name for spec, _ in helped for name in spec.requests} | {"pods"})
     empty: Array = np.array([offering.allocatable.get(name, 0) for name in columns], dtype=np.int64)
@@ -34,19 +34,19 @@ def estimate(offering: Offering, pods: Sequence[tuple[PodSpec, int]], *, most: i
 
 
 def _per_machine(offering: Offering, spec: PodSpec) -> int:
-    """How many pods of ``spec`` an empty machine takes."""
+    """The number of pods of ``spec`` that fit an empty machine."""
     wanted = {**{name: amount for name, amount in spec.requests.items() if amount}, "pods": 1}
     return min(offering.allocatable.get(name, 0) // amount for name, amount in wanted.items())
 
 
 def _score(offering: Offering, spec: PodSpec) -> float:
-    """Shares of a machine's CPU and memory, added up: the largest pods are packed first."""
+    """The sum of the shares of a machine's CPU and memory: the largest pods are packed first."""
     shares = ((spec.requests.get(name, 0), offering.allocatable.get(name, 0)) for name in ("cpu", "memory"))
     return sum(amount / there for amount, there in shares if there)
 
 
 def _room(free: Array, request: Array) -> Array:
-    """How many pods of ``request`` fit on each row of ``free``."""
+    """The number of pods with ``request`` that fit on each row of ``free``."""
     asked = request > 0
     room: Array = (free[:, asked] // request[asked]).min(axis=1)
     return room

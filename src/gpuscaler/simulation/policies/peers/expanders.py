@@ -1,4 +1,4 @@
-"""How Cluster Autoscaler chooses among node groups that would help: its expanders.
+"""Cluster Autoscaler's expanders, which choose among node groups that would help.
 
 Source: kubernetes/autoscaler, ``cluster-autoscaler/expander``. Ties are broken at random there, and by a seed here.
 """
@@ -19,7 +19,7 @@ CPU_PRICE, MEMORY_PRICE, GPU_PRICE = 0.033174, 0.004446, 0.700
 GIB = 1024.0**3
 #: The price expander adds the price of a pod of half a CPU and 500 MiB on both sides, so that tiny pods do not decide alone.
 STABILISING = 0.5 * CPU_PRICE + 500 / 1024 * MEMORY_PRICE
-#: What the price expander holds against a machine with GPUs for pods that ask for none, and for any other mismatch in size.
+#: Penalties of the price expander for a machine with GPUs and pods without, and for any other mismatch in size.
 GPU_UNFITNESS, DAMPING = 1000.0, 15.0
 
 
@@ -31,7 +31,7 @@ class Option(Struct, frozen=True, gc=False):
     pods: tuple[tuple[PodSpec, int], ...]
 
     def asked(self, resource: str) -> int:
-        """What its pods request of a resource together."""
+        """The total request of its pods for a resource."""
         return sum(spec.requests.get(resource, 0) * number for spec, number in self.pods)
 
 
@@ -39,7 +39,7 @@ Expander = Callable[[Sequence[Option]], Option]
 
 
 def expander(name: str, *, seed: int, tiers: Mapping[str, int] | None = None) -> Expander:
-    """The expander of that name. ``tiers`` are the priorities of markets for ``priority``; by default spot comes before on-demand.
+    """Return the expander of that name. ``tiers`` are the priorities of markets for ``priority``; by default spot before on-demand.
 
     Raises ValueError for a name that Cluster Autoscaler does not have.
     """
@@ -63,7 +63,7 @@ def expander(name: str, *, seed: int, tiers: Mapping[str, int] | None = None) ->
 
 
 def waste(option: Option) -> float:
-    """The shares of CPU and of memory that the option's machines would leave unused, added up."""
+    """The sum of the shares of CPU and of memory that the option's machines would leave unused."""
     total = 0.0
     for resource in ("cpu", "memory"):
         there = option.offering.allocatable.get(resource, 0) * option.count
@@ -72,7 +72,7 @@ def waste(option: Option) -> float:
 
 
 def price_score(option: Option) -> float:
-    """What the machines cost against what the pods are worth, held against machines of an unfit size the less, the more there are."""
+    """The machines' cost relative to the pods' value, with a penalty for an unfit machine size that shrinks with their number."""
     worth = STABILISING + option.asked("cpu") / 1000 * CPU_PRICE + option.asked("memory") / GIB * MEMORY_PRICE
     devices = [name for name in option.offering.allocatable if "/" in name]
     asked = sum(option.asked(name) for name in devices)

@@ -1,13 +1,21 @@
 """A model of Karpenter on AWS, as a policy of a replay.
 
 Sources: sigs.k8s.io/karpenter v1.15.0 (``pkg/controllers/provisioning``, ``disruption``, ``nodeclaim/lifecycle``) and its AWS provider
-(``pkg/providers/instance``, ``pkg/cache``). What is modelled: batches of pending pods; packing into NodeClaims (see
-:mod:`~gpuscaler.simulation.policies.peers.claims`); one CreateFleet request a NodeClaim, answered at once; offerings that gave a capacity
-error are left out for a while; machines that do not register are given up; empty nodes are removed within the disruption budget after their
-validation; interrupted spot machines are drained at the notice. Pods of traces count as annotated ``karpenter.sh/do-not-disrupt``, as users
-of batch jobs are told to do, so that no running pod is consolidated away and no work is lost that way: the peer at its best.
+(``pkg/providers/instance``, ``pkg/cache``). The model has:
 
-Not modelled: reserved capacity, drift, expiry (default 30 days), and that the fleet may pick a dearer spot pool because it is deeper.
+- batches of pending pods;
+- packing into NodeClaims (see :mod:`~gpuscaler.simulation.policies.peers.claims`);
+- one CreateFleet request per NodeClaim, answered at once;
+- offerings with a capacity error are left out for a while;
+- machines that do not register are deleted;
+- empty nodes are removed within the disruption budget after their validation;
+- interrupted spot machines are drained at the notice.
+
+Pods of traces count as annotated ``karpenter.sh/do-not-disrupt``, as recommended to users of batch jobs, so that no running pod is
+consolidated away and no work is lost that way: the peer at its best.
+
+Not modelled: reserved capacity, drift, expiry (default 30 days), and that the fleet may pick a more expensive spot pool because it is
+deeper.
 """
 
 import math
@@ -79,7 +87,7 @@ class Karpenter:
         if moment.arrived or moment.evicted:
             self._trigger(now)
         elif moment.answers or moment.lost or moment.given_back or moment.registered:
-            # Pods that wait trigger a round again and again; one that finds what the last one found changes nothing.
+            # Pending pods trigger rounds repeatedly; a round with the same result as the last one changes nothing.
             self._trigger(max(now, self._last_round + rules.retry))
 
     def decide(self, view: View, now: float) -> Decisions:
@@ -113,7 +121,7 @@ class Karpenter:
                 self._unavailable[refusal.offering[1:]] = now + self._settings.unavailable
 
     def _give_up(self, now: float) -> list[Removal]:
-        """Machines that should have registered by now are deleted; their pods are packed anew."""
+        """Delete machines that should have registered by now; their pods are packed again."""
         late = [name for name, until in self._unregistered.items() if until <= now]
         for name in late:
             del self._unregistered[name]
@@ -134,7 +142,7 @@ class Karpenter:
         for seen in machines:
             limit = left[seen.offering.pool]
             left[seen.offering.pool] = None if limit is None else limit - 1
-        # The pods of nodes that wait for their replacement take room on it, or the next round would give it to others.
+        # The pods of nodes that wait for their replacement take room on it; otherwise the next round would give it to others.
         waiting = [*view.pending(), *waiting_as(going)]
         packed = pack(waiting, room, self._shelves, available=self._available(now), left_in_pool=left)
         self._disruption.provisioned(set(packed.placed.values()), now)
@@ -145,21 +153,21 @@ class Karpenter:
         return self._ask(claim.options(), claim.pods, why=f"{len(claim.pods)} pending pods fit no node")
 
     def _ask(self, options: Sequence[Offering], pods: Sequence[str], *, why: str) -> Purchase:
-        """A NodeClaim."""
+        """Return the purchase of a NodeClaim."""
         self._claims += 1
         name = f"nodeclaim-{self._claims}"
         self._asked.add(name)
         return Purchase(name, keys(options), intents=(Intent(name, tuple(pods)),), why=why)
 
     def _available(self, now: float) -> list[Mask]:
-        """Of each shelf's offerings, which may be asked."""
+        """Which offerings of each shelf may be asked."""
         dry = {offering for offering, until in self._unavailable.items() if until > now}
         if not dry:
             return [np.ones(len(shelf.offerings), dtype=np.bool_) for shelf in self._shelves]
         return [shelf.available(lambda offering: offering.key[1:] not in dry) for shelf in self._shelves]
 
     def _retry_when_available(self, unplaced: list[str], now: float) -> None:
-        """Pods without a place are tried again when an offering may be asked again."""
+        """Retry pods without a place when an offering may be asked again."""
         coming = [until for until in self._unavailable.values() if until > now]
         if unplaced and coming:
             self._batch_began, self._batch_at = min(coming), min(coming)

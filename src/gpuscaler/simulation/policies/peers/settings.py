@@ -13,12 +13,11 @@ ConsolidationPolicy = Literal["WhenEmptyOrUnderutilized", "WhenEmpty", "Balanced
 class KarpenterSettings(Struct, frozen=True, gc=False):
     """Karpenter's own settings, in seconds, with its defaults.
 
-    ``batch_idle`` and ``batch_max`` are BATCH_IDLE_DURATION and BATCH_MAX_DURATION; pending pods trigger again every ``retry``.
-    A node that a round promised to pods counts as in use for ``nomination`` after it, and as long as pods wait.
-    ``consolidate_after``, ``consolidation_policy`` and ``budget`` (a share of the pool's nodes, rounded up) are a NodePool's;
-    ``spot_to_spot`` is the feature gate SpotToSpotConsolidation. Nodes are looked at every ``poll`` where anything has changed, else
-    every ``recheck``, and removed ``validation`` later. An offering without capacity is left out for ``unavailable``; a NodeClaim has
-    ``registration`` to register.
+    ``batch_idle`` and ``batch_max`` are BATCH_IDLE_DURATION and BATCH_MAX_DURATION; pending pods trigger again every ``retry``. A node that
+    a round promised to pods counts as in use for ``nomination`` after it, and as long as pods wait. ``consolidate_after``,
+    ``consolidation_policy`` and ``budget`` (a share of the pool's nodes, rounded up) are a NodePool's; ``spot_to_spot`` is the feature gate
+    SpotToSpotConsolidation. Nodes are checked every ``poll`` if anything has changed, else every ``recheck``, and removed ``validation``
+    later. An offering without capacity is left out for ``unavailable``; a NodeClaim has ``registration`` to register.
     """
 
     batch_idle: float = 1.0
@@ -40,12 +39,12 @@ class ClusterAutoscalerSettings(Struct, frozen=True, gc=False):
     """Cluster Autoscaler's own settings, in seconds, with its defaults.
 
     ``scan_interval``, ``expander``, ``max_node_provision_time``, ``scale_down_unneeded_time``, ``scale_down_delay_after_add``, the two
-    utilisation thresholds (shares of what a node has, of which GPUs alone count where it has any), ``max_empty``
-    (``--max-scale-down-parallelism``), ``max_drain`` (``--max-drain-parallelism``), ``unremovable_recheck``
-    (``--unremovable-node-recheck-timeout``) and ``max_bulk_soft_taint_count`` (0: no soft taints) are flags; ``new_pods`` and
-    ``new_gpu_pods`` are constants of its loop. ``error_signal`` is after what time the cloud's refusal reaches it (an Auto Scaling group's
-    failed activity), None where only the time-out tells. ``gpu_label`` says whether nodes bear the cloud's label for GPUs, without which a
-    node counts as ready before its device plugin is.
+    utilization thresholds (shares of a node's resources; only GPUs count if it has any), ``max_empty`` (``--max-scale-down-parallelism``),
+    ``max_drain`` (``--max-drain-parallelism``), ``unremovable_recheck`` (``--unremovable-node-recheck-timeout``) and
+    ``max_bulk_soft_taint_count`` (0: no soft taints) are flags; ``new_pods`` and ``new_gpu_pods`` are constants of its loop.
+    ``error_signal`` is the time until the cloud's refusal reaches it (an Auto Scaling group's failed activity), None if it only notices the
+    time-out. ``gpu_label`` says whether nodes have the cloud's label for GPUs; without it a node counts as ready before its device plugin
+    is.
     """
 
     scan_interval: float = 10.0

@@ -1,8 +1,8 @@
-"""What would become of the pods if some nodes were not there, as Karpenter simulates it.
+"""Places pods as if some nodes were gone, as Karpenter simulates it.
 
-Source: sigs.k8s.io/karpenter v1.15.0, ``SimulateScheduling`` of ``pkg/controllers/disruption/helpers.go``: the pods of the nodes that are
-to go, those that wait, and those on nodes that are being drained are packed as in provisioning, initialised nodes first. A pod that would
-go to a node that has not been initialised speaks against the removal.
+Source: sigs.k8s.io/karpenter v1.15.0, ``SimulateScheduling`` of ``pkg/controllers/disruption/helpers.go``: the pods of the nodes to remove,
+pending pods, and pods on nodes being drained are packed as in provisioning, initialised nodes first. If a pod would move to a node that has
+not been initialised, the removal is rejected.
 """
 
 from collections import defaultdict
@@ -18,10 +18,10 @@ from gpuscaler.simulation.world.autoscaler import Pending, Seen, View
 
 
 class Trial:
-    """The cluster as it stands at one moment, to try removals on.
+    """The cluster at one moment, to try removals on.
 
-    ``available`` says of each shelf's offerings which may be asked. ``young`` nodes take no pods: something happened on them less than
-    ``consolidateAfter`` ago. (Pods that wait may go there in life; only a gang's pods can wait for room that is open.)
+    ``available`` says which offerings of each shelf may be asked. ``young`` nodes take no pods: they changed less than ``consolidateAfter``
+    ago. (In reality pending pods may go there; only a gang's pods can wait for room that is open.)
     """
 
     def __init__(self, view: View, shelves: Sequence[Shelf], *, available: Sequence[Mask], young: Collection[str] = ()) -> None:
@@ -46,7 +46,7 @@ class Trial:
         self._first: dict[str, str | None] = {}
 
     def without(self, nodes: Sequence[Seen]) -> Packed | None:
-        """Where all pods go when ``nodes`` are gone; None where some of theirs find no place, or none that is open yet."""
+        """Place all pods with ``nodes`` gone; None if some of their pods find no place, or none that is open yet."""
         room = self._room.copy()
         pods: dict[str, PodSpec] = {}
         for seen in nodes:
@@ -59,9 +59,9 @@ class Trial:
         return packed
 
     def promising(self, seen: Seen, *, replaceable: bool) -> bool:
-        """Whether a trial without this node can succeed at all, looking at its pods one by one: a cheap test before a dear one.
+        """Whether a trial without this node can succeed, judged by its pods one by one: a cheap test before an expensive one.
 
-        Pods that fit on no other node would have to fit together on one cheaper machine, where the node is ``replaceable`` by one.
+        Pods that fit on no other node would have to fit together on one cheaper machine, if the node is ``replaceable`` by one.
         """
         stranded = [spec for spec in seen.pods.values() if not self._elsewhere(spec, seen.node)]
         return not stranded or (replaceable and self._fit_cheaper(stranded, seen.offering.price))
@@ -78,7 +78,7 @@ class Trial:
         return other is not None
 
     def _fit_cheaper(self, specs: Sequence[PodSpec], price: float) -> bool:
-        """Whether some offering that costs less than ``price`` takes pods of all ``specs`` together."""
+        """Whether some offering cheaper than ``price`` takes pods of all ``specs`` together."""
         for shelf, available in zip(self._shelves, self._available, strict=True):
             requests = [shelf.request(spec) for spec in specs]
             asked = [request for request in requests if request is not None]
@@ -92,7 +92,7 @@ class Trial:
 
 
 def waiting_as(pods: Mapping[str, PodSpec]) -> Iterable[Pending]:
-    """Pods that run, as if they waited: by specification."""
+    """Running pods as if they were pending, by specification."""
     groups: dict[str, list[str]] = defaultdict(list)
     specs = {spec.digest: spec for spec in pods.values()}
     for pod, spec in pods.items():

@@ -1,7 +1,7 @@
-"""Peers with other settings than their own defaults, as names: ``karpenter(budget=1.0,consolidate_after=30.0)``.
+"""Peers with settings other than their defaults, as names: ``karpenter(budget=1.0,consolidate_after=30.0)``.
 
-A comparison that shows a peer at its defaults only may be won by the defaults. :func:`sweep` looks for the setting that costs least on the
-very trace that is compared, which nobody who runs the peer could know: it is better than a peer can be tuned in life.
+A comparison with a peer's defaults only may be won by the defaults. :func:`sweep` finds the setting that costs least on the very trace that
+is compared, which no operator could know: it is better than a peer can be tuned in reality.
 """
 
 import re
@@ -20,10 +20,10 @@ from gpuscaler.simulation.world.meter import Result
 
 S = TypeVar("S", bound=msgspec.Struct)
 
-#: A setting's name with the values that are tried, the default first.
+#: A setting's name with the values to try, the default first.
 Axes = Mapping[str, tuple[object, ...]]
 
-#: What a sweep tries of each peer.
+#: The settings that a sweep tries, by peer.
 AXES: Mapping[str, Axes] = {
     "karpenter": {"consolidate_after": (0.0, 30.0, 300.0), "budget": (0.10, 1.0), "batch_idle": (1.0, 10.0)},
     "cluster-autoscaler": {
@@ -34,7 +34,7 @@ AXES: Mapping[str, Axes] = {
     },
 }
 
-#: What it tries beside where pods may be moved: elsewhere these settings change nothing.
+#: Further settings to try if pods may be moved: they have no effect otherwise.
 MOVING_AXES: Mapping[str, Axes] = {
     "karpenter": {
         "consolidation_policy": ("WhenEmptyOrUnderutilized", "WhenEmpty", "Balanced"),
@@ -48,7 +48,7 @@ _NAME = re.compile(r"([a-z-]+)(?:\((.*)\))?")
 
 
 def peer(name: str, policy: Policy) -> Autoscaler | None:
-    """The peer of that name, with the settings it gives; None where no peer is called so. Raises ValueError for an unknown setting."""
+    """Return the peer of that name with its settings; None if there is no such peer. Raises ValueError for an unknown setting."""
     matched = _NAME.fullmatch(name)
     base = matched[1] if matched else ""
     given = dict(part.split("=", 1) for part in (matched[2] or "").split(",") if "=" in part) if matched else {}
@@ -75,12 +75,12 @@ def _settings(kind: type[S], given: Mapping[str, str], name: str) -> S:
 
 
 def axes_of(base: str, *, moves: bool) -> Axes:
-    """What a sweep tries of a peer; ``moves`` says whether pods of the run may be moved."""
+    """The settings that a sweep tries for a peer; ``moves`` says whether pods of the run may be moved."""
     return {**AXES[base], **(MOVING_AXES[base] if moves else {})}
 
 
 def named(base: str, changed: Mapping[str, object]) -> str:
-    """The name of a peer with these settings changed."""
+    """Format the name of a peer with these settings changed."""
     parts = [f"{key}={'none' if value is None else value}" for key, value in sorted(changed.items())]
     return f"{base}({','.join(parts)})" if parts else base
 
@@ -88,8 +88,8 @@ def named(base: str, changed: Mapping[str, object]) -> str:
 def sweep(base: str, run: Callable[[Sequence[str]], Sequence[Result]], *, axes: Axes | None = None) -> list[Result]:
     """Results of a peer with many settings, the cheapest first; ``run`` makes one for each name.
 
-    Each setting is changed alone; then the values that did best of each are combined. A setting that leaves pods without a machine that
-    another serves is no better for being cheap, and comes last.
+    Each setting is changed alone; then the best values of each are combined. A setting that leaves pods without a machine that another
+    setting serves comes last, even if it is cheap.
     """
     tried = axes_of(base, moves=False) if axes is None else axes
     singles = {(key, value): named(base, {key: value}) for key, values in tried.items() for value in values[1:]}

@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: no network, no scripts, no fonts. It prints, and is light or dark as its reader is."""
+"""A report as one self-contained HTML page: no network, no scripts, no fonts. It prints, and follows the reader's light or dark theme."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -10,7 +10,7 @@ from gpuscaler.simulation.results.page.style import STYLE
 from gpuscaler.simulation.results.report import Inputs
 from gpuscaler.simulation.world.meter import Result
 
-#: Nothing is fetched, and nothing runs, whatever a trace's names are.
+#: Nothing is fetched and nothing runs, whatever names a trace contains.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -22,10 +22,10 @@ def report_page(
     lead: Mapping[str, Sequence[str]] | None = None,
     annex: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """The page. Plots show the first seed of each policy, tables all of them.
+    """Return the page. Plots show the first seed of each policy, tables all of them.
 
-    ``heading`` comes before the trace's name; ``lead`` after the summary and ``annex`` after the tables are lists of sentences under
-    their titles.
+    ``heading`` comes before the trace's name; ``lead`` after the summary and ``annex`` after the tables are lists of sentences under their
+    titles.
     """
     policies = by_policy(results)
     first = [runs[0] for runs in policies.values()]
@@ -40,7 +40,7 @@ def report_page(
         *_plots(first, inputs),
         *_section("Waits", tables.classes(policies)),
         *_section(
-            "Who paid for what",
+            "Cost by user and namespace",
             tables.shares("namespace", {name: [one.namespaces for one in runs] for name, runs in policies.items()}),
             tables.shares("user", {name: [one.users for one in runs] for name, runs in policies.items()}),
         ),
@@ -72,7 +72,7 @@ def report_page(
 
 def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
     jobs = f"{inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {_period(inputs.days)}, on the pools of {inputs.pools}."
-    seeds = f" Mean ± standard deviation of {inputs.seeds} seeds, from {inputs.seed} on." if inputs.seeds > 1 else f" Seed {inputs.seed}."
+    seeds = f" Mean ± standard deviation of {inputs.seeds} seeds, starting at {inputs.seed}." if inputs.seeds > 1 else f" Seed {inputs.seed}."
     figure = next(one for one in FIGURES if one.key == "cost")
     costs = "; ".join(f"{name} {shown(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
     return [f"<p>{escape(jobs + seeds)}</p>", f"<p><strong>Cost: {escape(costs)}.</strong></p>"]
@@ -94,13 +94,13 @@ def _plots(results: Sequence[Result], inputs: Inputs) -> list[str]:
         (
             "Capacity against demand",
             plots.capacity(results),
-            "Averages over equal stretches of time; what is between the areas is paid and idle, or booting.",
+            "Averages over equal intervals; the area between paid and used GPUs is idle or booting.",
         ),
         ("Cost over time", plots.spending(results), "Dollars spent since the first submission."),
         (
             "Waiting times",
             plots.waiting(results),
-            "The part of all pods that ran within a time, on a logarithmic scale. A line that ends below 100 % is of pods that never ran.",
+            "The share of all pods that ran within a time, on a logarithmic scale. A line that ends below 100 %: some pods never ran.",
         ),
         ("Machines over time", plots.machines(results), "From the bottom up in the order of the legend; hatched: spot."),
     ]
@@ -124,13 +124,13 @@ def _inputs(inputs: Inputs) -> list[str]:
         ("kube-scheduler's scoring", inputs.scheduler_scoring),
         ("steering", "on" if inputs.steering else "off"),
         ("lower bound", inputs.lower_bound),
-        ("rows set aside", f"{inputs.set_aside:,}"),
+        ("rows skipped", f"{inputs.set_aside:,}"),
     ]
     aside = [f"line {row['line']}: {row['reason']}" for row in inputs.set_aside_rows[:10]]
     return [
-        "<h2>What went in</h2>",
-        tables.table("Inputs", ("", ""), rows, words=2),
-        *_list("Set aside:", aside),
+        "<h2>Inputs</h2>",
+        tables.table("Files and settings", ("", ""), rows, words=2),
+        *_list("Skipped rows:", aside),
         *_list("Generated, not read from a file:", inputs.generated),
         *_list("Derived:", inputs.derived),
     ]

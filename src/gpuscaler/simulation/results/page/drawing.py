@@ -1,4 +1,4 @@
-"""Drawing plots as SVG: axes, staircases, bands, legends. Pictures are inline, so that the page's style is theirs."""
+"""Draws plots as SVG: axes, steps, bands, legends. Pictures are inline, so that the page's style applies to them."""
 
 import math
 from collections.abc import Sequence
@@ -7,12 +7,12 @@ from html import escape
 from msgspec import Struct
 
 WIDTH, LEFT, RIGHT = 960, 74, 20
-#: About how wide a letter is, for legends that wrap.
+#: Approximate width of a letter, for legends that wrap.
 LETTER = 7.4
 LEGEND_ROW = 20
 
 HOUR, DAY = 3600.0, 86_400.0
-#: Distances of marks on an axis of time, in hours.
+#: Distances of marks on a time axis, in hours.
 STEPS = (0.05, 0.1, 0.25, 0.5, 1, 2, 3, 6, 12, 24, 48, 24 * 7, 24 * 14, 24 * 28, 24 * 56, 24 * 182, 24 * 364)
 #: Marks on an axis of waits, in seconds.
 WAITS = (
@@ -28,7 +28,7 @@ WAITS = (
 
 
 class Frame(Struct, frozen=True):
-    """A panel: where it is, and the values at its right end and its top. Values begin with 0, or with 1 where x is logarithmic."""
+    """A panel: its position, and the values at its right end and its top. Values begin with 0, or with 1 if x is logarithmic."""
 
     top: float
     height: float
@@ -58,7 +58,7 @@ class Key(Struct, frozen=True):
 
 
 def picture(ident: str, *, title: str, told: str, parts: Sequence[str], height: float) -> str:
-    """A whole picture. ``told`` says in words what it shows; ``ident`` is unique on the page."""
+    """A whole picture. ``told`` is its description in words; ``ident`` is unique on the page."""
     return "\n".join(
         (
             f'<svg viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-labelledby="{ident}-title {ident}-told">',
@@ -81,7 +81,7 @@ def path(classes: str, drawn: str) -> str:
 
 
 def ceiling(value: float) -> float:
-    """The end of an axis: the next number at or above ``value`` that is easily halved, 2 where there is nothing to show."""
+    """The end of an axis: the next number at or above ``value`` that is easily halved, 2 if there is nothing to show."""
     if value <= 0:
         return 2.0
     power: float = 10.0 ** math.floor(math.log10(value))
@@ -89,7 +89,7 @@ def ceiling(value: float) -> float:
 
 
 def levels(frame: Frame, *, before: str = "", after: str = "") -> list[str]:
-    """Lines at nothing, half and all of the y axis, with their values."""
+    """Lines at zero, half and full height of the y axis, with their values."""
     parts = []
     for part in (0.0, 0.5, 1.0):
         value = frame.y_end * part
@@ -122,17 +122,17 @@ def _mark(frame: Frame, value: float, words: str) -> list[str]:
 
 
 def steps(values: Sequence[float], frame: Frame, end: float) -> str:
-    """A staircase: ``values`` hold over equal stretches of the x axis, up to ``end``."""
+    """A step line: ``values`` hold over equal intervals of the x axis, up to ``end``."""
     return f"M{LEFT} {frame.y(values[0]):.1f}{_stairs(values, frame, end)}"
 
 
 def area(values: Sequence[float], frame: Frame, end: float) -> str:
-    """The area under a staircase."""
+    """The area under a step line."""
     return f"M{LEFT} {frame.bottom:.1f}{_stairs(values, frame, end)}V{frame.bottom:.1f}Z"
 
 
 def band(lower: Sequence[float], upper: Sequence[float], frame: Frame, end: float) -> str:
-    """The area between two staircases."""
+    """The area between two step lines."""
     back = "".join(
         f"V{frame.y(lower[number]):.1f}H{frame.x(end * number / len(lower)):.1f}"
         for number in reversed(range(len(lower)))
@@ -142,7 +142,7 @@ def band(lower: Sequence[float], upper: Sequence[float], frame: Frame, end: floa
 
 
 def _stairs(values: Sequence[float], frame: Frame, end: float) -> str:
-    """Up and along, one step for each run of equal values."""
+    """A step line's path, with one step for each run of equal values."""
     return "".join(
         f"V{frame.y(value):.1f}H{frame.x(end * (number + 1) / len(values)):.1f}"
         for number, value in enumerate(values)
@@ -151,7 +151,7 @@ def _stairs(values: Sequence[float], frame: Frame, end: float) -> str:
 
 
 def legend(keys: Sequence[Key], top: float) -> tuple[list[str], float]:
-    """The entries in rows from ``top`` on, and where they end."""
+    """The entries in rows from ``top`` on, and the position where they end."""
     parts: list[str] = []
     x, y = float(LEFT), top
     for key in keys:

@@ -1,4 +1,4 @@
-"""The four plots of a report: GPUs paid and wanted, machines, and dollars over time, and how long pods waited."""
+"""The four plots of a report: GPUs paid and wanted, machines, dollars over time, and waiting times."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -30,12 +30,12 @@ from gpuscaler.simulation.world.meter import Result
 PANEL, GAP, BELOW = 150.0, 34.0, 26.0
 TALL = 260.0
 
-#: Machines that share a band: what they are called, and their market.
+#: Machines that share a band: their name, and their market.
 Kind = tuple[str, str]
 
 
 def capacity(results: Sequence[Result]) -> str | None:
-    """GPUs wanted, in use and paid over time, a panel for each result on one scale; None where there were no GPUs."""
+    """GPUs wanted, in use and paid over time, one panel per result on one scale; None if there were no GPUs."""
     results = [one for one in results if one.timeline]
     data = [bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES) for one in results]
     most = max((max(part.wanted, part.paid) for part in (part for one in data for part in one)), default=0.0)
@@ -70,7 +70,7 @@ def _gpus(data: Sequence[Bin], frame: Frame, hours: float) -> list[str]:
 
 
 def machines(results: Sequence[Result]) -> str | None:
-    """Machines of every type and market over time, stacked, a panel for each result on one scale; None where there were none."""
+    """Machines of every type and market over time, stacked, one panel per result on one scale; None if there were none."""
     results = [one for one in results if one.fleet]
     if not results:
         return None
@@ -109,7 +109,7 @@ def _most(stack: Mapping[Kind, Sequence[float]]) -> float:
 
 
 def _kinds(results: Sequence[Result]) -> list[Kind]:
-    """The types and markets with most machine-hours, as parts of those of a result, and what the others are called."""
+    """The types and markets with most machine-hours, by their share in a result, and the name for all others."""
     parts: dict[Kind, float] = {}
     for result in results:
         hours: dict[Kind, float] = defaultdict(float)
@@ -122,12 +122,12 @@ def _kinds(results: Sequence[Result]) -> list[Kind]:
 
 
 def _kind(instance_type: str, market: str) -> Kind:
-    """A name has a market only where that is not on-demand."""
+    """The name and market of a band; on-demand is the default and has no market."""
     return instance_type if market == "on-demand" else f"{instance_type} ({market})", market
 
 
 def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
-    """Average numbers of machines in each stretch, for each of ``kinds``."""
+    """Average numbers of machines in each interval, for each of ``kinds``."""
     stack = {kind: [0.0] * STRETCHES for kind in kinds}
     for one in result.fleet:
         kind = _kind(one.instance_type, one.market)
@@ -138,14 +138,14 @@ def _stack(result: Result, kinds: Sequence[Kind]) -> dict[Kind, list[float]]:
 
 
 def spending(results: Sequence[Result]) -> str | None:
-    """Dollars spent from the beginning on, a line for each result, and the bound that holds for all; None where nothing was spent."""
+    """Dollars spent from the beginning on, one line per result, and the bound that holds for all; None if nothing was spent."""
     results = [one for one in results if one.timeline]
     lines = [(one, bins(one.timeline, began=one.began, ended=one.ended, count=STRETCHES)) for one in results]
     most = max((part.spent for _, line in lines for part in line), default=0.0)
     if most <= 0:
         return None
     keys = [Key(f"line line{number % SERIES}", f"{one.policy}, ${one.cost:,.2f}") for number, one in enumerate(results)]
-    # Where services or failures make the work of one policy less than that of another, so are their bounds.
+    # If services or failures make one policy's work less than another's, the bounds differ.
     bound = min(one.lower_bound for one in results)
     keys.append(Key("bound", f"no policy can cost less than ${bound:,.2f}"))
     parts, top = legend(keys, 0)
@@ -162,7 +162,7 @@ def spending(results: Sequence[Result]) -> str | None:
 
 
 def waiting(results: Sequence[Result]) -> str | None:
-    """The part of all pods that ran within a time, a line for each result; None where no pod ran."""
+    """The share of all pods that ran within a time, one line per result; None if no pod ran."""
     results = [one for one in results if one.wait_curve.seconds]
     if not results:
         return None
@@ -177,9 +177,7 @@ def waiting(results: Sequence[Result]) -> str | None:
             f"H{frame.x(seconds):.1f}V{frame.y(100 * share):.1f}" for seconds, share in zip(curve.seconds, curve.shares, strict=True)
         )
         parts.append(path(f"line line{number % SERIES}", f"M{LEFT} {frame.bottom:.1f}{drawn}H{WIDTH - RIGHT}"))
-    told = "; ".join(
-        f"{one.policy}: half of the pods ran within {_wait('p50', one)}, 95 of 100 within {_wait('p95', one)}" for one in results
-    )
+    told = "; ".join(f"{one.policy}: half of the pods ran within {_wait('p50', one)}, 95 % within {_wait('p95', one)}" for one in results)
     return picture("waiting", title="Pods that ran within a time", told=told, parts=parts, height=frame.bottom + BELOW)
 
 

@@ -1,7 +1,7 @@
-"""How the page of a report looks: on light and dark screens, and on paper. Nothing is fetched from anywhere."""
+"""The style of a report's page: on light and dark screens, and on paper. Nothing is fetched."""
 
-#: Colours of series, on light and on dark ground; apart also for most people who see few colours (after Okabe and Ito, "Color universal
-#: design", 2008). Lines differ in their dashes as well, and every band is named where it stands.
+#: Colours of series, on light and on dark background; distinguishable also for most colour-blind readers (after Okabe and Ito, "Color
+#: universal design", 2008). Lines also differ in their dashes, and every band is labelled.
 LIGHT = ("#0072b2", "#c44f00", "#00805d", "#b0538c", "#7a6200", "#2b8fc4", "#5b4db5", "#6e7781")
 DARK = ("#58a6ff", "#ff8f4d", "#3fcf9f", "#eba3cc", "#e0c048", "#9bd4f5", "#b3a7f5", "#9da7b3")
 SERIES = len(LIGHT)

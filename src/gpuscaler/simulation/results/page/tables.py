@@ -1,4 +1,4 @@
-"""The tables of a report's page. Whatever comes from outside (names of users, pools, files, reasons) is escaped here."""
+"""The tables of a report's page. External texts (names of users, pools, files, reasons) are escaped here."""
 
 from collections.abc import Mapping, Sequence
 from html import escape
@@ -21,14 +21,14 @@ from gpuscaler.simulation.results.figures import (
 from gpuscaler.simulation.results.report import names_anybody
 from gpuscaler.simulation.world.meter import Result
 
-#: Rows before the rest is added up or counted.
+#: Maximum number of rows; the rest is added up or counted.
 ROWS = 25
 
 Policies = Mapping[str, Sequence[Result]]
 
 
 def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """A table whose first ``words`` columns are words and whose others are numbers."""
+    """A table whose first ``words`` columns are text and whose others are numbers."""
     if not rows:
         return ""
 
@@ -54,7 +54,7 @@ def figures(policies: Policies) -> str:
 
 
 def classes(policies: Policies) -> str:
-    """Waits by what a pod takes."""
+    """Waiting time by size of pod."""
     results = [result for runs in policies.values() for result in runs]
     rows = []
     for name in classes_of(results):
@@ -64,20 +64,20 @@ def classes(policies: Policies) -> str:
                 counts = (f"{sum(one.pods for one in kinds) / len(kinds):,.0f}", f"{sum(one.served for one in kinds) / len(kinds):,.0f}")
                 waits = (shown(SECONDS, class_wait(name, field, runs)) for field in ("mean", "p50", "p95", "p99"))
                 rows.append((name, policy, *counts, *waits))
-    headings = ("a pod takes", "policy", "pods", "that ran", "mean wait", "median", "95 of 100 below", "99 of 100 below")
-    return table("Waits by what a pod takes", headings, rows, words=2)
+    headings = ("size of pod", "policy", "pods", "ran", "mean wait", "median", "p95", "p99")
+    return table("Waiting time by size of pod", headings, rows, words=2)
 
 
 def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
-    """Cost and GPU-hours by user or namespace; nothing where the trace names nobody."""
+    """Cost and GPU-hours by user or namespace; empty if the trace names none."""
     divided = {name: mean_shares(runs) for name, runs in policies.items() if any(names_anybody(one) for one in runs)}
     if not divided:
         return ""
     names = list(dict.fromkeys(share.name for one in divided.values() for share in one.values() if share.name is not None))
-    groups: list[tuple[str, list[str | None]]] = [(name or "(not said)", [name]) for name in names[:ROWS]]
+    groups: list[tuple[str, list[str | None]]] = [(name or "(unknown)", [name]) for name in names[:ROWS]]
     if names[ROWS:]:
         groups.append((f"{len(names) - ROWS} more", list(names[ROWS:])))
-    groups.append(("nobody: boot and idle time", [None]))
+    groups.append(("unattributed: boot and idle time", [None]))
     rows = []
     for title, members in groups:
         sums = []
@@ -87,7 +87,7 @@ def shares(kind: str, policies: Mapping[str, Sequence[Sequence[Share]]]) -> str:
             sums.append(shown(HOURS, exactly(sum(share.gpu_hours for share in found))))
         rows.append((title, *sums))
     headings = [words for name in divided for words in (f"{name}, cost", "GPU-hours")]
-    return table(f"Cost by {kind}: each pays for the part of a machine that its pods held", ("", *headings), rows)
+    return table(f"Cost by {kind}: each is charged the part of a machine that its pods held", ("", *headings), rows)
 
 
 def machines(policies: Policies) -> str:
@@ -106,7 +106,7 @@ def machines(policies: Policies) -> str:
 
 
 def services(runs: Sequence[Result]) -> str:
-    """How services fared, under each policy."""
+    """Results of services, under each policy."""
     rows = [
         (
             one.name,
@@ -124,14 +124,14 @@ def services(runs: Sequence[Result]) -> str:
     more = f"; {left:,} more are in report.json" if left else ""
     return table(
         f"Services{more}",
-        ("service", "policy", "load served", "replica-hours", "of them ready", "most replicas", "rescaled"),
+        ("service", "policy", "load served", "replica-hours", "ready hours", "max replicas", "rescales"),
         rows,
         words=2,
     )
 
 
 def unserved(runs: Sequence[Result]) -> str:
-    """Why pods never ran."""
+    """Reasons why pods never ran."""
     items = "".join(
         f"<li>{escape(result.policy)}: {one.pods:,} {'pod' if one.pods == 1 else 'pods'}: {escape(one.reason)}</li>"
         for result in runs

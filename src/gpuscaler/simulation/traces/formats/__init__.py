@@ -1,1 +1,1 @@
-"""The formats that traces are published in, each as jobs: what a row or an entry means."""
+"""The formats of published traces: turn each row or entry into a job."""

@@ -8,18 +8,18 @@ from msgspec.structs import replace
 from gpuscaler.simulation.traces.formats.fields import GIB, Fields, Layout, identity, label, lasting, number, share
 from gpuscaler.simulation.traces.jobs import MIB, MOST_GPUS, MOST_SECONDS, Job, TraceError, opened
 
-#: What a task or a job of the PAI trace may be.
+#: The possible statuses of a task or a job of the PAI trace.
 STATUSES = frozenset({"Terminated", "Failed", "Running", "Waiting"})
-#: The tables of the PAI trace are published without headers, which stand in files of their own.
+#: The tables of the PAI trace are published without headers, which are in separate files.
 PAI_TASK_COLUMNS = tuple("job_name task_name inst_num status start_time end_time plan_cpu plan_mem plan_gpu gpu_type".split())
 PAI_JOB_COLUMNS = ("job_name", "inst_id", "user", "status", "start_time", "end_time")
 PAI_JOB_FILES = ("pai_job_table.csv", "pai_job_table.csv.gz")
-#: Models that stand for no request: jobs without GPUs, and GPUs of older generations of any kind.
+#: Models that mean no request: jobs without GPUs, and GPUs of any older generation.
 ANY_MODEL = frozenset({"", "CPU", "MISC"})
 
 
 def openb(row: Fields) -> Job:
-    """A pod. One that was never scheduled is given the time until it was deleted, as if it had run that long."""
+    """Read a pod. A pod that was never scheduled gets the time until its deletion, as if it had run that long."""
     created = row.seconds("creation_time")
     begun = row.seconds("scheduled_time") if row.text("scheduled_time") else created
     gpus = row.whole("num_gpu", default=0, most=MOST_GPUS)
@@ -39,7 +39,7 @@ def openb(row: Fields) -> Job:
 
 
 def spot(row: Fields) -> Job:
-    """A job of workers of one kind. High-priority jobs go before those that may be preempted; an organisation is a namespace."""
+    """Read a job of workers of one kind. High-priority jobs come before preemptible ones; an organisation is a namespace."""
     gpus, milli = share(row.number("gpu_request", most=MOST_GPUS))
     return Job(
         id=row.identity("job_name"),
@@ -56,7 +56,7 @@ def spot(row: Fields) -> Job:
 
 
 def pai_sample(row: Fields) -> Job:
-    """A job of the PAI simulator's sample. GPUs and cores are those of all its instances, as that simulator takes them."""
+    """Read a job of the PAI simulator's sample. GPUs and cores are those of all its instances, as that simulator takes them."""
     pods = row.pods("num_inst")
     gpus, milli = share(row.number("num_gpu", most=MOST_GPUS) / pods)
     return Job(
@@ -73,7 +73,7 @@ def pai_sample(row: Fields) -> Job:
 
 
 def pai_task(row: Fields) -> Job:
-    """A task: instances of one role of a job. Requests are in hundredths of a core and of a GPU, and in GiB."""
+    """Read a task: instances of one role of a job. Requests are in hundredths of a core and of a GPU, and in GiB."""
     begun = row.seconds("start_time")
     gpus, milli = share(number(row.text("plan_gpu") or "0", "plan_gpu", most=100 * MOST_GPUS) / 100)
     return Job(
@@ -90,7 +90,7 @@ def pai_task(row: Fields) -> Job:
 
 
 def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
-    """Users and times of submission from the table of jobs, where that lies in the same folder."""
+    """Add users and times of submission from the table of jobs, if it is in the same folder."""
     table = next((beside for name in PAI_JOB_FILES if (beside := path.parent / name).exists()), None)
     if table is None:
         return jobs
@@ -105,7 +105,7 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
                 try:
                     known[name] = label(user, "user"), number(submitted, "start_time", most=MOST_SECONDS)
                 except ValueError:
-                    # The table only adds to the tasks: a job that it tells nothing about keeps what its tasks say.
+                    # The table only adds to the tasks: a job that is not in it keeps the values of its tasks.
                     continue
     result = []
     for job in jobs:
@@ -115,7 +115,7 @@ def with_pai_jobs(jobs: list[Job], path: Path) -> list[Job]:
 
 
 def headless(row: list[str]) -> tuple[str, ...] | None:
-    """The columns of a table that comes without a header, told by its first row."""
+    """The columns of a table that comes without a header, identified by its first row."""
     for columns in (PAI_TASK_COLUMNS, PAI_JOB_COLUMNS):
         if len(row) == len(columns) and row[columns.index("status")].strip() in STATUSES:
             return columns

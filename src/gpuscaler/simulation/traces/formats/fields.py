@@ -1,4 +1,4 @@
-"""Values of one row of a trace, checked. A :class:`ValueError` names the column, what was seen and what was expected."""
+"""Checked values of one row of a trace. A :class:`ValueError` names the column, what was seen and what was expected."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -42,11 +42,11 @@ class Fields:
         return self.whole(name, default=1, least=1, most=MOST_PODS)
 
     def milli(self, name: str, *, unit: float = 1.0) -> int | None:
-        """Millicores of a column that counts ``unit`` of them; None where it is empty."""
+        """Millicores of a column in units of ``unit`` millicores; None if it is empty."""
         return math.ceil(round(self.number(name, most=MOST_MILLICORES / unit) * unit, 6)) if self.text(name) else None
 
     def memory(self, name: str, *, unit: int) -> int | None:
-        """Bytes of a column that counts ``unit`` of them; None where it is empty."""
+        """Bytes of a column in units of ``unit`` bytes; None if it is empty."""
         most = MOST_MIB * 1024**2 / unit
         return math.ceil(self.number(name, most=most) * unit) if self.text(name) else None
 
@@ -62,10 +62,10 @@ class Fields:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """A format of CSV files. ``needed`` columns tell it from others; ``job`` reads a row.
+    """A format of CSV files. ``needed`` columns distinguish it from others; ``job`` reads a row.
 
-    ``calendar`` times are counted from 1970 and moved so that second 0 is the Monday before the first of them. ``finish`` adds what stands
-    in other files beside this one. The column ``note`` says, between semicolons, what was done to a row before it was published.
+    ``calendar`` times are counted from 1970 and shifted so that second 0 is the Monday before the first of them. ``finish`` adds data from
+    other files beside this one. The column ``note`` lists, separated by semicolons, the changes to a row before publication.
     """
 
     title: str
@@ -87,14 +87,14 @@ def number(text: str, name: str, *, least: float = 0, most: float) -> float:
 
 
 def identity(text: str, name: str) -> str:
-    """A name that pods can be made from."""
+    """A name that pod names can be made from."""
     if not text or len(text) > 240 or "/" in text or "#" in text or not text.isprintable():
         raise ValueError(f"{name} is {text[:40]!r}, expected a name of 1 to 240 characters without '/' and '#'")
     return text
 
 
 def label(text: str, name: str) -> str:
-    """Whom a job belongs to, or what it wants: may be empty, but not do anything to a terminal that prints it."""
+    """The owner of a job, or the model it wants: may be empty, but must be safe to print on a terminal."""
     if len(text) > 240 or not text.isprintable():
         raise ValueError(f"{name} is {text[:40]!r}, expected at most 240 printable characters")
     return text
@@ -110,7 +110,7 @@ def moment(text: str, name: str) -> float:
 
 
 def lasting(seconds: float, name: str) -> float:
-    """A duration that was worked out from two times."""
+    """A duration computed from two times."""
     if not 0 <= seconds <= MOST_SECONDS:
         raise ValueError(f"{name} is {seconds:.0f} s, expected an end that is not before the start")
     return seconds
@@ -124,7 +124,7 @@ def share(gpus: float) -> tuple[int, int]:
 
 
 def spread(gpus: int, nodes: int) -> tuple[int, int]:
-    """Pods, and GPUs of each, for GPUs on some nodes: a pod a node if that comes out even, else pods of equal size with all GPUs."""
+    """Pods, and GPUs of each, for GPUs on some nodes: one pod per node if that divides evenly, else pods of equal size with all GPUs."""
     if gpus % nodes == 0:
         return nodes, gpus // nodes
     each = math.gcd(gpus, nodes)

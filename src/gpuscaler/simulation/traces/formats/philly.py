@@ -23,7 +23,7 @@ class Server(msgspec.Struct, frozen=True, gc=False):
 
 
 class Attempt(msgspec.Struct, frozen=True, gc=False):
-    """One time that a job ran; the scheduler's log may have missed when."""
+    """One run of a job; its times may be missing from the scheduler's log."""
 
     start_time: str | None = None
     end_time: str | None = None
@@ -53,14 +53,14 @@ def entries(text: str, path: Path) -> Iterator[tuple[int, Any]]:
         except json.JSONDecodeError as error:
             raise TraceError(f"{path}:{line + text.count(chr(10), start, error.pos)}: not JSON ({error.msg})") from error
         except (ValueError, RecursionError) as error:
-            # Numbers with thousands of digits, and thousands of brackets within each other.
+            # Numbers with thousands of digits, and thousands of nested brackets.
             raise TraceError(f"{path}:{line}: JSON that cannot be a job ({error})") from error
         yield line, entry
         line += text.count("\n", start, place)
 
 
 def check(entry: Any, path: Path) -> None:
-    """Raise :class:`TraceError` when the first entry of a file is none of a job log."""
+    """Raise :class:`TraceError` if the first entry of a file is not an entry of a job log."""
     keys = list(entry) if isinstance(entry, dict) else []
     missing = [key for key in NEEDED if key not in keys]
     if missing:
@@ -70,7 +70,7 @@ def check(entry: Any, path: Path) -> None:
 
 
 def job(entry: Any) -> Job:
-    """A job. It runs as long as all its attempts together, on the GPUs of its last one, in pods of equal size."""
+    """Read a job. It runs as long as all its attempts together, on the GPUs of its last one, in pods of equal size."""
     try:
         known = msgspec.convert(entry, Entry)
     except msgspec.ValidationError as error:
@@ -92,5 +92,5 @@ def job(entry: Any) -> Job:
 
 
 def _logged(text: str | None) -> bool:
-    """Whether the log has a time: it writes null, or the word None."""
+    """Whether the log has a time: a missing one is null, or the word None."""
     return text not in {None, "", "None"}

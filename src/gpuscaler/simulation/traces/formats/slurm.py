@@ -5,7 +5,7 @@ from gpuscaler.simulation.traces.jobs import MOST_GPUS, MOST_MILLICORES, Job
 
 
 def job(row: Fields) -> Job:
-    """A job on some nodes. GPUs and cores are those of all nodes, memory that of one; a virtual cluster is a namespace."""
+    """Read a job on some nodes. GPUs and cores are those of all nodes, memory that of one; a virtual cluster is a namespace."""
     pods = row.pods("node_num")
     gpus = row.whole("gpu_num", default=0, most=MOST_GPUS)
     if gpus:

@@ -1,4 +1,4 @@
-"""Our own columns: one job a row, documented in docs/reference/traces.md."""
+"""Our own columns: one job per row, documented in docs/reference/traces.md."""
 
 import csv
 from typing import TextIO
@@ -6,7 +6,7 @@ from typing import TextIO
 from gpuscaler.simulation.traces.formats.fields import Fields, Layout
 from gpuscaler.simulation.traces.jobs import MIB, MOST_GPUS, Job, Trace
 
-#: Needed, and then those that may be missing.
+#: Required columns, followed by optional ones.
 COLUMNS = ("job_id", "submit_s", "duration_s", "n_pods", "gpus_per_pod", "gpu_milli", "cpu_milli", "mem_mib")
 MORE_COLUMNS = ("gpu_model", "priority", "user", "namespace", "note")
 
@@ -27,7 +27,7 @@ def job(row: Fields) -> Job:
         cpu_milli=row.milli("cpu_milli"),
         memory=row.memory("mem_mib", unit=MIB),
         gpu_models=row.models("gpu_model"),
-        # Kubernetes' priorities are numbers; QoS words, which some traces have here, order nothing in the scheduler.
+        # Kubernetes' priorities are numbers; QoS names, which some traces have here, have no effect on the scheduler's order.
         priority=int(priority) if priority.lstrip("-").isdecimal() else 0,
         user=row.label("user"),
         namespace=row.label("namespace"),
@@ -35,7 +35,7 @@ def job(row: Fields) -> Job:
 
 
 def write(trace: Trace, file: TextIO, *, note: str = "") -> None:
-    """Write jobs so that reading them gives the same again, memory to the MiB. Each row has the ``note``, which reports tell."""
+    """Write jobs so that reading them gives the same again, memory to the MiB. Each row has the ``note``, which reports show."""
     rows = csv.writer(file, lineterminator="\n")
     rows.writerow((*COLUMNS, *MORE_COLUMNS))
     for one in trace.jobs:
