@@ -1,1 +1,1 @@
-"""A plan that is being made: its rows, what was placed on them, and what it buys."""
+"""The draft of a plan: its rows, the pods placed on them, and its purchases."""

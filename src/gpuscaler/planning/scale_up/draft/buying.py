@@ -1,4 +1,4 @@
-"""Buying: lots of pods to the optimiser, its patterns to machines."""
+"""Buying: passes lots of pods to the optimiser, and turns its patterns into machines."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -16,18 +16,18 @@ from gpuscaler.planning.scale_up.draft.first_fit import pack
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
 from gpuscaler.planning.scale_up.draft.scoring import Favourites
 
-#: More lots than this, with rules between pods on one machine, are packed by first-fit instead of optimised.
+#: More lots than this, with rules between pods on one machine, are packed by first-fit instead of being optimised.
 CROWD = 400
 #: More different host ports than this are packed by first-fit, too.
 PORTS = 64
-#: So many answers are kept before all are forgotten.
+#: The number of cached answers; at this size the cache is cleared.
 ANSWERS = 1000
 
 
 def starts_alone(desk: Desk, one: PodClass, terms: Sequence[PodAffinityTerm]) -> bool:
-    """Whether a class with affinity on one machine may open a new one: all its terms match itself, ``terms`` no pod anywhere yet.
+    """Whether a class with host affinity may open a new machine: all its terms match itself, and ``terms`` match no placed pod yet.
 
-    That is the scheduler's rule for the first pod of a group.
+    This is the scheduler's rule for the first pod of a group.
     """
     return all(selects(desk.cluster, term, one) for term in one.spec.affinity) and not any(
         desk.room.matching(term.namespaces, term.namespace_selector, term.selector).any() for term in terms
@@ -35,7 +35,7 @@ def starts_alone(desk: Desk, one: PodClass, terms: Sequence[PodAffinityTerm]) ->
 
 
 def wide_keys(one: PodClass) -> list[str]:
-    """Topology keys larger than a machine that the hard constraints of ``one`` name."""
+    """Topology keys of the hard constraints of ``one`` that are larger than a machine."""
     keys = {term.topology_key for term in one.spec.affinity + one.spec.anti_affinity}
     keys |= {constraint.topology_key for constraint in one.spec.spread if constraint.hard}
     return sorted(keys - {HOSTNAME})
@@ -57,13 +57,13 @@ def choose(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
         ahead = optimised(desk, lots, work=work)
         if not ahead.solution.unmet:
             return ahead
-        # Limits bind: pods that exist come before pods that are only announced.
+        # Limits apply: existing pods come before announced ones.
         lots = [replace(lot, announced=0) for lot in lots]
     return optimised(desk, lots, work=work)
 
 
 def is_crowd(lots: Sequence[Lot]) -> bool:
-    """Whether there are more rules between pods on one machine than the optimiser can weigh: each host port is a resource to it."""
+    """Whether there are more rules between pods on one machine than the optimiser can handle; each host port is a resource for it."""
     if len(lots) > CROWD:
         return any(lot.queue.shape.by_host for lot in lots)
     ports: set[tuple[int, str]] = set()
@@ -88,7 +88,7 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
     if question is not None and question in templates.answers:
         return Solved(templates.answers[question], problem)
     solution = solve(problem, work=work, should_stop=desk.should_stop)
-    # A unit of the optimiser's is a quarter of a microsecond.
+    # A unit of the optimiser is a quarter of a microsecond.
     desk.effort.spend(solution.work_used / 4)
     if question is not None and not solution.brake:
         if len(templates.answers) >= ANSWERS:
@@ -98,7 +98,7 @@ def optimised(desk: Desk, lots: Sequence[Lot], *, work: int) -> Solved:
 
 
 def question_of(problem: Problem, work: int) -> tuple[object, ...] | None:
-    """All that the answer to a problem of one item depends on, but for its kinds: nothing is told apart by the item's key, then."""
+    """Cache key of a problem with one item, apart from its kinds; the answer does not depend on the item's key. None for more items."""
     if len(problem.items) > 1:
         return None
     (item,), limits = problem.items, problem.limits
@@ -108,7 +108,7 @@ def question_of(problem: Problem, work: int) -> tuple[object, ...] | None:
 
 
 def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]) -> Solved:
-    """The mix for classes by id with every rule between pods and every limit left out: its lower bound holds for any plan."""
+    """The mix for classes by id without any rules between pods and without limits: its lower bound holds for any plan."""
     places, masks = distinct([desk.relaxed[key] for key in classes])
     alike: dict[tuple[tuple[tuple[str, int], ...], int], tuple[PodClass, int]] = {}
     for (key, one), place in zip(classes.items(), places, strict=True):
@@ -124,14 +124,14 @@ def bound(desk: Desk, counts: Mapping[int, int], classes: Mapping[int, PodClass]
         for number, (one, count, place) in enumerate(entries)
     )
     problem = Problem(items=items, kinds=tuple(kinds[index] for index in kept))
-    # A mix that was packed without optimising deserves no more than the bound by resources.
+    # If a mix was packed without optimising, only the quick bound by resources is computed.
     if any(solved.problem is None for solved in desk.solved):
         return Solved(resource_bound(problem), problem)
     return Solved(solve(problem, work=desk.work, should_stop=desk.should_stop), problem)
 
 
 def unlike(kinds: Sequence[MixKind], masks: Sequence[Mask]) -> list[int]:
-    """Of kinds that serve the same pods, with the same room at the same price, one: a bound knows no places."""
+    """Indices of ``kinds`` with one of each group that serves the same pods, with the same room, at the same price."""
     first: dict[tuple[object, ...], int] = {}
     serves = np.array(masks).T
     for index, kind in enumerate(kinds):
@@ -166,7 +166,7 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
         for _ in range(pattern.times):
             kind = desk.templates.kinds[favourites.best(pattern)]
             inside = contents(wanted)
-            # A machine for nothing but announced pods waits until they exist.
+            # A machine only for announced pods is not bought until they exist.
             if inside:
                 desk.remaining.spend(kind, 1)
                 desk.bought.append(NewMachine(kind, row, inside))
@@ -174,10 +174,10 @@ def buy(desk: Desk, solved: Solved, lots: Sequence[Lot]) -> None:
 
 
 def contents(wanted: Iterable[tuple[Queue, int]]) -> tuple[Content, ...]:
-    """The pods that go to one machine, taken off their queues; announced pods come last and are left out."""
+    """The pods that go to one machine, removed from their queues; announced pods come last and are left out."""
     return tuple(Content(queue.one, keys) for queue, copies in wanted if (keys := queue.take(copies)))
 
 
 def unmet(solution: Solution, lots: Sequence[Lot]) -> Mapping[int, int]:
-    """Pods that ``solution`` leaves out, by position in ``lots``."""
+    """The number of pods that ``solution`` leaves out, by position in ``lots``."""
     return {index: count * (lots[index].count if lots[index].whole else 1) for index, count in solution.unmet.items()}

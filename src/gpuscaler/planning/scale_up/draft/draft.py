@@ -1,4 +1,4 @@
-"""The desk on which one plan is worked out: the room, what may still be bought, and what was decided so far."""
+"""The desk, the working state of one plan: the room, the remaining purchases, and the decisions so far."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -25,7 +25,7 @@ from gpuscaler.planning.scale_up.draft.effort import Effort
 
 @dataclass
 class Queue:
-    """The pods of one class that have no place yet, in order."""
+    """The unplaced pods of one class, in order."""
 
     one: PodClass
     shape: Shape
@@ -43,7 +43,7 @@ class Queue:
 
 @dataclass(frozen=True)
 class Solved:
-    """A mix and the problem it answers: together they prove a lower bound. First-fit answers without a ``problem`` prove none."""
+    """A mix and the problem it solves: together they prove a lower bound. First-fit answers have no ``problem`` and prove none."""
 
     solution: Solution
     problem: Problem | None = None
@@ -67,7 +67,7 @@ class NewMachine:
 
 
 class Placed(Struct, frozen=True, gc=False):
-    """Pods of one class on a machine that exists, is coming, or is bought by this plan."""
+    """Pods of one class on a machine that exists, is ordered, or is bought by this plan."""
 
     one: PodClass
     row: int
@@ -76,35 +76,36 @@ class Placed(Struct, frozen=True, gc=False):
 
 @dataclass(frozen=True)
 class Stage:
-    """What the scheduler sees at some time: ``room`` has the first rows of a desk's, of which ``open_rows`` may take pods."""
+    """The machines that the scheduler sees at some time: ``room`` has the first rows of the desk's room; ``open_rows`` take pods."""
 
     room: Room
     open_rows: Mask
 
 
-def nothing_known(key: OfferingKey) -> str:  # noqa: ARG001  # stands in for what breakers say of an offering
-    """No trouble with any offering."""
+def nothing_known(key: OfferingKey) -> str:  # noqa: ARG001  # default for messages of breakers
+    """Report no trouble with any offering."""
     return ""
 
 
-def free_of_charge(row: int) -> float:  # noqa: ARG001  # stands in for what machines cost
-    """Nothing is known of what any machine costs."""
+def free_of_charge(row: int) -> float:  # noqa: ARG001  # default for prices of idle machines
+    """Report no cost for any machine."""
     return 0.0
 
 
 @dataclass
 class Desk:
-    """``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
+    """The working state of one plan.
 
-    ``open_rows`` are the machines that may take pods. ``work`` is the budget of each mix. ``taken`` are pods that found room on rows,
-    ``bought`` what is to be bought; a pod on a machine bought here is in one of the two. Only the first ``built`` of the machines bought
-    have their rows yet: most plans never look at them again, and thousands of rows take time. ``relaxed`` flags, by ``id`` of a
-    class bought for, the kinds that serve it when topology is left out. ``undecided`` are machines of which the cloud chooses the type or
-    the zone, by row, with the templates that they may turn out to be. ``reach`` are kinds that were looked up, by the bytes of a mask of
-    templates and the ``id`` of another. ``stages`` are the nodes alone and, where machines are on their way, those with them, all without
-    pods of this plan. ``trouble`` says why an offering may not be asked; empty when nobody knows. ``unsettled`` are those that were refused
-    or reclaimed a short while ago. ``idle_price`` says what a machine costs by the hour that stands or comes for nobody, by its row; 0 for
-    any other. ``effort`` is what the plan has cost so far, with all that was tried.
+    ``room`` has rows for nodes, for upcoming machines, for ``templates``, and then for the machines bought so far.
+    ``open_rows`` are the machines that may take pods. ``work`` is the budget of each mix. ``taken`` are pods placed on rows, ``bought`` the
+    machines to buy; a pod on a machine bought here is in one of the two. Only the first ``built`` of the bought machines have rows yet:
+    most plans never use these rows, and building thousands of rows takes time. ``relaxed`` flags, by ``id`` of a class bought for, the
+    kinds that serve it when topology is ignored. ``undecided`` are machines whose type or zone the cloud chooses, by row, with the
+    templates that they may turn out to be. ``reach`` caches kinds, by the bytes of a mask of templates and the ``id`` of another.
+    ``stages`` are the nodes alone and, if machines are ordered, the nodes with these, all without pods of this plan. ``trouble`` returns
+    why an offering may not be requested; empty if unknown. ``unsettled`` are offerings that were refused or reclaimed a short while ago.
+    ``idle_price`` returns the hourly price of an idle or ordered machine, by its row; 0 for any other. ``effort`` is the work of the plan
+    so far, including discarded attempts.
     """
 
     cluster: Cluster
@@ -130,7 +131,7 @@ class Desk:
     reach: dict[bytes, dict[int, Mask]] = field(default_factory=dict)
 
     def copy(self) -> "Desk":
-        """A desk to try something on."""
+        """A copy for a trial."""
         return replace(
             self,
             room=self.room.copy(),
@@ -144,7 +145,7 @@ class Desk:
         )
 
     def build(self) -> None:
-        """Give every machine bought so far its row, with its pods on it."""
+        """Create a row for every machine bought so far, with its pods on it."""
         fresh = self.bought[self.built :]
         if not fresh:
             return
@@ -183,12 +184,12 @@ def new_node(templates: Templates, machine: NewMachine) -> Node:
 
 
 def usable_templates(templates: Templates, one: PodClass) -> Mask:
-    """Templates that may serve a class as far as architecture, market and size go; the scheduler's filters come on top."""
+    """Templates that may serve a class by architecture, market and size; the scheduler's filters apply in addition."""
     return templates.holds_one(one.spec) & wanted_templates(templates, one)
 
 
 def wanted_templates(templates: Templates, one: PodClass) -> Mask:
-    """Templates of an architecture and a market that a class admits, and that are bought for pods like it."""
+    """Templates whose architecture and market a class admits, and that are bought for such pods."""
     usable = open_to(templates, one)
     if not admits_arch(one.spec, one.wishes):
         usable = usable & ~templates.foreign_arch
@@ -196,7 +197,7 @@ def wanted_templates(templates: Templates, one: PodClass) -> Mask:
 
 
 def open_to(templates: Templates, one: PodClass) -> Mask:
-    """Templates that are bought for pods that ask for as many accelerators as a class, or for none."""
+    """Templates that are bought for pods of a class, depending on whether they request accelerators."""
     closed = templates.for_gpus
     if closed is None or one.beside_gpus or asks_for_device(one):
         return np.ones(len(templates.nodes), dtype=np.bool_)
@@ -204,7 +205,7 @@ def open_to(templates: Templates, one: PodClass) -> Mask:
 
 
 def of_market(templates: Templates, one: PodClass) -> Mask:
-    """Templates of a market that a class admits, but for those that are paused for it."""
+    """Templates of a market that a class admits, except those that are paused for it."""
     wanted = set(one.options.market)
     if (not wanted or "any" in wanted) and not one.paused:
         return np.ones(len(templates.nodes), dtype=np.bool_)
@@ -213,9 +214,9 @@ def of_market(templates: Templates, one: PodClass) -> Mask:
 
 
 def rank(desk: Desk, spec: PodSpec) -> Array:
-    """Rows without accelerators before rows with them for pods that need none; not to be changed.
+    """The rank of each row: for pods that need no accelerators, rows without them come first. The caller must not change the result.
 
-    Machines that this plan buys come after those that are there or on their way, and templates last and by price.
+    Machines bought by this plan come after existing and ordered machines; templates come last, sorted by price.
     """
     needs = any(map(spec.requests.get, DIVISIBLE))
     order = desk.ranks.get((len(desk.room), needs))

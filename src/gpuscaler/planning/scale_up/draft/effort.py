@@ -1,13 +1,13 @@
-"""The work that a plan has done, counted in units that do not depend on the clock."""
+"""The work of a plan, counted in units that do not depend on the clock."""
 
-#: A plan that has done so much work, in units of about a microsecond, makes no further attempt to do better.
+#: After this much work, in units of about a microsecond, a plan makes no further attempt to improve.
 MOST = 4_000_000
-#: What it takes to place one group of pods once, and for each row besides.
+#: The work of placing one group of pods once, and the additional work for each row.
 PLACING, ROW = 300, 0.25
 
 
 class Effort:
-    """Work that a plan has done, counted where estimates may be wrong: rounds that are made again and again."""
+    """The work of a plan so far, counted where estimates may be wrong: in rounds that are repeated."""
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most

@@ -1,8 +1,8 @@
-"""First-fit onto machines whose size is chosen last, for demand with more rules between pods than the optimiser can weigh.
+"""First-fit onto machines whose size is chosen last, for demand with more rules between pods than the optimiser can handle.
 
 Hundreds of classes that may not share machines with each other leave little to optimise and much to check. Here machines are opened at the
-size that serves a class cheapest, filled class by class with all rules checked on all machines at once, and in the end each becomes the
-cheapest kind that still holds what is on it.
+size that serves a class most cheaply, and filled class by class, with all rules checked on all machines at once. In the end each machine
+becomes the cheapest kind that still holds its pods.
 """
 
 import math
@@ -22,18 +22,18 @@ from gpuscaler.planning.demand.topology import Shape, host_rules
 from gpuscaler.planning.mix import Pattern, Solution
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot, distinct, request_of
 
-#: Kinds this much dearer per pod than the cheapest still count as equally cheap; the largest of them is opened.
+#: Kinds up to this factor more expensive per pod than the cheapest count as equally cheap; the largest of them is opened.
 TIE = 1.02
-#: One in so many of the machines that rules between pods ask for may grow beyond what those pods need.
+#: One in this many of the machines that rules between pods require may grow beyond the needs of those pods.
 LARGE = 10
 
 
 def pack(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Sequence[Lot]) -> Solution:
-    """Machines for ``lots`` within what remains under the limits. No bound comes with it: the caller asks for one apart."""
+    """Machines for ``lots`` within the remaining limits. The solution has no bound: the caller computes one separately."""
     packing = _Packing(cluster, templates, lots)
     machines, unmet = packing.solve(remaining)
     if unmet and (remaining.machines is not None or remaining.pools):
-        # Where machines are counted, large ones serve more pods, at whatever price a pod.
+        # If the number of machines is limited, large ones serve more pods, regardless of the price per pod.
         other = _Packing(cluster, templates, lots, tie=math.inf)
         fewer, left = other.solve(remaining)
         if other.missing(left) < packing.missing(unmet):
@@ -43,10 +43,10 @@ def pack(cluster: Cluster, templates: Templates, remaining: Remaining, lots: Seq
 
 @dataclass(frozen=True)
 class _Rules:
-    """Lots that the rules between pods treat alike share a signature: ``of_lot`` by lot.
+    """The rules between lots. Lots that the rules treat alike share a signature: ``of_lot`` by lot.
 
-    Pods of the signatures ``conflicts[s]`` may not be beside s; ``sets[s]`` are (set, cap) that count s, ``members`` the signatures of each
-    set.
+    Pods of the signatures ``conflicts[s]`` may not share a machine with s; ``sets[s]`` are the (set, cap) pairs that count s, ``members``
+    the signatures of each set.
     """
 
     of_lot: tuple[int, ...]
@@ -87,11 +87,11 @@ def signatures(cluster: Cluster, lots: Sequence[Lot]) -> _Rules:
 
 
 class _Packing:
-    """Open machines as columns of arrays, with space for as many as there are pods.
+    """Open machines as columns of arrays, with space for one machine per pod.
 
-    Lots come by size: how often a size fits each machine is worked out once (``room``, by resources alone) and then counted down.
-    ``begun`` is what it was when the size, or the machine, began. ``roomy[m]`` flags the machines that have any and are of a kind in the
-    mask m, ``welcome[s]`` those that the rules let signature s on.
+    Lots are sorted by size: how often a size fits on each machine is computed once (``room``, by resources only) and then counted down.
+    ``begun`` is its initial value for the size or the machine. ``roomy[m]`` flags the machines with room whose kind is in the mask m,
+    ``welcome[s]`` those that the rules admit signature s to.
     """
 
     def __init__(self, cluster: Cluster, templates: Templates, lots: Sequence[Lot], *, tie: float = TIE) -> None:
@@ -127,7 +127,7 @@ class _Packing:
         self.unmet: dict[int, int] = {}
 
     def solve(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
-        """All lots on machines within the limits, and what is left of each."""
+        """Pack all lots on machines within the limits; return the patterns and the rest of each lot."""
         for bound, part in groupby(self.order(), key=self.opens_many):
             self._fill_all(part)
             if bound and not remaining.any():
@@ -142,14 +142,14 @@ class _Packing:
         return copies * (self.lots[index].count if self.lots[index].whole else 1)
 
     def missing(self, unmet: Mapping[int, int]) -> list[tuple[int, int]]:
-        """Pods without a machine by priority, the highest first: the smaller, the better."""
+        """The number of pods without a machine by priority, the highest first: smaller is better."""
         counts = dict.fromkeys(sorted({-lot.queue.one.spec.priority for lot in self.lots}), 0)
         for index, copies in unmet.items():
             counts[-self.lots[index].queue.one.spec.priority] += self.pods_of(index, copies)
         return list(counts.items())
 
     def order(self) -> list[int]:
-        """Higher priority first, then those that open most machines, then the larger; the rest for a stable order."""
+        """Lots by priority, then those that open the most machines first, then by size; the rest makes the order stable."""
         least = [min((cap for _, cap in sets), default=1 << 30) for sets in self.rules.sets]
         larger = {size: place for place, size in enumerate(sorted(range(len(self.wanted)), key=lambda s: tuple(-self.wanted[s])))}
 
@@ -160,11 +160,11 @@ class _Packing:
         return sorted(range(len(self.lots)), key=key)
 
     def opens_many(self, index: int) -> bool:
-        """Whether rules let only so many pods of a lot on one machine, so that it opens machines that others find half empty."""
+        """Whether rules cap the pods of a lot on one machine, so that it opens machines that stay half empty for others."""
         return bool(self.rules.sets[self.rules.of_lot[index]])
 
     def tighten(self) -> None:
-        """Let most machines hold no more than the cheapest kind for them does: what is left on those is filled before large ones grow."""
+        """Limit most machines to the cheapest kind that holds their pods: the room left there is filled before large ones grow."""
         most = self.open - self.open // LARGE
         fresh = np.arange(self.tight, most)
         if len(fresh):
@@ -172,9 +172,9 @@ class _Packing:
             self.tight = most
 
     def _nearby(self, rows: Array, kinds: Array) -> Array:
-        """For each of ``rows`` the twin of its kind that is where the machine was opened; the kind itself where no such twin will do.
+        """For each of ``rows`` the twin of its kind in the zone where the machine was opened; the kind itself if there is no such twin.
 
-        The room that is left on machines is then in all the zones that these were opened in.
+        This keeps the remaining room in all the zones in which machines were opened.
         """
         known: dict[tuple[int, int, int], int] = {}
         found = kinds.copy()
@@ -187,17 +187,17 @@ class _Packing:
         return found
 
     def _allowed(self, admits: int) -> Mask:
-        """Kinds that may serve all lots whose masks ``admits`` has the bits of."""
+        """Kinds that may serve all lots whose mask bits are set in ``admits``."""
         mask: Mask = np.logical_and.reduce([mask for number, mask in enumerate(self.masks) if admits >> number & 1])
         return mask
 
     def _become(self, rows: Array, kinds: Array) -> None:
-        """Change what machines may grow to."""
+        """Change the kinds that machines may grow to."""
         self.left[:, rows] += (self.capacity[kinds] - self.capacity[self.ceiling[rows]]).T
         self.ceiling[rows] = kinds
 
     def fill(self, size: int, indices: Iterable[int]) -> None:
-        """Put lots of one size on machines, one after the other."""
+        """Place lots of one size on machines, one after the other."""
         wanted = self.wanted[size]
         asked = np.flatnonzero(wanted)
         self.alone = (self.capacity[:, asked] // wanted[asked]).min(axis=1)
@@ -215,7 +215,7 @@ class _Packing:
             ready = self._roomy(self.mask_of[index]) & self.welcome[signature, :size]
             first = int(ready.argmax())
             if ready[first]:
-                # Most small lots need no more than one machine; plain indices are several times as fast.
+                # Most small lots need only one machine; plain indices are several times as fast.
                 if self._takes(signature, first) >= count:
                     self._add(index, first, count)
                     return
@@ -232,11 +232,11 @@ class _Packing:
         return known
 
     def _takes(self, signature: int, row: int) -> int:
-        """How many more pods of ``signature`` and of the size at hand one machine takes."""
+        """How many more pods of ``signature`` and the current size one machine takes."""
         return min([int(self.room[row]), *(cap - int(self.counted[number, row]) for number, cap in self.rules.sets[signature])])
 
     def _share(self, index: int, rows: Array, count: int) -> int:
-        """Put up to ``count`` copies on ``rows``, in this order; returns how many found room."""
+        """Place up to ``count`` copies on ``rows``, in this order; return how many were placed."""
         room = self.room[rows]
         for number, cap in self.rules.sets[self.rules.of_lot[index]]:
             np.minimum(room, cap - self.counted[number, rows], out=room)
@@ -263,7 +263,7 @@ class _Packing:
         self.admits[row] |= 1 << self.mask_of[index]
 
     def _open(self, index: int, count: int) -> None:
-        """Open machines of the kind that serves the lot cheapest per pod."""
+        """Open machines of the kind with the lowest price per pod of the lot."""
         copies = np.where(self.lots[index].allowed, self.alone, 0)
         if not copies.any():
             self.unmet[index] = count
@@ -271,12 +271,12 @@ class _Packing:
         each: NDArray[np.float64] = np.where(copies > 0, self.price / np.maximum(copies, 1), np.inf)
         cheap = np.flatnonzero(each <= each.min() * self.tie)
         kind = int(cheap[np.lexsort((cheap, self.price[cheap], -copies[cheap]))[0]])
-        # The same machine in other zones: taking them in turn leaves room for pods that are bound to any one of them.
+        # The same machine in other zones: alternating between zones leaves room for pods that are bound to any of them.
         turns = cheap[(copies[cheap] == copies[kind]) & (self.price[cheap] == self.price[kind])]
         caps = [cap for _, cap in self.rules.sets[self.rules.of_lot[index]]]
         per_machine = min([int(copies[kind]), *caps])
         if per_machine < 1:
-            # A skew that no API server admits.
+            # The cap is below 1: a skew that no API server admits.
             self.unmet[index] = count
             return
         machines = -(-count // per_machine)
@@ -292,14 +292,15 @@ class _Packing:
             count -= per_machine
 
     def close(self, remaining: Remaining) -> tuple[list[Pattern], dict[int, int]]:
-        """Every machine as the cheapest kind that holds it.
+        """Turn every machine into the cheapest kind that holds its pods.
 
-        Machines beyond the limits are dropped, of equal priority those that serve least; the others take of their pods what they can.
+        Machines beyond the limits are dropped, among equal priority those that serve fewest pods; the others take as many of their pods as
+        they can.
         """
         kinds = self._cheapest()
         kept, dropped = self._within(remaining, kinds)
         if dropped:
-            # Where nothing but machines is counted, those that are kept may grow.
+            # If only the number of machines is limited, the kept machines may grow.
             if remaining.dollars_per_hour is not None or remaining.gpus is not None or remaining.pools or self.scarce:
                 self._become(np.array(kept, dtype=np.int64), kinds[kept])
                 self._refill(dropped)
@@ -309,7 +310,7 @@ class _Packing:
         return [Pattern(int(kinds[row]), self.pods[row], 1) for row in kept], self.unmet
 
     def _within(self, remaining: Remaining, kinds: Array) -> tuple[list[int], list[int]]:
-        """Machines that the limits admit, and those that they do not."""
+        """Return the machines that the limits admit, and the others."""
         left = remaining.copy()
         kept: list[int] = []
         dropped: list[int] = []
@@ -321,12 +322,12 @@ class _Packing:
         return kept, dropped
 
     def _worth(self, row: int) -> tuple[int, int]:
-        """What to sort machines by: the highest priority first, then those that serve most pods."""
+        """Sort key of a machine: the highest priority first, then the largest number of pods."""
         priority = max(self.lots[index].queue.one.spec.priority for index in self.pods[row])
         return -priority, -sum(self.pods_of(index, copies) for index, copies in self.pods[row].items())
 
     def _refill(self, dropped: Sequence[int]) -> None:
-        """Put the pods of ``dropped`` machines on the others, as far as they go."""
+        """Place the pods of ``dropped`` machines on the others, as far as they fit."""
         self.wants = [0] * len(self.lots)
         for row in dropped:
             for index, copies in self.pods[row].items():
@@ -338,7 +339,7 @@ class _Packing:
         self.left[:, dropped] = self.capacity[self.ceiling[dropped]].T
 
     def _cheapest(self) -> Array:
-        """For each machine the cheapest kind that admits and holds what is on it."""
+        """For each machine the cheapest kind that admits and holds its pods."""
         by_price = np.lexsort((np.arange(len(self.kinds)), self.price))
         used = self.capacity[self.ceiling[: self.open]] - self.left[:, : self.open].T
         found = np.zeros(self.open, dtype=np.int64)
@@ -352,8 +353,8 @@ class _Packing:
 
 
 def _first_to_hold(capacity: Array, used: Array) -> Array:
-    """For each row of ``used`` (N, R) the first row of ``capacity`` (K, R) that is as large; there is one."""
-    # Nothing before the first kind that reaches the largest so far can hold it, and mostly that kind does.
+    """For each row of ``used`` (N, R) the first row of ``capacity`` (K, R) that is at least as large; such a row must exist."""
+    # No kind before the first one at which the running maximum is large enough can hold it, and mostly that kind does.
     grown = np.maximum.accumulate(capacity, axis=0)
     first: Array = np.max([np.searchsorted(grown[:, number], used[:, number]) for number in range(used.shape[1])], axis=0)
     for row in np.flatnonzero((capacity[first] < used).any(axis=1)):

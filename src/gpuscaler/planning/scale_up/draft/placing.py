@@ -1,4 +1,4 @@
-"""Filling room: which rows take how many pods of one class, topology respected at every step."""
+"""Fills room with pods of one class, and respects topology at every step."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -21,12 +21,12 @@ PLENTY = 2**40
 
 @dataclass(frozen=True)
 class Ground:
-    """Where a class may go. Rows of ``room`` are machines, or ``templates`` that stand for any number of machines.
+    """The rows that a class may go to. Rows of ``room`` are machines, or ``templates`` that stand for any number of machines.
 
-    ``usable`` are the rows that are open to the class apart from the scheduler's filters (ready, of a wanted market, large enough when
-    empty, …). ``rank`` orders the rows: lower first. ``most`` is how many more pods a template takes, counted down here.
-    ``liking`` decides between rows that are equal otherwise: higher first. ``watched`` is how others count the class by domain, if they
-    do: a constraint of theirs and whose it is.
+    ``usable`` are the rows that are open to the class before the scheduler's filters (ready, of a wanted market, large enough when empty,
+    …). ``rank`` orders the rows: lower first. ``most`` is the number of pods that a template still takes, counted down here. ``liking``
+    decides between otherwise equal rows: higher first. ``watched`` is a spread constraint by which another class counts this one by
+    domain, if there is one, and that class.
     """
 
     cluster: Cluster
@@ -44,7 +44,7 @@ class Ground:
 
     @property
     def shares_hosts(self) -> bool:
-        """Whether machines have one host name between them, so that a pod on one may keep others off the next."""
+        """Whether several machines share one host name, so that a pod on one may keep other pods off the next."""
         codes, values = self.room.table.column(HOSTNAME)
         return int(np.count_nonzero(codes >= 0)) > len(values)
 
@@ -57,10 +57,10 @@ class Share(Struct, frozen=True, gc=False):
 
 
 def fill(ground: Ground, one: PodClass, shape: Shape, count: int) -> list[Share]:
-    """Place up to ``count`` pods of ``one`` on ``ground`` and say where; the rest found no room.
+    """Place up to ``count`` pods of ``one`` on ``ground`` and return their rows; there is no room for the rest.
 
-    Machines come before templates within every domain, so templates only take what is to be bought. Without constraints on larger
-    domains templates are not touched at all: the mix decides freely there.
+    Machines come before templates within every domain, so templates only take pods to buy for. Without constraints on larger domains,
+    templates are not used at all, and the mix decides freely.
     """
     one_by_one = shape.by_host and ground.shares_hosts
     if not shape.wide and not shape.host_affinity and not one_by_one:
@@ -81,7 +81,7 @@ def _room_on_machines(ground: Ground, one: PodClass) -> Array:
     room = ground.room.capacity(one.spec, one.labels, ground.usable & ~ground.templates)
     by_host = [constraint for constraint in one.spec.spread if constraint.hard and constraint.topology_key == HOSTNAME]
     for constraint in by_host if ground.has_templates else ():
-        # A machine that is bought starts empty, whatever stands on its template by now: nobody may rely on its holding any.
+        # A bought machine starts empty, regardless of the pods on its template, so the minimum counts as 0.
         selector = constraint.selector
         here = ground.room.matching((one.spec.namespace,), None, selector, exclude_terminating=True)
         counted = selector is not None and selector.matches(one.labels)
@@ -90,7 +90,7 @@ def _room_on_machines(ground: Ground, one: PodClass) -> Array:
 
 
 def _room_now(ground: Ground, one: PodClass) -> Array:
-    """How many pods each row takes at this moment, were no other row to take any."""
+    """How many pods each row takes now, if no other row takes any."""
     room = _room_on_machines(ground, one)
     if ground.has_templates:
         allowed = ground.room.verdict(without_hosts(one.spec), one.labels).mask & ground.usable & ground.templates
@@ -106,7 +106,7 @@ def _put(ground: Ground, one: PodClass, row: int, count: int) -> Share:
 
 
 def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share]:
-    """Fill rows in their order, the tightest first among equals, so that large room stays large."""
+    """Fill rows in order of rank, the tightest first among equals, so that large rooms stay large."""
     order = _in_turn(ground, room, count)
     takes = np.minimum(room[order], count)
     before = np.cumsum(takes) - takes
@@ -120,9 +120,9 @@ def _spill(ground: Ground, one: PodClass, count: int, room: Array) -> list[Share
 
 
 def _in_turn(ground: Ground, room: Array, count: int) -> Array:
-    """Rows with room in the order in which they are filled; no more of them than ``count`` pods can need."""
+    """Rows with room in filling order; no more of them than ``count`` pods can need."""
     if ground.liking is None and np.count_nonzero(room) > count > 0:
-        # Thousands of rows with room for a few pods: the first few are found in one number a row sooner than all are sorted by three.
+        # With thousands of rows with room for a few pods, finding the first few by one number per row is faster than sorting all by three.
         wide, deep = len(room).bit_length(), int(room.max()).bit_length()
         if int(ground.rank.max()).bit_length() + deep + wide < 63:
             keys = (ground.rank << deep | room) << wide | np.arange(len(room))
@@ -135,7 +135,7 @@ def _in_turn(ground: Ground, room: Array, count: int) -> Array:
 
 
 def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Share]:
-    """The largest batch whose pods do not change where the others of it may go."""
+    """Place the largest batch of pods that do not change where the other pods of the batch may go."""
     hard = [constraint for constraint in one.spec.spread if constraint.hard]
     alone = not (shape.self_wide_anti or shape.wide_affinity or shape.host_affinity)
     if alone and hard == list(shape.self_wide_spread) and len(hard) == 1:
@@ -145,10 +145,10 @@ def _step(ground: Ground, one: PodClass, shape: Shape, left: int) -> Iterator[Sh
     if not room.any():
         return
     if shape.host_affinity:
-        # Where the first one of a group goes, the rest must go: the tightest row that holds them all, else the roomiest.
+        # The first pod of a group determines the machine of the rest: the tightest row that holds them all, else the roomiest.
         home = _home(ground, room, left)
         if ground.templates[home]:
-            # A machine bought for the group is in one domain, and the group with it.
+            # A machine bought for the group is in one domain, so the group is, too.
             ground.usable[:] = False
             ground.usable[home] = True
         yield _put(ground, one, home, 1)
@@ -171,7 +171,7 @@ def _home(ground: Ground, room: Array, left: int) -> int:
 
 
 def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
-    """The row to start a domain on: one whose machines hold everything, else one that can be bought for, else the roomiest."""
+    """The row to start on: in a domain whose machines hold all pods, else in one that can be bought in, else in the roomiest."""
     codes, values = ground.room.table.column(key)
     inside = codes >= 0
     machines = np.zeros(len(values), dtype=np.float64)
@@ -188,7 +188,7 @@ def _best_domain(ground: Ground, key: str, room: Array, left: int) -> int:
 
 
 def _least_crowded(ground: Ground, one: PodClass, shape: Shape, room: Array) -> int:
-    """The allowed row whose domains hold fewest of the pods that the class's own spread constraints count."""
+    """The allowed row whose domains have the fewest pods that the class's own spread constraints count."""
     crowd = np.zeros(len(room), dtype=np.int64)
     for constraint in shape.self_wide_spread:
         codes, counts, _ = ground.room.spread_counts(one.spec, one.labels, constraint)
@@ -213,7 +213,7 @@ def _spread(ground: Ground, one: PodClass, constraint: SpreadConstraint, left: i
 
 
 def _evenly(ground: Ground, one: PodClass, left: int, room: Array, watched: tuple[SpreadConstraint, PodClass]) -> Iterator[Share]:
-    """Fill machines, then buy where ``watched`` counts fewest: whoever counts these pods finds them even, whenever it looks."""
+    """Fill machines, then buy in the domains where ``watched`` counts the fewest pods, so that they are spread evenly at any time."""
     machines = np.where(ground.templates, 0, room)
     if machines.any():
         yield from _spill(ground, one, left, machines)
@@ -226,14 +226,14 @@ def _evenly(ground: Ground, one: PodClass, left: int, room: Array, watched: tupl
         return
     held = np.zeros(len(counts), dtype=np.int64)
     np.add.at(held, codes[free > 0], np.minimum(free[free > 0], left))
-    # The constraint is not theirs: nothing is too crowded for them.
+    # The constraint belongs to another class, so its skew does not restrict these pods.
     wanted = balance(counts, held, held > 0, msgspec.structs.replace(constraint, max_skew=PLENTY, min_domains=1), left)
     for domain in np.flatnonzero(wanted):
         yield from _spill(ground, one, int(wanted[domain]), np.where(codes == domain, free, 0))
 
 
 def _room_but_spread(ground: Ground, one: PodClass) -> Array:
-    """As :func:`_room_now`, without the spread filter: domains that are too full now open up as the others fill."""
+    """Like :func:`_room_now`, without the spread filter: domains that are too full now become available as the others fill."""
     fits = ground.room.fits(one.spec)
     if one.spec.host_ports or one.spec.anti_affinity:
         fits = np.minimum(fits, 1)
@@ -245,7 +245,7 @@ def _room_but_spread(ground: Ground, one: PodClass) -> Array:
 
 
 def _shut(room: Room, spec: PodSpec, one: PodClass) -> Mask:
-    """Rows that some filter other than the spread constraints excludes."""
+    """Rows that a filter other than the spread constraints excludes."""
     shut = np.zeros(len(room.table), dtype=np.bool_)
     for name, mask in room.verdict(spec, one.labels).excluded.items():
         if name != "PodTopologySpread":
@@ -256,7 +256,7 @@ def _shut(room: Room, spec: PodSpec, one: PodClass) -> Mask:
 def balance(counts: Array, held: Array, eligible: Mask, constraint: SpreadConstraint, left: int) -> Array:
     """How many of ``left`` pods each domain gets. ``counts``: matching pods there now; ``held``: how many more it can take.
 
-    The minimum is taken over the ``eligible`` domains, 0 when there are fewer than ``minDomains`` of them, as the scheduler does.
+    As in the scheduler, the minimum is taken over the ``eligible`` domains, and is 0 when there are fewer than ``minDomains`` of them.
     """
     given = [0] * len(counts)
     now = [int(count) for count in counts]

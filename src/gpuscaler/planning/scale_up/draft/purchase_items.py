@@ -1,4 +1,4 @@
-"""What a mix is asked to buy for."""
+"""Purchase items: the input of a mix."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,10 +12,10 @@ from gpuscaler.planning.scale_up.draft.draft import Queue
 
 @dataclass(frozen=True)
 class Lot:
-    """``count`` pods of one class to buy for, and a flag per kind that may serve them; all on one machine when ``whole``.
+    """``count`` pods of one class to buy for, and a flag for each kind that may serve them; all on one machine when ``whole``.
 
-    ``anywhere`` flags the kinds that would serve them had no domain been chosen; ``domain`` is the one chosen, None where all are free.
-    ``announced`` more are to shape the mix.
+    ``anywhere`` flags the kinds that would serve them without a chosen domain; ``domain`` is the chosen one, None if there is none.
+    ``announced`` more pods influence the mix.
     """
 
     queue: Queue
@@ -28,14 +28,14 @@ class Lot:
 
 
 def request_of(lot: Lot) -> dict[str, int]:
-    """What one thing to be packed requests, ``pods`` included: a pod, or all of a lot that stays whole; at most ``LARGEST`` of each."""
+    """The request of one item to pack, including ``pods``: a pod, or all of a ``whole`` lot; at most ``LARGEST`` of each resource."""
     times = lot.count if lot.whole else 1
     return {name: min(amount * times, LARGEST) for name, amount in lot.queue.one.spec.requests.items()} | {"pods": times}
 
 
 def distinct(masks: Sequence[Mask]) -> tuple[list[int], list[Mask]]:
-    """The place of each mask among the distinct ones, and those."""
+    """Return the index of each mask among the distinct masks, and the distinct masks."""
     known: dict[bytes, int] = {}
-    # Mostly they share the objects too, and identity is quicker to look up.
+    # Mostly equal masks are the same object, and lookup by identity is faster.
     places = {name: known.setdefault(mask.tobytes(), len(known)) for name, mask in {id(mask): mask for mask in masks}.items()}
     return [places[id(mask)] for mask in masks], [np.frombuffer(raw, dtype=np.bool_) for raw in known]

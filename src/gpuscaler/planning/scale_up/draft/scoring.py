@@ -1,4 +1,4 @@
-"""What pods prefer, as a number per row: it decides between rows that are equal otherwise, and costs nothing."""
+"""Preferences of pods as a score per row: they decide only between otherwise equal rows, so they cost nothing."""
 
 from collections.abc import Sequence
 
@@ -15,7 +15,7 @@ from gpuscaler.planning.mix import Pattern
 from gpuscaler.planning.scale_up.draft.draft import Desk
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
 
-#: A pod more in a domain counts as much as this weight of a preferred affinity, for spread with ScheduleAnyway.
+#: For spread with ScheduleAnyway, each additional pod in a domain counts as much as this weight of a preferred affinity.
 CROWDING = 1
 
 
@@ -29,7 +29,7 @@ def has_taste(spec: PodSpec) -> bool:
 
 
 def taste(room: Room, one: PodClass) -> Array | None:
-    """How much one pod of ``one`` would like each row, by the weights of its preferences; None when it has none."""
+    """The score of each row for a pod of ``one``, by the weights of its preferences; None when it has none."""
     spec = one.spec
     if not has_taste(spec):
         return None
@@ -48,7 +48,7 @@ def taste(room: Room, one: PodClass) -> Array | None:
 
 
 def wished(room: Room, one: PodClass) -> Mask:
-    """Rows that match every wish of ``one``."""
+    """Rows that match all ``wishes`` of ``one``."""
     mask = np.ones(len(room), dtype=np.bool_)
     for term in one.wishes:
         mask &= room.selected(probe(term))
@@ -56,7 +56,7 @@ def wished(room: Room, one: PodClass) -> Mask:
 
 
 def probe(term: NodeSelectorTerm) -> PodSpec:
-    """A pod that only asks for ``term``."""
+    """The specification of a pod whose only requirement is ``term``."""
     return PodSpec(
         digest=f"prefers {msgspec.json.encode(term).decode()}",
         namespace="",
@@ -67,7 +67,7 @@ def probe(term: NodeSelectorTerm) -> PodSpec:
 
 
 def by_domain(room: Room, key: str, counts: Array) -> Array:
-    """``counts`` summed over the domain of each row; 0 for rows that are in none."""
+    """``counts`` summed over the domain of each row; 0 for rows without a domain."""
     codes, values = room.table.column(key)
     inside = codes >= 0
     sums = np.zeros(len(values) + 1, dtype=np.int64)
@@ -76,10 +76,10 @@ def by_domain(room: Room, key: str, counts: Array) -> Array:
 
 
 class Favourites:
-    """For machines about to be bought: which of the kinds that differ in nothing but their place the pods on them like best.
+    """Chooses, for machines to buy, the kind that their pods prefer among kinds that differ only in their place.
 
-    Where they do not care, it is one that is not asked for as a probe, and then one that was not refused or reclaimed a short while ago:
-    spot that has just come back mostly goes again.
+    Without a preference, it chooses one that is not a probe, and then one that was not refused or reclaimed a short while ago: spot that
+    has just come back mostly disappears again.
     """
 
     def __init__(self, desk: Desk, lots: Sequence[Lot]) -> None:
@@ -94,7 +94,7 @@ class Favourites:
         }
 
     def best(self, pattern: Pattern) -> int:
-        """The kind to buy for ``pattern``: the pattern's own where nothing is better. What it chooses counts for later choices."""
+        """The kind to buy for ``pattern``: its own if no other is better. The choice influences later choices."""
         if self.liking.keys().isdisjoint(pattern.pods) and all(self._calm(pattern.kind)):
             return pattern.kind
         able = [kind for kind in self.templates.places[pattern.kind] if self._may_be(pattern, kind)] or [pattern.kind]
@@ -103,7 +103,7 @@ class Favourites:
         return kind
 
     def _may_be(self, pattern: Pattern, kind: int) -> bool:
-        """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that was asked for already."""
+        """Whether ``kind`` takes all pods of ``pattern``, and is not a probe that this plan already buys."""
         its = self.templates.kinds[kind]
         return all(self.lots[index].allowed[kind] for index in pattern.pods) and (not its.probe or self.remaining.most(its, 1) > 0)
 
@@ -116,7 +116,7 @@ class Favourites:
         return sum(copies * int(self.liking[index][row]) for index, copies in pattern.pods.items() if index in self.liking)
 
     def _remember(self, pattern: Pattern, row: int) -> None:
-        """Pods that like to be spread like a domain less with every one of them there."""
+        """Lower the score of a domain with each pod placed there, for pods with a preferred spread."""
         for index, copies in pattern.pods.items():
             for constraint in self.lots[index].queue.one.spec.spread if index in self.liking else ():
                 if (

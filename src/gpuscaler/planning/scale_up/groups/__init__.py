@@ -1,1 +1,1 @@
-"""Pod classes that differ in size only are placed together: in which order, on what exists first, and whether their spread holds."""
+"""Families of pod classes that differ only in size: their order, placement on existing machines first, and checks of their spread."""

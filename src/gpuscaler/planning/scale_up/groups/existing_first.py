@@ -1,7 +1,7 @@
-"""Pods that machines take before any machine of the plan joins, placed before there is talk of those.
+"""Places pods on existing machines before the plan considers new ones.
 
-kube-scheduler counts the hosts and zones that exist. A machine that could be bought is none of them yet: it may not keep a pod that spreads
-from a node that takes it now.
+kube-scheduler counts the hosts and zones that exist. A machine that could be bought is not one of them yet: it must not keep a pod with a
+topology spread off a node that takes it now.
 """
 
 from collections.abc import Iterator, Sequence
@@ -18,14 +18,14 @@ from gpuscaler.planning.scale_up.draft.scoring import taste
 from gpuscaler.planning.scale_up.groups.groups import Family
 from gpuscaler.planning.scale_up.groups.spread_check import overtaken, spreads
 
-#: How often families that others upset are put behind them.
+#: How often families whose spread is violated by later families are moved behind them.
 TRIES = 4
 
 
 def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None) -> None:
-    """Fill the machines of ``stage`` with ``order``, as far as somebody in it looks at others.
+    """Fill the machines of ``stage`` with ``order``, up to the last family with rules about other pods.
 
-    Those ahead of the last who does keep their turn. Who spreads over what others then upset is decided after them.
+    The order is kept. Families whose spread is violated by later families are decided after those.
     """
     turns = list(order[: max((number for number, family in enumerate(order, 1) if looks_at_others(family)), default=0)])
     if not any(family.left for family in turns) or not stage.open_rows.any():
@@ -43,15 +43,15 @@ def settle(desk: Desk, stage: Stage, order: Sequence[Family], only: Mask | None)
 
 
 def looks_at_others(family: Family) -> bool:
-    """Whether where others are, or could be, decides about the family: it spreads, or it must be near somebody."""
+    """Whether the family depends on the place of other pods or machines: it has a hard spread or affinity."""
     return spreads(family) or bool(family.model.spec.affinity)
 
 
 @dataclass
 class _Settling:
-    """A stage, with what was placed on them so far; ``whole`` is the room of the desk with the same.
+    """A stage with the pods placed on it so far; ``whole`` is the room of the desk with the same pods.
 
-    ``shares`` are what each queue got, by its ``id``.
+    ``shares`` are the shares of each queue, by its ``id``.
     """
 
     desk: Desk
@@ -68,7 +68,7 @@ class _Settling:
         self.usable = open_rows if self.only is None else open_rows & self.only[: len(self.room)]
 
     def fill_all(self, turns: Sequence[Family]) -> None:
-        """Each pod may raise the minimum that the skew of others is taken from, so all are asked again until nobody moves."""
+        """Fill all families, repeatedly: each pod may raise the minimum that the skew of others is measured from."""
         moved = True
         while moved:
             moved = sum(self.fill(family) for family in turns if any(map(self.left, family.queues))) > 0
@@ -77,7 +77,7 @@ class _Settling:
         return queue.left - total(self.shares.get(id(queue), (queue, []))[1])
 
     def fill(self, family: Family) -> bool:
-        """Place pods of a family as far as they go; returns whether any went."""
+        """Place as many pods of a family as possible; return whether any was placed."""
         whole = self._starts_in_a_domain(family)
         room = self.room.copy() if whole else self.room
         found = [(queue, list(self._fill(family, queue, room))) for queue in family.queues]
@@ -92,7 +92,7 @@ class _Settling:
         return placed > 0
 
     def _starts_in_a_domain(self, family: Family) -> bool:
-        """Whether the first pod of a family chooses the domain of them all: where it cannot take all, one to buy in may be better."""
+        """Whether the first pod of a family determines the domain of all: if that cannot hold all, a domain to buy in may be better."""
         return any(
             selects(self.desk.cluster, term, family.model)
             and not self.room.matching(term.namespaces, term.namespace_selector, term.selector).any()
@@ -100,7 +100,7 @@ class _Settling:
         )
 
     def _fill(self, family: Family, queue: Queue, room: Room) -> Iterator[Share]:
-        """Fill ``room`` with one queue. Affinity looks at all machines, so that nobody spoils what is decided about those."""
+        """Fill ``room`` with one queue. Affinity is checked on all machines, so that decisions about ordered ones stay valid."""
         one, left = queue.one, self.left(queue)
         near = self.whole.verdict(one.spec, one.labels).passes.get("InterPodAffinity")
         usable = self.usable if near is None else self.usable & near[: len(room)]
@@ -122,7 +122,7 @@ class _Settling:
         return overtaken(self.room, turns, where, np.zeros(len(self.room), dtype=np.bool_))
 
     def keep(self) -> None:
-        """Write down on the desk where everybody goes."""
+        """Record the placements on the desk."""
         self.desk.room = self.whole
         for queue, mine in self.shares.values():
             self.desk.taken += [Placed(queue.one, share.row, queue.take(share.count)) for share in mine]

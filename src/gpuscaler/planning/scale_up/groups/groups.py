@@ -1,4 +1,4 @@
-"""Families: classes that differ in what they request and in nothing else, so that topology is decided once for all of them."""
+"""Families: classes that differ only in their requests, so that topology is decided once for all of them."""
 
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field, replace
@@ -19,22 +19,22 @@ from gpuscaler.planning.scale_up.draft.placing import PLENTY, Ground, Share, fil
 from gpuscaler.planning.scale_up.draft.purchase_items import Lot
 from gpuscaler.planning.scale_up.draft.scoring import taste, wished
 
-#: Domains this much dearer than the cheapest still count as equally cheap.
+#: Domains up to this factor more expensive than the cheapest count as equally cheap.
 TIE = 1.02
-#: Everything of a specification but its requests, as something to look up by.
+#: All fields of a specification except its requests, as a lookup key.
 IDENTITY = attrgetter(*(name for name in PodSpec.__struct_fields__ if name not in ("digest", "requests")))
 
 
 @dataclass
 class Family:
-    """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests as much as the largest of each.
+    """Queues of one kind of pod in all sizes. ``model`` is a pod of the family that requests the maximum of each resource.
 
-    ``volumes`` are volumes of which one use decides about the next: with any, one pod is placed at a time. ``caps`` is how many pods may
-    be bought for in a domain, for domains that turned out not to get more. ``pin`` are topology keys by which others count these
-    pods: their domains are then chosen here, before anybody counts, and not by the mix. ``seen_by`` are topology keys by which others look
-    at pods that have such rules themselves: who was seen in one domain may not be bought for in another. ``watched`` is a spread
-    constraint by which others count them, and whose it is. ``counted`` are the topology keys of all such constraints: they are to be
-    where it is certain in which of these domains they are.
+    ``volumes`` are volumes whose use by one pod restricts the next pod: with any, one pod is placed at a time. ``caps`` is the number of
+    pods that may be bought for in a domain, for domains that limits left short. ``pin`` are topology keys by which other families count
+    these pods: their domains are then chosen here, before the others are placed, and not by the mix. ``seen_by`` are topology keys by
+    which other families count or match pods that have wide rules themselves: a pod that was counted in one domain must not be bought for
+    in another. ``watched`` is a spread constraint by which another family counts them, and that family's model. ``counted`` are the
+    topology keys of all such constraints: the pods may only go where their domain of these keys is certain.
     """
 
     model: PodClass
@@ -50,7 +50,7 @@ class Family:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """Topology keys of the domains that its pods are bound to when they are bought for; none when the mix decides freely."""
+        """Topology keys of the domains that purchases for its pods are bound to; none when the mix decides freely."""
         return tuple(sorted({*wide_keys(self.model), *self.seen_by})) if self.shape.wide else self.pin
 
     @property
@@ -58,14 +58,14 @@ class Family:
         return sum(len(queue.one.keys) - queue.taken for queue in self.queues)
 
     def at_once(self, count: int) -> int:
-        """How many of ``count`` pods may be placed before what they changed is looked at again."""
+        """How many of ``count`` pods may be placed before the rules have to be evaluated again."""
         if self.shape.host_affinity and self.shape.per_host is not None:
             count = min(count, self.shape.per_host)
         return min(count, 1) if self.volumes else count
 
 
 def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
-    """Group ``classes``: by priority, within one priority those with constraints on larger domains first, then the larger."""
+    """Group ``classes`` into families: by priority, then those with constraints on larger domains first, then by size."""
     groups: dict[tuple[object, ...], list[PodClass]] = {}
     for one in classes:
         rank = desk.templates.rank_of(one.spec)
@@ -82,7 +82,7 @@ def families(desk: Desk, classes: Sequence[PodClass]) -> list[Family]:
 
 
 def largest(members: Sequence[PodClass]) -> PodClass:
-    """A class that requests as much of everything as any of ``members``."""
+    """A class that requests the maximum of each resource over ``members``."""
     first = members[0]
     if len(members) == 1:
         return first
@@ -91,7 +91,7 @@ def largest(members: Sequence[PodClass]) -> PodClass:
 
 
 def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
-    """Place the family on machines as far as they go; returns what is to be bought for, with the kinds that may serve it."""
+    """Place the family on machines as far as possible; return the lots to buy for, with the kinds that may serve them."""
     desk.effort.spend((PLACING + ROW * len(desk.room)) * len(family.queues))
     usable = wanted_templates(desk.templates, family.model)
     machines = desk.open_rows & ~unwanted(desk, usable)
@@ -119,16 +119,16 @@ def assign(desk: Desk, family: Family, only: Mask | None) -> list[Lot]:
     elif family.pin:
         to_buy = dealt(family, spread_evenly(desk, family, admitted))
     if not family.left or (whole and not alone) or (family.left < before and (whole or family.volumes)):
-        # Nobody may count what is not bought for after all.
+        # Pods that are not bought for after all must not be counted.
         forget(desk, family)
         return []
     lots = lots_of(desk, family, to_buy, admitted)
-    # Of pods that share one machine or a volume, those of another size can only follow the first.
+    # If pods share one machine or a volume, pods of another size can only follow the first ones.
     return lots[:1] if whole or family.volumes else lots
 
 
 def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
-    """Templates of which the cloud cannot choose another with another value of one of ``keys``."""
+    """Templates for which the cloud cannot choose another template with a different value of one of ``keys``."""
     kinds, count = desk.templates.kinds, len(desk.templates.nodes)
     mask = np.ones(count, dtype=np.bool_)
     for kind in (kind for kind in kinds if len(kind.rows) > 1) if len(kinds) < count else ():
@@ -139,15 +139,15 @@ def sure_of(desk: Desk, keys: Iterable[str]) -> Mask:
 
 
 def admitted_by_others(desk: Desk, one: PodClass) -> Mask:
-    """Templates that admit a class but for its own rules about other pods."""
+    """Templates that admit a class if its own rules about other pods are ignored."""
     return desk.room.admitting(by_itself(one.spec), one.labels, desk.template_rows)
 
 
 def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> frozenset[str]:
-    """The volumes of ``spec`` of which one use decides about the next.
+    """The volumes of ``spec`` whose use by one pod restricts the next pod.
 
-    Those are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
-    Claims of a storage class that is ``loose``, of which some volume is free, compete for the free ones.
+    These are claims that one pod may use at a time, claims whose volume the first pod chooses, and disks that no two pods may mount.
+    Claims of a ``loose`` storage class, which has free volumes, compete for these.
     """
     found = set()
     for use in spec.volumes:
@@ -162,7 +162,7 @@ def shared_volumes(cluster: Cluster, spec: PodSpec, loose: Container[str]) -> fr
 
 
 def unwanted(desk: Desk, wanted: Mask) -> Mask:
-    """Machines bought by this plan that may turn out to be none of ``wanted``, which flags templates."""
+    """Machines bought by this plan that may turn out to be outside of ``wanted``, which flags templates."""
     mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
     if not wanted.all():
         for machine in desk.bought[: desk.built]:
@@ -171,7 +171,7 @@ def unwanted(desk: Desk, wanted: Mask) -> Mask:
 
 
 def doubtful(desk: Desk, one: PodClass, admitted: Mask) -> Mask:
-    """Machines that the cloud has still to choose and that might turn out not to take a class. ``admitted`` flags templates."""
+    """Machines that the cloud has not chosen yet and that might turn out not to take a class. ``admitted`` flags templates."""
     mask = np.zeros(len(desk.open_rows), dtype=np.bool_)
     apart = {term.topology_key for term in one.spec.anti_affinity}
     for row, templates in desk.undecided.items():
@@ -180,12 +180,12 @@ def doubtful(desk: Desk, one: PodClass, admitted: Mask) -> Mask:
 
 
 def padded(mask: Mask, length: int) -> Mask:
-    """``mask`` for a room that has grown: the rows behind it are not meant."""
+    """``mask`` extended with False for a room that has grown."""
     return np.concatenate([mask, np.zeros(length - len(mask), dtype=np.bool_)])
 
 
 def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, machines: Mask, usable: Mask) -> list[Share]:
-    """Fill rows with one class, or with the whole family as its model; returns the shares of templates, noted there as phantoms."""
+    """Fill rows with one class, or with the whole family as its model; return the shares of templates, recorded as phantoms."""
     ground_rows = machines.copy()
     ground_rows[desk.template_rows] = usable & desk.templates.holds_one(one.spec)
     most = most_to_buy(desk, family, ground_rows)
@@ -201,7 +201,7 @@ def place(desk: Desk, family: Family, one: PodClass, queue: Queue | None, *, mac
 
 
 def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
-    """How many pods each template may stand for: of a domain with a cap, one template for all that the cap leaves."""
+    """How many pods each template may stand for; in a domain with a cap, one template takes all that the cap leaves."""
     most = np.full(len(desk.room), PLENTY, dtype=np.int64)
     if not family.caps:
         return most
@@ -216,7 +216,7 @@ def most_to_buy(desk: Desk, family: Family, usable: Mask) -> Array:
 
 
 def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
-    """Whether every domain that some size of the family can be bought for can be bought for with its model, the largest."""
+    """Whether the model, the largest size of the family, can be bought for in every domain in which any size can be."""
     some: Mask = np.logical_or.reduce([desk.templates.holds_one(queue.one.spec) for queue in family.queues])
     all_of_them = desk.templates.holds_one(family.model.spec)
     by_domain = desk.templates.by_domain
@@ -224,7 +224,7 @@ def fills_as_one(desk: Desk, family: Family, usable: Mask) -> bool:
 
 
 def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
-    """Domains for pods that have no wish of their own: evenly, as others count them, over those that serve them at the lowest price."""
+    """Spread pods without rules of their own evenly, as other families count them, over the cheapest domains."""
     cheapest = desk.templates.by_domain(family.keys, admitted & desk.templates.holds_one(family.model.spec)).values()
     if not cheapest:
         return []
@@ -247,7 +247,7 @@ def spread_evenly(desk: Desk, family: Family, admitted: Mask) -> list[Share]:
 
 
 def levelled(there: Sequence[int], count: int) -> list[int]:
-    """How many of ``count`` go to each place so that the sums with what is ``there`` are as even as can be; the first get what is over."""
+    """How many of ``count`` go to each place so that the sums with ``there`` are as even as possible; the first get the remainder."""
     level = list(there)
     for _ in range(count):
         level[level.index(min(level))] += 1
@@ -255,9 +255,9 @@ def levelled(there: Sequence[int], count: int) -> list[int]:
 
 
 def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
-    """Shares of the whole family dealt to its queues, each from the largest that is left.
+    """Shares of the whole family dealt to its queues, each from the largest remaining share.
 
-    So few queues are in more than one domain, and pods of all sizes are in every domain.
+    This way few queues are in more than one domain, and every domain has pods of all sizes.
     """
     rest = {share.row: share.count for share in shares}
     hands: dict[int, list[Share]] = {}
@@ -275,9 +275,9 @@ def dealt(family: Family, shares: Sequence[Share]) -> dict[int, list[Share]]:
 
 
 def lots_of(desk: Desk, family: Family, to_buy: dict[int, list[Share]], admitted: Mask) -> list[Lot]:
-    """What of the family goes to the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
+    """The lots of the family for the mix. Pods with constraints on larger domains are bound to the domains that filling chose.
 
-    ``admitted`` are templates that admit the family but for its own rules about others.
+    ``admitted`` are templates that admit the family if its own rules about other pods are ignored.
     """
     whole, keys = bool(family.shape.host_affinity), family.keys
     columns = [desk.room.table.column(key).codes for key in keys]
@@ -311,7 +311,7 @@ def within(desk: Desk, columns: Sequence[Codes], domain: tuple[int, ...]) -> Mas
 
 
 class _Reach:
-    """The kinds ``among`` some templates that serve a size of pods, looked up once for all families that may go to the same templates."""
+    """The kinds ``among`` some templates that serve a size of pods, cached for all families that may go to the same templates."""
 
     def __init__(self, desk: Desk, among: Mask) -> None:
         self._templates = desk.templates
@@ -328,7 +328,7 @@ class _Reach:
 
 
 def forget(desk: Desk, family: Family) -> None:
-    """Take the phantoms of a family off the templates: machines stand for them now."""
+    """Remove the phantoms of a family from the templates: machines stand for them now."""
     for spec, share in family.phantoms:
         desk.room.remove(spec, family.model.labels, share.row, share.count)
     family.phantoms.clear()

@@ -1,4 +1,4 @@
-"""Which families are placed first, and which only after others have their machines."""
+"""The order of families: which are placed first, and which only after others have their machines."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -14,12 +14,12 @@ from gpuscaler.planning.scale_up.groups.groups import Family
 
 
 def waits_for_others(family: Family) -> bool:
-    """Whether pods that found no place may find one once others have theirs."""
+    """Whether unplaced pods of a family may become placeable after others are placed."""
     return bool(family.model.spec.affinity or family.volumes)
 
 
 def side_by_side(desk: Desk, order: Sequence[Family]) -> list[Family]:
-    """Families that may be placed in one round: of those that share a volume the first, and of those that must share a machine."""
+    """Families that may be placed in one round: only the first of those that share a volume or must share a machine."""
     busy: set[str] = set()
     later: set[int] = set()
     beside = neighbours(desk, order)
@@ -33,7 +33,7 @@ def side_by_side(desk: Desk, order: Sequence[Family]) -> list[Family]:
 
 
 def neighbours(desk: Desk, order: Sequence[Family]) -> Mapping[int, set[int]]:
-    """By ``id``, families of which one must share a machine with the other, and both with somebody: two may not start on two machines."""
+    """Pairs of families, by ``id``, that both have host affinity, one of them to the other: they must not start on two machines."""
     starting = [family for family in order if family.shape.host_affinity]
     index = _Index(starting)
     found: dict[int, set[int]] = {}
@@ -48,7 +48,7 @@ def neighbours(desk: Desk, order: Sequence[Family]) -> Mapping[int, set[int]]:
 def sought(desk: Desk, every: Sequence[Family]) -> list[Family]:
     """Families without rules about others that some family must be near, unless their priority is lower.
 
-    On a node they may be at any time: who must be near them follows.
+    They may land on a node at any time, and the families that must be near them follow.
     """
     seeking = [family for family in every if family.model.spec.affinity]
     index = _Index(every if seeking else ())
@@ -62,11 +62,11 @@ def sought(desk: Desk, every: Sequence[Family]) -> list[Family]:
 
 
 def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
-    """Families whose pods the rules of others look at while they have no such rule themselves.
+    """Families whose pods are counted by the rules of others, but that have no such rule themselves.
 
-    They go where they like, at any time, so whoever counts them (spread) must be decided after them. Where limits are set they do not go
-    before pods of higher priority. Whoever keeps away from them (anti-affinity) goes first unless its priority is lower.
-    Among them, too, whoever is counted comes before those who count it, unless they count each other in a circle.
+    They may go anywhere at any time, so families that count them (spread) must be decided after them. Where limits are set, they do not go
+    before pods of higher priority. Families that keep away from them (anti-affinity) go first unless their priority is lower.
+    Among the leaders, too, a counted family comes before those that count it, unless they count each other in a circle.
     """
     watchers = [family for family in every if family.shape.host_spread or family.shape.wide]
     index = _Index(every) if watchers else None
@@ -79,7 +79,7 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
         for constraint in (constraint for constraint in family.model.spec.spread if constraint.hard and constraint.selector is not None):
             for other in index.candidates(family.model.spec.namespace, constraint.selector):
                 lower = bounded and other.model.spec.priority < own
-                # Whoever is counted by host and counts by zone itself is decided later.
+                # A family that is counted by host and itself counts by zone is decided later.
                 joint = constraint in other.model.spec.spread or (constraint.topology_key == HOSTNAME and other.shape.wide)
                 if other is not family and not lower and not joint and spreads_over(constraint, family.model, other.model):
                     found.add(id(other))
@@ -91,7 +91,7 @@ def leaders(desk: Desk, every: Sequence[Family]) -> list[Family]:
 
 
 def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family]]) -> list[Family]:
-    """``order`` with the families that one has counted, by its ``id``, ahead of it."""
+    """``order`` with the families that a family counts, by its ``id``, ahead of it."""
     seen: set[int] = set()
     found = []
     for first in order:
@@ -108,7 +108,7 @@ def counted_first(order: Sequence[Family], counted: Mapping[int, Sequence[Family
 
 
 def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
-    """Note for every family by which topology keys the rules of others look at it, and one constraint that counts it by domain."""
+    """Record for every family the topology keys by which the rules of others see it, and one constraint that counts it by domain."""
     index = _Index(every)
     for family in (family for family in every if family.shape.wide):
         spec = family.model.spec
@@ -124,9 +124,9 @@ def notice_each_other(desk: Desk, every: Sequence[Family]) -> None:
 
 
 def pinned(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
-    """All families in one order, ``first`` ahead and bound to domains of their own by the keys that others count them by.
+    """All families in one order, ``first`` ahead and bound to domains by the keys that others count them by.
 
-    That is for crowds, in which nearly everybody counts somebody: one mix for all, where going by turns would take many.
+    This is for crowds, in which nearly every family counts another: it needs one mix for all, where taking turns would need many.
     """
     keys = {constraint.topology_key for family in every for constraint in family.model.spec.spread if constraint.hard} - {HOSTNAME}
     ahead = {id(family) for family in first if not family.shape.wide}
@@ -136,7 +136,7 @@ def pinned(every: Sequence[Family], first: Sequence[Family]) -> list[Family]:
 
 
 class _Index:
-    """Families by namespace and label, to find those that a selector may match without looking at all."""
+    """Index of families by namespace and label, to find those that a selector may match without checking all."""
 
     def __init__(self, every: Sequence[Family]) -> None:
         self._every = every
@@ -146,7 +146,7 @@ class _Index:
         return (self._every[number] for number in self._index.near(namespace, selector))
 
     def sought(self, desk: Desk, terms: Iterable[PodAffinityTerm]) -> Iterator[Family]:
-        """Families that any of ``terms`` matches; one may come more than once."""
+        """Families that any of ``terms`` matches; a family may occur more than once."""
         for term in terms:
             near = [self.candidates(namespace, term.selector) for namespace in term.namespaces]
             for other in self._every if term.namespace_selector is not None else chain(*near):

@@ -1,7 +1,7 @@
-"""Whether pods that spread could still be placed last, when everybody whom they count has a place.
+"""Spread check: whether pods with a topology spread would still be admitted after all the pods that they count.
 
-Whoever is counted may come at any time. A pod that would be admitted after all others is admitted in the end, whatever the order; one that
-would not be depends on coming before others, which nobody can promise.
+The counted pods may arrive at any time. A pod that would be admitted after all others is admitted in the end, in any order of arrival. A
+pod that would not be depends on coming before the others, which cannot be guaranteed.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,12 +22,12 @@ def hard_spread(one: PodClass) -> tuple[SpreadConstraint, ...]:
 
 
 def spreads(family: Family) -> bool:
-    """Whether other machines, by being there and empty, may shut one to the family."""
+    """Whether the family has a hard spread, so that the existence of empty machines may close others to it."""
     return bool(hard_spread(family.model))
 
 
 def rows_of(order: Iterable[Family], taken: Iterable[Placed]) -> Mapping[int, list[int]]:
-    """Where pods of the families of ``order`` that spread are, by ``id`` of the family: in ``taken``, or to be bought for."""
+    """Rows of pods of the spreading families of ``order``, by ``id`` of the family: those in ``taken`` and those to buy for."""
     spreading = [family for family in order if spreads(family)]
     found = {id(family): [share.row for _, share in family.phantoms] for family in spreading}
     owner = {id(queue.one): id(family) for family in spreading for queue in family.queues}
@@ -40,9 +40,9 @@ def rows_of(order: Iterable[Family], taken: Iterable[Placed]) -> Mapping[int, li
 def overtaken(
     room: Room, order: Sequence[Family], where: Mapping[int, Sequence[int]], templates: Mask, *, bought: bool = False
 ) -> list[Family]:
-    """Families that others, decided after them, leave with too many in one domain. ``where`` is as :func:`rows_of` has it.
+    """Families whose skew is violated by families decided after them. ``where`` comes from :func:`rows_of`.
 
-    ``templates`` flags rows that stand for any number of machines; with ``bought``, machines have taken their place.
+    ``templates`` flags rows that stand for any number of machines; with ``bought``, bought machines have replaced them.
     """
     return [
         family
@@ -52,9 +52,9 @@ def overtaken(
 
 
 def upset(desk: Desk) -> frozenset[str]:
-    """Pods that would not be admitted last where they are to go, since what was decided after them left too many in one domain.
+    """Pods that would not be admitted last at their place, because pods decided after them left too many in one domain.
 
-    Whoever goes to a node of today binds before any machine of the plan is there, unless a gang of his waits for one.
+    Pods placed on existing nodes bind before new machines arrive, so they are not checked, unless they belong to a gang that waits for one.
     """
     today = np.zeros(len(desk.room) + len(desk.bought), dtype=np.bool_)
     today[: len(desk.stages[0].open_rows)] = desk.stages[0].open_rows
@@ -86,7 +86,7 @@ def even(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bou
 
 
 def crowded(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, bought: bool) -> Mask:
-    """On which of ``rows`` pods of ``one`` break the skew of one of its constraints."""
+    """Flags for ``rows`` on which pods of ``one`` break the skew of one of its constraints."""
     at = np.array(rows, dtype=np.int64)
     found = np.zeros(len(at), dtype=np.bool_)
     for constraint in hard_spread(one):
@@ -101,5 +101,5 @@ def crowded(room: Room, one: PodClass, rows: Sequence[int], *, templates: Mask, 
 
 
 def least(constraint: SpreadConstraint, counts: Array) -> int:
-    """The minimum that the scheduler takes the skew from, by what each eligible domain has."""
+    """The minimum that the scheduler measures the skew from, by the counts of the eligible domains."""
     return int(counts.min()) if len(counts) and len(counts) >= constraint.min_domains else 0

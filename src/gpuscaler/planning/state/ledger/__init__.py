@@ -1,1 +1,1 @@
-"""The ledger: what was asked of a cloud and is not open yet, promises being kept, and removals under way."""
+"""The ledger: orders and machines that are not open yet, promises, and removals in progress."""

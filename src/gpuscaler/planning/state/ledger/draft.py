@@ -1,11 +1,11 @@
-"""A ledger that runs ahead: one part of a look after the other folds into it what it finds."""
+"""The draft of a ledger: the parts of one reconcile pass fold their events into it, one after the other."""
 
 from gpuscaler.planning.state.ledger.events import Event
 from gpuscaler.planning.state.ledger.ledger import Ledger, step
 
 
 class Draft:
-    """``steps`` lead from the ledger as it was to ``book``."""
+    """A ledger and the ``steps`` that led from its original state to ``book``."""
 
     def __init__(self, book: Ledger) -> None:
         self.book = book

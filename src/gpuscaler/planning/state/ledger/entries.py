@@ -1,26 +1,26 @@
-"""What the ledger holds: orders, the machines that come of them, promises to pods, and removals. Times are seconds since the epoch."""
+"""Entries of the ledger: orders, their machines, promises to pods, and removals. Times are seconds since the epoch."""
 
 from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 
-#: What is known of an order: written down and perhaps sent, sent and its answer lost, answered.
+#: States of an order: saved and perhaps sent; sent but its answer was lost; answered.
 INTENDED, DOUBTFUL, ACCEPTED = "intended", "doubtful", "accepted"
 
-#: Steps of a promise: the machine is closed and its pods are bound or nominated, it is open and its pods are awaited, it is closed again.
+#: Steps of a promise: the machine is closed and its pods are bound or nominated; it is open and waits for its pods; it is closed again.
 NOMINATING, OPEN, CLOSING = "nominating", "open", "closing"
 
-#: Steps of a removal: closing the node, waiting for what replaces it, evicting its pods, waiting for their volumes to be detached, ending
-#: the machine, clearing its Node away where nobody else does; or opening the node again.
+#: Steps of a removal: closing the node, waiting for its replacement, evicting its pods, waiting until their volumes are detached, ending
+#: the machine, deleting its Node if nothing else does; or opening the node again.
 MARKING, WAITING, DRAINING, DETACHING = "marking", "waiting", "draining", "detaching"
 ENDING, CLEARING, REOPENING = "ending", "clearing", "reopening"
 
-#: A cloud's clock and ours differ by less than this, in seconds.
+#: The clocks of the cloud and of the controller differ by less than this, in seconds.
 SKEW_SECONDS = 30.0
 
 
 class Order(Struct, frozen=True, gc=False):
-    """A purchase of ``count`` machines of any of ``offerings``; ``token`` names it to the cloud, ``since`` is when ``state`` began."""
+    """A purchase of ``count`` machines of any of ``offerings``; ``token`` identifies it at the cloud, ``since`` is when ``state`` began."""
 
     token: str
     pool: str
@@ -34,13 +34,13 @@ class Order(Struct, frozen=True, gc=False):
 class Coming(Struct, frozen=True, gc=False):
     """One machine of an order that is not open yet.
 
-    ``offerings`` are all that it may be, the first ``meant`` of them those that the plan chose, the others would do as well; ``offering``
-    is what it is, once known. ``price`` is dollars per hour as planned. ``after`` was an order between machines: it is read and not used.
-    Moments to come are 0.
-    ``granted`` is when its name was learned, which time-outs count from, ``launched`` when the cloud started it, where that was earlier:
-    a controller that was away learns of machines late. ``order`` is empty for a machine that nobody here asked for. ``gang`` is the
-    ``namespace/name`` of the one gang that it was bought for, empty where that is none, or several. ``pods`` are those that the newest plan
-    has for it, ``bought_for`` those that it was ordered for.
+    ``offerings`` are all that it may be: the first ``meant`` of them were chosen by the plan, the others are fallbacks; ``offering`` is the
+    actual one, once known. ``price`` is the planned price in dollars per hour. ``after`` was an order between machines; it is read but not
+    used. Times of events that have not happened yet are 0.
+    ``granted`` is when its id became known; time-outs count from there. ``launched`` is when the cloud started it, if that was earlier: a
+    controller that was down learns of machines late. ``order`` is empty for a machine that this controller did not order. ``gang`` is the
+    ``namespace/name`` of the one gang that it was bought for, empty for none or several. ``pods`` are those that the newest plan has for
+    it, ``bought_for`` those that it was ordered for.
     """
 
     id: str
@@ -64,21 +64,21 @@ class Coming(Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> OfferingKey:
-        """The offering that it is, or most wanted to be."""
+        """The actual offering, or the preferred one while it is unknown."""
         return self.offering or self.offerings[0]
 
     @property
     def began(self) -> float:
-        """From when on it has been booting, as far as is known; 0 before it was granted."""
+        """The known start of its boot; 0 before it was granted."""
         return self.launched or self.granted
 
 
 class Promise(Struct, frozen=True, gc=False):
-    """Pods that ``node``, a machine of ``offering``, was opened for, and where that stands; ``since`` is when ``step`` began.
+    """Pods that ``node``, a machine of ``offering``, was opened for, and the current ``step``, which began at ``since``.
 
-    ``sent`` are the pods whose bindings were sent, ``nominated`` is when bindings or nominations were last written, ``stood`` when all that
-    are to be bound had come, ``lifted`` when our taint was last taken off. ``closes`` says that the node is closed again once its pods have
-    come. ``called`` is when one of its pods was given up, or nobody was meant for it: it takes no new ones, and opens.
+    ``sent`` are the pods whose bindings were sent. ``nominated`` is when bindings or nominations were last written, ``stood`` when all pods
+    to be bound were there, ``lifted`` when our taint was last removed. ``closes`` says that the node is closed again once its pods are
+    there. ``called`` is when one of its pods was given up, or when it had no pods: it takes no new pods, and opens.
     """
 
     node: str
@@ -95,10 +95,10 @@ class Promise(Struct, frozen=True, gc=False):
 
 
 class Eviction(Struct, frozen=True, gc=False):
-    """How far the eviction of a pod is, named by its uid. It was asked for ``tries`` times, and is again at ``again``.
+    """The progress of the eviction of a pod, identified by its uid. It was tried ``tries`` times; the next attempt is at ``again``.
 
-    ``why`` is what it was refused by last, ``budget`` says that this was a PodDisruptionBudget. ``signalled`` is when the pod was asked to
-    save its work. Moments that were not yet are 0.
+    ``why`` is the reason of the last refusal, ``budget`` says that it was a PodDisruptionBudget. ``signalled`` is when the pod was asked to
+    save its work. Times of events that have not happened yet are 0.
     """
 
     pod: str
@@ -111,13 +111,13 @@ class Eviction(Struct, frozen=True, gc=False):
 
 
 class Leaving(Struct, frozen=True, gc=False):
-    """A removal under way. ``pods`` are those that the decision meant to move, ``needs`` ids of machines that must open first.
+    """A removal in progress. ``pods`` are those that the decision moves, ``needs`` ids of machines that must open first.
 
-    ``bereft`` says that one of those will not come. ``tried`` is when the step was last tried, ``evictions`` how far those are that have
-    begun, ``detail`` what holds the step up, in words. ``forced`` says that the machine goes whatever stands against it, at ``ends``.
-    ``unready`` says that it goes since its node is not Ready, and stays where that changes. ``to`` are the nodes that the decision meant
-    each of ``pods`` for, empty for one that goes to a machine which was bought for it. ``held`` is for how many seconds at a time its cloud
-    holds it while it is emptied, and ``extended`` when the cloud was last asked to.
+    ``bereft`` says that one of those machines failed. ``tried`` is when the step was last tried, ``evictions`` the progress of evictions
+    that have begun, ``detail`` what delays the step, in words. ``forced`` says that the machine ends at ``ends`` in any case. ``unready``
+    says that it is removed because its node is not Ready, and is kept if that changes. ``to`` are the target nodes of ``pods``, empty for
+    a pod that goes to a machine which was bought for it. ``held`` is the time in seconds for which the cloud keeps the machine per call
+    while it is emptied, and ``extended`` when the cloud was last asked for that.
     """
 
     node: str
@@ -142,9 +142,9 @@ class Leaving(Struct, frozen=True, gc=False):
 
 
 class Withdrawal(Struct, frozen=True, gc=False):
-    """The rest of an order that is wanted no more. ``tried`` is when the cloud was last told so, and ``times`` how often in vain.
+    """The withdrawal of the rest of an order. ``tried`` is when the cloud was last asked for it, ``times`` the number of attempts.
 
-    ``missing`` machines of ``order`` had not come then; None where another version wrote this.
+    ``missing`` machines of ``order`` had not come then. ``order`` is None if another version wrote this.
     """
 
     token: str

@@ -1,4 +1,4 @@
-"""Events of the ledger: each, folded in by :func:`~gpuscaler.planning.state.ledger.ledger.step`, changes what is under way."""
+"""Events of the ledger, which :func:`~gpuscaler.planning.state.ledger.ledger.step` folds into it."""
 
 from collections.abc import Mapping
 
@@ -9,7 +9,7 @@ from gpuscaler.planning.state.ledger.entries import Coming, Leaving, Order, Prom
 
 
 class Intended(Struct, frozen=True, gc=False, tag=True):
-    """A purchase was decided; it is sent once this is written down."""
+    """A purchase was decided; it is sent once this event is saved."""
 
     order: Order
     machines: tuple[Coming, ...]
@@ -18,7 +18,7 @@ class Intended(Struct, frozen=True, gc=False, tag=True):
 class Answered(Struct, frozen=True, gc=False, tag=True):
     """The cloud granted ``granted`` (id and offering of each), accepted ``pending`` more without a name, and refused the rest.
 
-    ``launched`` is when machines were, by id, as far as the cloud says.
+    ``launched`` has the launch times of machines by id, as far as the cloud reports them.
     """
 
     token: str
@@ -36,7 +36,7 @@ class Doubted(Struct, frozen=True, gc=False, tag=True):
 
 
 class Found(Struct, frozen=True, gc=False, tag=True):
-    """The cloud lists a machine that ``machine`` of the ledger must be, ``launched`` then, or 0 where that says nothing."""
+    """The cloud lists a machine that must be ``machine`` of the ledger; ``launched`` is its launch time, 0 if it does not count."""
 
     machine: str
     instance: str
@@ -46,45 +46,45 @@ class Found(Struct, frozen=True, gc=False, tag=True):
 
 
 class Recognised(Struct, frozen=True, gc=False, tag=True):
-    """A machine of the ledger that was granted under another key is of ``offering``, as the cloud lists it."""
+    """A machine of the ledger that was granted under another key is a machine of ``offering``, according to the cloud's list."""
 
     machine: str
     offering: OfferingKey
 
 
 class Settled(Struct, frozen=True, gc=False, tag=True):
-    """No more machines are wanted of an order than those that are known by now: the rest is to be withdrawn."""
+    """Only the machines of an order that are known by now are wanted: the rest is to be withdrawn."""
 
     token: str
 
 
 class Withdrawing(Struct, frozen=True, gc=False, tag=True):
-    """The cloud is being told that the rest of an order is wanted no more."""
+    """The cloud is asked to withdraw the rest of an order."""
 
     token: str
     at: float
 
 
 class Withdrawn(Struct, frozen=True, gc=False, tag=True):
-    """The cloud has confirmed that nothing more will come of an order."""
+    """The cloud has confirmed that an order will bring no more machines."""
 
     token: str
 
 
 class Noticed(Struct, frozen=True, gc=False, tag=True):
-    """Machines of ours that nobody knows, by id, and when each was first seen: those of now, and no others."""
+    """The current machines of this cluster that are neither nodes nor in the ledger, by id, with the time each was first seen."""
 
     strangers: Mapping[str, float]
 
 
 class Owing(Struct, frozen=True, gc=False, tag=True):
-    """Groups lack machines that nobody here ordered: since when, by their pools; those of now, and no others."""
+    """The current groups that lack machines which this controller did not order, by pool, with the time since when."""
 
     pools: Mapping[str, float]
 
 
 class Adopted(Struct, frozen=True, gc=False, tag=True):
-    """A machine that nobody knew is on its way to become a node, or to be given up."""
+    """An unknown machine was added to the ledger: it becomes a node, or is given up."""
 
     machine: Coming
 
@@ -98,20 +98,20 @@ class Registered(Struct, frozen=True, gc=False, tag=True):
 
 
 class Ready(Struct, frozen=True, gc=False, tag=True):
-    """A machine's node shows all that its offering promises, and nothing but our own taint keeps pods away."""
+    """A machine's node shows all resources that its offering promises, and only our own taint keeps pods off."""
 
     machine: str
     at: float
 
 
 class Opened(Struct, frozen=True, gc=False, tag=True):
-    """A machine is open to the scheduler, and a node like others."""
+    """A machine is open to the scheduler and is now an ordinary node."""
 
     machine: str
 
 
 class Lost(Struct, frozen=True, gc=False, tag=True):
-    """A machine ended, or is given up, before it opened."""
+    """A machine ended, or was given up, before it opened."""
 
     machine: str
 
@@ -123,27 +123,27 @@ class Planned(Struct, frozen=True, gc=False, tag=True):
 
 
 class Unfit(Struct, frozen=True, gc=False, tag=True):
-    """``machine`` turned out not to be what ``pods`` select by: they are planned again, and it is there for others."""
+    """``machine`` lacks the labels that ``pods`` select by: these are planned again, and the machine is available to others."""
 
     machine: str
     pods: tuple[str, ...]
 
 
 class Exchanged(Struct, frozen=True, gc=False, tag=True):
-    """``machine`` takes, of each of ``pairs``, the second pod in the place of the first, which waits for what the second waited for."""
+    """In each of ``pairs``, ``machine`` takes the second pod instead of the first, and the first gets the second one's promise."""
 
     machine: str
     pairs: tuple[tuple[str, str], ...]
 
 
 class Promised(Struct, frozen=True, gc=False, tag=True):
-    """A promise was made, or has gone on to what ``promise`` says."""
+    """A promise was made, or has changed to ``promise``."""
 
     promise: Promise
 
 
 class Redeemed(Struct, frozen=True, gc=False, tag=True):
-    """A node owes nobody anything any more."""
+    """A node has no open promises any more."""
 
     node: str
 
@@ -156,19 +156,19 @@ class Broken(Struct, frozen=True, gc=False, tag=True):
 
 
 class Mended(Struct, frozen=True, gc=False, tag=True):
-    """A pod's broken promise is of no consequence any more."""
+    """A pod's broken promise no longer counts."""
 
     pod: str
 
 
 class Left(Struct, frozen=True, gc=False, tag=True):
-    """A removal was decided, or has gone on to what ``leaving`` says."""
+    """A removal was decided, or has changed to ``leaving``."""
 
     leaving: Leaving
 
 
 class Finished(Struct, frozen=True, gc=False, tag=True):
-    """A removal has ended, by the machine's end or by opening it again."""
+    """A removal has finished: the machine ended, or its node was opened again."""
 
     node: str
 

@@ -1,7 +1,7 @@
-"""The ledger: what was asked of a cloud and is not open yet, promises being kept, and removals under way.
+"""The ledger: orders and machines that are not open yet, promises, and removals in progress.
 
-It is written down before the cloud is called, so that a restart at any moment neither buys twice nor forgets (I2), and each machine in it
-is counted once until it is open (I3). Everything here is plain data folded from events; times are seconds since the epoch.
+It is saved before the cloud is called, so that a restart at any time neither buys twice nor loses an order (I2), and each machine in it is
+counted once until it is open (I3). Everything here is plain data folded from events; times are seconds since the epoch.
 """
 
 from collections import Counter
@@ -111,13 +111,14 @@ __all__ = [
 
 
 class Ledger(Struct, frozen=True, gc=False):
-    """Everything under way.
+    """All orders, machines, promises and removals in progress.
 
-    ``serial`` numbers orders over all restarts, ``bought`` are the moments of the last minute's purchases and how many machines each was
-    for. ``past`` are machines that left the ledger while an order still waited for machines without a name: they are none of its.
-    ``broken`` are pods, and nodes that were opened for them and did not take them, while the nomination stands. ``withdrawals`` are orders
-    of which the cloud has not confirmed yet that nothing more will come. ``strangers`` are machines of ours that nobody knows, by id, and
-    when each was first seen. ``owing`` is since when groups, by their pools, lack machines that nobody here ordered.
+    ``serial`` numbers orders across restarts. ``bought`` are the times of the last minute's purchases and the number of machines of each.
+    ``past`` are machines that left the ledger while an order still waited for machines without a known id: they do not belong to that
+    order. ``broken`` are pods with the nodes that were opened for them and did not take them, while the nomination stands.
+    ``withdrawals`` are orders for which the cloud has not yet confirmed that no more machines will come. ``strangers`` are machines of
+    this cluster that are neither nodes nor in the ledger, by id, with the time each was first seen. ``owing`` is the time since when
+    groups, by pool, lack machines that this controller did not order.
     """
 
     orders: tuple[Order, ...] = ()
@@ -134,7 +135,7 @@ class Ledger(Struct, frozen=True, gc=False):
 
 
 def step(ledger: Ledger, event: Event) -> Ledger:
-    """The ledger after ``event``; an event about something that it does not hold changes nothing."""
+    """The ledger after ``event``; an event about an unknown entry changes nothing."""
     match event:
         case Promised(promise=promise):
             return replace(ledger, promises=(*(one for one in ledger.promises if one.node != promise.node), promise))
@@ -218,12 +219,12 @@ def _of_machine(
 
 
 def unnamed(ledger: Ledger) -> Mapping[str, int]:
-    """How many machines of each order have no name yet, by token."""
+    """The number of machines of each order without a known id, by token."""
     return Counter(one.order for one in ledger.coming if not one.instance)
 
 
 def named(ledger: Ledger) -> Mapping[str, OfferingKey]:
-    """What the machines of the ledger are, by their ids: a list that is behind does not have them yet."""
+    """The offerings of the machines of the ledger, by id: an outdated list of the cloud does not have them yet."""
     return {one.instance: one.key for one in ledger.coming if one.instance}
 
 
@@ -235,7 +236,7 @@ def folded(ledger: Ledger, events: Iterable[Event]) -> Ledger:
 
 
 def _answered(ledger: Ledger, event: Answered) -> Ledger:
-    """The granted machines get their names; of those that the cloud neither granted nor accepted, the last are struck."""
+    """Assign ids to the granted machines, and remove the last of those that the cloud neither granted nor accepted."""
     known = {one.instance for one in ledger.coming if one.instance} | ledger.past
     # The cloud repeats its answer to a repeated order.
     grants = [grant for grant in dict.fromkeys(event.granted) if grant[0] not in known]
@@ -261,9 +262,9 @@ def _answered(ledger: Ledger, event: Answered) -> Ledger:
 
 
 def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, OfferingKey]]) -> list[Coming]:
-    """Machines that an order was granted beyond what it asked for: nobody wants them, and they cost what others cost."""
+    """Machines that were granted beyond the size of an order: no pod needs them, but they cost as much as others."""
     first = next((one for one in ledger.coming if one.order == event.token), None)
-    # Of an order that awaits nothing any more it is forgotten which machines were its own.
+    # The machines of an order that waits for nothing any more are no longer known.
     if first is None or all(order.token != event.token for order in ledger.orders):
         return []
     return [
@@ -279,13 +280,13 @@ def _surplus(ledger: Ledger, event: Answered, grants: Iterable[tuple[str, Offeri
 
 
 def _granted(one: Coming, instance: str, offering: OfferingKey, *, at: float, launched: float) -> Coming:
-    """``one`` with a name. When it was launched counts where its name was learned late, and is told by another clock than ours."""
+    """``one`` with its id. Its launch time counts only if the id became known late, because it comes from the cloud's clock."""
     late = max(launched, one.asked) if 0.0 < launched < at - SKEW_SECONDS else 0.0
     return replace(one, instance=instance, offering=offering, granted=at, launched=late)
 
 
 def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) -> tuple[tuple[float, int], ...]:
-    """What was bought, without so many machines of what was asked for at ``at``: what is refused counts against no limit."""
+    """``bought`` without the ``refused`` machines ordered at ``at``: refused machines count against no limit."""
     left = []
     for when, many in bought:
         less = min(many, refused) if when == at else 0
@@ -295,7 +296,7 @@ def _unbought(bought: tuple[tuple[float, int], ...], at: float, refused: int) ->
 
 
 def _best(grants: list[tuple[str, OfferingKey]], one: Coming) -> tuple[str, OfferingKey]:
-    """The granted machine that ``one`` wants most."""
+    """The granted machine that ``one`` prefers."""
     return min(grants, key=lambda grant: one.offerings.index(grant[1]) if grant[1] in one.offerings else len(one.offerings))
 
 
@@ -308,7 +309,7 @@ def _machine(ledger: Ledger, machine: str, change: Callable[[Coming], Coming]) -
 
 
 def _bereaved(ledger: Ledger, machines: set[str]) -> Ledger:
-    """``machines`` will not come: what else was bought for their gangs has nobody until all of a gang is planned anew."""
+    """Drop the pods of all machines of the gangs of the lost ``machines``, until the complete gang is planned again."""
     gangs = {one.gang for one in ledger.coming if one.id in machines and one.gang}
     if not gangs:
         return ledger
@@ -316,7 +317,7 @@ def _bereaved(ledger: Ledger, machines: set[str]) -> Ledger:
 
 
 def _without(ledger: Ledger, machines: set[str]) -> Ledger:
-    """Without ``machines``; a removal that still needs one of them will not get it."""
+    """The ledger without ``machines``; removals that depend on one of these are marked ``bereft``."""
     gone = {one.instance for one in ledger.coming if one.id in machines and one.instance}
     return _tidied(
         replace(
@@ -329,14 +330,14 @@ def _without(ledger: Ledger, machines: set[str]) -> Ledger:
 
 
 def _tidied(ledger: Ledger) -> Ledger:
-    """Without orders of which no machine is awaited without a name."""
+    """The ledger without orders whose machines all have a known id."""
     awaited = {one.order for one in ledger.coming if not one.instance}
     orders = tuple(one for one in ledger.orders if one.token in awaited)
     return replace(ledger, orders=orders, past=ledger.past if orders else frozenset())
 
 
 def upcoming(ledger: Ledger) -> tuple[Upcoming, ...]:
-    """What :class:`~gpuscaler.planning.state.State` takes: every machine that is not open yet, once."""
+    """Every machine that is not open yet, once, for :class:`~gpuscaler.planning.state.State`."""
     return tuple(
         Upcoming(
             id=one.id,
