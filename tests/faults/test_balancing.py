@@ -46,7 +46,7 @@ async def lost(here: Stage, first: dict[str, str]) -> list[str]:
     return sorted(name for name, node in first.items() if now.get(name) != node or node not in alive)
 
 
-async def test_f77_pods_of_one_zone_keep_their_machines_although_their_group_balances(tmp_path: Path) -> None:
+async def test_f77_pods_of_one_zone_keep_their_machines_although_their_group_balances_zones(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.start()
@@ -93,7 +93,7 @@ async def test_f77_several_machines_of_one_order_are_spread_over_the_zones(tmp_p
         assert sorted(running(here).values()) == sorted(ZONES * 2)
 
 
-async def test_f77_what_is_given_back_sets_no_rebalance_off_that_ends_busy_machines(tmp_path: Path) -> None:
+async def test_f77_removals_do_not_trigger_a_rebalance_that_ends_busy_machines(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.start()
@@ -111,7 +111,7 @@ async def test_f77_what_is_given_back_sets_no_rebalance_off_that_ends_busy_machi
         assert [one.protected for one in busy] == [True, True]
 
 
-async def test_f77_protection_is_taken_off_again_once_zones_are_even(tmp_path: Path) -> None:
+async def test_f77_protection_is_removed_once_zones_are_even(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.start()
@@ -128,7 +128,7 @@ async def test_f77_protection_is_taken_off_again_once_zones_are_even(tmp_path: P
         assert (await here.status()).troubles == ()
 
 
-async def test_f77_where_machines_cannot_be_protected_no_pod_is_put_where_it_would_be_lost(tmp_path: Path) -> None:
+async def test_f77_without_protection_no_pod_is_placed_where_it_would_be_lost(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **PAIR)
         here.endpoint.faults.all.append(denied("SetInstanceProtection"))
@@ -153,7 +153,7 @@ async def test_f77_where_machines_cannot_be_protected_no_pod_is_put_where_it_wou
         assert "of its group is protected from scale-in" in held.held
 
 
-async def test_f77_protection_that_an_unfilled_order_needed_is_taken_off_again(tmp_path: Path) -> None:
+async def test_f77_protection_for_an_unfilled_order_is_removed_again(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", NewInstancesProtectedFromScaleIn=False)
         here.start(here.settings(launch="desired-capacity"))
@@ -188,7 +188,7 @@ async def test_f77_machines_of_one_zone_are_protected_while_their_group_starts_a
         assert len(here.machines()) <= 3
 
 
-async def test_f77_machines_that_their_group_protects_from_the_start_are_left_to_it(tmp_path: Path) -> None:
+async def test_f77_machines_that_their_group_protects_itself_are_left_to_the_group(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **{**PAIR, "NewInstancesProtectedFromScaleIn": True})
         here.start()
@@ -203,7 +203,7 @@ async def test_f77_machines_that_their_group_protects_from_the_start_are_left_to
         assert "busy machines there are protected from scale-in before they open" in said
 
 
-async def test_f77_where_the_group_is_faster_than_protection_no_more_is_bought_that_unbalances_it(tmp_path: Path) -> None:
+async def test_f77_if_the_group_is_faster_than_protection_unbalancing_purchases_stop(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.endpoint.faults.all.append(throttled("SetInstanceProtection"))
@@ -225,7 +225,7 @@ async def test_f77_where_the_group_is_faster_than_protection_no_more_is_bought_t
 
 
 @pytest.mark.parametrize("many", [3, 5])
-async def test_f77_busy_machines_of_other_zones_outlive_one_that_their_group_starts_to_even_out_zones(many: int, tmp_path: Path) -> None:
+async def test_f77_busy_machines_of_other_zones_outlive_a_machine_started_to_balance_zones(many: int, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, pending=25.0)) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.start()
@@ -244,7 +244,7 @@ async def test_f77_busy_machines_of_other_zones_outlive_one_that_their_group_sta
         assert sorted(running(here).values()) == [*[ZONES[0]] * many, ZONES[1]]
 
 
-async def test_f77_protection_stays_until_what_makes_zones_even_has_left_its_group(tmp_path: Path) -> None:
+async def test_f77_protection_stays_until_the_surplus_machine_has_left_its_group(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK)) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.start(here.settings(more="pools:\n  - {name: gpus, idle_after: 30s}\n"))
@@ -271,9 +271,7 @@ async def started(here: Stage, before: int = 0) -> int:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-async def test_f77_a_machine_that_is_idle_while_its_group_evens_out_zones_keeps_the_pod_that_comes_to_it(
-    restart: bool, tmp_path: Path
-) -> None:
+async def test_f77_an_idle_machine_keeps_a_pod_that_comes_while_its_group_balances_zones(restart: bool, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, pending=25.0)) as here:
         here.group("gpus", **{**PAIR, "MaxSize": 20})
         here.start()

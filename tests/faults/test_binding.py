@@ -36,7 +36,7 @@ async def in_time(here: World, seconds: float) -> bool:
     return False
 
 
-async def test_f101_where_bindings_are_refused_pods_are_nominated_and_come_to_their_machines_all_the_same() -> None:
+async def test_f101_if_bindings_are_refused_pods_are_nominated_and_still_reach_their_machines() -> None:
     async with faulty() as here:
         said = 'pods "p0" is forbidden: User "gpuscaler" cannot create resource "pods/binding" in API group ""'
         here.cluster.api.faults.add(Fault("POST", OURS, times=4, refusal=Failure(403, "Forbidden", said)))
@@ -64,7 +64,7 @@ class Deadly(Watch):
                 self._here.deaths.dead.set()
 
 
-async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_by_the_next_and_nothing_is_bought_twice() -> None:
+async def test_f102_the_next_leader_binds_the_rest_of_a_gang_and_buys_nothing_twice() -> None:
     async with faulty(watch=Deadly) as here:
         for number in range(4):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
@@ -76,7 +76,7 @@ async def test_f102_a_gang_of_which_some_is_bound_when_the_leader_dies_is_bound_
         assert len(here.cluster.core.history()) == 4
 
 
-async def test_f109_of_a_gang_whose_other_machine_is_lost_and_not_to_be_had_again_no_pod_runs_alone() -> None:
+async def test_f109_no_pod_of_a_gang_runs_alone_after_its_other_machine_is_lost_for_good() -> None:
     async with faulty(delays=STEADY) as here:
         for number in range(2):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
@@ -101,7 +101,7 @@ async def test_f109_of_a_gang_whose_other_machine_is_lost_and_not_to_be_had_agai
         assert await in_time(here, 300.0)
 
 
-async def test_f109_a_gang_that_runs_is_left_alone_though_more_of_it_is_pending() -> None:
+async def test_f109_a_running_gang_is_not_touched_although_more_of_its_pods_are_pending() -> None:
     gang = {"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"}
     async with faulty(f"{ONE_GPU_MACHINES}    max: 2\n", delays=STEADY) as here:
         for number in range(2):
@@ -118,7 +118,7 @@ async def test_f109_a_gang_that_runs_is_left_alone_though_more_of_it_is_pending(
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_f109_a_pod_that_comes_first_to_a_machine_of_a_gang_is_not_ended_with_it() -> None:
+async def test_f109_another_pod_on_a_machine_of_a_gang_is_not_ended_with_the_machine() -> None:
     async with faulty(f"{ONE_GPU_MACHINES}    max: 2\n", delays=STEADY) as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)
@@ -134,7 +134,7 @@ async def test_f109_a_pod_that_comes_first_to_a_machine_of_a_gang_is_not_ended_w
         assert node in {one.id for one in here.cluster.core.list()}
 
 
-async def test_f109_a_pod_that_comes_first_takes_takes_no_room_of_a_machine_that_is_kept_for_larger_ones() -> None:
+async def test_f109_a_small_pod_takes_no_room_of_a_machine_kept_for_large_pods() -> None:
     async with faulty(LARGE) as here:
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
         await here.user.create(PRIORITY_CLASSES, high)
@@ -150,7 +150,7 @@ async def test_f109_a_pod_that_comes_first_takes_takes_no_room_of_a_machine_that
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f103_nothing_is_bound_beside_a_device_plugin_that_restarts_nor_is_another_machine_bought() -> None:
+async def test_f103_while_a_device_plugin_restarts_nothing_is_bound_and_nothing_is_bought() -> None:
     async with faulty(delays=SCATTERED) as here:
         for number in range(2):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
@@ -186,7 +186,7 @@ async def shows(here: World, machines: list[str], *, wait: bool = True) -> str:
         await here.sleep(0.5)
 
 
-async def test_f54_a_gang_is_bound_whole_when_the_api_server_is_away_between_two_of_its_bindings() -> None:
+async def test_f54_a_gang_is_bound_as_a_whole_despite_an_outage_between_its_bindings() -> None:
     async with faulty() as here:
         for number in range(4):
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "4"})
@@ -219,7 +219,7 @@ async def machines_of(here: World) -> list[dict[str, Any]]:
     return [one for one in await here.nodes() if not one["metadata"]["name"].startswith(STRANGER)]
 
 
-async def test_f55_a_pod_that_is_made_again_under_its_name_right_before_it_is_bound_is_another_pod() -> None:
+async def test_f55_a_pod_recreated_under_the_same_name_before_its_binding_is_not_bound() -> None:
     async def anew(here: World) -> None:
         await here.user.delete(PODS, "p0", namespace="default", grace=0)
         await here.user.create(PODS, pod("p0", 8), namespace="default")
@@ -234,7 +234,7 @@ async def test_f55_a_pod_that_is_made_again_under_its_name_right_before_it_is_bo
         assert here.cluster.core.history()
 
 
-async def test_f56_a_node_that_is_deleted_right_before_a_pod_is_bound_to_it_takes_nobody_and_the_pod_gets_another() -> None:
+async def test_f56_a_node_deleted_right_before_a_binding_gets_no_pod_and_the_pod_gets_another_node() -> None:
     async def away(here: World) -> None:
         for machine in here.cluster.core.list():
             here.cluster.core.terminate(machine.id, here.now())
@@ -249,7 +249,7 @@ async def test_f56_a_node_that_is_deleted_right_before_a_pod_is_bound_to_it_take
         assert (await here.bound())["p0"] in {one["metadata"]["name"] for one in await here.nodes()}
 
 
-async def test_f57_a_scheduler_that_binds_the_pod_elsewhere_in_the_same_moment_keeps_it_and_the_room_is_given_to_others() -> None:
+async def test_f57_if_a_scheduler_binds_the_pod_elsewhere_at_the_same_time_others_get_the_room() -> None:
     async def elsewhere(here: World) -> None:
         await here.user.bind("default", "p0", BUSY_STRANGER)
 
@@ -265,7 +265,7 @@ async def test_f57_a_scheduler_that_binds_the_pod_elsewhere_in_the_same_moment_k
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f58_pods_that_a_kubelet_turns_away_are_told_and_after_two_in_a_row_those_of_the_pool_are_nominated() -> None:
+async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_to_nomination() -> None:
     slow = replace(QUICK, image_pull=Delay(60.0, 60.0, 60.0))
     async with recorded(delays=slow) as (here, _):
         for name in ("p0", "p1"):
@@ -282,7 +282,7 @@ async def test_f58_pods_that_a_kubelet_turns_away_are_told_and_after_two_in_a_ro
 
 
 @pytest.mark.parametrize("seed", [10, 20])
-async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_in_the_zone_that_another_is_planned_in(seed: int) -> None:
+async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_planned_for_another(seed: int) -> None:
     """Its own machine comes later. kube-scheduler would put it there, and one machine more would be bought for the other pod."""
     found = await outcome(seed)
 

@@ -12,7 +12,7 @@ from gpuscaler.model.instances import Instance, Inventory
 from gpuscaler.simulation.cloud.provider import CallFaults
 
 
-async def test_f04_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and_the_demand_stays() -> None:
+async def test_f04_a_cloud_that_refuses_everything_is_asked_less_and_less_often_and_demand_stays() -> None:
     async with faulty(calls=CallFaults(throttled=1.0, retry_after=45.0)) as here:
         reads, read = [], here.cluster.provider.inventory
 
@@ -38,7 +38,7 @@ async def test_f04_a_cloud_that_refuses_everything_is_asked_ever_more_rarely_and
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f05_while_the_cloud_is_away_nothing_is_removed_and_what_waits_is_served_when_it_is_back() -> None:
+async def test_f05_nothing_is_removed_during_a_cloud_outage_and_pending_pods_are_served_after_it() -> None:
     async with faulty(IDLE.replace("60s", "5m")) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "60s"})
         await here.sleep(90.0)
@@ -57,7 +57,7 @@ async def test_f05_while_the_cloud_is_away_nothing_is_removed_and_what_waits_is_
         assert (await status(here)).troubles == ("",)
 
 
-async def test_f05_while_the_cloud_is_away_the_process_is_alive_and_ready_and_it_is_read_again_soon_after() -> None:
+async def test_f05_the_process_stays_alive_and_ready_during_a_cloud_outage_and_recovers_soon() -> None:
     async with recorded() as (here, service):
         async with darkness(here):
             for _ in range(30):
@@ -68,7 +68,7 @@ async def test_f05_while_the_cloud_is_away_the_process_is_alive_and_ready_and_it
         assert not any("the cloud is down" in one for one in service.troubles())
 
 
-async def test_f06_a_list_that_breaks_off_in_the_middle_is_none_at_all() -> None:
+async def test_f06_a_list_that_breaks_off_in_the_middle_is_not_used() -> None:
     async with faulty(IDLE, pace=Pace(register=900.0)) as here:
         for number in range(4):
             await here.submit(f"p{number}")
@@ -97,7 +97,7 @@ async def test_f06_a_list_that_breaks_off_in_the_middle_is_none_at_all() -> None
         assert here.notes.remarks == []
 
 
-async def test_f07_a_list_that_is_ninety_seconds_behind_makes_nobody_buy_again() -> None:
+async def test_f07_a_list_that_is_ninety_seconds_behind_causes_no_second_purchase() -> None:
     for tokens in (True, False):
         async with faulty(calls=CallFaults(stale_seconds=90.0, tokens=tokens)) as here:
             await here.submit("p")
@@ -113,7 +113,7 @@ async def test_f07_a_list_that_is_ninety_seconds_behind_makes_nobody_buy_again()
             assert [one.ended_at for one in here.cluster.core.history()] == [None]
 
 
-async def test_f07_an_answer_that_is_lost_is_found_in_lists_that_are_behind() -> None:
+async def test_f07_machines_of_a_lost_answer_are_found_in_delayed_lists() -> None:
     async with faulty(calls=CallFaults(stale_seconds=90.0, tokens=False)) as here:
         buy = here.cluster.provider.buy
 

@@ -35,7 +35,7 @@ pools:
 
 
 @pytest.mark.parametrize("price", ["0", "-0.5", ".inf", ".nan", "0.5 EUR", "null"])
-def test_f37_a_price_that_cannot_be_is_refused_by_name_or_replaced_by_the_catalogues(price: str) -> None:
+def test_f37_an_impossible_price_is_rejected_by_name_or_replaced_by_the_catalogues(price: str) -> None:
     text = PRICED.replace("PRICE", price)
     if price == "null":
         (found,) = parse_policy(text).pools[0].offerings
@@ -47,7 +47,7 @@ def test_f37_a_price_that_cannot_be_is_refused_by_name_or_replaced_by_the_catalo
     assert "expected dollars per hour above 0" in str(raised.value)
 
 
-async def test_f37_wrong_prices_in_a_changed_file_hold_nobody_up(tmp_path: Path) -> None:
+async def test_f37_wrong_prices_in_a_changed_file_delay_no_pod(tmp_path: Path) -> None:
     async with replicated(tmp_path) as here:
         await here.sleep(10.0)
         (tmp_path / "run.yaml").write_text(f"cloud: simulated\n{PRICED.replace('PRICE', '-1')}")
@@ -67,7 +67,7 @@ async def test_f37_wrong_prices_in_a_changed_file_hold_nobody_up(tmp_path: Path)
         assert all((await here.here.bound()).values())
 
 
-async def test_f38_eighty_pods_by_mistake_get_what_the_limits_admit_and_no_faster() -> None:
+async def test_f38_eighty_pods_created_by_mistake_stay_within_the_limits_and_their_rate() -> None:
     async with faulty(LIMITED) as here:
         for number in range(80):
             await here.submit(f"p{number}")
@@ -84,7 +84,7 @@ async def test_f38_eighty_pods_by_mistake_get_what_the_limits_admit_and_no_faste
         assert "limit" in waiting.reason
 
 
-def test_f38_a_hundred_thousand_pods_are_planned_for_within_the_limits_and_with_what_it_would_cost() -> None:
+def test_f38_a_plan_for_a_hundred_thousand_pods_keeps_the_limits_and_shows_the_full_cost() -> None:
     machines = pool(offering("g.8", 8.0, gpus=8, cpu=64, memory=512), offering("g.1", 1.5))
     limits = Limits(gpus=64, machines_per_minute=10, dollars_per_hour=50.0)
     plan = planned(pods("p", 100_000, spec(gpus=1)), machines, state=State(bought_last_minute=4), limits=limits)
@@ -95,7 +95,7 @@ def test_f38_a_hundred_thousand_pods_are_planned_for_within_the_limits_and_with_
     assert len(plan.unplaced) == 100_000 - sum(len(one.pods) for one in plan.machines)
 
 
-async def test_f39_pods_that_come_and_go_all_the_time_buy_no_more_machines_than_wait_at_once() -> None:
+async def test_f39_short_lived_pods_cause_no_more_machines_than_are_pending_at_once() -> None:
     async with faulty(IDLE) as here:
         for number in range(250):
             await here.submit(f"p{number}")
@@ -111,7 +111,7 @@ async def test_f39_pods_that_come_and_go_all_the_time_buy_no_more_machines_than_
         assert len(here.cluster.core.history()) <= 2
 
 
-async def test_f40_a_pod_that_cannot_be_served_gets_one_event_that_says_why() -> None:
+async def test_f40_a_pod_that_cannot_be_served_gets_one_event_with_the_reason() -> None:
     async with recorded() as (here, _):
         await here.submit("big", 8)
         await here.sleep(300.0)

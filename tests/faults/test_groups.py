@@ -15,7 +15,7 @@ from gpuscaler.embedded.aws.serving.faults import Fault
 from gpuscaler.simulation.cloud.delays import Delay
 
 
-async def test_f12_spot_that_a_group_of_both_markets_lacks_closes_no_on_demand_of_others(tmp_path: Path) -> None:
+async def test_f12_missing_spot_of_a_mixed_group_pauses_no_on_demand_offering_of_others(tmp_path: Path) -> None:
     """AWS divides the group between markets: it does not ask on demand for what spot has not."""
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge", zones=("us-east-1a",), on_demand=50)
@@ -39,7 +39,7 @@ def change(here: Stage, name: str, instance_type: str) -> None:
     here.client("ec2").create_launch_template_version(LaunchTemplateName=name, LaunchTemplateData=data)
 
 
-async def test_f67_machines_that_a_launch_template_makes_no_more_cost_what_they_cost(tmp_path: Path) -> None:
+async def test_f67_machines_of_an_older_launch_template_keep_their_price(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -55,7 +55,7 @@ async def test_f67_machines_that_a_launch_template_makes_no_more_cost_what_they_
         assert pool.dollars_per_hour == pytest.approx(55.04 + 2 * 1.006)
 
 
-def test_f05_a_group_whose_launch_template_cannot_be_read_for_a_while_stays_a_pool() -> None:
+def test_f05_a_group_whose_launch_template_is_unreadable_for_a_while_stays_a_pool() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     discovery = aws.discovery()
@@ -69,7 +69,7 @@ def test_f05_a_group_whose_launch_template_cannot_be_read_for_a_while_stays_a_po
     assert any("could not be read; its last known state is used" in warning for warning in after.warnings)
 
 
-async def test_f74_machines_that_arrive_in_a_group_whose_tag_somebody_takes_off_are_opened(tmp_path: Path) -> None:
+async def test_f74_machines_arriving_in_a_group_whose_tag_a_person_removes_are_opened(tmp_path: Path) -> None:
     slow = replace(QUICK, boot=Delay(115.0, 120.0, 125.0))
     async with aws_stage(tmp_path, Conditions(boot=slow)) as here:
         here.group("gpus")

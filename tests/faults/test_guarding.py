@@ -23,7 +23,7 @@ LIMITED = "limits: {LIMIT}\n" + IDLE
 
 
 @pytest.mark.parametrize("limit", ["gpus: 1", "machines: 1", "machines_per_minute: 1", "dollars_per_hour: 0.6"])
-async def test_more_than_a_limit_admits_is_noticed(limit: str) -> None:
+async def test_exceeding_a_limit_is_noticed(limit: str) -> None:
     narrow = parse_policy(LIMITED.replace("LIMIT", limit))
     with pytest.raises((AssertionError, Violation), match="I5"):
         async with faulty(IDLE, watch=lambda here: Watch(here, lambda: narrow)) as here:
@@ -74,13 +74,13 @@ async def take_taint_away(here: World) -> None:
 
 
 @pytest.mark.parametrize(("touch", "said"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: taints of node")])
-async def test_whatever_is_done_to_what_is_not_ours_is_noticed(touch: Callable[[World], Awaitable[None]], said: str) -> None:
+async def test_any_change_to_foreign_objects_is_noticed(touch: Callable[[World], Awaitable[None]], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         async with faulty(IDLE) as here:
             await touch(here)
 
 
-async def test_a_machine_that_is_bought_beside_what_its_group_launched_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_machine_bought_in_addition_to_a_launched_one_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stages, "owed", lambda *_what, **_more: ())
     monkeypatch.setattr(awaiting, "LONGEST_WAIT", 0.0)
     with pytest.raises(AssertionError, match="I12: sim-00002 was launched replacing sim-00001"):

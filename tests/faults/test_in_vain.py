@@ -18,7 +18,7 @@ pools:
 """
 
 
-async def test_f69_a_planner_that_does_not_count_what_is_coming_buys_one_machine_too_many_and_no_more(
+async def test_f69_a_planner_that_ignores_ordered_machines_buys_one_machine_too_many_at_most(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(existing, "arriving", lambda *_: ({}, []))
@@ -36,7 +36,7 @@ async def test_f69_a_planner_that_does_not_count_what_is_coming_buys_one_machine
         assert await all_bound(here)
 
 
-async def test_f70_after_three_machines_for_a_pod_came_to_nothing_their_type_is_closed_for_an_hour() -> None:
+async def test_f70_after_three_futile_machines_for_a_pod_their_type_is_paused_for_an_hour() -> None:
     async with faulty() as here:
         here.support(die_young(here))
         await here.submit("p")
@@ -47,7 +47,7 @@ async def test_f70_after_three_machines_for_a_pod_came_to_nothing_their_type_is_
         assert any("machines were bought without use" in one and "pod default/p is still pending after 3 machines" in one for one in said)
 
 
-async def test_f70_ten_machines_of_a_pool_that_come_to_nothing_within_an_hour_close_it() -> None:
+async def test_f70_ten_futile_machines_of_a_pool_within_an_hour_pause_the_pool() -> None:
     async with faulty(MANY) as here:
         here.support(die_young(here))
         for number in range(4):

@@ -54,7 +54,7 @@ async def until(here: World, moment: float) -> None:
     await here.sleep(moment - here.now())
 
 
-async def test_f23_the_grace_of_pods_is_cut_to_the_notice_and_what_replaces_the_machine_is_asked_for_at_once() -> None:
+async def test_f23_grace_periods_are_cut_to_the_notice_and_a_replacement_is_ordered_at_once() -> None:
     async with faulty(SPOT, **dry(notice=120.0)) as here:
         await run(here, "web", terminationGracePeriodSeconds=600)
         await until(here, DRY_AT + 60.0)
@@ -72,7 +72,7 @@ async def test_f23_the_grace_of_pods_is_cut_to_the_notice_and_what_replaces_the_
 
 
 @pytest.mark.parametrize("late", [0.1, 1.1, 1.9])
-async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_are_told_within_three(late: float) -> None:
+async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_notified_within_three(late: float) -> None:
     async with faulty(SPOT, **dry(notice=30.0, late=late)) as here:
         await run(here, "web", annotations={"gpuscaler.io/grace": "10s"}, terminationGracePeriodSeconds=5)
         await run(here, "batch")
@@ -93,7 +93,7 @@ def evicted(watch: Watch) -> list[str]:
     return list(dict.fromkeys(one.path.split("/")[-2].split("-")[0] for _, one in watch.to("/eviction")))
 
 
-async def test_f25_a_machine_that_vanishes_without_a_word_is_cleaned_up_and_its_market_not_relied_upon() -> None:
+async def test_f25_a_machine_lost_without_notice_is_cleaned_up_and_its_market_not_trusted() -> None:
     async with faulty(SPOT, **dry(notice=0.0)) as here:
         await run(here, "web")
         await until(here, DRY_AT + 60.0)
@@ -108,7 +108,7 @@ async def test_f25_a_machine_that_vanishes_without_a_word_is_cleaned_up_and_its_
         assert markets(here) == ["spot", "on-demand"]
 
 
-async def test_f25_where_the_cloud_leaves_the_node_behind_it_goes_once_the_machine_is_said_to_be_terminated() -> None:
+async def test_f25_a_node_left_behind_is_deleted_once_the_cloud_lists_its_machine_as_terminated() -> None:
     async with faulty(SPOT, **dry(notice=0.0)) as here:
         without_controller(here, terminated=True)
         await run(here, "web")
@@ -123,7 +123,7 @@ async def test_f25_where_the_cloud_leaves_the_node_behind_it_goes_once_the_machi
         assert markets(here) == ["spot", "on-demand"]
 
 
-async def test_f26_a_notice_that_comes_again_and_again_counts_once_and_one_of_another_cluster_never() -> None:
+async def test_f26_a_repeated_notice_counts_once_and_a_notice_for_another_cluster_never() -> None:
     async with faulty(SPOT) as here:
         await run(here, "web", replicas=2)
         await here.sleep(120.0)

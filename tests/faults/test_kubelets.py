@@ -11,7 +11,7 @@ def is_over(machine: CloudMachine) -> bool:
     return machine.ended_at is not None
 
 
-async def test_f75_pods_of_a_node_whose_kubelet_stops_run_elsewhere_and_its_machine_is_ended_once() -> None:
+async def test_f75_pods_of_a_node_with_a_dead_kubelet_run_elsewhere_and_its_machine_is_ended_once() -> None:
     async with faulty(ONE_GPU_MACHINES) as here:
         await run(here, "web", 3)
         await bought(here, 3)

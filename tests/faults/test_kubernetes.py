@@ -35,7 +35,7 @@ async def test_f08_a_machine_that_registers_while_the_api_server_is_away_is_not_
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_f08_nothing_is_removed_on_what_was_seen_before_the_api_server_went_away() -> None:
+async def test_f08_nothing_is_removed_based_on_data_from_before_an_api_server_outage() -> None:
     async with faulty(IDLE) as here:
         await here.submit("p", 1, **{"gpuscaler.io/run-for": "60s"})
         await here.sleep(70.0)
@@ -92,7 +92,7 @@ class Stall:
             yield piece
 
 
-async def test_f09_watches_that_silently_stall_are_noticed_and_what_came_meanwhile_is_served() -> None:
+async def test_f09_stalled_watches_are_noticed_and_pods_that_came_in_the_meantime_are_served() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await here.sleep(90.0)
@@ -138,7 +138,7 @@ async def test_f09_a_pod_that_a_stalled_watch_does_not_show_keeps_its_machine() 
         assert taints(node) == set()
 
 
-async def test_f10_after_a_410_ten_thousand_pods_are_listed_again_within_a_minute_and_in_bounded_memory() -> None:
+async def test_f10_after_a_410_ten_thousand_pods_are_listed_within_a_minute_in_bounded_memory() -> None:
     async with faulty(IDLE) as here:
         theirs = {**pod("x"), "status": {"phase": "Pending"}}
         theirs["spec"]["schedulerName"] = "theirs"
@@ -170,7 +170,7 @@ async def test_f10_after_a_410_ten_thousand_pods_are_listed_again_within_a_minut
         assert sizes[-1] < 1.05 * sizes[0]
 
 
-async def test_f44_a_right_of_the_cluster_that_is_taken_away_costs_what_needs_it_and_nothing_else() -> None:
+async def test_f44_a_revoked_cluster_permission_affects_only_what_needs_it() -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await here.sleep(60.0)
@@ -193,7 +193,7 @@ async def test_f44_a_right_of_the_cluster_that_is_taken_away_costs_what_needs_it
         assert len(here.cluster.core.history()) == 3
 
 
-async def test_f44_an_action_of_the_cloud_that_is_forbidden_closes_its_pool_for_minutes_and_is_named() -> None:
+async def test_f44_a_forbidden_cloud_action_pauses_its_pool_for_minutes_and_is_reported() -> None:
     async with faulty(SPOT_FIRST) as here:
         buy, calls = here.cluster.provider.buy, []
 
@@ -229,7 +229,7 @@ class Rival(Watch):
                 await self._here.user.merge_patch(NODES, name, patch)
 
 
-async def test_f48_a_taint_that_somebody_writes_at_the_same_moment_stays() -> None:
+async def test_f48_a_taint_that_another_writer_adds_at_the_same_moment_stays() -> None:
     async with faulty(watch=Rival) as here:
         await here.submit("p")
         await here.sleep(120.0)

@@ -17,7 +17,7 @@ from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.simulation.cloud.delays import Absent, Faults
 
 
-async def test_f68_two_machines_in_a_row_without_their_gpus_close_their_type_though_both_became_nodes() -> None:
+async def test_f68_two_machines_in_a_row_without_their_gpus_pause_their_type() -> None:
     async with faulty(faults=NEVER, pace=Pace(ready=60.0)) as here:
         await here.submit("p")
         await here.sleep(900.0)
@@ -29,7 +29,7 @@ async def test_f68_two_machines_in_a_row_without_their_gpus_close_their_type_tho
         assert ["look at the device plugin" in one.text for one in here.notes.remarks] == [True]
 
 
-async def test_f68_pods_that_do_not_ask_for_what_is_missing_are_served() -> None:
+async def test_f68_pods_that_do_not_request_the_missing_resource_are_served() -> None:
     async with faulty(pace=Pace(ready=60.0)) as here:
         await here.kill()
         here.policy = with_resource(here.policy, EFA)
@@ -45,7 +45,7 @@ async def test_f68_pods_that_do_not_ask_for_what_is_missing_are_served() -> None
         assert len(here.cluster.core.history()) == 3
 
 
-async def test_f68_machines_that_show_fewer_gpus_than_their_pods_ask_for_are_not_bought_until_the_pool_is_full(
+async def test_f68_machines_with_fewer_gpus_than_their_pods_request_are_not_bought_repeatedly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = Devices.promise
@@ -93,7 +93,7 @@ async def ask(here: Stage, name: str, slices: int) -> None:
 
 
 @pytest.mark.usefixtures("divided")
-async def test_f68_machines_that_show_slices_of_gpus_are_opened_teach_the_next_and_count_as_the_gpus_that_they_are(tmp_path: Path) -> None:
+async def test_f68_machines_with_gpu_slices_open_teach_their_template_and_count_as_whole_gpus(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p4d.24xlarge", MinSize=1, DesiredCapacity=1)
         here.start(here.settings(more="limits: {gpus: 16}\n"))
@@ -113,7 +113,7 @@ async def test_f68_machines_that_show_slices_of_gpus_are_opened_teach_the_next_a
 
 
 @pytest.mark.usefixtures("divided")
-async def test_f68_the_machine_that_turns_out_to_be_divided_serves_others_and_none_like_it_is_bought_again(tmp_path: Path) -> None:
+async def test_f68_a_machine_with_divided_gpus_serves_other_pods_and_is_not_bought_again(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p4d.24xlarge")
         here.start()
@@ -129,7 +129,7 @@ async def test_f68_the_machine_that_turns_out_to_be_divided_serves_others_and_no
         assert len(here.machines()) == 1
 
 
-async def test_f68_what_a_group_starts_for_its_minimum_and_never_shows_gpus_holds_no_pod_up_and_is_not_replaced_all_the_time(
+async def test_f68_machines_without_gpus_from_a_groups_minimum_delay_no_pod_and_are_not_churned(
     tmp_path: Path,
 ) -> None:
     faults = Faults(

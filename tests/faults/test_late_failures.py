@@ -26,9 +26,7 @@ async def all_bound(here: Stage) -> bool:
 
 
 @pytest.mark.parametrize(("code", "launch"), [(NO_CAPACITY, "auto"), (SHUTDOWN, "desired-capacity")], ids=["pending", "running"])
-async def test_f110_a_spot_group_whose_machines_end_before_they_are_nodes_is_stopped_and_the_pods_run_on_demand(
-    code: str, launch: str, tmp_path: Path
-) -> None:
+async def test_f110_a_spot_group_whose_machines_end_early_is_stopped_and_pods_run_on_demand(code: str, launch: str, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK)) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -44,7 +42,7 @@ async def test_f110_a_spot_group_whose_machines_end_before_they_are_nodes_is_sto
         assert any(one.cause == "failed" and "a-spot" in one.target for one in (await here.status()).breakers)
 
 
-async def test_f110_what_a_group_launches_after_a_failure_that_passes_serves_the_pods(tmp_path: Path) -> None:
+async def test_f110_a_machine_that_a_group_launches_after_a_passing_failure_serves_the_pods(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK)) as here:
         here.group("gpus")
         here.region.hardware.troubles.append(Trouble(BROKEN, times=2))

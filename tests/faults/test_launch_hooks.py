@@ -27,7 +27,7 @@ async def all_bound(here: Stage) -> bool:
 
 
 @pytest.mark.parametrize("joins", [False, True])
-async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_named(tmp_path: Path, *, joins: bool) -> None:
+async def test_f99_a_group_that_gives_up_machine_after_machine_is_stopped_and_reported(tmp_path: Path, *, joins: bool) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK if joins else Delays())) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**hook(60))
@@ -59,7 +59,7 @@ async def test_f99_a_machine_that_may_still_be_given_up_takes_no_pods_until_its_
         assert here.machines() == [machine]
 
 
-async def test_f99_a_hook_that_lets_machines_go_on_keeps_nobody_waiting(tmp_path: Path) -> None:
+async def test_f99_a_hook_that_lets_machines_continue_delays_no_pod(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**hook(7200, "CONTINUE"))

@@ -23,7 +23,7 @@ def test_each_mutant_has_one_place_in_the_source_and_is_python(mutant: Mutant) -
     assert mutant.old != mutant.new
 
 
-def test_the_page_of_faults_has_a_line_for_each_case_that_says_what_its_tests_and_mutants_say() -> None:
+def test_the_faults_page_has_the_generated_line_of_each_case() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| F")]
 
     assert lines == rows(), "python -m tests.faults --table prints the lines as they should be"

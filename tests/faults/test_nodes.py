@@ -50,7 +50,7 @@ async def test_f60_nothing_is_bought_for_a_label_that_no_new_node_carries(tmp_pa
         assert await here.bound() == {"train": ""}
 
 
-async def test_f60_where_discovery_labels_nodes_and_a_tag_says_so_the_machine_is_bought(tmp_path: Path) -> None:
+async def test_f60_a_machine_is_bought_if_a_tag_announces_the_label_that_discovery_writes(tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, gpu_feature_discovery=True)) as here:
         here.group("gpus", tags={**DISCOVERED, PROMISED: "NVIDIA-A10G"}, user_data=REPLACING)
         here.start()
@@ -60,7 +60,7 @@ async def test_f60_where_discovery_labels_nodes_and_a_tag_says_so_the_machine_is
         assert len(here.machines()) == 1
 
 
-async def test_f88_a_label_that_a_tag_promises_and_user_data_forgot_costs_one_machine_until_the_launch_template_is_mended(
+async def test_f88_a_label_promised_by_a_tag_but_missing_in_user_data_costs_one_machine(
     tmp_path: Path,
 ) -> None:
     async with aws_stage(tmp_path) as here:
@@ -80,7 +80,7 @@ async def test_f88_a_label_that_a_tag_promises_and_user_data_forgot_costs_one_ma
         assert here.wrote()["LaunchInstances"] == 2
 
 
-async def test_f61_a_gang_gets_machines_of_two_types_with_one_gpu_model_though_no_label_tells_it(tmp_path: Path) -> None:
+async def test_f61_a_gang_gets_machines_of_two_types_with_the_same_gpu_model_without_a_label(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("small", instance_type="g5.xlarge", MaxSize=1)
         here.group("large", instance_type="g5.2xlarge", MaxSize=1)
@@ -92,7 +92,7 @@ async def test_f61_a_gang_gets_machines_of_two_types_with_one_gpu_model_though_n
         assert {name: len(here.machines(name)) for name in ("small", "large", "other")} == {"small": 1, "large": 1, "other": 0}
 
 
-def test_f61_beside_a_spot_machine_for_pods_that_stay_together_only_those_of_its_gpu_model_are_asked_for() -> None:
+def test_f61_fallbacks_of_a_machine_for_pods_that_stay_together_share_its_gpu_model() -> None:
     def spot(name: str, price: float, product: str) -> Any:
         made = offering(name, price, market="spot", cpu=4)
         return replace(made, labels={key: value for key, value in made.labels.items() if key != PRODUCT}, product=product)
@@ -114,7 +114,7 @@ def test_f61_beside_a_spot_machine_for_pods_that_stay_together_only_those_of_its
     assert found == (same.key,)
 
 
-def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_named() -> None:
+def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_reported() -> None:
     aws = Aws()
     names = {
         "clusterName": CLUSTER,
@@ -132,7 +132,7 @@ def test_f62_user_data_that_replace_the_taints_of_a_node_group_are_named() -> No
     assert "give gpuscaler.io/arriving to the node group" in said
 
 
-async def test_f62_user_data_that_start_no_kubelet_are_named(tmp_path: Path) -> None:
+async def test_f62_user_data_that_start_no_kubelet_are_reported(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", user_data="kubelet --register-with-taints=dedicated=nvidia.com/gpu=true")
         here.start()
@@ -142,7 +142,7 @@ async def test_f62_user_data_that_start_no_kubelet_are_named(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("team", ["blue", None], ids=["written over", "taken off"])
-async def test_f112_a_label_that_a_person_changes_on_the_only_node_of_a_pool_keeps_nobody_waiting(team: str | None, tmp_path: Path) -> None:
+async def test_f112_a_label_that_a_person_changes_on_a_pools_only_node_delays_no_pod(team: str | None, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags={**DISCOVERED, f"{CA}/node-template/label/team": "red"})
         here.start()

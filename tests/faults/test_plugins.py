@@ -49,7 +49,7 @@ async def test_f63_nothing_is_written_to_a_full_node_or_ended_while_its_device_p
         assert len(here.cluster.core.list()) == 1
 
 
-async def test_f63_a_restart_of_the_controller_does_not_begin_the_five_minutes_again() -> None:
+async def test_f63_a_restart_of_the_controller_does_not_restart_the_five_minutes() -> None:
     async with faulty(pace=Pace(resync=5.0)) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -66,7 +66,7 @@ async def test_f63_a_restart_of_the_controller_does_not_begin_the_five_minutes_a
         await bought(here, 2, within=60.0)
 
 
-async def test_f63_devices_that_do_not_come_back_are_reported_and_another_machine_is_bought_after_five_minutes() -> None:
+async def test_f63_missing_devices_are_reported_and_replaced_by_a_machine_after_five_minutes() -> None:
     async with faulty() as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -86,7 +86,7 @@ async def test_f63_devices_that_do_not_come_back_are_reported_and_another_machin
 EIGHT = ONE_GPU_MACHINES.replace("g4dn.xlarge", "g4dn.metal")
 
 
-async def test_f63_an_empty_machine_one_of_whose_gpus_breaks_is_replaced_once_for_who_needs_all_of_them() -> None:
+async def test_f63_an_empty_machine_with_a_broken_gpu_is_replaced_once_for_a_pod_that_needs_all() -> None:
     async with faulty(EIGHT + "    idle_after: 10m\n") as here:
         await here.submit("first", 8, **{"gpuscaler.io/run-for": "30s"})
         await bought(here, 1)
@@ -105,7 +105,7 @@ async def test_f63_an_empty_machine_one_of_whose_gpus_breaks_is_replaced_once_fo
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_f63_a_gpu_that_breaks_on_a_busy_machine_moves_nobody_and_buys_nothing() -> None:
+async def test_f63_a_gpu_that_breaks_on_a_busy_machine_moves_no_pod_and_buys_nothing() -> None:
     async with faulty(EIGHT) as here:
         await here.submit("train", 8)
         await bought(here, 1)

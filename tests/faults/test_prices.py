@@ -27,7 +27,7 @@ def plan_of_one_gpu(region: str, *faults: Fault, limits: Limits | None = None) -
 
 @pytest.mark.parametrize("fault", [SEVERED, outage("pricing"), THROTTLED], ids=["unreachable", "down", "throttled once"])
 @pytest.mark.parametrize("region", ["us-east-2", "eu-central-1", "ap-northeast-2", "us-gov-west-1", "cn-north-1"])
-def test_f83_without_list_prices_a_small_pod_gets_a_small_machine_on_spot_within_limits(region: str, fault: Fault) -> None:
+def test_f83_without_list_prices_a_small_pod_gets_a_small_spot_machine_within_limits(region: str, fault: Fault) -> None:
     for limits in (None, Limits(dollars_per_hour=2.0)):
         (machine,) = plan_of_one_gpu(region, fault, limits=limits).machines
         assert (machine.instance_type, machine.market) == ("g5.xlarge", "spot")
@@ -52,14 +52,14 @@ def given_back(big: Offering, small: Offering) -> list[str]:
     return [one.node for one in made.removals]
 
 
-def test_f83_nothing_is_moved_to_save_what_nobody_knows() -> None:
+def test_f83_nothing_is_moved_for_an_unknown_saving() -> None:
     assert given_back(BIG, SMALL) == ["a"]
     assert given_back(replace(BIG, price_from=BY_SIZE), SMALL) == []
     assert given_back(BIG, replace(SMALL, price_from=BY_SIZE)) == []
     assert given_back(BIG, replace(SMALL, price_from="us-east-1")) == ["a"]
 
 
-async def test_f83_the_price_that_is_told_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_f83_the_reported_price_is_that_of_the_machine_that_came(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.48xlarge", zones=("us-east-1a",))
         here.start()

@@ -17,12 +17,12 @@ from gpuscaler.settings.run_settings import PagesSettings
 pytestmark = pytest.mark.looptime(False)
 
 
-def test_f98_an_address_that_others_reach_is_refused_for_pages_without_authentication() -> None:
+def test_f98_a_public_address_is_rejected_for_pages_without_authentication() -> None:
     with pytest.raises(SettingsError, match="expected a loopback address"):
         parse_settings(f"{FILE}\npages: {{address: ':8081'}}")
 
 
-async def test_f98_a_web_site_whose_name_leads_to_the_machine_of_a_person_reads_nothing_there() -> None:
+async def test_f98_a_web_site_that_resolves_to_a_persons_own_machine_reads_nothing_there() -> None:
     listeners = Listeners()
     await listeners.pages(PagesSettings(port=0), ROUTES)
     url = f"http://127.0.0.1:{listeners.ports['pages']}/status"
@@ -35,13 +35,13 @@ async def test_f98_a_web_site_whose_name_leads_to_the_machine_of_a_person_reads_
         await listeners.close()
 
 
-async def test_f98_elsewhere_nothing_is_read_without_a_token_or_without_the_right(tmp_path: Path) -> None:
+async def test_f98_other_addresses_serve_nothing_without_a_token_and_permission(tmp_path: Path) -> None:
     api = Reviewing(tokens={"tenant": {"username": "tenant"}}, allows=lambda _spec: False)
     async with asking(tmp_path, api) as (session, url):
         assert [(await get(session, f"{url}/status", token))[0] for token in ("", "made-up", "tenant")] == [401, 401, 403]
 
 
-def test_f98_what_a_tenant_wrote_into_an_annotation_by_mistake_is_not_repeated() -> None:
+def test_f98_the_value_of_an_invalid_annotation_is_not_repeated() -> None:
     (warning,) = cluster_of([pod("a", annotations={"gpuscaler.io/market": "hunter2"})]).warnings
 
     assert "gpuscaler.io/market: saw a value of 7 characters" in warning

@@ -49,7 +49,7 @@ def offer_spot(here: World) -> None:
     here.controller.set_policy(here.policy)
 
 
-async def test_f28_a_budget_that_never_allows_keeps_its_node_with_a_reason_while_others_go() -> None:
+async def test_f28_a_budget_that_never_allows_evictions_keeps_its_node_while_others_are_removed() -> None:
     async with dear({"name": "web"}, {"name": "free"}) as here:
         await budget(here, "web", maxUnavailable=0)
         await here.sleep(5.0)
@@ -74,7 +74,7 @@ async def test_f28_a_budget_that_never_allows_keeps_its_node_with_a_reason_while
 
 
 @pytest.mark.parametrize("failure", [BUDGET, SEVERAL], ids=["429", "500"])
-async def test_f29_evictions_that_are_refused_for_an_hour_are_tried_ever_more_rarely_and_go_through_then(failure: Failure) -> None:
+async def test_f29_evictions_refused_for_an_hour_are_tried_less_and_less_often_until_they_succeed(failure: Failure) -> None:
     async with dear() as here:
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=failure))
         offer_spot(here)
@@ -105,7 +105,7 @@ async def test_f29_evictions_that_are_refused_for_an_hour_are_tried_ever_more_ra
 
 
 @pytest.mark.parametrize("after", [0.0, 0.5, 1.0])
-async def test_f30_a_pod_that_comes_to_a_closed_node_keeps_its_machine(after: float) -> None:
+async def test_f30_a_pod_that_gets_onto_a_closed_node_keeps_its_machine(after: float) -> None:
     async with faulty(IDLE) as here:
         await here.submit("first", 1, **{"gpuscaler.io/run-for": "30s"})
         name = ""
@@ -126,7 +126,7 @@ async def test_f30_a_pod_that_comes_to_a_closed_node_keeps_its_machine(after: fl
         assert [one for one, _ in here.notes.kept] == [name]
 
 
-async def test_f31_a_pod_that_never_ends_is_named_and_its_machine_does_not_wait_without_end() -> None:
+async def test_f31_a_pod_that_never_ends_is_reported_and_does_not_block_its_removal() -> None:
     async with dear(pools=LARGE) as here:
         (name,) = await here.bound()
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/hold"]}}, namespace="default")

@@ -16,21 +16,21 @@ async def warnings(here: Stage) -> str:
     return "; ".join((await here.status()).warnings)
 
 
-async def test_f84_a_taint_that_tags_promise_and_the_only_flag_lacks_is_named(tmp_path: Path) -> None:
+async def test_f84_a_taint_promised_by_tags_but_missing_from_the_kubelet_flag_is_reported(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | GPU, user_data=f"kubelet {OURS}")
         said = await warnings(here)
         assert "its tags promise the taint nvidia.com/gpu=true:NoSchedule, which the user data" in said
 
 
-async def test_f84_taints_that_stand_in_one_place_are_no_reason_for_a_word(tmp_path: Path) -> None:
+async def test_f84_taints_that_stand_in_one_place_cause_no_warning(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=DISCOVERED | GPU, user_data=f"kubelet {OURS},nvidia.com/gpu=true:NoSchedule")
         assert "taint" not in await warnings(here)
 
 
 @pytest.mark.parametrize("arriving", [True, False])
-async def test_f84_a_node_that_registers_without_our_taint_is_named(
+async def test_f84_a_node_that_registers_without_our_taint_is_reported(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arriving: bool
 ) -> None:
     async with aws_stage(tmp_path) as here:

@@ -52,7 +52,7 @@ async def create(here: World, *pods: Object) -> None:
         await here.user.create(PODS, each, namespace=each["metadata"]["namespace"])
 
 
-async def test_f90_a_pod_whose_containers_sum_up_to_more_than_can_be_counted_stops_nobody() -> None:
+async def test_f90_a_pod_whose_requests_overflow_when_summed_blocks_no_other_pod() -> None:
     async with faulty() as here:
         await create(here, pod("poison", containers(1024, memory=HUGE), namespace="default"))
         await here.sleep(5.0)
@@ -67,14 +67,14 @@ async def test_f90_a_pod_whose_containers_sum_up_to_more_than_can_be_counted_sto
         assert here.controller.failures.count == 0, "it was set aside only after planning had failed with it"
 
 
-def test_f90_many_bound_pods_of_the_largest_request_fill_their_node_alone() -> None:
+def test_f90_many_bound_pods_with_the_largest_request_only_fill_their_own_node() -> None:
     crowd = [pod(n, {"nodeName": "n1", **containers(1, memory=HUGE)}) for n in range(1100)]
     made = plan(cluster_of([node("n1"), node("n2"), *crowd, *ordinary(1)]), State(), policy(POOLS), NOW)
 
     assert [placement.node for placement in made.placements] == ["n2"]
 
 
-def test_f91_rows_that_are_joined_thousands_of_times_are_judged_without_recursion() -> None:
+def test_f91_rows_joined_thousands_of_times_are_evaluated_without_recursion() -> None:
     rows = Rows(NodeTable([built("first")]))
     for number in range(2 * sys.getrecursionlimit()):
         rows = rows.extended([built(f"more-{number}")])
@@ -104,7 +104,7 @@ def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["planning", "observing"])
-async def test_f93_a_pod_that_makes_us_fail_is_found_and_set_aside_while_others_are_served(
+async def test_f93_a_pod_that_makes_planning_fail_is_found_and_skipped_while_others_are_served(
     monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     curse(monkeypatch, place)
@@ -126,7 +126,7 @@ async def test_f93_a_pod_that_makes_us_fail_is_found_and_set_aside_while_others_
         assert here.controller.failures.count == 2
 
 
-async def test_f93_what_was_set_aside_is_known_after_a_restart_and_tried_again_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_f93_a_skipped_object_is_remembered_after_a_restart_and_retried_when_it_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     curse(monkeypatch, "planning")
     async with faulty() as here:
         here.fails_on_purpose = True
@@ -165,7 +165,7 @@ async def test_f93_an_error_that_no_object_causes_is_reported_and_ends_with_its_
 
 
 @pytest.mark.parametrize(("module", "name"), [(planner, "demand"), (stages, "adopted")])
-async def test_f93_a_process_whose_turns_all_fail_says_so_and_is_not_started_anew(
+async def test_f93_a_process_whose_turns_all_fail_reports_it_and_is_not_restarted(
     monkeypatch: pytest.MonkeyPatch, module: ModuleType, name: str
 ) -> None:
     def broken(*_given: Any, **_more: Any) -> Any:
@@ -191,7 +191,7 @@ async def test_f93_a_process_whose_turns_all_fail_says_so_and_is_not_started_ane
 
 @pytest.mark.looptime(False)
 @pytest.mark.parametrize("poison", ["[" * 200_000, '{"a":' * 100_000, "{}"])
-async def test_f92_a_message_that_makes_no_sense_is_deleted_at_once_and_what_follows_is_heard(shop: Shop, poison: str) -> None:
+async def test_f92_an_invalid_message_is_deleted_at_once_and_the_next_messages_are_read(shop: Shop, poison: str) -> None:
     await drain(shop)
     queue = shop.aws.account.region("us-east-1").queues["events"]
     first, _ = machines(shop)
@@ -204,7 +204,7 @@ async def test_f92_a_message_that_makes_no_sense_is_deleted_at_once_and_what_fol
     assert shop.provider.inbox.counts.malformed == 1
 
 
-def test_f94_a_namespace_with_more_rules_than_a_plan_can_weigh_keeps_no_other_waiting() -> None:
+def test_f94_a_namespace_with_too_many_rules_for_a_plan_delays_no_other() -> None:
     made = plan(cluster_of([*mixed(600), *ordinary(50)]), State(), policy(POOLS), NOW)
     cut = [each for each in made.unplaced if each.reasons[0].excluded_by == "budget"]
 
@@ -213,13 +213,13 @@ def test_f94_a_namespace_with_more_rules_than_a_plan_can_weigh_keeps_no_other_wa
     assert all(each.reasons[0].detail.startswith("planning budget of namespace tenant used up") for each in cut)
 
 
-def test_f94_hundreds_of_namespaces_with_rules_keep_no_other_waiting() -> None:
+def test_f94_hundreds_of_namespaces_with_rules_delay_no_other() -> None:
     made = plan(cluster_of([*many_namespaces(1900), *ordinary(200, distinct=200)]), State(), policy(POOLS), NOW)
 
     assert len({key for machine in made.machines for key in machine.pods if key.startswith("others/")}) == 200
 
 
-def test_f94_a_label_that_all_pods_have_does_not_make_the_search_for_rules_as_long_as_all_of_them() -> None:
+def test_f94_a_label_that_all_pods_have_does_not_slow_down_the_search_for_rules() -> None:
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
     rules = [LabelSelector(tuple(Requirement(key, "In", (value,)) for key, value in one.items())) for one in labels]
     index = SelectorIndex(rules)
@@ -237,14 +237,14 @@ def test_f94_hundreds_of_host_ports_are_planned_without_the_optimiser() -> None:
     assert len(proof.problem.items) < 10
 
 
-def test_f95_a_pod_that_asks_for_years_to_save_its_work_gets_an_hour_and_a_warning() -> None:
+def test_f95_a_pod_that_requests_years_to_save_its_work_gets_an_hour_and_a_warning() -> None:
     cluster = cluster_of([pod("slow", annotations={"gpuscaler.io/grace": "2500000h"})])
 
     assert cluster.pods["tenant/slow"].options.grace == 3600.0
     assert cluster.warnings == ("Pod tenant/slow: gpuscaler.io/grace: saw '2500000h', expected at most 3600 s (max_grace); cut to it",)
 
 
-def test_f95_no_machine_is_given_back_to_save_less_than_waiting_for_its_pods_costs() -> None:
+def test_f95_no_machine_is_removed_if_waiting_for_its_pods_costs_more_than_it_saves() -> None:
     others = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     slow = down([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
 
@@ -260,7 +260,7 @@ def test_f96_three_hundred_pods_without_gpus_buy_no_machine_with_gpus() -> None:
     assert {each.reasons[0].excluded_by for each in made.unplaced} == {"taint"}
 
 
-def test_f96_without_limits_no_more_is_bought_than_the_default_admits() -> None:
+def test_f96_without_limits_the_default_limit_bounds_what_is_bought() -> None:
     made = plan(cluster_of([pod(n) for n in range(1000)]), State(), bounded(policy(POOLS)), NOW)
 
     assert 50.0 < sum(machine.price_per_hour for machine in made.machines) <= 100.0

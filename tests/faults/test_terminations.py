@@ -49,7 +49,7 @@ async def reasons(here: Stage, node: str) -> list[str]:
 
 @pytest.mark.parametrize("market", ["on-demand", "spot"])
 @pytest.mark.parametrize("queue", [True, False])
-async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_let_go(tmp_path: Path, market: str, queue: bool) -> None:
+async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_released(tmp_path: Path, market: str, queue: bool) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", market=market)
         url = here.queue()
@@ -105,7 +105,7 @@ async def test_f76_the_hook_of_a_managed_node_group_is_left_to_eks(tmp_path: Pat
         assert "CompleteLifecycleAction" not in here.session.asked
 
 
-async def test_f76_without_a_hook_pods_get_what_time_there_is(tmp_path: Path) -> None:
+async def test_f76_without_a_hook_pods_get_the_remaining_time(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(here.settings(queue_url=here.queue()))
@@ -118,7 +118,7 @@ async def test_f76_without_a_hook_pods_get_what_time_there_is(tmp_path: Path) ->
         assert (await here.status()).removals == ()
 
 
-async def test_f76_a_group_that_is_asked_for_a_machine_it_ends_already_is_not_lowered(tmp_path: Path) -> None:
+async def test_f76_a_group_that_already_ends_a_machine_is_not_lowered_for_it_again(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").put_lifecycle_hook(**HOOK)

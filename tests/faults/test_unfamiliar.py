@@ -52,7 +52,7 @@ def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[],
 @pytest.mark.parametrize(
     "strange", [{"market": "Teleported"}, {"zone": "us-east-1z"}, {"instance_type": "g4dn.huge"}], ids=["market", "zone", "type"]
 )
-async def test_f67_a_machine_of_no_offering_counts_and_is_not_bought_again_until_it_is_understood(strange: dict[str, str]) -> None:
+async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_it_has_one(strange: dict[str, str]) -> None:
     async with faulty(TWO) as here:
         end = misread(here, lambda one: replace(one, **strange) if one.pool == "gpu" else one)
         await here.submit("first")
@@ -73,7 +73,7 @@ async def test_f67_a_machine_of_no_offering_counts_and_is_not_bought_again_until
         assert (await status(here)).breakers == ()
 
 
-async def test_f67_a_machine_of_an_unknown_type_counts_under_the_limits_with_the_gpus_of_the_dearest() -> None:
+async def test_f67_a_machine_of_unknown_type_counts_for_limits_like_the_most_expensive_type() -> None:
     large = TWO.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g4dn.12xlarge]")
     async with faulty(large) as here:
         misread(here, lambda one: replace(one, instance_type="g4dn.huge") if one.pool == "gpu" else one)
@@ -88,7 +88,7 @@ async def test_f67_a_machine_of_an_unknown_type_counts_under_the_limits_with_the
 
 
 @pytest.mark.parametrize("spelling", ["Spot", "SPOT", "s-pot"])
-def test_f67_a_machine_of_aws_is_spot_however_its_market_is_spelt(spelling: str) -> None:
+def test_f67_an_aws_machine_is_spot_however_its_market_is_spelled(spelling: str) -> None:
     spot, on_demand = (OfferingKey("gpus", market, "g5.xlarge", "us-east-1a") for market in ("spot", "on-demand"))
 
     assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (on_demand, spot)) == spot

@@ -37,7 +37,7 @@ async def dead(here: World, *pods: str) -> list[str]:
     return [bound[name] for name in pods]
 
 
-async def test_f75_a_node_that_never_answers_again_is_reported_and_after_45_minutes_its_pool_serves_again() -> None:
+async def test_f75_a_node_that_never_answers_again_is_reported_and_replaced_after_45_minutes() -> None:
     async with faulty(ONE) as here:
         (name,) = await dead(here, "first")
         await here.user.delete(PODS, "first", namespace="default", grace=0)
@@ -59,7 +59,7 @@ async def test_f75_a_node_that_never_answers_again_is_reported_and_after_45_minu
         assert (await status(here)).unready == ()
 
 
-async def test_f75_a_node_that_answers_again_while_it_is_emptied_stays() -> None:
+async def test_f75_a_node_that_answers_again_during_its_drain_stays() -> None:
     async with faulty(ONE) as here:
         (name,) = await dead(here, "first")
         while not any(LEAVING_TAINT in taints(node) for node in await here.nodes()):
@@ -72,7 +72,7 @@ async def test_f75_a_node_that_answers_again_while_it_is_emptied_stays() -> None
         assert ("it is Ready again") in [why for _, why in here.notes.kept]
 
 
-async def test_f75_of_two_such_nodes_of_a_pool_the_second_is_ended_ten_minutes_later() -> None:
+async def test_f75_the_second_silent_node_of_a_pool_is_ended_ten_minutes_later() -> None:
     async with faulty(TWO) as here:
         await dead(here, "a", "b")
         while len(watch_of(here).ended) < 2:
@@ -82,7 +82,7 @@ async def test_f75_of_two_such_nodes_of_a_pool_the_second_is_ended_ten_minutes_l
         assert second - first >= 10 * MINUTE - 1.0
 
 
-async def test_f75_while_most_of_a_zone_does_not_answer_none_of_its_machines_is_ended() -> None:
+async def test_f75_no_machine_is_ended_while_most_of_its_zone_does_not_answer() -> None:
     async with faulty(FOUR) as here:
         await here.submit("fine")
         names = await dead(here, "a", "b", "c")
@@ -96,7 +96,7 @@ async def test_f75_while_most_of_a_zone_does_not_answer_none_of_its_machines_is_
         assert watch_of(here).ended == [f"simulated:///us-east-1a/{names[0]}"]
 
 
-async def test_f75_while_too_many_nodes_of_the_cluster_do_not_answer_none_of_their_machines_is_ended() -> None:
+async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_do_not_answer() -> None:
     """Half of each zone, which alone says nothing of the zone."""
     zones = {"us-east-1a": 4, "us-east-1b": 4, "us-east-1c": 2}
     async with faulty(ONE.replace("[us-east-1a]", f"[{', '.join(zones)}]").replace("max: 1", "max: 12")) as here:
@@ -121,7 +121,7 @@ async def test_f75_while_too_many_nodes_of_the_cluster_do_not_answer_none_of_the
         assert [one.rpartition("/")[2] for one in watch_of(here).ended] == silent[:1]
 
 
-async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_it() -> None:
+async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_the_cloud() -> None:
     async with faulty(ONE) as here:
         await dead(here, "first")
         (machine,) = here.cluster.core.list()
@@ -133,7 +133,7 @@ async def test_f75_a_machine_that_its_cloud_is_about_to_repair_is_left_to_it() -
 
 
 @pytest.mark.parametrize("how", ["never", "annotated"])
-async def test_f75_a_machine_that_a_person_wants_to_look_at_stays(how: str) -> None:
+async def test_f75_a_machine_that_a_person_wants_to_inspect_stays(how: str) -> None:
     async with faulty(f"{ONE}    unready_after: 0\n" if how == "never" else ONE) as here:
         (name,) = await dead(here, "first")
         if how == "annotated":
@@ -145,7 +145,7 @@ async def test_f75_a_machine_that_a_person_wants_to_look_at_stays(how: str) -> N
         assert any(f"node {name} of pool gpu has not been Ready since" in one for one in (await status(here)).troubles)
 
 
-async def test_f75_a_condition_of_a_clock_that_is_hours_behind_ends_no_machine_within_minutes() -> None:
+async def test_f75_a_condition_dated_hours_ago_by_a_wrong_clock_ends_no_machine_within_minutes() -> None:
     async with faulty(ONE) as here:
         await here.submit("first")
         while not await all_bound(here):

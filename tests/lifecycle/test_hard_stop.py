@@ -30,14 +30,14 @@ def stopped(made: Plan, cluster: Cluster, *machines: Coming, of: Pool = POOL, br
     return bounded(made, cluster, Policy((of,)), book=Ledger(coming=machines), breakers=breakers or Breakers(), now=NOW)
 
 
-def test_a_plan_with_nothing_on_its_way_is_never_cut() -> None:
+def test_a_plan_without_ordered_machines_is_never_cut() -> None:
     items = pods("p", 20)
     made = planned(items)
 
     assert stopped(made, Cluster.of(items)) == made
 
 
-def test_the_same_pod_is_not_bought_for_a_third_time_while_two_machines_are_on_their_way() -> None:
+def test_no_third_machine_is_bought_for_a_pod_while_two_are_on_their_way() -> None:
     items = [pod("p")]
     made, cluster = planned(items), Cluster.of(items)
 
@@ -64,7 +64,7 @@ def test_the_same_pod_is_not_bought_for_a_third_time_while_two_machines_are_on_t
     ],
     ids=["its pod is gone", "its pod runs", "nobody here ordered it", "its gang is planned anew"],
 )
-def test_machines_that_nobody_buys_for_again_do_not_count(other: dict[str, Any]) -> None:
+def test_machines_whose_pods_get_no_new_machine_do_not_count(other: dict[str, Any]) -> None:
     items: list[Item] = [node("a"), pod("runs", on="a"), *pods("p", 2)]
     made, cluster = planned(items), Cluster.of(items)
     machines = [replace(coming(number, "p-0"), **other) for number in range(9)]
@@ -73,7 +73,7 @@ def test_machines_that_nobody_buys_for_again_do_not_count(other: dict[str, Any])
     assert stopped(made, cluster, *machines) == made
 
 
-def test_the_minimum_and_spare_machines_are_bought_beside_and_no_more_than_once() -> None:
+def test_minimum_and_spare_machines_are_bought_in_addition_but_only_once() -> None:
     kept = pool(offering(), min=2, spare=replace(POOL.spare, machines=1))
     items = [pod("p")]
     made, cluster = planned(items, kept), Cluster.of(items)
@@ -86,7 +86,7 @@ def test_the_minimum_and_spare_machines_are_bought_beside_and_no_more_than_once(
     assert bought(stopped(made, cluster, *again, of=kept)) == {"g.1": 1}
 
 
-def test_what_is_ordered_is_bounded_whatever_the_plan_says() -> None:
+def test_orders_are_bounded_whatever_the_plan_contains() -> None:
     items = [pod("p")]
     cluster, policy = Cluster.of(items), Policy((POOL,))
     lie = Plan(machines=tuple(Machine(f"new-{n}", "main", "g.1", "on-demand", "z1", 1.0, pods=("default/p",)) for n in range(1, 9)))
@@ -98,7 +98,7 @@ def test_what_is_ordered_is_bounded_whatever_the_plan_says() -> None:
     assert sum(order.count for order in memory.ledger.orders) == 2
 
 
-def test_one_machine_is_to_show_what_others_lacked_before_more_are_bought() -> None:
+def test_one_machine_has_to_show_a_lacked_resource_before_more_are_bought() -> None:
     size: dict[str, Any] = {EFA: 1}
     wide = pool(offering(**size))
     items = [pod(f"p-{n}", spec(requests={"nvidia.com/gpu": 1, "cpu": 1000, EFA: 1})) for n in range(3)]

@@ -37,7 +37,7 @@ def leaving(**more: Any) -> Leaving:
     return Leaving("n", "i-1", SPOT.key, "idle", NOW, NOW, **more)
 
 
-def test_a_machine_that_is_announced_to_go_leaves_with_all_its_pods_and_its_market_is_one_to_be_careful_with() -> None:
+def test_an_announced_interruption_removes_the_machine_and_counts_against_its_market() -> None:
     found = taken(Ledger(), Cluster.of([NODE, pod("p", on="n")]), POLICY, Announced({"i-1": NOW + 120.0, "i-unknown": 0.0}), NOW)
 
     (left,) = found.steps
@@ -46,7 +46,7 @@ def test_a_machine_that_is_announced_to_go_leaves_with_all_its_pods_and_its_mark
     assert found.fates == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
-def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> None:
+def test_an_interruption_begins_one_removal_even_if_our_own_was_in_progress() -> None:
     cluster = Cluster.of([NODE])
 
     assert len(taken(Ledger(leaving=(leaving(),)), cluster, POLICY, GOING, NOW).steps) == 1
@@ -54,14 +54,14 @@ def test_it_is_begun_once_even_where_a_removal_of_our_own_was_under_way() -> Non
         assert taken(Ledger(leaving=(begun,)), cluster, POLICY, GOING, NOW) == Interrupted()
 
 
-def test_what_the_cloud_takes_that_is_no_spot_says_nothing_of_its_market() -> None:
+def test_an_interruption_outside_spot_says_nothing_about_its_market() -> None:
     kept = offering(market="on-demand")
     found = taken(Ledger(), Cluster.of([node("n", kept, provider_id="i-1")]), Policy((pool(kept),)), GOING, NOW)
 
     assert (len(found.steps), found.fates) == (1, ())
 
 
-def test_what_pods_were_asked_before_the_cloud_took_their_machine_counts_on() -> None:
+def test_eviction_attempts_before_an_interruption_still_count() -> None:
     asked = (Eviction("default/p", "uid-p", signalled=NOW - 9.0),)
     (left,) = taken(Ledger(leaving=(leaving(evictions=asked),)), Cluster.of([NODE]), POLICY, GOING, NOW).steps
 
@@ -69,14 +69,14 @@ def test_what_pods_were_asked_before_the_cloud_took_their_machine_counts_on() ->
     assert left.leaving.evictions == asked
 
 
-def test_a_machine_of_which_the_cloud_does_not_say_when_it_goes_has_the_shortest_notice_there_is() -> None:
+def test_an_interruption_without_a_time_gets_the_shortest_possible_notice() -> None:
     (left,) = taken(Ledger(), Cluster.of([NODE]), POLICY, Announced({"i-1": 0.0}), NOW).steps
 
     assert isinstance(left, ledger.Left)
     assert left.leaving.ends == NOW + NOTICE_SECONDS
 
 
-def test_a_machine_that_is_worked_on_leaves_when_the_hour_is_near_and_says_nothing_of_its_market() -> None:
+def test_a_machine_with_planned_maintenance_is_removed_shortly_before_it() -> None:
     cluster, late = Cluster.of([NODE]), NOW + AHEAD_SECONDS
     found = taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": late}), NOW)
 
@@ -87,7 +87,7 @@ def test_a_machine_that_is_worked_on_leaves_when_the_hour_is_near_and_says_nothi
         assert taken(Ledger(), cluster, POLICY, Announced(worked_on={"i-1": elsewhen}), NOW) == Interrupted()
 
 
-def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
+def test_a_machine_interrupted_before_it_opened_is_marked_lost_first() -> None:
     book = Ledger(coming=(Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n"),))
     found = taken(book, Cluster.of([NODE]), POLICY, GOING, NOW)
 
@@ -95,13 +95,13 @@ def test_a_machine_that_goes_before_it_opened_is_lost_first() -> None:
     assert ledger.folded(book, found.steps).coming == ()
 
 
-def test_nodes_of_no_pool_of_ours_are_left_alone() -> None:
+def test_nodes_outside_our_pools_are_not_touched() -> None:
     theirs = node("n", SPOT, provider_id="i-1", labels={"gpuscaler.io/pool": "theirs"})
 
     assert taken(Ledger(), Cluster.of([theirs]), POLICY, GOING, NOW) == Interrupted()
 
 
-def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpectedly() -> None:
+def test_only_open_machines_that_were_not_ended_here_count_as_gone_unexpectedly() -> None:
     arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1")
 
     assert unexpected(Ledger(), [INSTANCE]) == (INSTANCE,)
@@ -109,7 +109,7 @@ def test_only_machines_that_were_open_and_that_nobody_here_ended_are_gone_unexpe
         assert unexpected(book, [INSTANCE]) == ()
 
 
-def test_spot_that_is_gone_was_reclaimed_and_anything_else_says_nothing_of_the_next() -> None:
+def test_a_lost_spot_machine_counts_as_reclaimed_and_other_markets_do_not() -> None:
     assert reclaimed([SPOT.key, offering().key], NOW) == (offering_events.Reclaimed(SPOT.key, NOW),)
 
 
@@ -120,7 +120,7 @@ def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, li
     return dead(book or Ledger(), Roll.of(cluster, inventory), NOW)
 
 
-def test_of_a_machine_that_the_cloud_lists_as_terminated_the_node_is_left_to_be_cleared_away() -> None:
+def test_the_node_of_a_terminated_machine_is_to_be_deleted() -> None:
     (left,) = buried()
 
     assert isinstance(left, ledger.Left)
@@ -128,13 +128,13 @@ def test_of_a_machine_that_the_cloud_lists_as_terminated_the_node_is_left_to_be_
     assert (one.node, one.instance, one.offering, one.step, one.since) == ("n", "i-1", SPOT.key, CLEARING, NOW)
 
 
-def test_a_machine_that_is_only_not_listed_any_more_may_have_lost_its_tag_and_keeps_its_node() -> None:
+def test_a_machine_that_is_merely_unlisted_may_have_lost_its_tag_and_keeps_its_node() -> None:
     assert buried(listed=False) == ()
     assert dead(Ledger(), Roll.of(Cluster.of([NODE]), None), NOW) == ()
     assert buried(RUNNING) == buried(STOPPING) == ()
 
 
-def test_a_node_that_is_ready_or_shares_its_machine_or_is_known_to_go_is_not_cleared_away_twice() -> None:
+def test_a_node_that_is_ready_shared_or_already_leaving_is_not_deleted() -> None:
     silent = node("n", SPOT, provider_id="i-1", ready=False)
     arriving = Coming("o-0", "o", (SPOT.key,), 1.0, NOW, instance="i-1", node="n")
 
@@ -144,7 +144,7 @@ def test_a_node_that_is_ready_or_shares_its_machine_or_is_known_to_go_is_not_cle
     assert buried(book=Ledger(leaving=(leaving(),))) == buried(book=Ledger(coming=(arriving,))) == ()
 
 
-def test_what_is_worth_telling_names_machine_and_node() -> None:
+def test_remarks_name_machine_and_node() -> None:
     found = list(remarks(Roll.of(Cluster.of([NODE]), None), [INSTANCE, Instance("i-2", *SPOT.key)], [("i-1", "maintenance")]))
 
     assert found == [

@@ -42,7 +42,7 @@ def answered(book: Ledger, dice: Random) -> Ledger:
 
 @given(cases(), st.integers(0, 1_000_000))
 @SEARCH
-def test_a_plan_is_never_cut_where_what_is_coming_is_counted(case: Case, seed: int) -> None:
+def test_a_plan_that_counts_ordered_machines_is_never_cut(case: Case, seed: int) -> None:
     memory, state, dice = Memory(ledger=under_way(case)), case.state, Random(seed)
     for _ in range(4):
         made = plan(case.cluster, state, case.policy, NOW)

@@ -31,21 +31,21 @@ def asked(limits: Limits, memory: Memory, count: int, *, chooser: str = "buyer")
     return made, [[KEYS[key] for key in order.offerings] for order in orders for _ in range(order.count)]
 
 
-def test_without_limits_everything_that_would_do_is_asked_for() -> None:
+def test_without_limits_an_order_names_every_suitable_offering() -> None:
     assert asked(Limits(), Memory(), 1)[1] == [["g.1/z1", "g.1/z2", "g.4/z1"]]
 
 
-def test_what_has_more_gpus_than_a_limit_leaves_is_not_asked_for() -> None:
+def test_offerings_with_more_gpus_than_a_limit_leaves_are_not_requested() -> None:
     assert asked(Limits(gpus=4), Memory(), 1)[1] == [["g.1/z1", "g.1/z2"]]
     assert asked(Limits(gpus=5), Memory(), 1)[1] == [["g.1/z1", "g.1/z2", "g.4/z1"]]
 
 
-def test_what_costs_more_than_a_limit_leaves_is_not_asked_for() -> None:
+def test_offerings_that_cost_more_than_a_limit_leaves_are_not_requested() -> None:
     assert asked(Limits(dollars_per_hour=2.1), Memory(), 1)[1] == [["g.1/z1"]]
     assert asked(Limits(dollars_per_hour=2.3), Memory(), 1)[1] == [["g.1/z1", "g.1/z2"]]
 
 
-def test_of_a_zone_in_which_the_cloud_may_choose_what_limits_do_not_admit_nothing_is_asked_for() -> None:
+def test_a_zone_where_the_cloud_could_choose_beyond_the_limits_is_not_requested() -> None:
     large_in_z2 = offering("g.4", 9.0, market="spot", gpus=4, cpu=16, zone="z2")
     in_zones = pool(SMALL, TWIN, large_in_z2, chooser="cloud", names_zone=True)
     cluster = Cluster.of([*pods("p", 1, spec(gpus=1, cpu=3))])
@@ -60,7 +60,7 @@ def test_two_machines_share_what_a_limit_leaves() -> None:
     assert sorted(map(len, asked(Limits(gpus=6), Memory(), 2)[1])) == [2, 3]
 
 
-def test_an_order_that_is_not_answered_counts_for_the_most_that_may_be_granted() -> None:
+def test_an_unanswered_order_counts_as_the_largest_possible_grant() -> None:
     memory, _ = asked(Limits(gpus=5), Memory(), 1)
     assert asked(Limits(gpus=5), memory, 3)[1] == []
     assert len(asked(Limits(gpus=6), memory, 3)[1]) == 1

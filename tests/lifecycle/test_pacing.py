@@ -17,7 +17,7 @@ def planned(now: float = 100.0) -> Timetable:
     return plans
 
 
-def test_a_plan_waits_until_no_more_pods_come_and_not_for_ever() -> None:
+def test_a_plan_waits_until_no_more_pods_come_but_not_for_ever() -> None:
     plans = planned()
     for moment, due in ((101.0, 101.2), (101.1, 101.3), (101.4, 101.6), (101.55, 101.6)):
         plans.pods_came(moment)
@@ -26,7 +26,7 @@ def test_a_plan_waits_until_no_more_pods_come_and_not_for_ever() -> None:
     assert plans.due == pytest.approx(111.6)
 
 
-def test_what_is_to_be_answered_at_once_waits_with_pods_that_come() -> None:
+def test_an_urgent_plan_waits_together_with_arriving_pods() -> None:
     plans = planned()
     plans.plan_now(103.0)
     assert plans.due == 103.0
@@ -37,7 +37,7 @@ def test_what_is_to_be_answered_at_once_waits_with_pods_that_come() -> None:
 
 
 @pytest.mark.parametrize(("moment", "due"), [(100.0, 100.0), (101.0, 110.0), (110.0, 110.0), (125.0, 130.0)])
-def test_what_the_next_resync_would_find_is_planned_for_then(moment: float, due: float) -> None:
+def test_a_change_for_the_next_resync_is_planned_at_that_time(moment: float, due: float) -> None:
     plans = planned()
     plans.planned(100.0, resync=False)
     assert plans.due == float("inf")
@@ -45,7 +45,7 @@ def test_what_the_next_resync_would_find_is_planned_for_then(moment: float, due:
     assert plans.due == due
 
 
-def test_better_places_are_looked_for_now_and_then_and_rarely_where_nothing_has_changed() -> None:
+def test_consolidation_runs_regularly_and_rarely_if_nothing_has_changed() -> None:
     last = Consolidation(NOW, frozenset({KEY}))
     assert Consolidation().is_due(set(), NOW, PACE, changed=False)
     for seconds, changed, unsettled, due in (
@@ -59,7 +59,7 @@ def test_better_places_are_looked_for_now_and_then_and_rarely_where_nothing_has_
         assert last.is_due(unsettled, NOW + seconds, PACE, changed=changed) is due
 
 
-def test_time_alone_changes_what_may_be_bought_for_pods_that_wait_for_spot_and_for_what_was_refused() -> None:
+def test_time_alone_changes_offerings_for_pods_waiting_for_spot_and_after_refusals() -> None:
     waiting = Cluster.of(pods("a", 1, options={"spot_wait": 300.0}))
     assert next_change(Cluster(), breakers.Breakers(), NOW) is None
     spot_is_over = next_change(waiting, breakers.Breakers(), NOW)

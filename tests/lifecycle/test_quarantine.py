@@ -40,13 +40,13 @@ def test_single_objects_are_found_in_few_attempts(bad: set[str]) -> None:
     assert attempt.made < 45
 
 
-def test_of_two_that_fail_only_together_the_later_one_is_set_aside() -> None:
+def test_of_two_objects_that_fail_only_together_the_later_is_skipped() -> None:
     attempt = Attempts(lambda there: there >= {"default/p-3", "default/p-800"})
 
     assert keys(culprits(Cluster.of(crowd()), None, attempt, "why")) == ["default/p-800"]
 
 
-def test_where_it_is_their_number_what_came_last_is_set_aside() -> None:
+def test_if_the_number_of_objects_is_the_cause_the_latest_are_skipped() -> None:
     attempt = Attempts(lambda there: len(there) > 490)
     found = culprits(Cluster.of(crowd()), None, attempt, "why")
 
@@ -54,7 +54,7 @@ def test_where_it_is_their_number_what_came_last_is_set_aside() -> None:
     assert attempt.made < TRIALS
 
 
-def test_where_many_of_one_namespace_cause_it_those_of_others_stay() -> None:
+def test_if_many_objects_of_a_namespace_cause_a_failure_other_namespaces_stay() -> None:
     theirs = [replace(pod(f"t-{number}", spec(namespace="tenant")), created=float(number)) for number in range(300)]
     attempt = Attempts(lambda there: sum(key.startswith("tenant/") for key in there) > 100)
     found = culprits(Cluster.of([*crowd(), *theirs]), None, attempt, "why")
@@ -62,7 +62,7 @@ def test_where_many_of_one_namespace_cause_it_those_of_others_stay() -> None:
     assert {each.key.split("/")[0] for each in found} == {"tenant"}
 
 
-def test_only_what_changed_since_it_succeeded_is_suspected_first() -> None:
+def test_objects_changed_since_the_last_success_are_suspected_first() -> None:
     before = Cluster.of(crowd())
     after = Cluster.of([*before.pods.values(), pod("new")])
     attempt = Attempts(lambda there: "default/new" in there)
@@ -71,13 +71,13 @@ def test_only_what_changed_since_it_succeeded_is_suspected_first() -> None:
     assert attempt.made <= 3
 
 
-def test_where_nothing_that_may_be_left_out_causes_it_nothing_is() -> None:
+def test_nothing_is_left_out_if_that_does_not_help() -> None:
     attempt = Attempts(lambda _: True)
 
     assert culprits(Cluster.of([node("n"), *crowd(10)]), None, attempt, "why") == ()
 
 
-def test_what_is_set_aside_keeps_its_node_and_is_tried_again_when_it_changes() -> None:
+def test_a_skipped_object_keeps_its_node_and_is_tried_again_when_it_changes() -> None:
     cluster = Cluster.of([node("n"), pod("bad", on="n"), pod("good")])
     found = culprits(cluster, None, Attempts(lambda there: "default/bad" in there), "why")
     rest = without(cluster, found)

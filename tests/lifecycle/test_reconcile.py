@@ -59,7 +59,7 @@ def test_machines_for_the_same_offering_are_one_order_with_a_token() -> None:
     assert sorted(pod for one in memory.ledger.coming for pod in one.pods) == ["default/p-0", "default/p-1", "default/p-2"]
 
 
-def test_what_is_coming_is_not_bought_again() -> None:
+def test_ordered_machines_are_not_bought_again() -> None:
     memory, _ = decided(Memory(), *pods("p", 3))
 
     assert decided(memory, *pods("p", 3))[1] == ()
@@ -89,7 +89,7 @@ def test_a_removal_waits_for_its_replacements_by_the_ledgers_names() -> None:
     assert len(orders) == 1
 
 
-def test_who_is_expected_on_an_open_node_is_remembered() -> None:
+def test_pods_expected_on_an_open_node_are_remembered() -> None:
     memory, orders = decided(Memory(), node("n", KIND), pod("p"))
 
     assert (orders, memory.refusals.waits) == ((), (Wait("default/p", "n", NOW),))
@@ -115,7 +115,7 @@ def test_from_the_grant_to_an_open_node() -> None:
     assert (there.memory.ledger.coming, there.memory.ledger.promises) == ((), ())
 
 
-def test_a_node_that_has_less_than_its_template_corrects_it_for_the_next_plan() -> None:
+def test_a_node_with_less_than_its_template_corrects_the_next_plan() -> None:
     hungry = spec(gpus=1, memory=30)
     memory, _ = decided(Memory(), pod("p", hungry))
     small = {**KIND.allocatable, "memory": 28 * GI}
@@ -149,7 +149,7 @@ def test_a_machine_that_never_came_is_ended_and_its_offering_remembered() -> Non
     assert [one.cause for one in found.memory.breakers.open] == [offering_events.ABSENT, offering_events.FAILED]
 
 
-def test_an_order_whose_answer_was_lost_is_sent_again_where_the_cloud_keeps_tokens() -> None:
+def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens() -> None:
     memory, (order,) = decided(Memory(), pod("p"))
     doubtful = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Doubted(order.token, NOW)))
 
@@ -162,7 +162,7 @@ def test_an_order_whose_answer_was_lost_is_sent_again_where_the_cloud_keeps_toke
     assert seen(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
 
 
-def test_a_pod_that_its_node_does_not_take_makes_its_class_avoid_the_node() -> None:
+def test_a_pod_refused_by_its_node_makes_its_class_avoid_the_node() -> None:
     memory = Memory(refusals=Refusals((Wait("default/p", "n", NOW),)))
     items = (node("n", KIND), pod("p"))
     found = seen(memory, *items, attempts={"default/p": NOW + 30.0}, said={"default/p": "no"})
@@ -172,7 +172,7 @@ def test_a_pod_that_its_node_does_not_take_makes_its_class_avoid_the_node() -> N
     assert sum(order.count for order in decided(found.memory, *items, now=NOW + 61.0)[1]) == 1
 
 
-def test_two_broken_promises_keep_an_offering_from_the_pods_that_it_did_not_take() -> None:
+def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
     broken = [promises.Broken(KIND.key, spec(gpus=1).digest, NOW)] * 2
     known = promises.Promises()
     for one in broken:
@@ -185,7 +185,7 @@ def test_two_broken_promises_keep_an_offering_from_the_pods_that_it_did_not_take
 # The state of a moment
 
 
-def test_the_planner_is_told_what_is_under_way() -> None:
+def test_the_state_for_the_planner_contains_work_in_progress() -> None:
     book = Ledger(
         coming=(Coming("o-0", "o", (KIND.key,), 1.0, NOW, pods=("default/p",), node="n"),),
         leaving=(Leaving("m", "i-2", KIND.key, "idle", NOW, NOW),),
@@ -199,7 +199,7 @@ def test_the_planner_is_told_what_is_under_way() -> None:
     assert state.idle_seconds == {"m": 30.0}
 
 
-def test_everything_survives_being_written_down() -> None:
+def test_the_whole_memory_survives_serialisation() -> None:
     memory = granted(decided(Memory(), *pods("p", 2))[0])
     refused = node_refusals.step(Refusals((Wait("p", "n", NOW),)), node_refusals.NodeRefused("p", "class", "n", "face", NOW, "no"))
     tripped = breakers.step(memory.breakers, offering_events.Reclaimed(KIND.key, NOW))
@@ -210,7 +210,7 @@ def test_everything_survives_being_written_down() -> None:
     assert msgspec.json.decode(b"{}", type=Memory) == Memory()
 
 
-def test_beside_the_machine_that_gets_an_orders_name_another_of_its_kind_counts_in_the_same_look() -> None:
+def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_pass() -> None:
     """Where machines carry no tokens both may be the order's, until one is: the plan of that look must not buy another."""
     memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))

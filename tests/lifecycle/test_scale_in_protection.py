@@ -31,7 +31,7 @@ def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[A
     return list(found.acts), found.kept
 
 
-def test_pods_of_a_node_that_leaves_are_evicted() -> None:
+def test_pods_of_a_node_being_removed_are_evicted() -> None:
     acts, kept = draining(pod("runs", on="a", uid="u", options={"disruption": "allow"}))
     assert acts == [Evict("default/runs", "u", "a")]
     assert not kept
@@ -40,19 +40,19 @@ def test_pods_of_a_node_that_leaves_are_evicted() -> None:
 @pytest.mark.parametrize(
     "options", [{"do_not_disrupt": True}, {"do_not_disrupt": 61.0}, {"safe_to_evict": False}, {"do_not_drain": True}], ids=str
 )
-def test_a_pod_that_somebody_protects_while_its_node_is_drained_is_not_evicted_and_the_node_is_opened(options: Mapping[str, Any]) -> None:
+def test_a_pod_protected_during_the_drain_is_not_evicted_and_its_node_is_opened(options: Mapping[str, Any]) -> None:
     acts, kept = draining(pod("runs", on="a", options=options))
     assert [type(act) for act in acts] == [Unmark]
     assert kept == (("a", "an annotation of pod default/runs protects it"),)
 
 
-def test_a_pod_that_was_protected_for_a_time_is_not_any_more() -> None:
+def test_a_pod_protected_for_a_limited_time_is_evicted_after_it() -> None:
     acts, kept = draining(pod("runs", on="a", options={"do_not_disrupt": 60.0, "disruption": "allow"}))
     assert [type(act) for act in acts] == [Evict]
     assert not kept
 
 
-def test_a_node_that_somebody_protects_while_it_is_drained_is_opened() -> None:
+def test_a_node_protected_during_its_drain_is_opened() -> None:
     acts, kept = draining(pod("runs", on="a"), do_not_disrupt=True)
     assert [type(act) for act in acts] == [Unmark]
     assert kept == (("a", "the node has a do-not-disrupt or scale-down-disabled annotation"),)
@@ -63,7 +63,7 @@ def test_nothing_protects_pods_of_a_machine_that_the_cloud_takes_away() -> None:
     assert [type(act) for act in acts] == [Evict]
 
 
-def test_while_most_nodes_are_not_ready_only_machines_that_the_cloud_takes_away_are_emptied() -> None:
+def test_while_most_nodes_are_not_ready_only_interrupted_machines_are_drained() -> None:
     sick = [node(f"sick-{number}", ready=False) for number in range(5)]
     assert draining(pod("runs", on="a"), *sick) == ([], ())
     acts, _ = draining(pod("runs", on="a"), *sick, forced=True)
@@ -76,11 +76,11 @@ def begun(*items: Item) -> list[str]:
     return [step.leaving.node for step in steps if isinstance(step, ledger.Left)]
 
 
-def test_a_node_is_removed_only_where_it_names_a_machine_that_no_other_node_names() -> None:
+def test_a_node_is_removed_only_if_no_other_node_names_its_machine() -> None:
     assert begun(node("a", provider_id="i-1"), node("b", provider_id="i-2")) == ["a"]
     assert begun(node("a"), node("b", provider_id="i-2")) == []
     assert begun(node("a", provider_id="i-1"), node("b", provider_id="i-1")) == []
 
 
-def test_a_node_of_no_pool_is_not_removed() -> None:
+def test_a_node_outside_all_pools_is_not_removed() -> None:
     assert begun(node("a", provider_id="i-1", labels={"gpuscaler.io/pool": "another"})) == []

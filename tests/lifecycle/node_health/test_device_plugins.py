@@ -30,7 +30,7 @@ def test_a_node_without_its_devices_counts_as_it_was_for_five_minutes() -> None:
     assert report.startswith("node n had 8 nvidia.com/gpu and has shown none for 5 min; plans use what it shows; check the ")
 
 
-def test_what_comes_back_is_forgotten_and_what_goes_again_counts_again() -> None:
+def test_returned_devices_are_forgotten_and_count_again_when_they_go() -> None:
     away = observe({}, cluster(WHOLE).nodes, cluster(EMPTY), 100.0)
     whole = cluster(WHOLE)
 
@@ -38,7 +38,7 @@ def test_what_comes_back_is_forgotten_and_what_goes_again_counts_again() -> None
     assert observe({}, whole.nodes, cluster(EMPTY), 900.0) == {"n": Away("u", {GPU: 8}, 900.0)}
 
 
-def test_what_a_kubelet_that_restarts_shows_neither_of_is_known_from_before() -> None:
+def test_devices_that_a_restarting_kubelet_hides_are_known_from_before() -> None:
     nothing = replace(EMPTY, capacity={"cpu": 8000, GPU: 0, EFA: 0}, allocatable={"cpu": 8000, GPU: 0, EFA: 0})
     away = observe({}, cluster(WHOLE).nodes, cluster(nothing), 100.0)
 
@@ -46,7 +46,7 @@ def test_what_a_kubelet_that_restarts_shows_neither_of_is_known_from_before() ->
     assert observe({}, {}, cluster(nothing), 100.0) == {}
 
 
-def test_a_process_that_begins_knows_from_the_capacity_what_is_away() -> None:
+def test_a_new_process_knows_missing_devices_from_the_capacity() -> None:
     assert observe({}, {}, cluster(EMPTY), 100.0)["n"].amounts == {GPU: 8}
 
 
@@ -56,13 +56,13 @@ def test_a_machine_that_has_not_opened_yet_never_had_anything() -> None:
     assert observe({}, cluster(replace(WHOLE, taints=arriving.taints)).nodes, cluster(arriving), 100.0) == {}
 
 
-def test_gpus_that_were_divided_anew_are_not_away() -> None:
+def test_repartitioned_gpus_are_not_missing() -> None:
     divided = replace(EMPTY, allocatable={"cpu": 8000, GPU: 0, MIG: 56, EFA: 4})
 
     assert observe({}, cluster(WHOLE).nodes, cluster(divided), 100.0) == {}
 
 
-def test_another_machine_of_the_same_name_is_not_counted_by_what_the_first_had() -> None:
+def test_a_new_machine_of_the_same_name_does_not_inherit_devices() -> None:
     away = observe({}, cluster(WHOLE).nodes, cluster(EMPTY), 100.0)
     other = replace(EMPTY, uid="v", capacity={"cpu": 8000})
 
@@ -70,7 +70,7 @@ def test_another_machine_of_the_same_name_is_not_counted_by_what_the_first_had()
     assert as_before(cluster(other), away, 110.0).nodes["n"].allocatable == other.allocatable
 
 
-def test_moments_of_a_clock_that_was_ahead_do_not_make_it_count_for_longer() -> None:
+def test_timestamps_of_a_fast_clock_do_not_extend_the_time() -> None:
     away = {"n": Away("u", {GPU: 8}, 5000.0)}
 
     assert coming_back(recalled(away, 100.0), 100.0 + COUNTED_SECONDS) == frozenset()

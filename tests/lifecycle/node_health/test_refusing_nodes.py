@@ -26,7 +26,7 @@ def avoids(*names: str, of: Any = ONE) -> State:
 # Planning
 
 
-def test_a_pod_that_every_open_node_refuses_gets_a_machine_of_its_own() -> None:
+def test_a_pod_refused_by_every_open_node_gets_its_own_machine() -> None:
     items: list[Item] = [node("a"), node("b"), pod("p")]
 
     assert bought(planned(items)) == {}
@@ -47,7 +47,7 @@ def test_other_kinds_of_pods_go_to_the_node_as_before() -> None:
     assert [machine.pods for machine in made.machines] == [("default/p",)]
 
 
-def test_what_the_pod_asks_of_nodes_by_itself_still_holds() -> None:
+def test_the_pods_own_node_selection_still_holds() -> None:
     choosy = spec(gpus=1, node_affinity=affinity((TYPE, "In", "g.2")))
     pools = pool(offering("g.1", 1.0), offering("g.2", 3.0))
     made = planned([node("a", offering("g.2")), pod("p", choosy)], pools, state=avoids("a", of=choosy))
@@ -62,13 +62,13 @@ def test_a_gang_avoids_nodes_that_refuse_its_members() -> None:
     assert sum(bought(planned(items, state=avoids("a"))).values()) >= 1
 
 
-def test_without_refusals_plans_are_as_they_were() -> None:
+def test_without_refusals_plans_are_unchanged() -> None:
     items: list[Item] = [node("a"), *pods("p", 3)]
 
     assert planned(items, state=State(refusing={})) == planned(items) == planned(items, state=avoids("a", of=spec(gpus=4)))
 
 
-def test_a_term_without_requirements_goes_on_to_match_no_node() -> None:
+def test_a_term_without_requirements_still_matches_no_node() -> None:
     empty = spec(gpus=1, node_affinity=NodeSelector((NodeSelectorTerm(),)))
     found = avoiding(empty, frozenset({"a"}))
 
@@ -76,7 +76,7 @@ def test_a_term_without_requirements_goes_on_to_match_no_node() -> None:
     assert not found.node_affinity.matches({}, "b")
 
 
-def test_specifications_that_avoid_different_nodes_are_told_apart() -> None:
+def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
     digests = {avoiding(ONE, frozenset(names)).digest for names in ("a", "b", "ab")} | {ONE.digest}
 
     assert len(digests) == 4
@@ -91,7 +91,7 @@ def seen(*items: Item, known: Refusals = WAITS, tried: float = NOW - 1.0) -> lis
     return refused(known, Cluster.of(items), attempts={"default/p": tried}, said={"default/p": "0/1 nodes are available"}, now=NOW)
 
 
-def test_a_minute_and_a_newer_attempt_later_the_node_has_refused_the_pod_in_the_schedulers_words() -> None:
+def test_a_node_counts_as_refusing_after_a_minute_and_a_newer_failed_attempt() -> None:
     (one,) = seen(node("a"), pod("p"))
 
     assert one == NodeRefused("default/p", ONE.digest, "a", face(node("a")), NOW, "0/1 nodes are available")
@@ -109,11 +109,11 @@ def test_a_minute_and_a_newer_attempt_later_the_node_has_refused_the_pod_in_the_
     ],
     ids=["gone", "bound", "finished", "being deleted", "no such node", "node not ready"],
 )
-def test_who_waits_no_more_or_for_nothing_was_not_refused(items: tuple[Item, ...]) -> None:
+def test_a_pod_that_no_longer_waits_was_not_refused(items: tuple[Item, ...]) -> None:
     assert seen(*items) == []
 
 
-def test_a_suspicion_that_no_plan_has_shared_is_no_refusal() -> None:
+def test_a_suspicion_without_a_plan_is_not_a_refusal() -> None:
     assert seen(node("a"), pod("p"), known=Refusals((Wait("default/p", "a", NOW - 600.0, suspected=True),))) == []
 
 
@@ -121,9 +121,7 @@ def test_a_suspicion_that_no_plan_has_shared_is_no_refusal() -> None:
     ("since", "tried", "in_vain"),
     [(59.0, 1.0, False), (60.0, 1.0, True), (300.0, 301.0, False), (330.0, 400.0, True), (330.0, None, True), (100.0, None, False)],
 )
-def test_an_attempt_counts_when_it_is_newer_and_is_taken_for_made_after_five_minutes(
-    since: float, tried: float | None, in_vain: bool
-) -> None:
+def test_an_attempt_counts_if_it_is_newer_and_is_assumed_after_five_minutes(since: float, tried: float | None, in_vain: bool) -> None:
     attempts = {} if tried is None else {"p": NOW - tried}
 
     assert tried_in_vain("p", NOW - since, attempts=attempts, now=NOW) is in_vain
@@ -142,7 +140,7 @@ def test_an_attempt_counts_when_it_is_newer_and_is_taken_for_made_after_five_min
     ],
     ids=["same", "our own taints", "taint", "label", "allocatable", "cordon", "gone"],
 )
-def test_a_node_is_avoided_until_it_is_another_than_it_was(now: Node | None, cleared: bool) -> None:
+def test_a_node_is_avoided_until_it_changes(now: Node | None, cleared: bool) -> None:
     known = Refusals(avoided=(NodeRefusal("x", "a", face(node("a")), NOW + 60.0), NodeRefusal("y", "a", face(node("a")), NOW + 60.0)))
     found = seen(*([now] if now is not None else []), known=known)
 

@@ -10,7 +10,7 @@ from gpuscaler.planning.state import Ending, State
 FADING = State(ending=(Ending("gone", offering().key),))
 
 
-def test_the_place_of_a_machine_that_is_ending_is_free_under_the_maximum_of_its_pool() -> None:
+def test_a_machine_that_is_ending_does_not_count_for_the_maximum_of_its_pool() -> None:
     some: list[Item] = [node("gone"), pod("runs", on="gone"), *pods("p", 2)]
     assert bought(planned(some, pool(offering(), max=1))) == {}
     assert bought(planned(some, pool(offering(), max=1), state=FADING)) == {"g.1": 1}

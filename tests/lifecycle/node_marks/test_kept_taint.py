@@ -35,13 +35,13 @@ def acts(one: Node, policy: Policy = KEEPING, book: Ledger = NOTHING, inventory:
     return list(keep(book, cluster, policy, Roll.of(cluster, inventory), inventory))
 
 
-def test_a_machine_that_has_come_gets_the_taint_of_kept_ones_in_place_of_the_other() -> None:
+def test_an_open_machine_of_a_keeping_pool_gets_the_kept_taint_instead() -> None:
     assert acts(machine(ARRIVING_TAINT)) == [Close("a", "it is kept for pods of at least 8 GPUs", kept=True)]
     assert acts(machine(KEPT_TAINT)) == []
     assert acts(machine()) == [], "a person has opened it"
 
 
-def test_a_taint_that_was_left_without_its_hard_effect_by_an_uncordon_is_made_whole_or_taken_off() -> None:
+def test_a_taint_weakened_by_an_uncordon_is_restored_or_removed() -> None:
     arriving, kept = (node("a", KIND, provider_id="i-a", taints=(Taint(key, effect=AJAR),)) for key in (ARRIVING_TAINT, KEPT_TAINT))
 
     assert acts(arriving, OTHER) == [Lift("a", UNCORDONED)]
@@ -56,12 +56,12 @@ def test_a_taint_that_was_left_without_its_hard_effect_by_an_uncordon_is_made_wh
         Ledger(leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),)),
     ],
 )
-def test_what_is_under_way_is_left_as_it_is(book: Ledger) -> None:
+def test_nodes_with_work_in_progress_are_not_changed(book: Ledger) -> None:
     assert acts(machine(ARRIVING_TAINT), book=book) == []
     assert acts(machine(KEPT_TAINT), OTHER, book) == []
 
 
-def test_machines_of_a_pool_that_keeps_none_any_more_open() -> None:
+def test_machines_of_a_pool_that_no_longer_keeps_machines_open() -> None:
     assert acts(machine(KEPT_TAINT), OTHER) == [Lift("a", "its pool keeps no machines for large pods")]
     assert acts(machine(ARRIVING_TAINT), OTHER) == [], "it opens by the ledger"
     theirs = Inventory(NOW, (), let_go=("old",))

@@ -38,7 +38,7 @@ def change(dice: Random, cluster: Cluster) -> Delta:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_whatever_changes_is_seen(seed: int) -> None:
+def test_every_change_is_seen(seed: int) -> None:
     dice, rolls, cluster = Random(seed), Rolls(), Cluster()
     inventory: Inventory | None = None
     for step in range(40):
@@ -56,7 +56,7 @@ def test_whatever_changes_is_seen(seed: int) -> None:
         assert rolls.idle(cluster, now) == {name for name in cluster.nodes if is_idle(cluster.on_node.get(name, {}).values(), now)}
 
 
-def test_while_neither_nodes_nor_list_change_nothing_is_worked_out_again() -> None:
+def test_nothing_is_recomputed_while_nodes_and_list_are_unchanged() -> None:
     rolls, cluster, inventory = Rolls(), Cluster.of([node("n", provider_id="i-1")]), Inventory(NOW, (instance("i-1"),))
     first = rolls.of(cluster, inventory)
 
@@ -65,20 +65,20 @@ def test_while_neither_nodes_nor_list_change_nothing_is_worked_out_again() -> No
     assert rolls.of(cluster.apply(Delta((node("m"),))), inventory).listed is not first.listed
 
 
-def test_two_nodes_of_one_machine_are_both_found_under_it() -> None:
+def test_both_nodes_of_one_machine_are_found() -> None:
     twins = [node(name, provider_id="i-1") for name in ("a", "b")]
 
     assert Roll.of(Cluster.of(twins), None).by_machine == {"i-1": tuple(twins)}
 
 
-def test_a_pod_that_should_have_ended_keeps_its_node_busy_no_longer_than_it_is_waited_for() -> None:
+def test_an_overdue_pod_keeps_its_node_busy_only_while_it_is_waited_for() -> None:
     rolls, cluster = Rolls(), Cluster.of([node("n"), pod("p", on="n", deleted=NOW)])
 
     assert rolls.idle(cluster, NOW + STUCK_AFTER) == set()
     assert rolls.idle(cluster, NOW + STUCK_AFTER + 1.0) == {"n"}
 
 
-def test_an_answer_is_worked_out_again_only_when_what_it_is_about_is_another_object() -> None:
+def test_an_answer_is_recomputed_only_if_an_argument_is_a_new_object() -> None:
     rolls, asked = Rolls(), []
 
     def size(cluster: Cluster, roll: Roll) -> int:

@@ -16,20 +16,20 @@ LOW, HIGH = pod("low", spec(gpus=3)), pod("high", spec(gpus=2, priority=10))
 
 
 @pytest.mark.parametrize(("gpus", "room"), [(1, True), (2, False)])
-def test_there_is_room_for_what_the_bound_pods_leave(gpus: int, room: bool) -> None:
+def test_room_is_what_the_bound_pods_leave(gpus: int, room: bool) -> None:
     cluster = Cluster.of([A, pod("there", spec(gpus=3), on="a")])
 
     assert has_room([pod("p", spec(gpus=gpus))], A, cluster) is room
 
 
-def test_a_pod_that_is_going_takes_no_room_and_several_share_it() -> None:
+def test_a_terminating_pod_takes_no_room_and_several_pods_share_it() -> None:
     cluster = Cluster.of([A, pod("goes", spec(gpus=3), on="a", deleted=NOW)])
 
     assert has_room([LOW], A, cluster)
     assert not has_room([LOW, HIGH], A, cluster)
 
 
-def test_there_is_no_room_for_a_resource_that_a_node_does_not_show_and_for_more_pods_than_it_takes() -> None:
+def test_there_is_no_room_for_a_missing_resource_or_beyond_the_pod_limit() -> None:
     cluster = Cluster.of([A])
     full = node("full", KIND, allocatable={**KIND.allocatable, "pods": 0})
 
@@ -42,7 +42,7 @@ def coming(name: str = "n") -> Ledger:
 
 
 @pytest.mark.parametrize(("theirs", "found"), [(2, set()), (3, {"o-0"})])
-def test_a_machine_is_crowded_when_others_left_no_room_for_its_pods(theirs: int, found: set[str]) -> None:
+def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: int, found: set[str]) -> None:
     # Its GPUs do not show yet.
     shown = {name: amount for name, amount in KIND.allocatable.items() if name != GPU}
     here = node("n", KIND, allocatable=shown)
@@ -61,6 +61,6 @@ def test_a_machine_is_crowded_when_others_left_no_room_for_its_pods(theirs: int,
     ],
     ids=["nobody came", "they have come", "they are gone", "no node yet"],
 )
-def test_it_is_not_where_nobody_came_or_nobody_waits(items: list[Item]) -> None:
+def test_a_machine_without_other_pods_or_pending_pods_is_not_crowded(items: list[Item]) -> None:
     assert crowded(coming(), Cluster.of(items), POLICY) == set()
     assert crowded(coming(""), Cluster.of(items), POLICY) == set()

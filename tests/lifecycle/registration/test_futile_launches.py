@@ -40,7 +40,7 @@ def is_covered(over: tuple[Instance, ...], known: Breakers, *, book: Ledger | No
     return Relaunching(book or Ledger(), roll, known, NOW).covers(newest)
 
 
-def test_the_machine_after_several_that_ended_by_themselves_is_one_too_many() -> None:
+def test_the_machine_after_several_that_ended_by_themselves_is_ended() -> None:
     assert is_covered(ended(MOST_ENDED), failing())
 
 
@@ -56,18 +56,18 @@ def test_the_machine_after_several_that_ended_by_themselves_is_one_too_many() ->
     ],
     ids=["few ended", "nothing fails", "one failed", "another type fails", "long ago", "of another group"],
 )
-def test_others_are_waited_for(over: tuple[Instance, ...], known: Breakers) -> None:
+def test_other_machines_are_waited_for(over: tuple[Instance, ...], known: Breakers) -> None:
     assert not is_covered(over, known)
 
 
-def test_machines_that_we_ended_say_nothing() -> None:
+def test_machines_that_we_ended_do_not_count() -> None:
     over = ended(MOST_ENDED)
 
     assert not is_covered(over, failing(), book=Ledger(past=frozenset(one.id for one in over)))
 
 
 @pytest.mark.parametrize("absent", [True, False])
-def test_whatever_shows_that_machines_do_not_come_up_counts(*, absent: bool) -> None:
+def test_every_cause_of_failed_machines_counts(*, absent: bool) -> None:
     known = Breakers()
     for number in range(3):
         at = NOW - 300.0 + number

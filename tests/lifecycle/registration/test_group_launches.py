@@ -35,7 +35,7 @@ def ordered(state: str, **more: Any) -> Memory:
     return Memory(ledger=Ledger((order,), (Coming("a-0", "a", (KIND.key,), 1.0, NOW - 5.0, **more),)))
 
 
-def test_what_a_group_lacks_of_its_desired_capacity_is_on_its_way() -> None:
+def test_machines_missing_from_the_desired_capacity_are_on_their_way() -> None:
     seen = looked(Memory(), Delivery("main", missing=2))
 
     assert (bought(seen, pods=2), bought(seen, pods=3)) == (0, 1)
@@ -62,7 +62,7 @@ def test_a_group_that_launches_nothing_for_minutes_is_not_waited_for_any_longer(
     assert counted == list(range(0, int(OWED_SECONDS), 10))
 
 
-def test_what_it_has_launched_meanwhile_is_forgotten() -> None:
+def test_a_machine_that_has_been_launched_is_no_longer_owed() -> None:
     memory = looked(looked(Memory(), Delivery("main", missing=1)).memory, Delivery("main"), at=NOW + 60.0).memory
 
     assert memory.ledger.owing == {}
@@ -78,12 +78,12 @@ def test_what_it_has_launched_meanwhile_is_forgotten() -> None:
     ],
     ids=["raised for our order", "ours has come", "not answered", "being withdrawn"],
 )
-def test_what_our_own_orders_raised_a_group_by_is_counted_once(memory: Memory, owed: int) -> None:
+def test_capacity_raised_by_our_own_orders_is_counted_once(memory: Memory, owed: int) -> None:
     assert len(looked(memory, Delivery("main", missing=1)).owed) == owed
 
 
 @pytest.mark.parametrize(("replaces", "machines"), [(True, 0), (False, 1)])
-def test_a_machine_whose_node_is_gone_is_about_to_be_replaced_where_groups_do_that(replaces: bool, machines: int) -> None:
+def test_a_machine_without_its_node_counts_as_about_to_be_replaced_by_its_group(replaces: bool, machines: int) -> None:
     old = (Instance("i-1", *KIND.key, launched=NOW - 5000.0),)
     deliveries = [Delivery("main")] if replaces else []
     first = looked(Memory(), *deliveries, listed=old)
@@ -92,7 +92,7 @@ def test_a_machine_whose_node_is_gone_is_about_to_be_replaced_where_groups_do_th
     assert (bought(first), bought(late, at=NOW + REPLACED_SECONDS)) == (machines, 1)
 
 
-def test_a_group_of_no_pool_of_ours_owes_nothing() -> None:
+def test_a_group_outside_our_pools_owes_nothing() -> None:
     assert looked(Memory(), Delivery("theirs", missing=3)).owed == ()
 
 
@@ -111,7 +111,7 @@ def test_a_group_of_no_pool_of_ours_owes_nothing() -> None:
         (False, INTENDED, -20.0, (), 1),
     ],
 )
-def test_a_machine_that_a_group_launched_before_an_order_counts_beside_it_while_that_is_not_answered(
+def test_a_machine_launched_before_an_unanswered_order_counts_in_addition_to_it(
     tokens: bool, state: str, launched: float, deliveries: tuple[Delivery, ...], counted: int
 ) -> None:
     listed = (Instance("i-1", *KIND.key, launched=NOW + launched),)

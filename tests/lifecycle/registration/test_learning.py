@@ -40,11 +40,11 @@ def memory(*nodes: Node, **more: Any) -> float:
     return taught(*nodes, **more).allocatable["memory"] / GI
 
 
-def test_an_open_node_of_the_list_teaches() -> None:
+def test_an_open_listed_node_teaches() -> None:
     assert memory(live()) == 40
 
 
-def test_where_no_cloud_lists_machines_labels_say_what_a_node_is() -> None:
+def test_without_a_cloud_list_labels_identify_a_node() -> None:
     assert memory(live(provider_id=""), listed=False) == 40
 
 
@@ -65,13 +65,13 @@ def test_a_node_that_is_not_finished_or_not_ours_teaches_nothing(odd: dict[str, 
 
 
 @pytest.mark.parametrize(("since", "teaches"), [(LABELS_SECONDS - 1.0, False), (LABELS_SECONDS, True)])
-def test_a_machine_that_is_to_open_teaches_once_its_labels_should_be_there(since: float, teaches: bool) -> None:
+def test_a_closed_machine_teaches_once_its_labels_should_be_there(since: float, teaches: bool) -> None:
     coming = Coming("m", "o", (KIND.key,), 1.0, NOW - 300.0, node="a", ready=NOW - since)
 
     assert (memory(live(created=NOW - 30.0), book=Ledger(coming=(coming,))) == 40) is teaches
 
 
-def test_of_many_nodes_the_newest_are_asked() -> None:
+def test_only_the_newest_of_many_nodes_are_read() -> None:
     old = live("old", memory=33, created=NOW - 90_000.0)
     young = [live(f"n{number}", created=NOW - 7000.0 + number) for number in range(ASKED)]
 
@@ -79,7 +79,7 @@ def test_of_many_nodes_the_newest_are_asked() -> None:
     assert memory(old, *young[1:]) == 33
 
 
-def test_after_a_new_revision_only_machines_that_were_made_since_teach() -> None:
+def test_after_a_new_revision_only_newer_machines_teach() -> None:
     first, second = (Policy((replace(POLICY.pools[0], revision=name),)) for name in "12")
     roll = Roll.of(Cluster.of([live()]), Inventory(NOW, (Instance("i-a", *KIND.key),)))
     known = observed(Learned(), Ledger(), first, NOW - 3600.0, roll=roll, teachers=Teachers())
@@ -90,14 +90,14 @@ def test_after_a_new_revision_only_machines_that_were_made_since_teach() -> None
     assert memory(live(), live("b", memory=36, created=NOW - 900.0), policy=second, known=changed) == 36
 
 
-def test_a_taint_of_one_node_alone_may_be_a_persons_and_teaches_nothing() -> None:
+def test_a_taint_of_a_single_node_teaches_nothing() -> None:
     taint = Taint("maintenance")
 
     assert taught(live(taints=(taint,))).taints == ()
     assert taught(live("a", taints=(taint,)), live("b", taints=(taint,))).taints == (taint,)
 
 
-def test_what_did_not_change_is_not_worked_out_again() -> None:
+def test_unchanged_kinds_are_not_recomputed() -> None:
     teachers, nodes = Teachers(), (live(),)
     first = teachers.shown(("main", "g.1"), KIND, nodes)
 
@@ -118,7 +118,7 @@ def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
 @pytest.mark.parametrize(
     "labels", [{"team": "blue"}, {}, {"team": "red", "put-there": "by hand"}], ids=["written over", "taken off", "put on"]
 )
-def test_a_label_that_a_person_changes_on_a_finished_node_says_nothing_of_the_next(labels: dict[str, str]) -> None:
+def test_a_label_changed_by_a_person_on_a_finished_node_teaches_nothing(labels: dict[str, str]) -> None:
     made = {**KIND.labels, "team": "red"}
     learned = after({"labels": {**KIND.labels, **labels}}, first={"labels": made})
 
@@ -126,7 +126,7 @@ def test_a_label_that_a_person_changes_on_a_finished_node_says_nothing_of_the_ne
     assert "put-there" not in learned.labels
 
 
-def test_a_taint_that_people_put_on_all_finished_nodes_says_nothing_of_the_next() -> None:
+def test_a_taint_added_to_all_finished_nodes_teaches_nothing() -> None:
     teachers, known, taint = Teachers(), Learned(), Taint("example.com/repair", effect="NoSchedule")
     for moment, taints in enumerate([(), (taint,)]):
         nodes = [live(name, uid=name, created=NOW - 3600.0, taints=taints) for name in "ab"]
@@ -147,13 +147,13 @@ def test_a_label_that_discovery_writes_minutes_later_is_learned() -> None:
     assert corrected(POLICY, known).pools[0].offerings[0].labels["nvidia.com/mig.capable"] == "true"
 
 
-def test_the_type_that_a_label_says_is_never_learned() -> None:
+def test_the_instance_type_label_is_never_learned() -> None:
     wrong = live(labels={**KIND.labels, "node.kubernetes.io/instance-type": "m5.large"})
 
     assert taught(wrong).labels.get("node.kubernetes.io/instance-type") == KIND.labels.get("node.kubernetes.io/instance-type")
 
 
-def test_a_node_that_has_lost_a_gpu_says_nothing_of_the_next() -> None:
+def test_a_node_that_has_lost_a_gpu_teaches_nothing() -> None:
     kind = offering("g.8", gpus=8, memory=32)
     whole = node("a", kind, provider_id="i-a", labels={**kind.labels, "nvidia.com/gpu.count": "8"})
     broken = replace(whole, allocatable={**kind.allocatable, "nvidia.com/gpu": 7}, labels={**kind.labels, "nvidia.com/gpu.count": "7"})

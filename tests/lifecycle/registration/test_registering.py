@@ -77,18 +77,18 @@ def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
     ],
     ids=["another order's", "another offering", "older than the order", "ended"],
 )
-def test_what_cannot_be_it_is_not_taken_for_it(stranger: Instance) -> None:
+def test_an_instance_that_cannot_be_the_machine_is_not_assigned(stranger: Instance) -> None:
     assert look(Ledger((order(ACCEPTED),), (coming(),)), listed=[stranger]).steps == ()
 
 
-def test_where_the_cloud_keeps_no_tokens_the_oldest_unclaimed_machine_of_the_offering_is_taken() -> None:
+def test_without_tokens_the_oldest_unclaimed_machine_of_the_offering_is_assigned() -> None:
     book = Ledger((order(DOUBTFUL),), (coming(), granted("b-0", "i-taken", order="b")))
     listed = [instance("i-young", launched=NOW - 50.0), instance("i-old", launched=NOW - 90.0), instance("i-taken", launched=NOW - 99.0)]
 
     assert look(book, listed=listed, keeps_tokens=False).steps == (ledger.Found("a-0", "i-old", KIND.key, NOW, NOW - 90.0),)
 
 
-def test_a_machine_of_before_is_not_taken_for_a_new_one() -> None:
+def test_a_machine_from_before_the_order_is_not_assigned() -> None:
     book = Ledger((order(DOUBTFUL),), (coming(),), past=frozenset({"i-1"}))
 
     assert look(book, listed=[instance()], keeps_tokens=False, lag=90.0).steps == ()
@@ -98,7 +98,7 @@ def test_an_order_that_has_not_been_sent_has_no_machine() -> None:
     assert look(Ledger((order(INTENDED),), (coming(),)), listed=[instance(token="a")]).steps == ()
 
 
-def test_a_closed_node_that_nobody_claims_is_the_machine_even_where_no_list_can_be_had() -> None:
+def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
     found = look(Ledger((order(DOUBTFUL),), (coming(),)), machine(), listed=None)
 
     assert kinds(found) == ["Found", "Registered", "Ready"]
@@ -107,7 +107,7 @@ def test_a_closed_node_that_nobody_claims_is_the_machine_even_where_no_list_can_
 # What is given up
 
 
-def test_the_rest_of_an_accepted_order_is_given_up_when_its_time_is_over() -> None:
+def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
     early = look(Ledger((order(ACCEPTED, since=NOW - 899.0),), (coming(),)), listed=[])
     late = look(Ledger((order(ACCEPTED, since=NOW - 900.0),), (coming(),)), listed=[])
 
@@ -122,17 +122,17 @@ def test_the_rest_of_an_accepted_order_is_given_up_when_its_time_is_over() -> No
     [(0.0, 0.0, True), (0.0, 90.0, False), (85.0, 0.0, False)],
     ids=["a list after it", "a list that may be older", "an old list"],
 )
-def test_a_doubtful_order_of_a_cloud_without_tokens_is_given_up_once_a_list_would_show_it(age: float, lag: float, given_up: bool) -> None:
+def test_a_doubtful_order_without_tokens_is_given_up_once_a_list_would_show_it(age: float, lag: float, given_up: bool) -> None:
     found = look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[], age=age, lag=lag, keeps_tokens=False)
 
     assert (found.unfilled == ("a",)) is given_up
 
 
-def test_a_doubtful_order_of_a_cloud_that_keeps_tokens_is_sent_again_and_not_given_up() -> None:
+def test_a_doubtful_order_with_tokens_is_sent_again_instead_of_given_up() -> None:
     assert look(Ledger((order(DOUBTFUL),), (coming(),)), listed=[]) == Arrivals()
 
 
-def test_a_machine_that_is_listed_no_more_has_died() -> None:
+def test_a_machine_that_is_no_longer_listed_has_died() -> None:
     found = look(Ledger(coming=(granted(),)), listed=[])
 
     assert found.steps == (ledger.Lost("a-0"),)
@@ -144,7 +144,7 @@ def test_a_machine_that_is_listed_no_more_has_died() -> None:
     [({}, True), ({"node": "n"}, False), ({"offering": KIND.key._replace(market="spot")}, False), ({"order": ""}, False)],
     ids=["on-demand", "it was a node", "spot", "nobody here asked for it"],
 )
-def test_a_machine_that_ends_before_it_is_a_node_is_a_try_of_its_pool_in_vain(one: dict[str, Any], counts: bool) -> None:
+def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(one: dict[str, Any], counts: bool) -> None:
     found = look(Ledger(coming=(granted(**one),)), listed=[])
 
     assert [type(fate) for fate in found.fates] == ([offering_events.Absent] if counts else []) + [offering_events.Failed]
@@ -162,7 +162,7 @@ def test_without_a_list_no_machine_has_died() -> None:
 # Registering and being ready
 
 
-def test_a_node_with_the_machines_provider_id_is_it_and_ready_when_it_shows_everything() -> None:
+def test_a_node_with_the_machines_id_is_ready_when_it_shows_everything() -> None:
     found = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
 
     assert found.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
@@ -170,27 +170,27 @@ def test_a_node_with_the_machines_provider_id_is_it_and_ready_when_it_shows_ever
     assert [(one.boot, one.plugin) for one in found.arrived] == [(90.0, 10.0)]
 
 
-def test_boot_and_device_plugin_are_timed_apart() -> None:
+def test_boot_and_device_plugin_are_timed_separately() -> None:
     (arrived,) = look(Ledger(coming=(granted(node="n", registered=NOW - 30.0),)), machine(), listed=None).arrived
 
     assert (arrived.offering, arrived.boot, arrived.plugin) == (KIND.key, 70.0, 30.0)
 
 
-def test_what_a_machine_took_counts_from_its_launch_where_its_name_was_learned_late() -> None:
+def test_the_boot_time_counts_from_the_launch_if_the_name_was_learned_late() -> None:
     book = Ledger((order(DOUBTFUL),), (coming(),))
     (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 100.0)], began=NOW - 20.0).arrived
 
     assert (arrived.boot, arrived.plugin) == (95.0, 5.0)
 
 
-def test_a_launch_that_the_clouds_clock_puts_before_the_order_counts_from_the_order() -> None:
+def test_a_launch_dated_before_its_order_counts_from_the_order() -> None:
     book = Ledger((order(DOUBTFUL),), (coming(),))
     (arrived,) = look(book, machine(created=NOW - 5.0), listed=[instance(token="a", launched=NOW - 9000.0)]).arrived
 
     assert arrived.boot == 115.0
 
 
-def test_a_machine_that_became_ready_while_nobody_looked_teaches_nothing() -> None:
+def test_a_machine_that_became_ready_unobserved_teaches_no_boot_time() -> None:
     found = look(Ledger(coming=(granted(),)), machine(created=NOW - 50.0), listed=[instance()], began=NOW - 1.0)
 
     assert kinds(found) == ["Registered", "Ready"]
@@ -210,7 +210,7 @@ def test_a_machine_that_became_ready_while_nobody_looked_teaches_nothing() -> No
         ),
     ],
 )
-def test_a_node_that_is_not_finished_says_what_it_lacks(more: dict[str, Any], lacks: str) -> None:
+def test_an_unfinished_node_reports_what_it_lacks(more: dict[str, Any], lacks: str) -> None:
     found = machine(**more)
 
     assert missing(found, KIND, POOL) == lacks
@@ -230,11 +230,11 @@ def test_taints_that_stay_are_not_waited_for(taint: Taint) -> None:
     assert not is_startup(taint, POOL.startup_taints)
 
 
-def test_less_of_a_resource_than_was_promised_is_a_lesson_and_not_waited_for() -> None:
+def test_a_smaller_amount_than_promised_is_learned_and_not_waited_for() -> None:
     assert missing(machine(allocatable={**KIND.allocatable, "memory": GI}), KIND, POOL) is None
 
 
-def test_a_machine_of_an_offering_that_is_gone_from_the_settings_is_ready_when_its_node_is() -> None:
+def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
     assert missing(machine(), None, None) is None
 
 
@@ -257,7 +257,7 @@ def test_a_machine_of_an_offering_that_is_gone_from_the_settings_is_ready_when_i
         ),
     ],
 )
-def test_a_machine_whose_time_is_over_is_to_be_ended_for_a_reason(one: Coming, items: tuple[Node, ...], reason: str) -> None:
+def test_an_overdue_machine_is_ended_with_a_reason(one: Coming, items: tuple[Node, ...], reason: str) -> None:
     found = look(Ledger(coming=(one,)), *items, listed=[instance()])
 
     assert [(entry.machine.instance, entry.reason) for entry in found.overdue] == [("i-1", reason)]
@@ -277,5 +277,5 @@ def test_a_machine_whose_time_is_over_is_to_be_ended_for_a_reason(one: Coming, i
     ],
     ids=["booting", "its GPUs are awaited", "ready and waiting for others", "without a name"],
 )
-def test_a_machine_whose_time_is_not_over_is_waited_for(one: Coming) -> None:
+def test_a_machine_that_is_not_overdue_is_waited_for(one: Coming) -> None:
     assert look(Ledger(coming=(one,)), machine(ready=False), listed=[instance()]).overdue == ()

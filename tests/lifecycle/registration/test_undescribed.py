@@ -48,7 +48,7 @@ def test_a_machine_that_others_started_stops_its_pool_only_while_it_arrives() ->
     assert stops(seen(replace(memory, ledger=Ledger()), Cluster.of([ARRIVED]), there)) == []
 
 
-def test_a_pool_that_offers_the_machine_by_now_is_bought_in_again() -> None:
+def test_buying_resumes_once_the_pool_offers_the_machine() -> None:
     memory = Memory(unfamiliar={"i-1": STRANGE})
     wide = Policy((pool(offering(), offering("g.9")),))
     known = look(memory, Cluster.of([ARRIVED]), wide, Facts(), NOW).memory

@@ -53,7 +53,7 @@ def ended(seen: Look) -> list[tuple[str, str]]:
     return [(act.instance, act.reason) for act in seen.acts if isinstance(act, End)]
 
 
-def test_a_young_machine_that_nobody_knows_counts_as_on_its_way_once_it_is_there_for_sure() -> None:
+def test_a_young_unknown_machine_counts_as_on_its_way_once_it_certainly_exists() -> None:
     before = looked(noticed(), at=NOW + LISTED_SECONDS - 1.0).memory
     after = looked(before, at=NOW + LISTED_SECONDS).memory
 
@@ -64,7 +64,7 @@ def test_a_young_machine_that_nobody_knows_counts_as_on_its_way_once_it_is_there
     assert len(plan(wanted, state_of(before, POLICY, NOW), POLICY, NOW).machines) == 1
 
 
-def test_it_becomes_a_node_like_any_other() -> None:
+def test_an_unknown_machine_becomes_a_node_like_any_other() -> None:
     memory = looked(noticed(), at=NOW + 60.0).memory
     arrived = node("n", KIND, provider_id="i-1", taints=(ARRIVING,), created=NOW + 70.0)
     opening = looked(memory, arrived, at=NOW + 71.0)
@@ -75,7 +75,7 @@ def test_it_becomes_a_node_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("launched", [NOW - 5.0, NOW - 5000.0, 0.0], ids=["young", "old", "nobody knows when"])
-def test_one_that_does_not_become_a_node_is_ended_by_its_id_when_its_time_is_over(launched: float) -> None:
+def test_an_unknown_machine_that_becomes_no_node_in_time_is_ended_by_its_id(launched: float) -> None:
     listed = (instance(launched=launched),)
     memory, found = noticed(listed=listed), []
     for seconds in range(10, 901, 10):
@@ -88,7 +88,7 @@ def test_one_that_does_not_become_a_node_is_ended_by_its_id_when_its_time_is_ove
     assert memory.breakers == Breakers()
 
 
-def test_an_old_one_is_no_room_for_pods_meanwhile() -> None:
+def test_an_old_unknown_machine_is_not_counted_as_room() -> None:
     listed = (instance(launched=NOW - 5000.0),)
     memory = looked(noticed(listed=listed), at=NOW + 600.0, listed=listed).memory
 
@@ -113,12 +113,12 @@ def test_an_old_one_is_no_room_for_pods_meanwhile() -> None:
     ],
     ids=["ended", "of no pool", "a node", "perhaps a node", "leaving", "known", "ordered", "perhaps ordered"],
 )
-def test_what_is_or_may_be_known_is_no_stranger(listed: Instance, items: tuple[Item, ...], book: Ledger) -> None:
+def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: tuple[Item, ...], book: Ledger) -> None:
     assert looked(Memory(ledger=book), *items, at=NOW, listed=(listed,)).memory.ledger.strangers == {}
 
 
 @pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
-def test_what_was_listed_before_an_order_is_none_of_its_machines(orders: tuple[float, ...], strangers: int) -> None:
+def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, ...], strangers: int) -> None:
     """Nor is it bought again because an order of the same kind follows."""
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
     machines = tuple(Coming(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
@@ -129,7 +129,7 @@ def test_what_was_listed_before_an_order_is_none_of_its_machines(orders: tuple[f
     assert [one.id for one in seen.owed] == ["found-i-1"] * strangers
 
 
-def test_while_a_node_cannot_be_read_nobody_is_a_stranger() -> None:
+def test_no_machine_is_a_stranger_while_a_node_cannot_be_parsed() -> None:
     aside = (SetAside("Node n", "allocatable: saw a list"),)
 
     assert looked(noticed(), at=NOW + 5000.0, aside=aside).memory.ledger.strangers == {}
@@ -137,7 +137,7 @@ def test_while_a_node_cannot_be_read_nobody_is_a_stranger() -> None:
 
 
 @pytest.mark.parametrize(("nodes", "given_up"), [(0, 0), (4, 0), (5, 4)])
-def test_where_most_nodes_are_gone_their_machines_are_left_alone(nodes: int, given_up: int) -> None:
+def test_machines_are_kept_if_most_nodes_are_gone(nodes: int, given_up: int) -> None:
     listed = tuple(instance(f"i-{number}", launched=NOW - 5000.0) for number in range(4 + nodes))
     items = [node(f"n-{number}", KIND, provider_id=f"i-{number}") for number in range(nodes)]
     memory = looked(Memory(), *items, at=NOW, listed=listed).memory
@@ -145,18 +145,18 @@ def test_where_most_nodes_are_gone_their_machines_are_left_alone(nodes: int, giv
     assert len(ended(looked(memory, *items, at=NOW + 900.0, listed=listed))) == given_up
 
 
-def test_a_list_that_may_be_behind_takes_longer_to_convince() -> None:
+def test_a_delayed_list_takes_longer_to_prove_a_machine() -> None:
     early = looked(noticed(), at=NOW + 149.0, lag=90.0)
     late = looked(noticed(), at=NOW + 150.0, lag=90.0)
 
     assert (coming(early.memory), coming(late.memory)) == ([], ["i-1"])
 
 
-def test_one_that_is_gone_from_the_list_is_forgotten() -> None:
+def test_a_stranger_that_left_the_list_is_forgotten() -> None:
     assert looked(noticed(), at=NOW + 30.0, listed=()).memory.ledger.strangers == {}
 
 
-def test_a_withdrawal_is_sent_ever_more_rarely_until_it_is_confirmed() -> None:
+def test_a_withdrawal_is_repeated_less_and_less_often_until_it_is_confirmed() -> None:
     memory, sent = Memory(ledger=Ledger(withdrawals=(Withdrawal("a"),))), []
     for seconds in range(0, 3000, 5):
         seen = looked(memory, at=NOW + seconds, listed=())
@@ -166,7 +166,7 @@ def test_a_withdrawal_is_sent_ever_more_rarely_until_it_is_confirmed() -> None:
     assert sent == [0, 15, 45, 105, 225, 465, 945, 1545, 2145, 2745]
 
 
-def test_a_pool_that_is_paused_is_told_once() -> None:
+def test_a_paused_pool_is_reported_once() -> None:
     memory, remarks = Memory(), list[Remark]()
     for number in range(3):
         at = NOW + 2000.0 * number

@@ -82,7 +82,7 @@ def test_pods_of_a_ready_machine_are_bound_while_it_is_closed() -> None:
     assert (kept.step, kept.pods, kept.sent, kept.nominated) == (NOMINATING, (P,), (P,), NOW)
 
 
-def test_all_machines_that_are_ready_have_their_pods_in_one_look() -> None:
+def test_all_ready_machines_get_their_pods_in_one_pass() -> None:
     book = Ledger(coming=tuple(machine(name, f"default/p{name}") for name in "abc"))
     found = turn(book, *map(closed, "abc"), *(waiting(f"p{name}", spec(gpus=4)) for name in "abc"))
 
@@ -121,7 +121,7 @@ SPREAD = SpreadConstraint(ZONE, selector=LabelSelector())
     ],
     ids=["spread", "near another", "spread as a wish", "plain", "too large for what is left"],
 )
-def test_room_that_is_left_does_not_open_to_a_pod_whose_place_others_depend_on(other: PodSpec, *, opens: bool) -> None:
+def test_free_room_stays_closed_to_a_pod_that_the_places_of_others_depend_on(other: PodSpec, *, opens: bool) -> None:
     """kube-scheduler would bind it there, in the zone that another is planned in, for which one more machine would be bought."""
     opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS)
     book = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
@@ -133,7 +133,7 @@ def test_room_that_is_left_does_not_open_to_a_pod_whose_place_others_depend_on(o
     assert turn(book, closed(), waiting(on="a"), *bound).acts == (Lift("a", "it is ready, and its pods are bound"),)
 
 
-def test_a_pod_that_is_seen_bound_is_a_promise_kept_before_the_machine_opens() -> None:
+def test_a_bound_pod_is_a_kept_promise_before_the_machine_opens() -> None:
     book = Ledger(coming=(machine("a", P),), promises=(promise(sent=(P,), nominated=NOW - 1.0),))
     found = turn(book, closed(), waiting(on="a"))
 
@@ -150,7 +150,7 @@ def test_nothing_is_bound_to_a_machine_whose_device_plugin_restarts() -> None:
     assert why(book, bare, waiting()) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
-def test_who_has_lost_his_room_on_a_closed_machine_is_planned_anew_and_that_takes_no_new_ones() -> None:
+def test_a_pod_that_lost_its_room_on_a_closed_machine_is_planned_again() -> None:
     book = Ledger(coming=(machine("a", P),))
     found = turn(book, closed(), waiting(of=spec(gpus=2)), pod("thief", spec(gpus=3), on="a"))
 
@@ -168,7 +168,7 @@ def test_a_waiting_pod_of_higher_priority_without_a_promise_comes_first(priority
     assert found.acts == (bind(first),)
 
 
-def test_of_two_pods_of_one_machine_that_may_come_only_with_the_other_both_are_bound() -> None:
+def test_two_pods_of_one_machine_that_need_each_other_are_both_bound() -> None:
     """What was bound in the same look counts: one pod lets the next one in."""
     lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
@@ -177,7 +177,7 @@ def test_of_two_pods_of_one_machine_that_may_come_only_with_the_other_both_are_b
     assert turn(book, closed(), lead, beside).acts == (bind("p"), bind("q"))
 
 
-def test_a_pod_that_may_come_only_beside_another_keeps_its_promise_and_not_for_ever() -> None:
+def test_a_pod_that_needs_another_keeps_its_promise_but_not_for_ever() -> None:
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
     book = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,)),))
     late = Ledger(coming=(machine("a", Q),), promises=(promise(pods=(Q,), since=NOW - PATIENCE_SECONDS),))
@@ -190,7 +190,7 @@ def test_a_pod_that_may_come_only_beside_another_keeps_its_promise_and_not_for_e
     assert turn(late, closed(), beside).stray == (Q,)
 
 
-def test_pods_of_a_machine_that_stops_to_be_ready_before_it_opens_are_planned_anew_after_a_while_and_it_opens() -> None:
+def test_pods_of_a_machine_that_stops_being_ready_are_planned_again_and_it_opens() -> None:
     ill = closed(ready=False)
     book = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,)),))
     late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
@@ -206,7 +206,7 @@ def test_pods_of_a_machine_that_stops_to_be_ready_before_it_opens_are_planned_an
     [(pool(KIND, min_gpus_per_pod=4), spec(gpus=3, priority=10)), (pool(KIND), spec(gpus=4, priority=5))],
     ids=["too small for a kept machine", "less important than one of those that wait"],
 )
-def test_what_does_not_come_before_all_that_wait_takes_no_place_of_theirs(pool_: Pool, spec_: PodSpec) -> None:
+def test_a_pod_that_does_not_come_before_the_waiting_pods_takes_no_place(pool_: Pool, spec_: PodSpec) -> None:
     book = Ledger(coming=(machine("a", P, Q),))
     first, last = waiting("p", spec(gpus=4, priority=7)), waiting("q", spec(gpus=0, cpu=1))
     found = turn(book, closed(), first, last, waiting("stranger", spec_), policy=Policy((pool_,)))
@@ -222,7 +222,7 @@ def test_nothing_is_bound_to_a_machine_that_is_being_removed() -> None:
     assert turn(Ledger(coming=(machine("a", P),)), closed(taints=(*ARRIVING, Taint("gpuscaler.io/leaving"))), waiting()).acts == ()
 
 
-def test_a_taint_that_pods_do_not_tolerate_is_held_against_the_machine_after_a_while() -> None:
+def test_a_taint_that_pods_do_not_tolerate_counts_against_the_machine_after_a_while() -> None:
     tainted = closed(taints=(*ARRIVING, Taint("agent")))
     late = Ledger(coming=(machine("a", P),), promises=(promise(pods=(P,), since=NOW - PATIENCE_SECONDS),))
 
@@ -232,7 +232,7 @@ def test_a_taint_that_pods_do_not_tolerate_is_held_against_the_machine_after_a_w
     assert "agent" in outcome.why
 
 
-def test_a_gang_of_which_too_few_have_a_machine_is_not_bound() -> None:
+def test_a_gang_with_too_few_machines_is_not_bound() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 3}}
     book = Ledger(coming=(machine("a", P), machine("b", Q)))
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", **gang)
@@ -244,7 +244,7 @@ def test_a_gang_of_which_too_few_have_a_machine_is_not_bound() -> None:
     assert turn(book, *items, node("c", KIND), failed).acts == (), "one of an earlier try"
 
 
-def test_members_of_a_gang_that_may_come_only_beside_another_of_it_are_bound_with_that() -> None:
+def test_gang_members_that_need_another_member_are_bound_with_it() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
     book = Ledger(coming=(machine("a", P), machine("b", Q)))
     beside = waiting("p", spec(affinity=(near("zone", app="lead"),)), **gang)
@@ -254,7 +254,7 @@ def test_members_of_a_gang_that_may_come_only_beside_another_of_it_are_bound_wit
     assert found.acts == (bind("p"), bind("q", "b"))
 
 
-def test_a_machine_on_which_some_of_its_gang_runs_opens_although_more_of_it_is_pending() -> None:
+def test_a_machine_with_running_gang_members_opens_although_more_are_pending() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 1}}
     sent = promise(sent=(P,), nominated=NOW - 9.0, stood=NOW - 9.0)
     book = Ledger(coming=(machine("a", P, gang="default/g"),), promises=(sent,))
@@ -286,7 +286,7 @@ def test_a_gang_is_bound_when_all_its_machines_are_ready(ready: float, acts: tup
     assert ready or why(book, *items) == "other machines of gang default/g are not ready"
 
 
-def test_of_a_gang_nobody_is_bound_where_one_has_no_room() -> None:
+def test_no_member_of_a_gang_is_bound_if_one_has_no_room() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g"}}
     book = Ledger(coming=(machine("a", P), machine("b", Q)))
     items = closed(), closed("b"), waiting("p", **gang), waiting("q", spec(gpus=4), **gang), pod("thief", spec(gpus=1), on="b")
@@ -322,7 +322,7 @@ def test_a_machine_without_its_devices_stays_closed_for_pods_that_are_left_to_th
     assert why(book, bare, waiting(), policy=NOMINATING_POLICY) == "it shows no nvidia.com/gpu: is its device plugin running?"
 
 
-def test_they_are_nominated_when_those_that_are_bound_have_shown() -> None:
+def test_pods_are_nominated_when_the_bindings_have_shown() -> None:
     left = waiting("q", options={"steering": NOMINATE})
     book = Ledger(coming=(machine("a", P, Q),))
     sent = after(book, (found := turn(book, closed(), waiting(), left)))
@@ -334,14 +334,14 @@ def test_they_are_nominated_when_those_that_are_bound_have_shown() -> None:
     assert turn(later, closed(), waiting(on="a"), left).acts == (Nominate(Q, "uid-q", "a"),)
 
 
-def test_where_steering_is_off_the_machine_opens_and_nobody_is_nominated() -> None:
+def test_with_steering_off_the_machine_opens_and_no_pod_is_nominated() -> None:
     book = Ledger(coming=(machine("a", P),))
     found = turn(book, closed(), waiting(), policy=Policy((pool(KIND),), steering=OFF))
 
     assert found.acts == (Lift("a", "it is ready, and 1 pod is left to the scheduler"),)
 
 
-def test_machines_of_a_gang_that_its_scheduler_binds_whole_open_together() -> None:
+def test_machines_of_a_gang_bound_by_its_scheduler_open_together() -> None:
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_source": "coscheduling"}}
     one = promise(nominated=NOW - 1.0, stood=NOW - 1.5)
     book = Ledger(coming=(machine("a", P), machine("b", Q)), promises=(one, replace(one, node="b", pods=(Q,))))
@@ -356,7 +356,7 @@ def test_machines_of_a_gang_that_its_scheduler_binds_whole_open_together() -> No
 
 
 @pytest.mark.parametrize("others", [(), (waiting(deleted=NOW),), (pod("p", on="b"),)], ids=["gone", "deleted", "elsewhere"])
-def test_a_machine_for_which_nobody_waits_any_more_opens_once_a_plan_could_have_had_others_for_it(others: tuple[Pod, ...]) -> None:
+def test_a_machine_that_no_pod_waits_for_opens_after_the_next_plan_could_use_it(others: tuple[Pod, ...]) -> None:
     book = Ledger(coming=(machine("a", P),))
     book = after(book, (found := turn(book, closed(), *others)))
     assert found.acts == ()
@@ -380,7 +380,7 @@ def test_a_machine_without_our_taint_is_open_and_its_pods_are_nominated_once() -
     assert turn(left, closed(taints=()), waiting()).acts == ()
 
 
-def test_when_the_taint_is_seen_gone_the_machine_is_a_node_like_others() -> None:
+def test_once_the_taint_is_gone_the_machine_is_an_ordinary_node() -> None:
     book = Ledger(coming=(machine("a", P),), promises=(promise(nominated=NOW - 0.5),))
     left = after(book, turn(book, closed(taints=()), waiting(nominated_node="a")))
 
@@ -388,7 +388,7 @@ def test_when_the_taint_is_seen_gone_the_machine_is_a_node_like_others() -> None
     assert [(one.step, one.since) for one in left.promises] == [(OPEN, NOW)]
 
 
-def test_who_is_planned_onto_a_machine_while_it_is_closed_is_bound_to_it_and_who_is_planned_elsewhere_is_not() -> None:
+def test_pods_planned_onto_a_closed_machine_are_bound_and_those_planned_elsewhere_are_not() -> None:
     book = Ledger(coming=(machine("a", P, Q), machine("b", P, ready=0.0)), promises=(promise(),))
     moved = replace(book, coming=(machine("a", Q), machine("b", P, ready=0.0)))
 
@@ -399,7 +399,7 @@ def test_who_is_planned_onto_a_machine_while_it_is_closed_is_bound_to_it_and_who
 # Keeping promises
 
 
-def test_a_pod_that_is_bound_where_it_was_promised_is_a_promise_kept() -> None:
+def test_a_pod_bound_to_its_promised_machine_is_a_kept_promise() -> None:
     found = turn(Ledger(promises=(promise(OPEN),)), closed(taints=()), waiting(on="a"))
 
     assert found.outcomes == (promises.Kept(KIND.key, spec(gpus=1).digest, NOW),)
@@ -416,7 +416,7 @@ def test_a_nomination_is_not_written_again_on_an_open_machine() -> None:
     assert turn(Ledger(promises=(promise(OPEN, nominated=NOW - 50.0),)), closed(taints=()), waiting()) == Steering()
 
 
-def test_who_has_lost_his_room_to_others_is_awaited_no_more_and_his_nomination_is_not_written_again() -> None:
+def test_a_pod_that_lost_its_room_is_not_expected_and_not_nominated_again() -> None:
     book = Ledger(promises=(promise(OPEN, nominated=NOW - 1.0),))
     thief = pod("thief", spec(gpus=4), on="a")
     found = turn(book, closed(taints=()), waiting(), thief)
@@ -427,14 +427,14 @@ def test_who_has_lost_his_room_to_others_is_awaited_no_more_and_his_nomination_i
     assert turn(book, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
 
 
-def test_a_pod_that_is_promised_another_machine_by_now_is_not_awaited_on_the_first() -> None:
+def test_a_pod_now_promised_another_machine_is_not_expected_on_the_first() -> None:
     book = Ledger(promises=(promise(OPEN), promise(node="b")))
     found = turn(book, closed(taints=()), closed("b"), waiting())
 
     assert [one.node for one in after(book, found).promises] == ["b"]
 
 
-def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedulers_words() -> None:
+def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_attempt() -> None:
     book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
     found = turn(book, closed(taints=()), waiting(nominated_node="a"), tried=NOW - 5.0, said="0/1 nodes: Insufficient cpu.")
 
@@ -447,7 +447,7 @@ def test_a_minute_and_a_newer_attempt_later_the_promise_is_broken_in_the_schedul
     assert found.acts == (Nominate(P, "uid-p", ""),)
 
 
-def test_who_may_come_only_beside_others_and_waits_in_vain_is_planned_anew_and_nothing_is_held_against_the_node() -> None:
+def test_a_pod_that_needs_absent_pods_is_planned_again_without_blaming_the_node() -> None:
     book = Ledger(promises=(promise(OPEN, since=NOW - 60.0, nominated=NOW - 60.0),))
     found = turn(book, closed(taints=()), waiting(of=spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),))), tried=NOW - 5.0)
 
@@ -463,11 +463,11 @@ def test_before_that_the_promise_stands(since: float, tried: float | None) -> No
 
 
 @pytest.mark.parametrize("items", [(), (closed(deleted=NOW),)], ids=["gone", "being deleted"])
-def test_a_node_that_goes_owes_nothing(items: tuple[Node, ...]) -> None:
+def test_promises_of_a_deleted_node_end(items: tuple[Node, ...]) -> None:
     assert turn(Ledger(promises=(promise(OPEN),)), *items, waiting()).steps == (ledger.Redeemed("a"),)
 
 
-def test_a_broken_promise_is_of_no_consequence_once_its_nomination_is_gone() -> None:
+def test_a_broken_promise_is_forgotten_once_its_nomination_is_gone() -> None:
     book = Ledger(broken=((P, "a"), (Q, "a")))
     found = turn(book, closed(taints=()), waiting("p"), waiting("q", nominated_node="a"))
 
@@ -478,7 +478,7 @@ def test_a_broken_promise_is_of_no_consequence_once_its_nomination_is_gone() -> 
 # Machines kept for large pods, and machines of others
 
 
-def test_a_machine_kept_for_large_pods_is_closed_again_once_they_have_come() -> None:
+def test_a_machine_kept_for_large_pods_is_closed_again_once_they_are_bound() -> None:
     book = Ledger(promises=(promise(OPEN, closes=True),))
     found = turn(book, closed(taints=()), waiting(on="a"), policy=KEEPING)
 
@@ -487,7 +487,7 @@ def test_a_machine_kept_for_large_pods_is_closed_again_once_they_have_come() -> 
     assert turn(after(book, found), closed(), waiting(on="a"), policy=KEEPING).steps == (ledger.Redeemed("a"),)
 
 
-def test_pods_planned_onto_a_closed_machine_of_such_a_pool_are_promised_it() -> None:
+def test_pods_planned_onto_a_closed_kept_machine_are_promised_it() -> None:
     cluster = Cluster.of([closed("a"), closed("b")])
     placements = (Placement(P, "a"), Placement(Q, "b"))
     busy = Ledger(promises=(promise(OPEN, node="b"),))
@@ -498,13 +498,13 @@ def test_pods_planned_onto_a_closed_machine_of_such_a_pool_are_promised_it() -> 
     assert (made.promise.node, made.promise.pods, made.promise.closes) == ("a", (P,), True)
 
 
-def test_a_ready_machine_that_nobody_here_bought_is_opened_unless_its_pool_keeps_it() -> None:
+def test_a_ready_machine_not_bought_here_is_opened_unless_its_pool_keeps_it() -> None:
     assert turn(Ledger(), closed()).acts == (Lift("a", "it is ready, and no plan waits for it"),)
     assert turn(Ledger(), closed(ready=False)).acts == ()
     assert turn(Ledger(), closed(), policy=KEEPING).acts == ()
 
 
-def test_a_machine_of_the_ledger_is_nobody_elses_though_its_node_is_not_noted_yet() -> None:
+def test_a_machine_of_the_ledger_is_ours_before_its_node_is_noted() -> None:
     coming = machine("a", P, node="", registered=0.0, ready=0.0)
 
     assert turn(Ledger(coming=(coming,)), closed(), waiting()).acts == ()
@@ -513,7 +513,7 @@ def test_a_machine_of_the_ledger_is_nobody_elses_though_its_node_is_not_noted_ye
 # The oldest of equal pods
 
 
-def test_the_oldest_of_equal_pods_takes_the_seat_and_the_younger_waits_for_the_other_machine() -> None:
+def test_the_oldest_identical_pod_takes_the_place_and_the_younger_waits() -> None:
     book = Ledger(coming=(machine("a", P), machine("b", Q, ready=0.0)))
     found = turn(book, closed("a"), closed("b"), waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0))
 
@@ -537,13 +537,13 @@ def test_the_oldest_of_equal_pods_takes_the_seat_and_the_younger_waits_for_the_o
     ],
     ids=["size", "labels", "options", "gang", "younger", "deleted", "finished", "bound", "not tried yet", "nominated"],
 )
-def test_no_other_pod_takes_the_seat(other: dict[str, Any]) -> None:
+def test_no_other_pod_takes_the_place(other: dict[str, Any]) -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", **{"created": NOW - 20.0, **other})]
 
     assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()
 
 
-def test_a_pod_that_has_its_place_or_a_volume_of_its_own_changes_with_nobody() -> None:
+def test_a_pod_with_a_place_or_its_own_volume_is_not_exchanged() -> None:
     pods = [waiting("p", created=NOW - 10.0), waiting("q", created=NOW - 20.0)]
     assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset({Q})) == ()
 
@@ -553,7 +553,7 @@ def test_a_pod_that_has_its_place_or_a_volume_of_its_own_changes_with_nobody() -
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.sampled_from("ab")), max_size=12), st.integers(0, 12))
-def test_whoever_is_exchanged_is_younger_and_alike(ages: list[tuple[int, str]], many: int) -> None:
+def test_an_exchanged_pod_is_younger_and_identical(ages: list[tuple[int, str]], many: int) -> None:
     pods = [waiting(f"p{n}", labels={"app": app}, created=NOW - age) for n, (age, app) in enumerate(ages)]
     by_key = {one.key: one for one in pods}
     mine = pods[:many]
@@ -569,7 +569,7 @@ def test_whoever_is_exchanged_is_younger_and_alike(ages: list[tuple[int, str]], 
         assert all(one.created >= youngest for one in same if one.key not in seated)
 
 
-def test_of_one_age_nobody_changes() -> None:
+def test_pods_of_the_same_age_are_not_exchanged() -> None:
     pods = [waiting("q"), waiting("p")]
 
     assert overtaken(pods[:1], pending_by_kind(Cluster.of(pods)), busy=frozenset()) == ()

@@ -34,7 +34,7 @@ def look(known: Admissions, *pods: Pod, after: float = 1.0) -> AdmissionFindings
 
 
 @pytest.mark.parametrize("reason", ["OutOfcpu", "OutOfnvidia.com/gpu", "UnexpectedAdmissionError", "NodeAffinity", "TopologyAffinityError"])
-def test_a_pod_that_the_kubelet_turns_away_is_told_once(reason: str) -> None:
+def test_a_pod_that_the_kubelet_turns_away_is_reported_once(reason: str) -> None:
     found = look(bound("p"), failed("p", reason))
 
     assert found.turned_away == (TurnedAway("default/p", "a", KIND.pool, reason, "uid-p"),)
@@ -53,13 +53,13 @@ def test_a_pod_that_the_kubelet_turns_away_is_told_once(reason: str) -> None:
     ],
     ids=["evicted", "failed by itself", "another pod", "bound elsewhere", "running"],
 )
-def test_no_other_end_counts(other: Pod) -> None:
+def test_no_other_end_of_a_pod_counts(other: Pod) -> None:
     found = look(bound("p"), other)
 
     assert (found.turned_away, found.admissions.bound) == ((), {})
 
 
-def test_what_the_kubelet_has_not_said_yet_is_awaited_and_not_for_ever() -> None:
+def test_a_missing_answer_of_the_kubelet_is_waited_for_but_not_for_ever() -> None:
     known, pending = bound("p"), pod("p", uid="uid-p", on="a", phase="Pending")
 
     assert look(known, pending).admissions == known
@@ -67,7 +67,7 @@ def test_what_the_kubelet_has_not_said_yet_is_awaited_and_not_for_ever() -> None
     assert look(known).admissions == Admissions()
 
 
-def test_two_in_a_row_put_the_pool_into_nominations_for_a_while() -> None:
+def test_two_rejections_in_a_row_switch_the_pool_to_nomination_for_a_while() -> None:
     one = look(bound("p"), failed("p"))
     two = look(bound("q", known=one.admissions), failed("q"))
     (refused,) = two.refused
@@ -78,7 +78,7 @@ def test_two_in_a_row_put_the_pool_into_nominations_for_a_while() -> None:
     assert pools[KIND.pool].until == NOW + AGAIN_SECONDS
 
 
-def test_one_that_is_admitted_between_them_ends_the_row() -> None:
+def test_an_admitted_pod_in_between_ends_the_row() -> None:
     one = look(bound("p"), failed("p"))
     runs = look(bound("r", known=one.admissions), pod("r", uid="uid-r", on="a", phase="Running"))
 

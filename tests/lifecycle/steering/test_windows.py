@@ -104,7 +104,7 @@ def test_a_window_opens_for_nothing_else(items: tuple[Item, ...]) -> None:
     assert found == Windows({})
 
 
-def test_a_ready_machine_that_waits_for_the_rest_of_its_gang_gets_back_a_device_plugin_that_went() -> None:
+def test_a_ready_machine_waiting_for_its_gang_gets_back_a_lost_device_plugin() -> None:
     ready = Ledger(coming=(machine(ready=NOW - 1.0),))
     promised = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0),))
 
@@ -113,7 +113,7 @@ def test_a_ready_machine_that_waits_for_the_rest_of_its_gang_gets_back_a_device_
         assert look(None, arriving(gpus=4), PLUGIN, of(on="a"), book=book) == Windows({})
 
 
-def test_machines_that_leave_or_open_are_left_alone() -> None:
+def test_leaving_and_opening_machines_get_no_window() -> None:
     leaving = Ledger(coming=(machine(),), leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),))
     lifted = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, lifted=NOW),))
     opened_ = Ledger(promises=(Promise("a", KIND.key, ("default/p",), NOW - 1.0, OPEN),))
@@ -133,11 +133,11 @@ def test_a_window_is_closed_when_the_pod_is_bound() -> None:
     assert found.remarks == ()
 
 
-def test_a_pod_that_is_ending_gets_no_other_before_it_is_gone() -> None:
+def test_a_terminating_daemon_set_pod_gets_no_successor_before_it_is_gone() -> None:
     assert look(None, arriving(), PLUGIN, of(on="a", deleted=NOW - 1.0)) == Windows({})
 
 
-def test_once_it_is_seen_closed_nothing_is_left_to_remember() -> None:
+def test_a_window_is_forgotten_once_it_is_seen_closed() -> None:
     found = look(opened(closed=NOW - 1.0), arriving(), PLUGIN, of(on="a"))
 
     assert found == Windows({})
@@ -154,7 +154,7 @@ def test_a_close_that_does_not_show_is_sent_again() -> None:
     ("items", "why"),
     [((), "the DaemonSet controller created none"), ((of(),), "kube-scheduler has not bound pod default/plugin-x")],
 )
-def test_after_ten_seconds_it_is_closed_and_the_daemon_set_is_named_and_tried_again_later(items: tuple[Item, ...], why: str) -> None:
+def test_after_ten_seconds_the_window_closes_and_the_daemon_set_is_retried_later(items: tuple[Item, ...], why: str) -> None:
     over = opened(seen=NOW - OPEN_SECONDS)
     found = look(over, ajar(), PLUGIN, *items)
 
@@ -171,7 +171,7 @@ def test_after_ten_seconds_it_is_closed_and_the_daemon_set_is_named_and_tried_ag
     assert kinds(look(closed.windows["a"], arriving(), PLUGIN, *items, now=NOW + FIRST_PAUSE)) == [Ajar]
 
 
-def test_pauses_double_up_to_ten_minutes_and_what_was_said_is_not_said_again() -> None:
+def test_pauses_double_up_to_ten_minutes_and_nothing_is_reported_twice() -> None:
     window, times = opened(seen=NOW - OPEN_SECONDS), []
     for _ in range(6):
         found = look(replace(opened(seen=NOW - OPEN_SECONDS), failed=window.failed), ajar(), PLUGIN)
@@ -184,7 +184,7 @@ def test_pauses_double_up_to_ten_minutes_and_what_was_said_is_not_said_again() -
     assert look(for_weeks, ajar(), PLUGIN).windows["a"].failed[0].again == NOW + LONGEST_PAUSE
 
 
-def test_a_daemon_set_that_is_tried_again_later_keeps_no_other_waiting() -> None:
+def test_a_daemon_set_that_is_retried_later_delays_no_other() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
     other = daemon("other", spec(requests={}))
 
@@ -221,19 +221,19 @@ def test_a_node_whose_window_is_open_counts_as_closed() -> None:
         arriving(taints=(Taint(ARRIVING_TAINT, effect=AJAR),)),
     ],
 )
-def test_what_a_person_has_cordoned_or_uncordoned_counts_as_it_is(person: Node) -> None:
+def test_a_persons_cordon_or_uncordon_is_respected(person: Node) -> None:
     cluster = Cluster.of([person])
 
     assert as_closed(cluster) is cluster
 
 
-def test_what_is_left_of_our_cordon_is_no_taint() -> None:
+def test_the_taint_left_by_our_cordon_is_ignored() -> None:
     left = as_closed(Cluster.of([arriving(taints=(*CLOSED, Taint(UNSCHEDULABLE)))])).nodes["a"]
 
     assert (left.taints, left.ajar) == (CLOSED, False)
 
 
-def test_a_window_that_does_not_show_is_opened_again_and_no_daemon_set_is_named() -> None:
+def test_a_window_that_does_not_show_is_opened_again_without_a_report() -> None:
     window = Window("u-a", opened=NOW - REPEAT_SECONDS)
     found = look(window, arriving(), PLUGIN)
 
@@ -244,7 +244,7 @@ def test_a_window_that_does_not_show_is_opened_again_and_no_daemon_set_is_named(
     assert shown == Windows({}), "what it was to open for is there"
 
 
-def test_a_clock_that_was_put_back_keeps_no_window_open() -> None:
+def test_a_clock_that_was_set_back_keeps_no_window_open() -> None:
     ahead = opened(opened=NOW + 3600.0, seen=NOW + 3600.0)
     found = look(ahead, ajar(), PLUGIN)
 
@@ -252,13 +252,13 @@ def test_a_clock_that_was_put_back_keeps_no_window_open() -> None:
     assert kinds(look(found.windows["a"], ajar(), PLUGIN, now=NOW + OPEN_SECONDS)) == [Close]
 
 
-def test_another_node_of_the_name_begins_anew() -> None:
+def test_a_new_node_of_the_same_name_starts_fresh() -> None:
     failed = (Attempt("default/plugin", 3, NOW + 500.0, "it failed"),)
 
     assert kinds(look(Window("u-b", failed=failed), arriving(), PLUGIN)) == [Ajar]
 
 
-def test_the_next_look_is_soon_while_one_is_open_and_else_when_one_is_tried_again() -> None:
+def test_the_next_pass_is_soon_while_a_window_is_open_and_else_at_the_next_retry() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 30.0, "it failed"),)
 
     assert next_look({}, NOW) is None
@@ -268,7 +268,7 @@ def test_the_next_look_is_soon_while_one_is_open_and_else_when_one_is_tried_agai
     assert soon < NOW + 1.0
 
 
-def test_after_a_restart_what_was_under_way_is_done_again_at_once() -> None:
+def test_after_a_restart_unconfirmed_writes_are_repeated_at_once() -> None:
     failed = (Attempt("default/plugin", 1, NOW + 9000.0, "it failed"),)
     ahead = recalled({"a": opened(opened=NOW + 900.0, closed=NOW, failed=failed)}, NOW)["a"]
     assert (ahead.opened, ahead.seen, ahead.failed[0].again) == (NOW, NOW - 1.0, NOW + LONGEST_PAUSE)
@@ -279,7 +279,7 @@ def test_after_a_restart_what_was_under_way_is_done_again_at_once() -> None:
 
 
 @pytest.mark.parametrize("shipped", SHIPPED, ids=[one.name for one in SHIPPED])
-def test_a_machine_opens_for_those_that_are_shipped_without_a_toleration_of_everything(shipped: Shipped) -> None:
+def test_a_machine_opens_for_shipped_daemon_sets_that_do_not_tolerate_everything(shipped: Shipped) -> None:
     found = decode_object(shipped.manifest(), Interner())
     assert isinstance(found, Workload)
     labels = {
@@ -304,7 +304,7 @@ def kept(before: Window | None = None, *items: Item, book: Ledger | None = None,
     return look(before, *items, policy=KEEPING, book=book or Ledger(), now=now)
 
 
-def test_a_kept_machine_opens_for_a_daemon_set_that_is_new_updated_or_restarted_whatever_it_shows() -> None:
+def test_a_kept_machine_opens_for_a_new_updated_or_restarted_daemon_set() -> None:
     machine_ = arriving(gpus=4, taints=KEPT)
 
     assert kinds(kept(None, machine_, PLUGIN, of(on="a"))) == []
@@ -321,14 +321,14 @@ def test_a_kept_machine_is_closed_again_with_its_own_taint() -> None:
     assert kept(found.windows["a"], arriving(gpus=4, taints=KEPT), PLUGIN, of(on="a")) == Windows({})
 
 
-def test_a_daemon_set_that_tolerates_machines_on_their_way_and_no_kept_ones_has_kept_ones_open() -> None:
+def test_a_daemon_set_that_tolerates_only_the_arriving_taint_has_kept_machines_open() -> None:
     half = daemon("plugin", spec(requests={}, tolerations=(Toleration(ARRIVING_TAINT, "Exists"),)))
 
     assert kinds(look(None, arriving(), half)) == []
     assert kinds(kept(None, arriving(gpus=4, taints=KEPT), half)) == [Ajar]
 
 
-def test_a_kept_machine_that_leaves_or_that_a_person_opened_is_left_alone() -> None:
+def test_a_kept_machine_that_leaves_or_was_opened_by_a_person_gets_no_window() -> None:
     leaving = Ledger(leaving=(Leaving("a", "i-a", KIND.key, "", NOW, NOW),))
 
     assert kept(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=leaving) == Windows({})
@@ -336,7 +336,7 @@ def test_a_kept_machine_that_leaves_or_that_a_person_opened_is_left_alone() -> N
     assert look(None, arriving(gpus=4, taints=KEPT), PLUGIN, book=Ledger()) == Windows({}), "its pool keeps none"
 
 
-def test_people_are_told_why_a_machine_is_open_and_which_daemon_sets_it_lacks() -> None:
+def test_the_status_explains_a_window_and_the_missing_daemon_sets() -> None:
     failed = (Attempt("default/plugin", 2, NOW + 110.0, "the DaemonSet controller created none"),)
     lacking = "it has no pod of DaemonSet default/plugin, which was tried 2 times: the DaemonSet controller created none; it is tried again"
 
@@ -346,6 +346,6 @@ def test_people_are_told_why_a_machine_is_open_and_which_daemon_sets_it_lacks() 
     assert soon == f"{lacking} soon"
 
 
-def test_nothing_is_done_where_nothing_arrives() -> None:
+def test_without_arriving_machines_nothing_is_done() -> None:
     assert look(None, arriving(), PLUGIN, book=Ledger()) == Windows({})
     assert GPU in KIND.allocatable

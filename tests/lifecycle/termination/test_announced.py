@@ -20,7 +20,7 @@ def remembered(memory: Memory, now: float, *, listed: bool = True, **facts: obje
     return look(memory, cluster, POLICY, Facts(inventory=inventory, **facts), now).memory  # type: ignore[arg-type]  # any facts
 
 
-def test_work_that_was_announced_once_empties_the_machine_when_its_hour_is_near_whoever_leads_then() -> None:
+def test_maintenance_announced_once_drains_the_machine_under_any_later_leader() -> None:
     memory = remembered(Memory(), NOW, worked_on={"i-1": AT})
     assert memory.ledger.leaving == ()
 
@@ -30,7 +30,7 @@ def test_work_that_was_announced_once_empties_the_machine_when_its_hour_is_near_
     assert (one.node, one.forced, one.ends) == ("n", True, AT)
 
 
-def test_another_time_counts_and_a_machine_that_is_gone_is_forgotten() -> None:
+def test_a_new_time_replaces_the_old_one_and_a_lost_machine_is_forgotten() -> None:
     memory = remembered(Memory(), NOW, worked_on={"i-1": AT})
 
     assert remembered(memory, NOW + 1.0, worked_on={"i-1": AT + 9.0}).worked_on == {"i-1": AT + 9.0}

@@ -27,19 +27,19 @@ def evicted(found: EvictionRound) -> list[str]:
 # Order
 
 
-def test_each_group_goes_when_the_one_before_it_is_gone() -> None:
+def test_each_group_is_evicted_after_the_one_before_it_is_gone() -> None:
     for gone, pod in enumerate(IN_ORDER):
         assert evicted(effort(draining(), *IN_ORDER[gone:])) == [pod.name]
     assert effort(draining()).done
 
 
-def test_who_still_ends_holds_the_next_group_up() -> None:
+def test_a_terminating_pod_delays_the_next_group() -> None:
     found = effort(draining(), resident("web", deleted=NOW + 20.0), resident("dns", priority=CRITICAL))
 
     assert (evicted(found), found.done) == ([], False)
 
 
-def test_a_daemon_sets_pod_that_may_not_be_evicted_is_asked_once_and_leaves_with_the_machine() -> None:
+def test_a_protected_daemon_set_pod_is_tried_once_and_leaves_with_the_machine() -> None:
     daemon, refused = resident("logs", daemon=True), asked("logs", again=5.0, why="the budget", budget=True)
 
     assert not effort(draining(asked("logs", again=5.0)), daemon).done
@@ -48,7 +48,7 @@ def test_a_daemon_sets_pod_that_may_not_be_evicted_is_asked_once_and_leaves_with
     assert effort(draining(asked("logs", again=-1.0)), daemon).done
 
 
-def test_who_tolerates_that_the_machine_leaves_is_left_alone_and_so_are_static_and_finished_pods() -> None:
+def test_tolerating_static_and_finished_pods_are_not_evicted() -> None:
     left_alone = (
         resident("a", tolerations=TOLERATES),
         resident("b", tolerations=TOLERATES, daemon=True),
@@ -60,19 +60,19 @@ def test_who_tolerates_that_the_machine_leaves_is_left_alone_and_so_are_static_a
     assert effort(draining(), *left_alone) == EvictionRound((), (), True, "", ())
 
 
-def test_who_should_have_ended_half_a_minute_ago_is_not_waited_for() -> None:
+def test_a_pod_half_a_minute_overdue_is_not_waited_for() -> None:
     assert effort(draining(), resident(deleted=NOW - 31.0)).done
     assert not effort(draining(), resident(deleted=NOW - 29.0)).done
 
 
-def test_pods_of_one_group_go_together() -> None:
+def test_pods_of_one_group_are_evicted_together() -> None:
     assert evicted(effort(draining(), resident("b"), resident("a"))) == ["a", "b"]
 
 
 # Refusals
 
 
-def test_an_eviction_is_made_by_uid_with_the_pods_own_time_and_again_after_ever_longer() -> None:
+def test_an_eviction_uses_the_uid_and_own_grace_period_and_is_retried_with_growing_pauses() -> None:
     found = effort(draining(), resident())
     assert found.acts == (Evict("default/p", "uid-p", "n"),)
 
@@ -88,13 +88,13 @@ def test_an_eviction_is_made_by_uid_with_the_pods_own_time_and_again_after_ever_
     assert pauses == [5.0, 10.0, 20.0, 40.0, LONGEST_PAUSE, LONGEST_PAUSE]
 
 
-def test_who_is_refused_is_named_with_the_reason_and_how_many_more_there_are() -> None:
+def test_a_refused_pod_is_reported_with_the_reason_and_the_number_of_others() -> None:
     one = draining(asked("a", again=9.0, why="the budget web"), asked("b", again=9.0, why="the budget web"))
 
     assert effort(one, resident("a"), resident("b")).held == "pod default/a cannot be evicted: the budget web (and 1 more)"
 
 
-def test_a_new_pod_of_an_old_name_is_asked_anew() -> None:
+def test_a_new_pod_with_an_old_name_is_evicted_again() -> None:
     found = effort(draining(asked(again=50.0)), resident(), resident("q"))
     assert evicted(found) == ["q"]
 
@@ -102,7 +102,7 @@ def test_a_new_pod_of_an_old_name_is_asked_anew() -> None:
     assert evicted(effort(draining(asked(again=50.0)), fresh)) == ["p"]
 
 
-def test_who_is_gone_is_forgotten() -> None:
+def test_a_pod_that_is_gone_is_forgotten() -> None:
     assert effort(draining(asked("gone"), asked(again=9.0)), resident()).evictions == (asked(again=9.0),)
 
 
@@ -113,7 +113,7 @@ def saver(**more: object) -> Pod:
     return resident(options={"grace": 300.0}, **more)  # type: ignore[arg-type]  # fields of any pod
 
 
-def test_a_pod_that_asks_for_time_is_told_first_and_evicted_when_it_has_answered() -> None:
+def test_a_pod_that_requests_time_is_notified_first_and_evicted_after_its_answer() -> None:
     found = effort(draining(), saver())
     assert found.acts == (Checkpoint("default/p", "uid-p", "n", NOW, 300.0),)
     assert (found.held, found.idle) == ("pod default/p is saving its work", ())
@@ -137,7 +137,7 @@ def test_a_request_that_is_not_seen_on_the_pod_is_written_again() -> None:
     assert effort(told, saver(), now=NOW + 1.0).acts == (Checkpoint("default/p", "uid-p", "n", NOW - 4.0, 300.0),)
 
 
-def test_who_does_not_answer_is_evicted_when_its_time_is_over() -> None:
+def test_a_pod_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
     told = draining(asked(tries=0, signalled=NOW))
 
     assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 299.0).acts == ()
@@ -147,20 +147,20 @@ def test_who_does_not_answer_is_evicted_when_its_time_is_over() -> None:
 # Machines that go at a known moment
 
 
-def test_grace_is_cut_to_what_is_left() -> None:
+def test_the_grace_period_is_cut_to_the_remaining_time() -> None:
     assert effort(forced(120.0), resident(grace_seconds=600)).acts == (Evict("default/p", "uid-p", "n", 115),)
     assert effort(forced(120.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n"),)
     assert effort(forced(-10.0), resident(grace_seconds=60)).acts == (Evict("default/p", "uid-p", "n", 1),)
 
 
-def test_a_pod_that_ends_too_late_is_asked_to_hurry() -> None:
+def test_a_pod_that_would_end_too_late_is_evicted_again_with_less_time() -> None:
     assert effort(forced(100.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", None),)
     assert effort(forced(20.0), resident(deleted=NOW + 500.0)).acts == (Evict("default/p", "uid-p", "n", 15),)
     assert effort(forced(100.0), resident(deleted=NOW + 50.0)).acts == ()
     assert effort(draining(), resident(deleted=NOW + 500.0)).acts == ()
 
 
-def test_who_needs_its_time_does_not_wait_for_its_turn() -> None:
+def test_a_pod_that_needs_its_full_time_does_not_wait_for_its_turn() -> None:
     pods = resident("web"), resident("dns", priority=CRITICAL)
 
     assert evicted(effort(forced(120.0), *pods)) == ["web"]
@@ -177,7 +177,7 @@ def test_time_to_save_work_is_cut_to_leave_time_to_end() -> None:
     assert evicted(effort(forced(30.0), saver())) == ["p"]
 
 
-def test_budgets_give_way_at_the_very_last_and_to_nobody_else() -> None:
+def test_only_budgets_are_overridden_and_only_at_the_last_moment() -> None:
     refused = asked(again=1.0, why="the budget", budget=True)
 
     assert effort(forced(LAST_SECONDS + 1.0, refused), resident(), now=NOW + 0.5).acts == ()
@@ -191,20 +191,20 @@ def test_budgets_give_way_at_the_very_last_and_to_nobody_else() -> None:
     assert isinstance(effort(forced(LAST_SECONDS, another), resident()).acts[0], Evict)
 
 
-def test_a_budget_never_gives_way_where_the_machine_stays() -> None:
+def test_a_budget_is_never_overridden_without_a_deadline() -> None:
     refused = asked(again=-1.0, tries=99, why="the budget", budget=True)
 
     assert isinstance(effort(draining(refused), resident(), now=NOW + 1e6).acts[0], Evict)
 
 
-def test_where_the_machine_does_not_wait_pauses_do_not_grow() -> None:
+def test_with_a_deadline_pauses_do_not_grow() -> None:
     (entry,) = effort(forced(100.0, asked(tries=5, again=-1.0)), resident()).evictions
 
     assert entry.again == NOW + 5.0
 
 
 @pytest.mark.parametrize("more", [{"options": {"do_not_disrupt": True}}, {"owner": Owner("Job", "j", "u")}], ids=["annotated", "job"])
-def test_who_is_protected_is_left_alone_as_long_as_a_machine_lasts_that_is_announced_early(more: dict[str, object]) -> None:
+def test_a_protected_pod_stays_as_long_as_possible_if_the_end_was_announced_early(more: dict[str, object]) -> None:
     pod = resident(**more)  # type: ignore[arg-type]  # fields of any pod
 
     assert evicted(effort(forced(PROTECTED_SECONDS + 1.0), pod)) == []
@@ -214,7 +214,7 @@ def test_who_is_protected_is_left_alone_as_long_as_a_machine_lasts_that_is_annou
     assert evicted(effort(forced(605.0), slow)) == ["p"]
 
 
-def test_who_has_a_machine_on_its_way_waits_for_it_where_there_is_time() -> None:
+def test_a_pod_with_a_machine_on_its_way_waits_for_it_if_there_is_time() -> None:
     awaited = frozenset({"default/p"})
     waits = effort(forced(PROTECTED_SECONDS + 1.0), resident(), awaited=awaited)
 
@@ -245,9 +245,7 @@ def homes(draw: st.DrawFn) -> list[Pod]:
 
 
 @given(homes(), st.sampled_from((None, 400.0, 100.0, 30.0, 10.0, -5.0)), st.booleans())
-def test_nobody_is_deleted_but_at_the_last_and_all_that_is_asked_ends_before_the_machine(
-    pods: list[Pod], left: float | None, blocked: bool
-) -> None:
+def test_pods_are_deleted_only_at_the_last_moment_and_end_before_the_machine(pods: list[Pod], left: float | None, blocked: bool) -> None:
     entries = [asked(pod.name, again=-1.0, why="the budget", budget=blocked, signalled=NOW - 1.0) for pod in pods]
     one = draining(*entries) if left is None else forced(left, *entries)
     found = effort(one, *pods)

@@ -18,22 +18,22 @@ def heard(entry: Eviction, *refusals: EvictionRefused) -> Eviction:
     return after.leaving[0].evictions[0]
 
 
-def test_a_refusal_says_who_why_and_when_to_ask_again() -> None:
+def test_a_refusal_names_the_pod_the_reason_and_the_next_try() -> None:
     assert heard(asked(again=5.0), REFUSAL) == asked(again=30.0, why="the budget web", budget=True)
     assert heard(asked(again=50.0), REFUSAL).again == NOW + 50.0
 
 
-def test_what_refuses_last_counts() -> None:
+def test_the_last_refusal_counts() -> None:
     assert heard(asked(why="the budget web", budget=True), EvictionRefused("n", "default/p", "uid-p", "no answer")).budget is False
 
 
-def test_a_refusal_of_another_pod_or_of_no_removal_changes_nothing() -> None:
+def test_a_refusal_for_another_pod_or_without_a_removal_changes_nothing() -> None:
     assert heard(asked(), EvictionRefused("n", "default/p", "another", "why")) == asked()
     assert hear(Ledger(leaving=(draining(asked()),)), [EvictionRefused("m", "default/p", "uid-p", "why")], NOW) == []
     assert hear(Ledger(), [REFUSAL], NOW) == []
 
 
-def test_long_words_are_cut_between_letters() -> None:
+def test_long_messages_are_cut_between_characters() -> None:
     why = heard(asked(), EvictionRefused("n", "default/p", "uid-p", "ä" * 500)).why
 
     assert len(why.encode()) <= MOST_WORDS

@@ -94,7 +94,7 @@ def test_a_node_is_closed_first() -> None:
     assert turn(going(MARKING, tried=NOW - REPEAT_SECONDS), machine(marked=False)).acts == (Mark("n", "idle"),)
 
 
-def test_an_empty_closed_node_is_ended_after_a_last_look() -> None:
+def test_an_empty_closed_node_is_ended_after_a_last_check() -> None:
     first = turn(going(MARKING, at=NOW - 99.0), machine())
     assert (first.acts, step_of(first)) == ((), ENDING)
 
@@ -104,7 +104,7 @@ def test_an_empty_closed_node_is_ended_after_a_last_look() -> None:
 
 
 @pytest.mark.parametrize("step", [DRAINING, DETACHING, ENDING])
-def test_who_comes_between_the_look_and_the_end_keeps_the_machine(step: str) -> None:
+def test_a_pod_that_comes_between_the_check_and_the_end_keeps_the_machine(step: str) -> None:
     found = turn(going(step, at=NOW - 99.0), machine(), resident("new"))
 
     assert found.kept == (("n", "pod default/new was scheduled onto it after the removal was planned"),)
@@ -112,27 +112,25 @@ def test_who_comes_between_the_look_and_the_end_keeps_the_machine(step: str) -> 
 
 
 @pytest.mark.parametrize("step", [DETACHING, ENDING])
-def test_who_was_to_move_and_is_back_is_evicted_again(step: str) -> None:
+def test_a_moved_pod_that_is_back_is_evicted_again(step: str) -> None:
     found = turn(going(step, at=NOW - 99.0, pods=(P,)), machine(), resident())
 
     assert (found.acts, found.kept, step_of(found)) == ((), (), DRAINING)
 
 
-def test_a_machine_whose_end_was_asked_for_is_not_looked_at_again() -> None:
+def test_a_machine_whose_end_was_requested_is_not_checked_again() -> None:
     assert turn(going(ENDING, at=NOW - 99.0, tried=NOW - 5.0), machine(), resident("new")) == Departure()
 
 
 @pytest.mark.parametrize(("name", "step"), [("new", REOPENING), ("p", DRAINING)])
-def test_a_machine_that_is_still_there_long_after_its_end_was_asked_for_is_looked_at_before_that_is_asked_again(
-    name: str, step: str
-) -> None:
+def test_a_machine_that_did_not_end_is_checked_before_its_end_is_requested_again(name: str, step: str) -> None:
     one = going(ENDING, at=NOW - 99.0, tried=NOW - END_SECONDS, pods=(P,))
 
     assert step_of(turn(one, machine(), resident(name))) == step
     assert turn(one, machine()).acts == (End("i-1", "n", "idle", look=True),)
 
 
-def test_load_balancers_are_told_before_anybody_goes_but_not_for_ever() -> None:
+def test_load_balancers_are_informed_before_evictions_but_not_waited_for_for_ever() -> None:
     found = turn(going(pods=(P,)), machine(told=False), resident())
     assert (found.acts, step_of(found)) == ((Exclude("n", "idle"),), DRAINING)
 
@@ -142,13 +140,13 @@ def test_load_balancers_are_told_before_anybody_goes_but_not_for_ever() -> None:
     assert late.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
 
-def test_a_machine_that_the_cloud_takes_does_not_wait_for_load_balancers() -> None:
+def test_an_interrupted_machine_does_not_wait_for_load_balancers() -> None:
     found = turn(going(pods=(P,), forced=True, ends=NOW + 100.0), machine(told=False), resident())
 
     assert found.acts == (Exclude("n", "idle"), Evict(P, "uid-p", "n"))
 
 
-def test_nobody_is_evicted_before_what_replaces_the_node_is_open() -> None:
+def test_no_pod_is_evicted_before_the_replacement_of_the_node_is_open() -> None:
     assert turn(going(pods=(P,), needs=("o-0",)), machine(), resident()) == Departure()
 
 
@@ -159,7 +157,7 @@ def attachment(volume: str) -> VolumeAttachment:
     return VolumeAttachment(f"va-{volume}", "ebs.csi.aws.com", "n", volume, attached=True)
 
 
-def test_a_machine_is_not_ended_while_volumes_are_attached_but_waits_only_so_long() -> None:
+def test_a_machine_waits_for_its_volumes_to_detach_but_only_for_a_limited_time() -> None:
     detaching = going(DETACHING, since=NOW - 1.0)
     found = turn(detaching, machine(), attachment("v"))
     assert (found.acts, step_of(found)) == ((), DETACHING)
@@ -176,7 +174,7 @@ def test_a_volume_of_a_pod_that_stays_is_not_waited_for() -> None:
     assert step_of(turn(going(DETACHING, since=NOW - 1.0), machine(), daemon, claim, attachment("v"))) == ENDING
 
 
-def test_volumes_of_a_machine_that_is_about_to_vanish_are_waited_for_only_until_then() -> None:
+def test_volumes_of_an_interrupted_machine_are_waited_for_only_until_its_end() -> None:
     assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 60.0), machine(), attachment("v"))) == DETACHING
     assert step_of(turn(going(DETACHING, forced=True, ends=NOW + 4.0), machine(), attachment("v"))) == ENDING
 
@@ -191,7 +189,7 @@ def test_the_removal_is_over_when_machine_and_node_are_gone() -> None:
     assert turn(going(ENDING, tried=NOW - 1.0), listed=False) == Departure()
 
 
-def test_a_machine_that_is_not_listed_is_ended_all_the_same_since_lists_may_be_old() -> None:
+def test_an_unlisted_machine_is_ended_all_the_same_because_lists_may_be_old() -> None:
     assert turn(going(ENDING), gone=True).acts == (End("i-1", "n", "idle"),)
 
 
@@ -199,7 +197,7 @@ def test_a_machine_that_does_not_end_is_ended_again() -> None:
     assert turn(going(ENDING, tried=NOW - END_SECONDS), machine()).acts == (End("i-1", "n", "idle"),)
 
 
-def test_a_node_whose_machine_is_gone_is_deleted_where_nobody_else_does() -> None:
+def test_a_node_whose_machine_is_gone_is_deleted_if_nothing_else_does() -> None:
     clearing = going(CLEARING, since=NOW - CLEAR_SECONDS)
 
     assert turn(clearing, machine(), gone=True).acts == (Clear("n", "u", "its machine is gone"),)
@@ -208,13 +206,13 @@ def test_a_node_whose_machine_is_gone_is_deleted_where_nobody_else_does() -> Non
     assert turn(clearing, machine(deleted=NOW - 1.0), gone=True) == Departure()
 
 
-def test_a_machine_that_is_listed_again_is_ended_again_and_its_node_is_not_deleted() -> None:
+def test_a_machine_that_is_listed_again_is_ended_again_and_keeps_its_node() -> None:
     found = turn(going(CLEARING, since=NOW - CLEAR_SECONDS), machine())
 
     assert (found.acts, step_of(found)) == ((), ENDING)
 
 
-def test_a_new_machine_that_took_the_name_of_the_old_one_is_left_alone() -> None:
+def test_a_new_machine_with_the_name_of_the_old_one_is_not_touched() -> None:
     fresh = machine(marked=False, provider_id="i-2")
 
     assert step_of(turn(going(CLEARING), fresh, gone=True)) == ""
@@ -222,7 +220,7 @@ def test_a_new_machine_that_took_the_name_of_the_old_one_is_left_alone() -> None
     assert step_of(turn(going(DRAINING), fresh)) == ENDING
 
 
-def test_where_somebody_else_deleted_the_node_its_machine_is_ended_all_the_same() -> None:
+def test_the_machine_of_a_deleted_node_is_ended_all_the_same() -> None:
     for step in (MARKING, WAITING, DRAINING, DETACHING, REOPENING):
         assert step_of(turn(going(step))) == ENDING
 
@@ -239,7 +237,7 @@ def test_where_somebody_else_deleted_the_node_its_machine_is_ended_all_the_same(
         ((machine(), resident(options={"do_not_disrupt": True})), "pod default/p has the annotation karpenter.sh/do-not-disrupt: true"),
     ],
 )
-def test_seen_again_a_node_may_have_a_reason_to_stay(items: tuple[Item, ...], why: str) -> None:
+def test_a_second_check_may_find_a_reason_to_keep_the_node(items: tuple[Item, ...], why: str) -> None:
     found = turn(going(pods=(P,)), *items)
 
     assert found.kept == (("n", why),)
@@ -247,7 +245,7 @@ def test_seen_again_a_node_may_have_a_reason_to_stay(items: tuple[Item, ...], wh
     assert found.acts == (Unmark("n", "its removal was given up"),)
 
 
-def test_a_node_that_a_pod_was_promised_stays() -> None:
+def test_a_node_that_is_promised_to_a_pod_stays() -> None:
     promise = Promise("n", KIND.key, ("default/q",), NOW)
     found = turn(going(), machine(), book=Ledger(leaving=(going(),), promises=(promise,)))
 
@@ -255,14 +253,14 @@ def test_a_node_that_a_pod_was_promised_stays() -> None:
 
 
 @pytest.mark.parametrize("more", [{"bereft": True}, {"since": NOW - WAIT_SECONDS}], ids=["lost", "too late"])
-def test_where_the_replacement_does_not_come_the_node_is_opened_again_and_nobody_was_evicted(more: dict[str, Any]) -> None:
+def test_without_its_replacement_a_node_is_reopened_and_no_pod_was_evicted(more: dict[str, Any]) -> None:
     found = turn(going(pods=(P,), needs=("o-0",), **more), machine(), resident())
 
     assert found.kept == (("n", "the replacement machine did not become ready in time"),)
     assert found.acts == (Unmark("n", "its removal was given up"),)
 
 
-def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why_and_what_it_costs() -> None:
+def test_a_node_that_cannot_be_drained_in_time_stays_with_reason_and_cost() -> None:
     refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows nobody to go", budget=True),)
     found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
@@ -271,7 +269,7 @@ def test_a_node_that_cannot_be_emptied_in_time_stays_and_says_why_and_what_it_co
     assert step_of(found) == REOPENING
 
 
-def test_a_node_with_a_pod_of_which_nothing_is_heard_stays_in_the_end_and_names_it_before_others() -> None:
+def test_a_node_with_a_silent_pod_stays_in_the_end_and_reports_that_pod_first() -> None:
     evictions = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0), Eviction("default/q", "uid-q", tries=9, again=NOW + 9.0, why="a budget"))
     one = going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P, "default/q"), evictions=evictions)
     found = turn(one, machine(), resident(), resident("q"))
@@ -287,7 +285,7 @@ def test_time_to_save_their_work_is_not_held_against_pods() -> None:
     assert turn(late, machine(), resident()).kept != ()
 
 
-def test_a_node_that_is_not_ready_any_more_is_not_drained_further_and_opened_again_in_the_end() -> None:
+def test_a_node_that_is_no_longer_ready_is_not_drained_further_and_reopened_in_the_end() -> None:
     sick = machine(ready=False)
 
     assert turn(going(WAITING, pods=(P,)), sick, resident()).kept == (("n", "it is not Ready any more"),)
@@ -299,7 +297,7 @@ def test_a_node_that_is_not_ready_any_more_is_not_drained_further_and_opened_aga
 
 @pytest.mark.parametrize("where", ["n", None], ids=["there", "somewhere"])
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
-def test_a_node_on_which_a_pod_may_run_that_cannot_be_read_is_not_ended(step: str, where: str | None) -> None:
+def test_a_node_that_may_run_an_unreadable_pod_is_not_ended(step: str, where: str | None) -> None:
     found = turn(going(step), machine(), aside=(SetAside("Pod n/odd", "odd", where),))
 
     assert [node for node, _ in found.kept] == ["n"]
@@ -313,17 +311,17 @@ def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
     assert step_of(turn(going(REOPENING), machine(marked=False))) == ""
 
 
-def test_a_taint_that_no_removal_stands_behind_comes_off_and_a_persons_cordon_does_not() -> None:
+def test_a_taint_without_a_removal_is_removed_but_a_persons_cordon_is_not() -> None:
     assert turn(going(), machine(), book=Ledger()).acts == (Unmark("n", "no removal of it is under way"),)
     assert turn(going(), machine(marked=False, unschedulable=True), book=Ledger()).acts == ()
 
 
-def test_a_taint_on_a_machine_that_is_not_listed_is_that_of_another_gpuscaler_and_stays() -> None:
+def test_a_taint_on_an_unlisted_machine_belongs_to_another_gpuscaler_and_stays() -> None:
     assert turn(going(), machine(provider_id="i-other"), book=Ledger()).acts == ()
 
 
 @pytest.mark.parametrize("step", [WAITING, DRAINING])
-def test_a_node_from_which_somebody_took_our_taint_stays(step: str) -> None:
+def test_a_node_whose_taint_was_removed_by_someone_else_stays(step: str) -> None:
     found = turn(going(step, pods=(P,)), machine(marked=False), resident())
 
     assert found.kept == (("n", "the leaving taint was removed by someone else"),)
@@ -334,7 +332,7 @@ def test_a_node_from_which_somebody_took_our_taint_stays(step: str) -> None:
 # Machines that go whatever stands against it
 
 
-def test_a_machine_that_the_cloud_takes_is_emptied_whatever_protects_its_pods() -> None:
+def test_an_interrupted_machine_is_drained_whatever_protects_its_pods() -> None:
     forced = {"forced": True, "pods": (P,), "ends": NOW + 60.0}
     protected = resident(options={"do_not_disrupt": True}), resident("new")
 
@@ -344,14 +342,14 @@ def test_a_machine_that_the_cloud_takes_is_emptied_whatever_protects_its_pods() 
     assert turn(going(WAITING, **forced), machine(), aside=(SetAside("Pod n/odd", "odd"),)).kept == ()
 
 
-def test_a_machine_that_the_cloud_takes_does_not_wait_long_for_the_taint() -> None:
+def test_an_interrupted_machine_does_not_wait_long_for_the_taint() -> None:
     slow = going(MARKING, forced=True, ends=NOW + 60.0, pods=(P,), tried=NOW - 3.0)
 
     assert Evict(P, "uid-p", "n") in turn(slow, machine(marked=False), resident()).acts
     assert turn(going(MARKING, forced=True, ends=NOW + 60.0, tried=NOW - 1.0), machine(marked=False), resident()) == Departure()
 
 
-def test_a_machine_that_went_as_was_announced_is_cleared_away() -> None:
+def test_the_node_of_a_machine_that_went_as_announced_is_deleted() -> None:
     assert step_of(turn(going(DRAINING, forced=True, ends=NOW - 1.0), machine(), resident(), gone=True)) == ENDING
 
 
@@ -366,7 +364,7 @@ def begun(*items: Item, book: Ledger | None = None) -> list[ledger.Event]:
     return begin(book or Ledger(), Cluster.of(items), POLICY, (removal(),), names={"new-1": "o-0"}, now=NOW)
 
 
-def test_a_plans_removal_is_written_down_with_the_ledgers_names() -> None:
+def test_a_planned_removal_is_saved_with_the_ledgers_names() -> None:
     (left,) = begun(machine(marked=False))
 
     assert left == ledger.Left(Leaving("n", "i-1", KIND.key, "dear", NOW, NOW, pods=(P,), needs=("o-0",), to=("",)))
@@ -383,7 +381,7 @@ def test_a_plans_removal_is_written_down_with_the_ledgers_names() -> None:
     ],
     ids=["gone", "no machine is known", "not ours", "under way", "arriving"],
 )
-def test_what_cannot_be_removed_by_name_is_not_begun(items: tuple[Item, ...], book: Ledger) -> None:
+def test_a_removal_without_a_clear_machine_is_not_begun(items: tuple[Item, ...], book: Ledger) -> None:
     assert begun(*items, book=book) == []
 
 
@@ -433,7 +431,7 @@ def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_
         assert acts <= {Unmark}
 
 
-def test_a_machine_that_is_taken_and_whose_taint_was_never_written_gets_it_while_it_is_drained() -> None:
+def test_an_interrupted_machine_without_its_taint_gets_it_during_the_drain() -> None:
     """Without it whoever is evicted may come back to the same machine, and be evicted again, on and on."""
     one = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
     acts = turn(one, machine(marked=False), resident()).acts

@@ -162,7 +162,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
 
 @settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.booleans())
-def test_a_drain_ends_or_is_undone_and_leaves_nothing_behind(found: list[Life], clears: bool) -> None:
+def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(found: list[Life], clears: bool) -> None:
     drain = Drain(found, None, clears)
     blocked = any(life.held > 1e5 and not is_daemon(life.pod) for life in found)
     # The groups go one after the other: pods that are waited for in vain in several of them may take longer than there is.
@@ -185,7 +185,7 @@ def test_a_drain_ends_or_is_undone_and_leaves_nothing_behind(found: list[Life], 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(lives(), st.sampled_from((20.0, 35.0, 120.0, 900.0)))
-def test_a_machine_that_is_taken_away_is_empty_before_or_everybody_was_told_in_time(found: list[Life], left: float) -> None:
+def test_an_interrupted_machine_is_empty_in_time_or_every_pod_was_notified(found: list[Life], left: float) -> None:
     drain = Drain(found, left)
     everybody = list(found)
     drain.begin()
