@@ -210,9 +210,13 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no authority file": (
         {"certificate-authority": "ca.crt"},
         {},
-        "cluster 'c' of {file}: certificate-authority: saw {folder}/ca.crt: No such file or directory, expected a file",
+        "cluster 'c' of {file}: certificate-authority: saw {folder}/ca.crt: No such file or directory, expected a readable file",
     ),
-    "an authority that is no base64": ({"certificate-authority-data": "%%%"}, {}, "certificate-authority-data: saw something that is not base64"),
+    "an authority that is no base64": (
+        {"certificate-authority-data": "%%%"},
+        {},
+        "certificate-authority-data: saw something that is not base64",
+    ),
     "an authority that is no PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are not certificates in PEM"),
     "a certificate without key": (
         {},

@@ -1,4 +1,4 @@
-"""An account in this process, what tools put into it, and how it is looked at: the real boto3 asks our own endpoint."""
+"""An AWS account in this process, its contents, and ways to read it: the real boto3 calls our own endpoint."""
 
 from collections.abc import Callable, Mapping
 from functools import cache
@@ -19,7 +19,7 @@ from gpuscaler.embedded.aws.wire.models import Models
 
 boto3 = pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
-#: Read once.
+#: Loaded once.
 MODELS = Models()
 
 BEGAN = 1_790_000_000.0
@@ -30,12 +30,12 @@ DISCOVERED = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
 
 @cache
 def _session() -> Any:
-    """One for all tests: reading the models of the services takes longer than any of them."""
+    """One loader for all tests: loading the models of the services takes longer than any test."""
     return boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test")
 
 
 class Session:
-    """boto3's session, all of whose clients ask the endpoint in memory; ``asked`` counts their calls by operation."""
+    """A boto3 session with clients that call the in-memory endpoint; ``asked`` counts their calls by operation."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -53,7 +53,7 @@ class Session:
 
 
 class Aws:
-    """An account whose clock stands until a test moves it. ``waited`` are the pauses between tries."""
+    """An account whose clock stands still until a test moves it. ``waited`` are the pauses between tries."""
 
     def __init__(self, *, regions: tuple[str, ...] = ("us-east-1",), conditions: Conditions | None = None) -> None:
         self.time = BEGAN
@@ -74,7 +74,7 @@ class Aws:
     def group(
         self, name: str, tags: Mapping[str, str] = DISCOVERED, *, region: str = "us-east-1", instance_type: str = "", **told: Any
     ) -> None:
-        """A group of one zone, of ``instance_type`` or as ``told`` says."""
+        """Create a group in one zone, of ``instance_type`` or with the settings ``told``."""
         if instance_type:
             self.template(name, region=region, InstanceType=instance_type)
             told["LaunchTemplate"] = {"LaunchTemplateName": name, "Version": "$Latest"}
@@ -102,5 +102,5 @@ def pool(found: Found, name: str) -> FoundPool:
 
 
 def reasons(found: Found) -> dict[str, str]:
-    """Why groups were set aside, by name."""
+    """Why groups were skipped, by name."""
     return {one.object.rpartition("/")[2]: one.reason for one in found.set_aside}

@@ -1,4 +1,4 @@
-"""The AWS CLI as far as our pages use it: what a command says is asked of a client by the model that the CLI itself reads."""
+"""The part of the AWS CLI that our pages use: commands become calls of a client, by the model that the CLI itself reads."""
 
 import json
 import re
@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from importlib import import_module
 from typing import Any
 
-#: What the CLI does with an answer, whatever the operation.
+#: Options for the output, which every operation has.
 SHOWING = {"query", "output", "region"}
 
 
 def run(text: str, client: Callable[[str], Any], said: str = "") -> str:
-    """What a command line prints: commands of the AWS CLI, each given what the one before it printed by way of xargs."""
+    """The output of a command line: commands of the AWS CLI, connected by xargs."""
     for part in parts(text):
         said = xargs(part[1:], client, said) if part[0] == "xargs" else aws(part, client)
     return said
@@ -39,7 +39,7 @@ def xargs(words: Sequence[str], client: Callable[[str], Any], said: str) -> str:
 
 
 def aws(words: Sequence[str], client: Callable[[str], Any]) -> str:
-    """Ask for an operation as the CLI does: an option that its model does not have, or one that is missing, is refused."""
+    """Run an operation as the CLI does: unknown options and missing ones are refused."""
     command, service, operation, *options = words
     assert command == "aws", words
     asked = client(service)
@@ -52,7 +52,7 @@ def aws(words: Sequence[str], client: Callable[[str], Any]) -> str:
 
 
 def given(options: Sequence[str], shape: Any) -> tuple[dict[str, Any], dict[str, str]]:
-    """The parameters of an operation, and how its answer is to be shown."""
+    """The parameters of an operation, and how to print its answer."""
     members = {re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", name).lower(): name for name in shape.members}
     told, showing = dict[str, Any](), dict[str, str]()
     for option, values in grouped(options):

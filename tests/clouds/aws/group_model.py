@@ -1,4 +1,4 @@
-"""A group that keeps the rules of Auto Scaling, others who change it, and an account of what may never happen to it."""
+"""A group that follows the rules of Auto Scaling, other parties that change it, and a record of forbidden outcomes."""
 
 import random
 
@@ -8,7 +8,7 @@ from gpuscaler.clouds.aws.buying.withdrawing import Look, Outcome, Protect, Read
 
 
 class GroupModel:
-    """``kept`` is what others want of the group, with the machines of ours that came; ``missing`` is what we raised and has not come."""
+    """``kept`` is what others want of the group plus our machines that came; ``missing`` is what we raised and has not come."""
 
     def __init__(self, luck: random.Random, *, protected: bool) -> None:
         self.luck = luck
@@ -30,10 +30,10 @@ class GroupModel:
         self.asking = False
         self.read = 0
 
-    # What the cloud does
+    # Actions of the cloud
 
     def attempt(self) -> None:
-        """A launch begins, which its activity tells at once; the machine comes later."""
+        """Begin a launch, which its activity shows at once; the machine comes later."""
         self.numbers += 1
         self.attempts.append(f"i-{self.numbers:08x}")
 
@@ -42,7 +42,7 @@ class GroupModel:
         self.machines[name] = Machine(name, "p5.48xlarge", "us-east-1a", state, protected=self.protected and state == "InService")
 
     def serve(self) -> None:
-        """Machines that start come into service, where protection begins."""
+        """Bring starting machines into service, where protection begins."""
         for one in self.live():
             if one.state == "Pending":
                 self.served[one.id] = self.now
@@ -79,7 +79,7 @@ class GroupModel:
         self.machines[name] = Machine(**{**fields, **changed})
 
     def step(self, writing: int | None = None) -> None:
-        """One thing happens, or nothing. Nobody writes what we are ``writing``: that could not be told from us."""
+        """Let one thing happen, or nothing. Others never write the number we are ``writing``: that could not be told apart from ours."""
         event = self.luck.choice(
             ("raise", "lower", "begin", "begin", "arrive", "arrive", "serve", "serve", "die", "end", "gone", "group", "group", "wait")
         )
@@ -88,15 +88,15 @@ class GroupModel:
             more = min(self.desired + self.luck.randint(1, 4), self.max)
             self.set_desired(self.desired if more == writing else more, by_us=False)
         elif event == "lower" and self.desired > len(live) + len(self.attempts):
-            # What a group ends because others lowered it below what it has is theirs.
+            # If others lowered the group below its machines, what it ends is their responsibility.
             less = self.luck.randint(len(live) + len(self.attempts), self.desired - 1)
             self.set_desired(self.desired if less == writing else less, by_us=False)
         elif event == "begin" and writing is None and len(live) + len(self.attempts) < self.desired:
-            # None begins in the moment between the last look at the group and the write that follows it.
+            # No launch begins in the moment between the last read of the group and the write that follows it.
             self.attempt()
         elif event == "arrive" and self.attempts:
             self.launch()
-            # What comes while an order is raised or withdrawn is counted to others.
+            # Machines that come while an order is raised or withdrawn are counted for others.
             if not self.asking and self.missing and self.luck.random() < 0.7:
                 self.missing -= 1
                 self.kept += 1
@@ -105,7 +105,7 @@ class GroupModel:
         elif event == "die" and live:
             self.put(self.luck.choice(live).id, state="Terminating")
         elif event == "end" and live and self.desired > self.min:
-            # We remove a machine by its name.
+            # We end a machine by its id.
             self.put(self.luck.choice(live).id, state="Terminating:Wait")
             self.set_desired(self.desired - 1, by_us=True)
             self.kept -= 1
@@ -113,18 +113,18 @@ class GroupModel:
             self.machines = {name: one for name, one in self.machines.items() if not one.state.startswith("Terminating")}
         elif event == "group":
             self.scale_in()
-        # Others do not write twice in a second; we may write in theirs.
+        # Others do not write twice in a second; we may write in the same second as they do.
         self.now += 1
 
     def scale_in(self) -> None:
-        """What the group does where more machines live than are desired: it ends what is not protected."""
+        """End unprotected machines while more exist than are desired, as the group does."""
         live = self.live()
         free = [one for one in live if not one.protected]
         for one in free[: max(0, len(live) - self.desired)]:
             self.put(one.id, state="Terminating")
             self.unnamed.append(one.id)
 
-    # What we ask of it
+    # Our requests
 
     def drive(self, steps: Steps, *, busy: float) -> Outcome:
         """Answer ``steps``, while other things happen between any two of them with the probability ``busy``."""
@@ -156,7 +156,7 @@ class GroupModel:
                     if name in self.machines and self.machines[name].state == "InService":
                         self.put(name, protected=True)
             case Look():
-                # A launch goes on until its machine is in service, which is told for a while.
+                # A launch is reported until its machine has been in service for a while.
                 starting = [one.id for one in self.machines.values() if one.state == "Pending" or self.served.get(one.id, -1) >= since]
                 return Log(tuple(one for one in self.changes if one.at >= since), (*self.attempts, *starting))
         return None

@@ -1,4 +1,4 @@
-"""A provider of an account in this process: calls are made one at a time, and time passes where the provider waits."""
+"""A provider for an account in this process: calls are made one at a time, and time passes while the provider waits."""
 
 import asyncio
 from collections.abc import Callable
@@ -15,7 +15,7 @@ from gpuscaler.model.offerings import OfferingKey
 
 
 class Shop:
-    """``aws`` and its provider; ``fenced`` are the seconds that the fence was asked for before each write, which ``leading`` allows."""
+    """``aws`` and its provider; ``fenced`` are the seconds passed to the fence before each write, which ``leading`` allows."""
 
     def __init__(self, aws: Aws, *, launch: str = "auto", queue_url: str = "") -> None:
         self.aws = aws
@@ -47,7 +47,7 @@ class Shop:
         self.aws.account.advance()
 
     async def order(self, count: int, *, pool: str = "gpus", token: str = "order-1", **wanted: str) -> Order:
-        """An order of every offering of ``pool`` that is as ``wanted``: market, instance_type, zone."""
+        """An order of all offerings of ``pool`` with the properties ``wanted``: market, instance_type, zone."""
         (found,) = (one for one in await self.provider.pools() if one.name == pool)
         names = ("market", "instance_type", "zone")
         keys: list[OfferingKey] = [
@@ -60,6 +60,6 @@ class Shop:
         return found
 
     def wrote(self) -> dict[str, int]:
-        """Calls that changed something, by operation."""
+        """Write calls, by operation."""
         reading = ("Describe", "Get", "Receive", "Create", "Put")
         return {name: count for name, count in self.aws.session.asked.items() if not name.startswith(reading)}

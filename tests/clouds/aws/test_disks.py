@@ -1,4 +1,4 @@
-"""Disks of machines that are given back: EC2 deletes those it is told to, and groups whose machines leave some are told."""
+"""Disks of ended machines: EC2 deletes those it was configured to delete, and a group that leaves some is reported."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -24,12 +24,12 @@ def grouped(aws: Aws, *mappings: dict[str, Any], name: str = "gpus") -> None:
 
 
 def told(aws: Aws, name: str = "gpus") -> list[str]:
-    """What is said of the group's disks."""
+    """The findings about the group's disks."""
     return [one for one in pool(aws.look(), name).warnings if "DeleteOnTermination" in one]
 
 
 def volumes(aws: Aws) -> list[tuple[str, bool]]:
-    """State of each volume, and whether it is large: a template's, and not the image's."""
+    """State of each volume, and whether it is large, which means from a template instead of the image."""
     return [(one["State"], one["Size"] == 100) for one in aws.client("ec2").describe_volumes()["Volumes"]]
 
 
@@ -56,7 +56,7 @@ async def give_back(shop: Shop, machines: list[str]) -> None:
     await shop.pass_time(300)
 
 
-async def test_a_machine_that_is_given_back_leaves_no_disk_that_ec2_was_to_delete(bought: Callable[..., Any]) -> None:
+async def test_an_ended_machine_leaves_no_disk_that_ec2_was_to_delete(bought: Callable[..., Any]) -> None:
     shop, machines = await bought(disk("/dev/xvda"), disk("/dev/xvdf", DeleteOnTermination=True))
     assert volumes(shop.aws) == [("in-use", True)] * 4
     assert told(shop.aws) == []
@@ -68,18 +68,18 @@ async def test_a_machine_that_is_given_back_leaves_no_disk_that_ec2_was_to_delet
     assert volumes(shop.aws) == []
 
 
-async def test_who_keeps_disks_is_told_so_before_machines_leave_them(bought: Callable[..., Any]) -> None:
+async def test_a_group_that_keeps_disks_is_reported_before_machines_leave_any(bought: Callable[..., Any]) -> None:
     shop, machines = await bought(disk("/dev/xvdf", DeleteOnTermination=False))
     assert told(shop.aws) == [f"its launch template gpus (version 1) has DeleteOnTermination false for /dev/xvdf: {LEAVES}"]
 
     await give_back(shop, machines)
 
-    # gpuscaler deletes no disks: it may not, and they may hold what somebody wants.
+    # gpuscaler deletes no disks: it has no permission, and they may hold data that is still needed.
     assert volumes(shop.aws) == [("available", True)] * 2
     assert not any("Volume" in name for name in shop.wrote())
 
 
-def test_a_disk_of_which_nothing_is_said_is_told_unless_it_is_the_images() -> None:
+def test_a_disk_without_delete_on_termination_is_reported_unless_it_is_the_images() -> None:
     aws = Aws()
     grouped(aws, disk("/dev/xvda"), disk("/dev/xvdb"), disk("/dev/sda1"), name="of-images")
     grouped(aws, {"DeviceName": "/dev/xvdf", "NoDevice": ""}, {"DeviceName": "/dev/xvdg", "VirtualName": "ephemeral0"}, name="none")
@@ -92,7 +92,7 @@ def test_a_disk_of_which_nothing_is_said_is_told_unless_it_is_the_images() -> No
     ]
 
 
-def test_a_version_that_deletes_its_disks_is_not_complained_of() -> None:
+def test_a_version_that_deletes_its_disks_has_no_finding() -> None:
     aws = Aws()
     grouped(aws, disk("/dev/xvdf", DeleteOnTermination=False))
     data = {"InstanceType": "g6.xlarge", "BlockDeviceMappings": [disk("/dev/xvdf", DeleteOnTermination=True)]}
@@ -103,7 +103,7 @@ def test_a_version_that_deletes_its_disks_is_not_complained_of() -> None:
     assert told(aws) == []
 
 
-def test_a_launch_configuration_is_told_of_only_where_it_keeps_disks() -> None:
+def test_a_launch_configuration_is_reported_only_if_it_keeps_disks() -> None:
     aws = Aws()
     mappings = [disk("/dev/xvdf"), disk("/dev/xvdg", DeleteOnTermination=False)]
     asked = {"ImageId": "ami-1", "InstanceType": "g6.xlarge", "BlockDeviceMappings": mappings}

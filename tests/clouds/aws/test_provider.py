@@ -1,4 +1,4 @@
-"""The provider against our own endpoint, with the real boto3 in between: buying, listing, withdrawing, ending."""
+"""The provider against our own endpoint, through the real boto3: buying, listing, withdrawing, ending."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -49,7 +49,7 @@ def limit(one: Shop, machines: int | None, **where: str) -> None:
     set_capacity(one.aws.account.region("us-east-1"), Limit(machines, **where))
 
 
-async def test_machines_are_launched_at_once_and_named(shop: Callable[..., Shop]) -> None:
+async def test_machines_are_launched_at_once_and_returned_with_ids(shop: Callable[..., Shop]) -> None:
     one = shop()
     bought = await one.provider.buy(await one.order(3))
     assert len(bought.instances) == 3
@@ -73,7 +73,7 @@ async def test_an_order_that_is_sent_again_buys_nothing_more(shop: Callable[...,
     assert one.provider.keeps_tokens
 
 
-async def test_a_lost_answer_is_had_by_sending_the_order_again(shop: Callable[..., Shop]) -> None:
+async def test_a_lost_answer_is_recovered_by_sending_the_order_again(shop: Callable[..., Shop]) -> None:
     one = shop()
     order = await one.order(2)
     one.aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", sever="after", times=1))
@@ -83,7 +83,7 @@ async def test_a_lost_answer_is_had_by_sending_the_order_again(shop: Callable[..
     assert one.group()["DesiredCapacity"] == 2
 
 
-async def test_what_one_zone_does_not_have_is_bought_in_the_next(shop: Callable[..., Shop]) -> None:
+async def test_machines_that_one_zone_lacks_are_bought_in_the_next(shop: Callable[..., Shop]) -> None:
     one = shop()
     limit(one, 1, zone="us-east-1a")
     bought = await one.provider.buy(await one.order(3))
@@ -91,7 +91,7 @@ async def test_what_one_zone_does_not_have_is_bought_in_the_next(shop: Callable[
     assert {(each.cause, each.offering[3]) for each in bought.refusals} == {(CAPACITY, "us-east-1a")}
 
 
-async def test_a_dry_group_refuses_each_zone_and_keeps_wanting_nothing(shop: Callable[..., Shop]) -> None:
+async def test_a_group_without_capacity_refuses_each_zone_and_keeps_its_desired_capacity(shop: Callable[..., Shop]) -> None:
     one = shop()
     limit(one, 0)
     bought = await one.provider.buy(await one.order(3))
@@ -100,7 +100,7 @@ async def test_a_dry_group_refuses_each_zone_and_keeps_wanting_nothing(shop: Cal
     assert one.group()["DesiredCapacity"] == 0
 
 
-async def test_a_quota_is_told_of_all_its_types(shop: Callable[..., Shop]) -> None:
+async def test_a_quota_refusal_covers_all_its_types(shop: Callable[..., Shop]) -> None:
     one = shop()
     one.aws.account.region("us-east-1").hardware.troubles.append(Trouble("VcpuLimitExceeded"))
     bought = await one.provider.buy(await one.order(1))
@@ -115,7 +115,7 @@ async def test_units_of_weighted_types_become_machines(shop: Callable[..., Shop]
     assert one.group("spots")["DesiredCapacity"] == 12
 
 
-async def test_a_group_is_told_a_number_where_it_is_asked_for_so(shop: Callable[..., Shop]) -> None:
+async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_it(shop: Callable[..., Shop]) -> None:
     one = shop(launch="desired-capacity")
     bought = await one.provider.buy(await one.order(3))
     assert (len(bought.instances), bought.pending, bought.refusals) == (3, 0, ())
@@ -123,7 +123,7 @@ async def test_a_group_is_told_a_number_where_it_is_asked_for_so(shop: Callable[
     assert not one.provider.keeps_tokens
 
 
-async def test_a_group_is_told_a_number_where_a_fleet_is_asked_for(shop: Callable[..., Shop]) -> None:
+async def test_the_desired_capacity_is_raised_if_the_settings_ask_for_a_fleet(shop: Callable[..., Shop]) -> None:
     one = shop(launch="fleet")
     assert len((await one.provider.buy(await one.order(1))).instances) == 1
     assert one.provider.way("gpus") == ("desired-capacity", "aws.launch is fleet, and machines of fleets do not belong to the group")
@@ -141,7 +141,7 @@ async def test_a_finding_of_several_groups_is_one_warning(shop: Callable[..., Sh
     assert [text.partition(":")[0] for text in unprotected] == ["pools gpus, more, others and 1 more"]
 
 
-async def test_who_tells_a_group_a_number_leaves_the_choice_of_the_zone_to_it(shop: Callable[..., Shop]) -> None:
+async def test_a_group_whose_desired_capacity_is_raised_chooses_the_zone(shop: Callable[..., Shop]) -> None:
     for one in (shop(launch="fleet"), shop(launch="desired-capacity")):
         assert [pool.chooser for pool in await one.provider.pools()] == ["cloud"]
 
@@ -152,7 +152,7 @@ async def test_who_tells_a_group_a_number_leaves_the_choice_of_the_zone_to_it(sh
     assert [pool.chooser for pool in await one.provider.pools()] == ["cloud"]
 
 
-async def test_without_the_right_to_launch_instances_the_number_is_set(shop: Callable[..., Shop]) -> None:
+async def test_without_permission_for_launch_instances_the_desired_capacity_is_raised(shop: Callable[..., Shop]) -> None:
     one = shop()
     one.aws.endpoint.faults.all.append(denied("LaunchInstances"))
     order = await one.order(2)
@@ -162,7 +162,7 @@ async def test_without_the_right_to_launch_instances_the_number_is_set(shop: Cal
     assert "autoscaling:LaunchInstances" in why
 
 
-async def test_the_right_that_launch_instances_lacks_is_the_one_that_is_named(shop: Callable[..., Shop]) -> None:
+async def test_the_permission_that_launch_instances_lacks_is_named(shop: Callable[..., Shop]) -> None:
     one = shop()
     said = "User: arn:aws:sts::1:assumed-role/a/b is not authorized to perform: ec2:CreateFleet on resource: *"
     one.aws.endpoint.faults.all.append(Fault(operation="LaunchInstances", code="AccessDenied", status=403, message=said))
@@ -185,11 +185,11 @@ async def test_an_increment_that_fails_is_withdrawn_before_it_is_refused(shop: C
 
 
 def rest(order: Order, *, at: float = BEGAN, accepted: bool = True) -> Unfilled:
-    """All of an order."""
+    """``order`` with all its machines still missing."""
     return Unfilled(order, order.count, at, accepted)
 
 
-async def test_failures_that_show_late_are_told_later_and_withdrawn_first(shop: Callable[..., Shop]) -> None:
+async def test_late_failures_are_withdrawn_before_they_are_reported(shop: Callable[..., Shop]) -> None:
     one = shop(Conditions(activity=20.0), launch="desired-capacity")
     limit(one, 0)
     bought = await one.provider.buy(await one.order(4))
@@ -203,7 +203,7 @@ async def test_failures_that_show_late_are_told_later_and_withdrawn_first(shop: 
     assert await one.provider.follow() == []
 
 
-async def test_an_order_whose_caller_has_no_more_time_is_carried_through_and_told_later(shop: Callable[..., Shop]) -> None:
+async def test_an_order_whose_caller_timed_out_is_completed_and_reported_later(shop: Callable[..., Shop]) -> None:
     one = shop(launch="desired-capacity")
     limit(one, 0)
     order = await one.order(4)
@@ -222,7 +222,7 @@ async def test_an_order_whose_caller_has_no_more_time_is_carried_through_and_tol
     assert one.group()["DesiredCapacity"] == 0
 
 
-async def test_what_others_raise_meanwhile_stays_when_ours_is_withdrawn(shop: Callable[..., Shop]) -> None:
+async def test_raises_of_others_are_kept_when_ours_is_withdrawn(shop: Callable[..., Shop]) -> None:
     one = shop(Conditions(activity=20.0), launch="desired-capacity")
     limit(one, 0)
     order = await one.order(4)
@@ -247,7 +247,7 @@ async def test_late_machines_are_kept_when_the_rest_is_withdrawn(shop: Callable[
     assert one.group()["DesiredCapacity"] == 1
 
 
-async def test_a_group_that_was_raised_and_cannot_be_looked_at_is_looked_at_again(shop: Callable[..., Shop]) -> None:
+async def test_a_raised_group_that_cannot_be_read_is_read_again(shop: Callable[..., Shop]) -> None:
     one = shop(launch="desired-capacity")
     limit(one, 0)
     order = await one.order(2)
@@ -263,7 +263,7 @@ async def test_a_group_that_was_raised_and_cannot_be_looked_at_is_looked_at_agai
     assert one.group()["DesiredCapacity"] == 0
 
 
-async def test_a_full_group_takes_no_order(shop: Callable[..., Shop]) -> None:
+async def test_a_full_group_refuses_an_order(shop: Callable[..., Shop]) -> None:
     one = shop(launch="desired-capacity", MaxSize=2)
     bought = await one.provider.buy(await one.order(3))
     assert (len(bought.instances), bought.pending) == (2, 0)
@@ -279,7 +279,7 @@ async def test_two_orders_of_one_group_do_not_share_machines(shop: Callable[...,
     assert one.group()["DesiredCapacity"] == 4
 
 
-async def test_a_write_that_is_throttled_is_not_repeated(shop: Callable[..., Shop]) -> None:
+async def test_a_throttled_write_is_not_repeated(shop: Callable[..., Shop]) -> None:
     one = shop()
     order = await one.order(1)
     one.aws.endpoint.faults.all.append(throttled("LaunchInstances", retry_after=3))
@@ -289,7 +289,7 @@ async def test_a_write_that_is_throttled_is_not_repeated(shop: Callable[..., Sho
     assert one.wrote() == {"LaunchInstances": 1}
 
 
-async def test_a_fence_that_is_down_stops_every_write(shop: Callable[..., Shop]) -> None:
+async def test_a_closed_fence_stops_every_write(shop: Callable[..., Shop]) -> None:
     one = shop()
     order = await one.order(1)
     one.leading = False
@@ -298,7 +298,7 @@ async def test_a_fence_that_is_down_stops_every_write(shop: Callable[..., Shop])
     assert one.wrote() == {}
 
 
-async def test_machines_are_ended_by_name_and_wanted_no_more(shop: Callable[..., Shop]) -> None:
+async def test_machines_are_ended_by_id_and_the_desired_capacity_is_lowered(shop: Callable[..., Shop]) -> None:
     one = shop()
     bought = await one.provider.buy(await one.order(3))
     gone = bought.instances[0].id
@@ -312,7 +312,7 @@ async def test_machines_are_ended_by_name_and_wanted_no_more(shop: Callable[...,
     assert one.group()["DesiredCapacity"] == 2
 
 
-async def test_a_machine_at_the_minimum_goes_and_is_replaced(shop: Callable[..., Shop]) -> None:
+async def test_a_machine_of_a_group_at_its_minimum_is_ended_and_replaced(shop: Callable[..., Shop]) -> None:
     one = shop(MinSize=1, DesiredCapacity=1)
     await one.pass_time(60)
     (machine,) = (await one.provider.inventory()).instances
@@ -331,7 +331,7 @@ async def test_a_machine_that_no_group_of_ours_lists_is_never_touched(shop: Call
     assert one.wrote() == {}
 
 
-async def test_a_right_that_is_missing_is_named_where_a_machine_cannot_be_ended(shop: Callable[..., Shop]) -> None:
+async def test_a_missing_permission_is_named_if_a_machine_cannot_be_ended(shop: Callable[..., Shop]) -> None:
     one = shop()
     (machine,) = (await one.provider.buy(await one.order(1))).instances
     one.aws.endpoint.faults.all.append(denied("TerminateInstanceInAutoScalingGroup"))
@@ -341,7 +341,7 @@ async def test_a_right_that_is_missing_is_named_where_a_machine_cannot_be_ended(
     assert "autoscaling:TerminateInstanceInAutoScalingGroup" in refusal.detail
 
 
-async def test_half_a_list_is_none(shop: Callable[..., Shop]) -> None:
+async def test_a_partial_list_is_an_error(shop: Callable[..., Shop]) -> None:
     one = shop()
     await one.provider.buy(await one.order(1))
     one.aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
@@ -356,7 +356,7 @@ async def test_spot_machines_are_listed_as_such_and_described_once(shop: Callabl
     for _ in range(3):
         inventory = await one.provider.inventory()
     assert {each.market for each in inventory.instances} == {"spot"}
-    # And once for those that ended before anybody looked.
+    # One more call is for machines that ended before the first pass.
     assert one.aws.session.asked["DescribeInstances"] == 2
 
 

@@ -1,4 +1,4 @@
-"""Machines of types that their group launches no more, and of reservations that are over."""
+"""Machines of types that their group no longer launches, and of reservations that are over."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -15,7 +15,7 @@ def wait(aws: Aws, seconds: float) -> None:
     aws.account.advance()
 
 
-def test_types_of_machines_that_are_there_keep_their_price_and_are_not_sold() -> None:
+def test_types_of_existing_machines_keep_their_price_and_are_not_sold() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="p5.48xlarge", DesiredCapacity=1)
     wait(aws, 60.0)
@@ -32,7 +32,7 @@ def test_types_of_machines_that_are_there_keep_their_price_and_are_not_sold() ->
     assert described(found)["resources"]["nvidia.com/gpu"] == "1"
 
 
-def test_the_machines_of_a_reservation_that_is_over_stay_in_their_pool_at_the_price_on_demand() -> None:
+def test_machines_of_an_expired_reservation_stay_in_their_pool_at_the_on_demand_price() -> None:
     aws = Aws()
     end = datetime.fromtimestamp(aws.time + 3600.0, UTC)
     made = aws.client("ec2").create_capacity_reservation(
@@ -52,7 +52,7 @@ def test_the_machines_of_a_reservation_that_is_over_stay_in_their_pool_at_the_pr
     assert "is over" in reasons(found)["empty"]
 
 
-def test_slices_and_shares_that_tags_promise_are_parts_of_so_many_gpus_and_for_pods_that_ask_for_them() -> None:
+def test_mig_slices_and_shares_that_tags_promise_are_offered_as_parts_of_gpus() -> None:
     resources = "k8s.io/cluster-autoscaler/node-template/resources"
     aws = Aws()
     aws.group(

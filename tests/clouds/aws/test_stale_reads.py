@@ -1,4 +1,4 @@
-"""Groups that do not show yet what was written to them a moment ago: nothing more is launched than was asked for."""
+"""Groups that do not show a recent write yet: never more is launched than was ordered."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -17,7 +17,7 @@ LAG = 5.0
 
 @pytest.fixture
 async def shop() -> AsyncIterator[Callable[..., Shop]]:
-    """Makes a group of a spot type that is told numbers, in an account whose answers are behind."""
+    """Makes a group of a spot type that is bought through the desired capacity, in an account whose answers lag."""
     made: list[Shop] = []
 
     def make(machines: int) -> Shop:
@@ -40,7 +40,7 @@ def limit(aws: Aws, machines: int | None) -> None:
 
 
 async def settled(shop: Shop, bought: Bought) -> Bought:
-    """The answer to an order that waits for nothing more."""
+    """The final answer to an order."""
     for _ in range(30):
         if not bought.pending:
             return bought
@@ -54,7 +54,7 @@ def machines(shop: Shop) -> int:
     return len(shop.aws.account.region("us-east-1").groups["gpus"].members)
 
 
-async def test_what_a_group_does_not_show_yet_is_withdrawn_all_the_same_before_it_is_refused(shop: Callable[..., Shop]) -> None:
+async def test_a_raise_that_does_not_show_yet_is_withdrawn_before_it_is_refused(shop: Callable[..., Shop]) -> None:
     one = shop(0)
     bought = await settled(one, await one.provider.buy(await one.order(4)))
     assert (bought.instances, bool(bought.refusals)) == ((), True)
@@ -63,7 +63,7 @@ async def test_what_a_group_does_not_show_yet_is_withdrawn_all_the_same_before_i
     assert machines(one) == 0
 
 
-async def test_an_order_right_after_a_withdrawal_adds_to_what_is_left_and_not_to_what_was(shop: Callable[..., Shop]) -> None:
+async def test_an_order_after_a_withdrawal_adds_to_the_lowered_capacity(shop: Callable[..., Shop]) -> None:
     one = shop(1)
     first = await settled(one, await one.provider.buy(await one.order(2)))
     second = await settled(one, await one.provider.buy(await one.order(2, token="order-2")))
@@ -73,7 +73,7 @@ async def test_an_order_right_after_a_withdrawal_adds_to_what_is_left_and_not_to
     assert machines(one) == 1
 
 
-async def test_two_orders_in_a_row_are_both_wanted(shop: Callable[..., Shop]) -> None:
+async def test_two_consecutive_orders_are_both_added(shop: Callable[..., Shop]) -> None:
     one = shop(10)
     for number in range(2):
         bought = await settled(one, await one.provider.buy(await one.order(2, token=f"order-{number}")))

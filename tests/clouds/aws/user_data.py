@@ -1,4 +1,4 @@
-"""User data that have nodes register with what the tags of their group promise."""
+"""User data that registers nodes with what the tags of their group promise."""
 
 import base64
 from collections.abc import Mapping
@@ -10,12 +10,12 @@ from gpuscaler.model.well_known import ARRIVING_TAINT
 
 
 def encoded(text: str) -> str:
-    """As launch templates have it."""
+    """Encoded as in launch templates."""
     return base64.b64encode(text.encode()).decode()
 
 
 def node_config(tags: Mapping[str, str], *, arriving: bool = True) -> str:
-    """nodeadm's configuration with the labels and taints of ``tags``, and our taint where ``arriving``."""
+    """nodeadm's configuration with the labels and taints of ``tags``, and our taint if ``arriving``."""
     hints = hints_of(tags)
     taints = [{"key": one.key, "value": one.value, "effect": one.effect} for one in hints.taints]
     if arriving:

@@ -20,7 +20,7 @@ def failure(aws: Aws, *faults: Fault) -> CloudError:
     return raised.value
 
 
-def test_a_right_that_is_missing_is_named_by_iams_action_and_not_asked_for_again() -> None:
+def test_a_missing_permission_is_named_by_its_iam_action_and_not_retried() -> None:
     aws = Aws()
 
     error = failure(aws, denied("DescribeInstanceTypes"))
@@ -30,7 +30,7 @@ def test_a_right_that_is_missing_is_named_by_iams_action_and_not_asked_for_again
     assert aws.waited == []
 
 
-def test_the_right_that_aws_names_is_the_one_that_is_missing() -> None:
+def test_the_permission_that_aws_names_is_reported_as_missing() -> None:
     said = (
         "You are not authorized to perform this operation. User: arn:aws:iam::1:user/u is not authorized to perform: ec2:CreateFleet on it"
     )
@@ -41,7 +41,7 @@ def test_the_right_that_aws_names_is_the_one_that_is_missing() -> None:
     assert error.action == "ec2:CreateFleet"
 
 
-def test_who_is_not_known_is_told_from_who_may_not() -> None:
+def test_an_unknown_caller_is_distinguished_from_a_denied_one() -> None:
     aws = Aws()
 
     error = failure(aws, Fault(code="ExpiredToken", status=403, message="The security token included in the request is expired"))
@@ -51,7 +51,7 @@ def test_who_is_not_known_is_told_from_who_may_not() -> None:
     assert aws.waited == []
 
 
-def test_what_is_wrong_with_the_question_is_not_asked_again() -> None:
+def test_an_invalid_request_is_not_retried() -> None:
     aws = Aws()
 
     with pytest.raises(CloudError, match=r"answered InvalidCapacityReservationId\.NotFound"):
@@ -61,7 +61,7 @@ def test_what_is_wrong_with_the_question_is_not_asked_again() -> None:
 
 
 @pytest.mark.parametrize("fault", [throttled(), outage(), Fault(sever="before"), Fault(sever="after")])
-def test_what_may_pass_is_tried_again_and_given_up_after_growing_waits(fault: Fault) -> None:
+def test_a_temporary_failure_is_retried_with_growing_waits_and_then_given_up(fault: Fault) -> None:
     aws = Aws()
 
     error = failure(aws, fault)
@@ -73,7 +73,7 @@ def test_what_may_pass_is_tried_again_and_given_up_after_growing_waits(fault: Fa
 
 
 @pytest.mark.parametrize("fault", [throttled(times=2), Fault(code="InternalFailure", status=500, times=2), Fault(sever="before", times=2)])
-def test_what_has_passed_is_answered(fault: Fault) -> None:
+def test_a_read_succeeds_once_a_temporary_failure_is_over(fault: Fault) -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(fault)
 
@@ -81,7 +81,7 @@ def test_what_has_passed_is_answered(fault: Fault) -> None:
     assert len(aws.waited) == 2
 
 
-def test_one_try_is_one_call() -> None:
+def test_one_try_makes_one_call() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(throttled(times=1))
 
@@ -91,7 +91,7 @@ def test_one_try_is_one_call() -> None:
     assert aws.session.asked["DescribeInstanceTypes"] == 1
 
 
-def test_a_wait_that_aws_asks_for_is_kept_up_to_a_limit() -> None:
+def test_a_wait_requested_by_aws_is_observed_up_to_a_limit() -> None:
     aws = Aws()
 
     error = failure(aws, throttled(retry_after=60))
@@ -100,12 +100,12 @@ def test_a_wait_that_aws_asks_for_is_kept_up_to_a_limit() -> None:
     assert aws.waited == [LONGEST_WAIT] * (TRIES - 1)
 
 
-def test_a_region_that_nobody_has_heard_of_is_an_error_and_no_crash() -> None:
+def test_an_unknown_region_is_an_error_and_no_crash() -> None:
     with pytest.raises(CloudError, match="atlantis-1"):
         Aws().calls.read("ec2", "atlantis-1", "DescribeInstanceTypes")
 
 
-def test_clients_never_retry_by_themselves_and_end_within_seconds() -> None:
+def test_clients_never_retry_by_themselves_and_time_out_within_seconds() -> None:
     client = Aws().calls.client("autoscaling", "us-east-1")
 
     assert client.meta.config.retries["total_max_attempts"] == 1
@@ -121,7 +121,7 @@ def test_without_boto3_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> No
         Calls(sleep=lambda _: None, random=Random(0), session=session)
 
 
-def test_times_in_replies_are_read_as_botocore_reads_them() -> None:
+def test_times_in_replies_are_parsed_as_by_botocore() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}

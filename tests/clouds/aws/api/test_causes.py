@@ -1,4 +1,4 @@
-"""What AWS says is understood, whichever way it says it."""
+"""AWS's errors are classified in all their forms."""
 
 import pytest
 
@@ -12,7 +12,7 @@ ON_DEMAND = (
     "You can currently get p5.48xlarge capacity by not specifying an Availability Zone in your request or choosing us-east-1b, us-east-1c."
 )
 SPOT, HERE = "Could not launch Spot Instances.", "is not supported in your requested Availability Zone (us-east-1d)."
-#: How an activity speaks of a machine that was accepted and ended before it was in service.
+#: How an activity describes a machine that was accepted but ended before it was in service.
 ENDED = "Instance became unhealthy while waiting for instance to be in InService state. Termination Reason:"
 
 
@@ -63,28 +63,28 @@ ENDED = "Instance became unhealthy while waiting for instance to be in InService
         ("", "", UNKNOWN),
     ],
 )  # fmt: skip
-def test_every_known_error_is_told_by_its_code_or_its_text(code: str, text: str, cause: str) -> None:
+def test_every_known_error_is_classified_by_its_code_or_its_text(code: str, text: str, cause: str) -> None:
     assert verdict(code, text).cause == cause
 
 
 @pytest.mark.parametrize(("code", "text"), [("Client.InternalError", ""), ("", "Client.InternalError: Client error on launch.")])
-def test_a_client_error_on_launch_names_the_grant_of_the_key(code: str, text: str) -> None:
+def test_a_client_error_on_launch_suggests_a_grant_for_the_kms_key(code: str, text: str) -> None:
     assert "mostly the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in verdict(code, text).detail
 
 
-def test_an_error_of_one_type_in_one_zone_leaves_the_others_alone() -> None:
+def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:
     asked = [OfferingKey("p", "on-demand", kind, zone) for kind in ("p5.48xlarge", "p4d.24xlarge") for zone in ("us-east-1a", "us-east-1b")]
     (found,) = refusals([verdict("InsufficientInstanceCapacity", ON_DEMAND)], asked)
     assert found.offering == OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")
 
 
-def test_an_error_that_names_nothing_speaks_of_all_that_was_asked_for() -> None:
+def test_an_error_that_names_nothing_concerns_the_whole_order() -> None:
     asked = [OfferingKey("p", "spot", "p5.48xlarge", zone) for zone in ("us-east-1a", "us-east-1b")]
     found = refusals([verdict("UnfulfillableCapacity", "Unable to fulfill capacity.")] * 3, asked)
     assert [one.offering for one in found] == asked
 
 
-def test_a_quota_speaks_of_its_whole_bucket_in_every_zone() -> None:
+def test_a_quota_concerns_its_whole_bucket_in_every_zone() -> None:
     asked = [OfferingKey("p", "on-demand", kind, "us-east-1a") for kind in ("p5.48xlarge", "p4d.24xlarge", "g6.48xlarge")]
     found = refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked)
     assert [(one.bucket, one.every_zone) for one in found] == [
@@ -94,7 +94,7 @@ def test_a_quota_speaks_of_its_whole_bucket_in_every_zone() -> None:
     ]
 
 
-def test_a_quota_is_told_of_types_that_were_not_asked_for_too() -> None:
+def test_a_quota_refusal_covers_types_that_were_not_requested() -> None:
     asked = [OfferingKey("p", "on-demand", "p5.48xlarge", "us-east-1a")]
     offered = [*asked, OfferingKey("q", "spot", "p4d.24xlarge", "us-east-1b"), OfferingKey("q", "spot", "g6.48xlarge", "us-east-1b")]
     (quota,) = widened(refusals([verdict("VcpuLimitExceeded", QUOTA_TEXT)], asked), offered)
@@ -102,7 +102,7 @@ def test_a_quota_is_told_of_types_that_were_not_asked_for_too() -> None:
     assert (quota.bucket, dry.bucket) == (("p4d.24xlarge", "p5.48xlarge"), ())
 
 
-def test_a_subnet_without_addresses_speaks_of_every_type_in_its_zone() -> None:
+def test_a_subnet_without_addresses_concerns_every_type_in_its_zone() -> None:
     asked = [OfferingKey("p", "spot", kind, zone) for kind in ("p5.48xlarge", "g6.48xlarge") for zone in ("us-east-1a", "us-east-1b")]
     text = "There are not enough free addresses in subnet subnet-1 (us-east-1a)"
     found = refusals([verdict("InsufficientFreeAddressesInSubnet", text)], asked)
@@ -110,6 +110,6 @@ def test_a_subnet_without_addresses_speaks_of_every_type_in_its_zone() -> None:
     assert {one.offering[3] for one in found} == {"us-east-1a"}
 
 
-def test_types_are_counted_by_the_quotas_of_ec2() -> None:
+def test_types_are_assigned_to_the_quotas_of_ec2() -> None:
     types = ("g6e.xlarge", "vt1.3xlarge", "p5en.48xlarge", "trn1.32xlarge", "inf2.48xlarge", "dl1.24xlarge", "m7i.large", "hpc7a.96xlarge")
     assert [quota_bucket(one) for one in types] == ["G and VT", "G and VT", "P", "Trn", "Inf", "DL", "Standard", "HPC"]

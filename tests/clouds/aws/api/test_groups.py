@@ -15,7 +15,7 @@ from gpuscaler.model.taints import Taint
 SMALLEST: dict[str, Any] = {"AutoScalingGroupName": "a", "MinSize": 0, "MaxSize": 5, "DesiredCapacity": 2}
 
 
-def test_only_machines_that_are_here_or_coming_count_and_unknown_states_do_not() -> None:
+def test_only_running_or_starting_machines_count_and_unknown_states_do_not() -> None:
     states = ("Pending", "Pending:Wait", "InService", "Terminating:Wait", "Standby", "Warmed:Stopped", "Quarantined", "Teleporting")
     machines = [{"InstanceId": f"i-{place}", "LifecycleState": state} for place, state in enumerate(states)]
 
@@ -35,7 +35,7 @@ def test_only_machines_that_are_here_or_coming_count_and_unknown_states_do_not()
         (Shares(base=0, on_demand=50), ("spot", "on-demand")),
     ],
 )
-def test_the_shares_of_a_mixed_group_say_its_markets(shares: Shares, markets: tuple[str, ...]) -> None:
+def test_the_shares_of_a_mixed_group_determine_its_markets(shares: Shares, markets: tuple[str, ...]) -> None:
     assert shares.markets == markets
 
 
@@ -52,7 +52,7 @@ def test_a_mixed_group_without_a_distribution_is_on_demand() -> None:
 @pytest.mark.parametrize(
     "odd", [{"MinSize": None}, {"MaxSize": "many"}, {"Instances": [{}]}, {"Instances": [5]}, {"SuspendedProcesses": [{}]}]
 )
-def test_an_odd_group_says_what_is_odd(odd: dict[str, Any]) -> None:
+def test_a_malformed_group_raises_an_error_with_the_reason(odd: dict[str, Any]) -> None:
     with pytest.raises(GroupError, match="expected a group as DescribeAutoScalingGroups gives it"):
         group_of({**SMALLEST, **odd}, "us-east-1")
 
@@ -63,13 +63,13 @@ JSON = st.recursive(
 
 
 @given(st.dictionaries(st.sampled_from(["Instances", "Tags", "MixedInstancesPolicy", "LaunchTemplate", "MinSize", "Operator"]), JSON))
-def test_whatever_a_reply_holds_is_a_group_or_an_error_of_ours(odd: dict[str, Any]) -> None:
+def test_any_reply_becomes_a_group_or_a_group_error(odd: dict[str, Any]) -> None:
     assert isinstance(tags_of(odd), dict)
     with suppress(GroupError):
         assert group_of({**SMALLEST, **odd}, "us-east-1").name == "a"
 
 
-def test_tags_that_are_no_text_are_left_out() -> None:
+def test_tags_that_are_not_text_are_left_out() -> None:
     assert tags_of({"Tags": [{"Key": "a", "Value": "b"}, {"Key": None, "Value": "c"}, {"Key": "d"}]}) == {"a": "b", "d": ""}
 
 
@@ -82,7 +82,7 @@ def test_user_data_that_registers_nodes_closed_is_recognised() -> None:
     assert not launch_of({"UserData": "not base64 ☃"}).arriving
 
 
-def test_labels_and_taints_of_a_node_group_that_kubernetes_would_refuse_are_left_out() -> None:
+def test_invalid_labels_and_taints_of_a_node_group_are_left_out() -> None:
     taints = [
         {"key": "gpu", "value": "true", "effect": "NO_EXECUTE"},
         {"key": "a b", "effect": "NO_SCHEDULE"},
@@ -95,7 +95,7 @@ def test_labels_and_taints_of_a_node_group_that_kubernetes_would_refuse_are_left
     assert found.taints == (Taint("gpu", "true", "NoExecute"),)
 
 
-def test_a_reservation_that_cannot_be_read_is_left_out() -> None:
+def test_an_unreadable_reservation_is_left_out() -> None:
     good = {"CapacityReservationId": "cr-1", "InstanceType": "p5.48xlarge", "AvailabilityZone": "a", "AvailableInstanceCount": 2}
 
     found = reservations_of([{}, good | {"State": "active"}, good | {"CapacityReservationId": "cr-2", "State": "expired"}, {"EndDate": 5}])

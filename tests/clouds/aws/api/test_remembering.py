@@ -1,4 +1,4 @@
-"""What one region or endpoint has said is not believed of another."""
+"""Answers of one region or endpoint are not applied to another."""
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,7 +40,7 @@ def group(region: str) -> Group:
 
 
 @pytest.mark.parametrize("first", ["ap-south-2", "us-east-1"])
-def test_what_one_region_does_not_offer_another_does_whichever_is_asked_first(first: str) -> None:
+def test_a_type_missing_in_one_region_is_found_in_another_in_either_order(first: str) -> None:
     kept, calls, offered = Kept(), cast(Calls, OneRegionHasIt()), {}
     regions = sorted(["ap-south-2", "us-east-1"], key=lambda name: name != first)
     with ThreadPoolExecutor(1) as workers:
@@ -52,7 +52,7 @@ def test_what_one_region_does_not_offer_another_does_whichever_is_asked_first(fi
 
 
 @pytest.mark.parametrize("regions", [("us-west-2", "us-east-1"), ("us-east-1", "us-west-2")])
-def test_a_group_of_a_region_without_the_type_is_set_aside_and_the_other_regions_group_is_a_pool(
+def test_a_group_in_a_region_without_its_type_is_skipped_and_the_other_regions_is_a_pool(
     regions: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everywhere = instance_types.in_region
@@ -71,7 +71,7 @@ def test_a_group_of_a_region_without_the_type_is_set_aside_and_the_other_regions
     assert "region us-west-2 does not offer type g5.xlarge; it is not used there" in reasons(found)["gpus-us-west-2"]
 
 
-def test_what_a_simulated_account_said_is_not_believed_of_the_real_one(tmp_path: Path) -> None:
+def test_answers_of_a_simulated_account_are_not_used_for_the_real_one(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     aws.look(folder=tmp_path)
@@ -90,7 +90,7 @@ def test_what_a_simulated_account_said_is_not_believed_of_the_real_one(tmp_path:
     assert len(list(tmp_path.iterdir())) == 2
 
 
-def test_each_endpoint_has_a_file_of_its_own(tmp_path: Path) -> None:
+def test_each_endpoint_has_its_own_file(tmp_path: Path) -> None:
     save(Kept(prices={}), tmp_path, "http://127.0.0.1:4566")
     save(Kept(types={}), tmp_path, "https://ec2..amazonaws.com")
 

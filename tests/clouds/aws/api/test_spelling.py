@@ -1,4 +1,4 @@
-"""AWS's free strings, in whatever case and with whatever separators they come."""
+"""AWS's free strings in any case and with any separators."""
 
 from datetime import UTC, datetime
 from random import Random
@@ -36,14 +36,14 @@ def test_a_lifecycle_state_means_the_same_in_any_case(word: str) -> None:
     assert state_of(seen.state) in (PENDING, RUNNING, STOPPING, TERMINATED)
 
 
-def test_a_word_that_nobody_knows_stays_as_it_came() -> None:
+def test_an_unknown_word_is_kept_unchanged() -> None:
     assert spelt("Teleporting", LIFECYCLES) == "Teleporting"
     assert spelt(None, LIFECYCLES) == ""
     assert not same(None, "spot")
 
 
 @pytest.mark.parametrize("spelling", ["spot", "Spot", "SPOT", "s-pot"])
-def test_a_spot_machine_is_spot_however_its_market_is_spelt(spelling: str) -> None:
+def test_a_spot_machine_is_recognised_in_any_spelling(spelling: str) -> None:
     reply = {"MarketType": spelling, "InstanceType": "g5.xlarge"}
 
     assert launched_as(reply, (SPOT, ON_DEMAND)) == SPOT
@@ -51,25 +51,25 @@ def test_a_spot_machine_is_spot_however_its_market_is_spelt(spelling: str) -> No
 
 
 @pytest.mark.parametrize("spelling", ["on-demand", "OnDemand", "ON_DEMAND", "ondemand", ""])
-def test_a_machine_on_demand_is_so_however_its_market_is_spelt(spelling: str) -> None:
+def test_an_on_demand_machine_is_recognised_in_any_spelling(spelling: str) -> None:
     assert launched_as({"MarketType": spelling, "InstanceType": "g5.xlarge"}, (SPOT, ON_DEMAND)) == ON_DEMAND
 
 
-def test_where_an_order_leaves_no_choice_the_reply_does_not_decide() -> None:
+def test_the_order_decides_if_it_leaves_only_one_choice() -> None:
     assert launched_as({"MarketType": "Teleported", "InstanceType": "g5.xlarge"}, (SPOT,)) == SPOT
     assert launched_as({"MarketType": "spot", "InstanceType": "p5.48xlarge"}, (RESERVED,)) == RESERVED
     assert launched_as({}, (SPOT,)) == SPOT
 
 
 @pytest.mark.parametrize("status", ["Failed", "FAILED", "failed"])
-def test_an_activity_has_failed_in_any_case(status: str) -> None:
+def test_a_failed_activity_is_recognised_in_any_case(status: str) -> None:
     began = datetime(2026, 11, 1, tzinfo=UTC)
     activity = {"Description": "Launching a new EC2 instance", "StartTime": began, "StatusCode": status, "StatusMessage": "no"}
 
     assert len(told([activity], since=0.0).failures) == 1
 
 
-def test_an_instance_and_a_template_say_their_market_in_any_case() -> None:
+def test_markets_of_instances_and_templates_are_read_in_any_case() -> None:
     launched = datetime(2026, 11, 1, tzinfo=UTC)
     one = {"InstanceId": "i-0123456789", "LaunchTime": launched, "InstanceLifecycle": "Spot"}
 

@@ -1,4 +1,4 @@
-"""Scaling activities tell what came of an increment, and who changed a group."""
+"""Scaling activities report the results of an increment, and changes of a group by others."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -22,7 +22,7 @@ def activity(status: str = "Failed", *, seconds: float = 1.0, **more: Any) -> di
     }
 
 
-def test_launches_are_told_apart_by_what_became_of_them() -> None:
+def test_launches_are_distinguished_by_their_results() -> None:
     found = told(
         [
             activity(StatusMessage="Could not launch Spot Instances. InsufficientInstanceCapacity - There is no Spot capacity available."),
@@ -36,24 +36,24 @@ def test_launches_are_told_apart_by_what_became_of_them() -> None:
     assert [one.cause for one in found.failures] == [CAPACITY]
 
 
-def test_the_zone_that_was_tried_is_read_beside_the_text() -> None:
+def test_the_attempted_zone_is_read_from_the_details() -> None:
     details = '{"Subnet ID":"subnet-1","Availability Zone":"us-east-1b"}'
     found = told([activity(Details=details), activity(Details="{broken"), activity(Details="[1]")], since=BEGAN.timestamp())
     assert [one.zone for one in found.failures] == ["us-east-1b", "", ""]
 
 
-def test_launches_from_before_and_ends_of_machines_are_passed_over() -> None:
+def test_earlier_launches_and_terminations_are_ignored() -> None:
     ended = activity("Failed", Description="Terminating EC2 instance: i-0123456789abcdef0")
     assert told([activity(seconds=-1), ended, {"StatusCode": "Failed"}, {}], since=BEGAN.timestamp()) == told([], since=0)
 
 
-def test_a_launch_that_was_called_off_counts_only_where_it_says_why() -> None:
+def test_a_cancelled_launch_counts_only_if_it_gives_a_reason() -> None:
     silent = activity("Cancelled", Description="Launching a new EC2 instance", StatusMessage="")
     assert told([silent], since=BEGAN.timestamp()).failures == ()
     assert len(told([activity("Cancelled")], since=BEGAN.timestamp()).failures) == 1
 
 
-def test_machines_that_are_launched_are_told_until_they_have_been_in_service_for_a_while() -> None:
+def test_launches_are_listed_until_their_machines_have_been_in_service_for_a_while() -> None:
     names = [f"i-0123456789abcdef{number}" for number in range(4)]
     log = logged(
         [
@@ -68,7 +68,7 @@ def test_machines_that_are_launched_are_told_until_they_have_been_in_service_for
     assert log.launching == (names[0], names[1], "")
 
 
-def test_changes_of_the_desired_capacity_are_read_from_causes_once_each() -> None:
+def test_each_change_of_the_desired_capacity_is_read_once_from_causes() -> None:
     policy = "At 2026-11-21T12:00:05Z a monitor alarm a in state ALARM triggered policy p changing the desired capacity from 6 to 7."
     update = "a user request update of AutoScalingGroup constraints to min: 0, max: 9, desired: 9"
     constraints = f"At 2026-11-21T12:00:09Z {update} changing the desired capacity from 7 to 9."

@@ -1,4 +1,4 @@
-"""Orders that one process sent and another goes on with: nothing of it is forgotten, and nothing of others' is undone."""
+"""Orders that one process sent and another continues: nothing is forgotten, and no changes of others are undone."""
 
 from collections.abc import AsyncIterator, Callable
 from typing import Any
@@ -42,7 +42,7 @@ def rest(order: Order, at: float, *, missing: int = 0, accepted: bool = True) ->
     return Unfilled(order, missing or order.count, at, accepted)
 
 
-async def test_what_an_earlier_process_raised_is_withdrawn_by_a_later_one_and_what_others_raised_stays(shops: Callable[..., Any]) -> None:
+async def test_a_later_process_withdraws_an_earlier_raise_and_keeps_those_of_others(shops: Callable[..., Any]) -> None:
     first, then = shops(activity=20.0)
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -55,7 +55,7 @@ async def test_what_an_earlier_process_raised_is_withdrawn_by_a_later_one_and_wh
     assert then.group()["DesiredCapacity"] == 3
 
 
-async def test_machines_that_came_while_nobody_looked_are_kept(shops: Callable[..., Any]) -> None:
+async def test_machines_that_came_while_no_process_ran_are_kept(shops: Callable[..., Any]) -> None:
     first, then = shops(activity=20.0)
     dry(first, 1)
     order, at = await first.order(3), first.aws.time
@@ -65,7 +65,7 @@ async def test_machines_that_came_while_nobody_looked_are_kept(shops: Callable[.
     assert (then.group()["DesiredCapacity"], len(then.group()["Instances"])) == (1, 1)
 
 
-async def test_a_later_process_tells_what_became_of_an_order_that_was_accepted(shops: Callable[..., Any]) -> None:
+async def test_a_later_process_reports_the_result_of_an_accepted_order(shops: Callable[..., Any]) -> None:
     first, then = shops(activity=20.0)
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -82,7 +82,7 @@ async def test_a_later_process_tells_what_became_of_an_order_that_was_accepted(s
     assert then.group()["DesiredCapacity"] == 2
 
 
-async def test_an_order_of_which_nobody_knows_whether_it_was_sent_is_told_by_the_groups_activities(shops: Callable[..., Any]) -> None:
+async def test_the_groups_activities_show_whether_an_order_was_sent(shops: Callable[..., Any]) -> None:
     first, then = shops()
     dry(first)
     order, at = await first.order(4), first.aws.time
@@ -110,7 +110,7 @@ async def test_an_order_that_was_never_sent_takes_nothing_from_others(shops: Cal
     assert then.group()["DesiredCapacity"] == 3
 
 
-async def test_whether_launch_instances_keeps_tokens_is_known_once_it_has_answered() -> None:
+async def test_launch_instances_is_known_to_keep_tokens_only_after_it_has_answered() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g6.xlarge")
     one = Shop(aws)

@@ -1,4 +1,4 @@
-"""Nothing that others want of a group is undone, whatever happens between a read and a write."""
+"""No changes of others to a group are undone, whatever happens between a read and a write."""
 
 import random
 
@@ -17,7 +17,7 @@ def group(desired: int, *states: str, protected: bool = True, least: int = 0, mo
 
 
 def schedule(seed: int) -> GroupModel:
-    """Raise and withdraw in a group while everything else happens; checks what must hold after each."""
+    """Raise and withdraw in a group while everything else happens; check the invariants after each step."""
     luck = random.Random(seed)
     model = GroupModel(luck, protected=luck.random() < 0.5)
     busy = luck.choice((0.0, 0.2, 0.5))
@@ -37,8 +37,8 @@ def schedule(seed: int) -> GroupModel:
 
 
 @pytest.mark.parametrize("part", range(10))
-def test_no_schedule_lowers_what_others_raised_or_ends_a_machine_that_was_not_named(part: int) -> None:
-    # These are quick: never fewer than a thousand in all.
+def test_no_sequence_of_events_undoes_others_raises_or_ends_an_unnamed_machine(part: int) -> None:
+    # These are fast: always at least a thousand in total.
     each = max(100, RUNS // 10)
     for number in range(each):
         seed = (SEED * 10 + part) * 1_000_000 + number
@@ -46,7 +46,7 @@ def test_no_schedule_lowers_what_others_raised_or_ends_a_machine_that_was_not_na
 
 
 def answers(steps: Steps, *replies: object) -> tuple[list[Step], Outcome]:
-    """What ``steps`` ask for where each question that wants an answer gets the next of ``replies``, and their outcome."""
+    """The requests of ``steps``, whose questions get the next of ``replies`` as answers, and their outcome."""
     left, asked, answer = list(replies), list[Step](), None
     while True:
         try:
@@ -62,21 +62,21 @@ def answers(steps: Steps, *replies: object) -> tuple[list[Step], Outcome]:
 QUIET = Log()
 
 
-def test_an_increment_that_never_came_is_lowered_to_what_exists() -> None:
+def test_an_unfilled_increment_is_lowered_to_the_existing_machines() -> None:
     full = group(5, "InService", "Pending", "InService")
     asked, outcome = answers(withdrawing(2), full, QUIET, full, QUIET, QUIET, group(3, "InService", "Pending", "InService"))
     assert asked == [Read(), Look(), Read(), Look(), Write(3), Look(), Read()]
     assert (outcome.units, outcome.desired, outcome.waiting) == (2, 3, 0)
 
 
-def test_what_others_raised_stays() -> None:
+def test_raises_of_others_are_kept() -> None:
     seven = group(7, "InService", "InService", "InService")
     asked, outcome = answers(withdrawing(2), seven, QUIET, seven, QUIET, QUIET, group(5, "InService", "InService", "InService"))
     assert Write(5) in asked
     assert outcome.units == 2
 
 
-def test_nothing_is_written_where_everything_came_meanwhile() -> None:
+def test_nothing_is_written_if_all_machines_came_in_the_meantime() -> None:
     asked, outcome = answers(withdrawing(2), group(3, "InService", "Pending", "Pending"))
     assert asked == [Read()]
     assert (outcome.units, outcome.waiting) == (0, 0)
@@ -88,7 +88,7 @@ def test_a_group_is_never_lowered_below_its_minimum() -> None:
     assert outcome.units == 1
 
 
-def test_a_machine_that_comes_between_read_and_write_is_kept_and_adopted() -> None:
+def test_a_machine_that_comes_between_read_and_write_is_kept_and_counted() -> None:
     late = "InService", "InService", "InService", "Pending"
     three = group(5, *late[:3])
     asked, outcome = answers(withdrawing(2), three, QUIET, three, QUIET, QUIET, group(3, *late), QUIET, group(4, *late))
@@ -96,14 +96,14 @@ def test_a_machine_that_comes_between_read_and_write_is_kept_and_adopted() -> No
     assert outcome.desired == 4
 
 
-def test_a_machine_that_is_being_launched_is_waited_for() -> None:
+def test_withdrawing_waits_for_a_machine_that_is_being_launched() -> None:
     one = group(3, "InService")
     asked, outcome = answers(withdrawing(2), one, QUIET, one, Log(launching=("i-00000009",)))
     assert not [each for each in asked if isinstance(each, Write)]
     assert (outcome.waiting, outcome.why) == (2, "a machine is being launched at this moment")
 
 
-def test_a_raise_of_others_that_was_written_over_is_written_again() -> None:
+def test_an_overwritten_raise_of_others_is_restored() -> None:
     before = Log((Change(10.0, 3, 6), Change(10.0, 6, 5)))
     after = Log((*before.changes, Change(11.0, 5, 8)))
     asked, outcome = answers(raising(2), QUIET, group(3), before, group(5), after, group(8))
@@ -117,7 +117,7 @@ def test_machines_are_protected_before_a_group_is_lowered() -> None:
     assert asked[:2] == [Read(), Protect(("i-00000000",))]
 
 
-def test_a_group_with_a_machine_that_is_not_protected_is_left_alone_for_now() -> None:
+def test_a_group_with_an_unprotected_machine_is_not_lowered_yet() -> None:
     bare = group(3, "InService", protected=False)
     asked, outcome = answers(withdrawing(2), bare, QUIET, bare, QUIET)
     assert not [one for one in asked if isinstance(one, Write)]
@@ -125,20 +125,20 @@ def test_a_group_with_a_machine_that_is_not_protected_is_left_alone_for_now() ->
     assert outcome.why == "machine i-00000000 is not protected from scale-in yet"
 
 
-def test_room_that_ending_machines_take_is_lowered_later() -> None:
+def test_capacity_of_ending_machines_is_lowered_later() -> None:
     ending = group(3, "InService", "Terminating")
     asked, outcome = answers(withdrawing(2), ending, QUIET, ending, QUIET, QUIET, group(2, "InService", "Terminating"))
     assert Write(2) in asked
     assert (outcome.units, outcome.waiting) == (1, 1)
 
 
-def test_a_group_is_raised_up_to_its_maximum_only() -> None:
+def test_a_group_is_raised_only_up_to_its_maximum() -> None:
     asked, outcome = answers(raising(5), QUIET, group(3, most=6), QUIET, group(6, most=6))
     assert Write(6) in asked
     assert outcome.units == 3
     assert answers(raising(5), QUIET, group(6, most=6))[1].units == 0
 
 
-def test_machines_above_the_desired_capacity_do_not_count_as_the_new_ones() -> None:
+def test_machines_above_the_desired_capacity_do_not_count_as_new_ones() -> None:
     asked, _ = answers(raising(2), QUIET, group(1, "InService", "InService", "InService"), QUIET, group(5))
     assert Write(5) in asked

@@ -28,24 +28,24 @@ def node(place: int = 0, labels: Mapping[str, str] = TEMPLATE, taints: tuple[Tai
 
 
 def shown(*nodes: Node, states: tuple[str, ...] = ("InService", "InService")) -> tuple[Offering, tuple[str, ...]]:
-    """The offering and what is new among the warnings."""
+    """The offering and the new warnings."""
     result = compared(found(*states), {f"i-{place}": one for place, one in enumerate(nodes)})
     assert result.warnings[0] == "an old word"
     return result.pool.offerings[0], result.warnings[1:]
 
 
-def test_nodes_that_are_as_promised_change_nothing() -> None:
+def test_nodes_that_match_the_template_change_nothing() -> None:
     assert shown(node(0), node(1)) == (found().pool.offerings[0], ())
 
 
-def test_a_label_that_no_node_carries_is_taken_from_the_template_and_said() -> None:
+def test_a_label_that_no_node_carries_is_removed_from_the_template_and_reported() -> None:
     offering, (said,) = shown(node(0, {"kubernetes.io/arch": "amd64"}))
 
     assert "team" not in offering.labels
     assert said.startswith("the label team=ml is on none of its 1 node")
 
 
-def test_a_label_on_which_all_nodes_agree_otherwise_is_theirs() -> None:
+def test_a_label_value_that_all_nodes_share_replaces_the_templates() -> None:
     other = {**TEMPLATE, "team": "research"}
 
     offering, said = shown(node(0, other), node(1, other))
@@ -54,13 +54,13 @@ def test_a_label_on_which_all_nodes_agree_otherwise_is_theirs() -> None:
     assert said == ("the label team is research on its 2 nodes, expected ml; the nodes are right",)
 
 
-def test_nodes_that_do_not_agree_change_nothing() -> None:
+def test_nodes_that_disagree_change_nothing() -> None:
     offering, said = shown(node(0), node(1, {**TEMPLATE, "team": "research"}))
 
     assert (offering.labels, said) == (TEMPLATE, ())
 
 
-def test_labels_that_all_nodes_have_are_added_unless_they_are_of_one_node_or_place() -> None:
+def test_labels_of_all_nodes_are_added_unless_they_name_one_node_or_place() -> None:
     more = {**TEMPLATE, "driver": "580", "topology.k8s.aws/zone-id": "use1-az1"}
 
     offering, said = shown(node(0, {**more, "kubernetes.io/hostname": "ip-0", "alpha.eksctl.io/instance-id": "i-0"}), states=("InService",))
@@ -69,13 +69,13 @@ def test_labels_that_all_nodes_have_are_added_unless_they_are_of_one_node_or_pla
     assert said == ()
 
 
-def test_the_zone_of_an_offering_is_its_own_even_where_its_nodes_are_elsewhere() -> None:
+def test_an_offering_keeps_its_zone_even_if_its_nodes_are_in_another() -> None:
     offering, said = shown(node(0, {**TEMPLATE, "topology.kubernetes.io/zone": "us-east-1b"}))
 
     assert (offering.labels, said) == (TEMPLATE, ())
 
 
-def test_taints_that_all_nodes_or_none_have_are_theirs() -> None:
+def test_taints_of_all_nodes_are_added_and_taints_of_none_removed() -> None:
     own = Taint("dedicated", "ml")
 
     offering, said = shown(node(0, taints=(own,)), node(1, taints=(own,)))
@@ -88,7 +88,7 @@ def test_taints_that_all_nodes_or_none_have_are_theirs() -> None:
 
 
 @pytest.mark.parametrize("key", ["node.kubernetes.io/unschedulable", "gpuscaler.io/leaving", "ToBeDeletedByClusterAutoscaler"])
-def test_taints_that_pass_and_taints_of_one_node_change_nothing(key: str) -> None:
+def test_temporary_taints_and_taints_of_one_node_change_nothing(key: str) -> None:
     assert shown(node(0, taints=(GPU, Taint(key)))) == (found().pool.offerings[0], ())
     assert shown(node(0, taints=(GPU, Taint("maintenance"))), node(1)) == (found().pool.offerings[0], ())
 
@@ -101,21 +101,21 @@ def test_taints_that_pass_and_taints_of_one_node_change_nothing(key: str) -> Non
         node(0, {}, allocatable={**SIZE, "nvidia.com/gpu": 0}),
     ],
 )
-def test_a_node_that_is_not_ready_or_lacks_its_devices_shows_nothing_yet(odd: Node) -> None:
+def test_a_node_that_is_not_ready_or_lacks_devices_is_ignored(odd: Node) -> None:
     assert shown(odd) == (found().pool.offerings[0], ())
 
 
-def test_a_machine_on_its_way_out_shows_nothing() -> None:
+def test_an_ending_machine_is_ignored() -> None:
     assert shown(node(0, {}), states=("Terminating:Wait",)) == (found().pool.offerings[0], ())
 
 
-def test_nodes_that_offer_less_than_was_expected_are_said() -> None:
+def test_nodes_that_offer_less_than_expected_are_reported() -> None:
     _, said = shown(node(0, allocatable={**SIZE, "memory": 980}))
 
     assert said == ("g5.xlarge offers 980 of memory on its 1 node, expected 1000",)
 
 
-def test_nodes_stay_the_pools_own_whatever_tags_promise_of_them() -> None:
+def test_nodes_still_match_their_pool_if_tags_promise_labels_they_lack() -> None:
     def matching(labels: Mapping[str, str]) -> Mapping[str, str]:
         return compared(found("InService"), {"i-0": node(0, labels)}).pool.match_labels
 

@@ -1,4 +1,4 @@
-"""From groups, as tools make them, to pools: the real boto3 asks an endpoint of our own."""
+"""Groups as tools create them become pools: the real boto3 calls our own endpoint."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,7 +13,7 @@ from gpuscaler.model.taints import Taint
 
 ARRIVING = "IyEvYmluL2Jhc2gKa3ViZWxldCAtLXJlZ2lzdGVyLXdpdGgtdGFpbnRzPWdwdXNjYWxlci5pby9hcnJpdmluZz06Tm9TY2hlZHVsZQ=="
 
-#: What was kept, fresh and of the right form, and nonsense.
+#: A cache that is fresh and well-formed, but contains nonsense.
 ODD = (
     f'{{"types": {{"g5.xlarge": {{"at": {BEGAN}, "value": {{"InstanceType": 5}}}}}},'
     f' "offered": {{"us-east-1/g5.xlarge": {{"at": {BEGAN}, "value": 5}}}}}}'
@@ -42,8 +42,8 @@ def test_a_named_group_with_a_launch_template_is_a_pool() -> None:
     assert found.set_aside == ()
 
 
-def test_a_spot_group_as_eksctl_makes_it_has_an_offering_for_each_type_and_zone() -> None:
-    """The GPU groups of the write-up S1, with types of today."""
+def test_a_spot_group_of_eksctl_has_an_offering_for_each_type_and_zone() -> None:
+    """The GPU groups of the write-up S1, with current types."""
     aws = Aws()
     aws.template("gpu-spot", InstanceType="g5.xlarge", UserData=ARRIVING)
     tags = {
@@ -80,7 +80,7 @@ def test_a_spot_group_as_eksctl_makes_it_has_an_offering_for_each_type_and_zone(
     assert "gpuscaler.io/arriving" not in said
 
 
-def test_labels_of_a_new_node_are_those_that_kubelet_and_cloud_controller_write() -> None:
+def test_a_new_node_is_expected_to_have_the_labels_of_kubelet_and_cloud_controller() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
 
@@ -94,7 +94,7 @@ def test_labels_of_a_new_node_are_those_that_kubelet_and_cloud_controller_write(
 
 
 def test_a_group_of_kops_has_the_labels_that_openais_autoscaler_selects_by() -> None:
-    """The group of the write-up S0, with a type of today; g2 is retired."""
+    """The group of the write-up S0, with a current type; g2 is retired."""
     aws = Aws()
     tags = {"KubernetesCluster": CLUSTER, "Name": f"gpu.{CLUSTER}", "k8s.io/role/node": "1", "KubernetesRole": "worker", "kube/gpu": "true"}
     aws.group(f"gpu.{CLUSTER}", tags, instance_type="g5.xlarge", MinSize=1, MaxSize=10)
@@ -107,7 +107,7 @@ def test_a_group_of_kops_has_the_labels_that_openais_autoscaler_selects_by() -> 
     assert (labels["aws/az"], labels["aws/ami-id"], labels["gpu"]) == ("us-east-1a", "ami-0123", "true")
 
 
-def test_a_managed_node_group_has_the_labels_and_taints_that_eks_knows() -> None:
+def test_a_managed_node_group_has_the_labels_and_taints_from_eks() -> None:
     aws = Aws()
     taint = {"key": "nvidia.com/gpu", "value": "true", "effect": "NO_SCHEDULE"}
     aws.client("eks").create_nodegroup(
@@ -127,7 +127,7 @@ def test_a_managed_node_group_has_the_labels_and_taints_that_eks_knows() -> None
     assert one.pool.match_labels == {"eks.amazonaws.com/nodegroup": "gpu", "topology.kubernetes.io/zone": "us-east-1a"}
 
 
-def test_without_the_right_to_ask_eks_the_action_is_named_and_the_group_is_still_a_pool() -> None:
+def test_without_permission_for_eks_the_action_is_named_and_the_group_is_still_a_pool() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(denied("DescribeNodegroup"))
     aws.group("eks-gpu", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpu"}, instance_type="g5.xlarge")
@@ -140,7 +140,7 @@ def test_without_the_right_to_ask_eks_the_action_is_named_and_the_group_is_still
     assert "IAM does not allow eks:DescribeNodegroup in us-east-1" in note.reason
 
 
-def test_groups_with_requirements_in_place_of_types_have_all_types_that_fit() -> None:
+def test_groups_with_requirements_instead_of_types_have_all_matching_types() -> None:
     aws = Aws()
     aws.template("any-gpu", InstanceType="g5.xlarge")
     wanted: dict[str, Any] = {"VCpuCount": {"Min": 4, "Max": 8}, "MemoryMiB": {"Min": 16_000}, "AcceleratorCount": {"Min": 1, "Max": 1}}
@@ -152,7 +152,7 @@ def test_groups_with_requirements_in_place_of_types_have_all_types_that_fit() ->
     assert types == {"g5.xlarge", "g5.2xlarge"}
 
 
-def test_a_launch_configuration_is_understood_and_reported_as_outdated() -> None:
+def test_a_launch_configuration_is_supported_and_reported_as_outdated() -> None:
     aws = Aws()
     aws.client("autoscaling").create_launch_configuration(
         LaunchConfigurationName="old", InstanceType="g5.xlarge", ImageId="ami-1", SpotPrice="0.9"
@@ -167,7 +167,7 @@ def test_a_launch_configuration_is_understood_and_reported_as_outdated() -> None
     assert "its maximum spot price is $0.9" in said
 
 
-def test_an_unknown_type_is_set_aside_and_the_others_of_its_group_count() -> None:
+def test_an_unknown_type_is_skipped_and_the_others_of_its_group_are_used() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", **mixed("gpus", {"InstanceType": "g2.2xlarge"}, {"InstanceType": "g5.xlarge"}))
@@ -182,7 +182,7 @@ def test_an_unknown_type_is_set_aside_and_the_others_of_its_group_count() -> Non
     assert any("not protected from scale-in" in text for text in others)
 
 
-def test_one_group_that_cannot_be_understood_does_not_stop_the_others() -> None:
+def test_one_unreadable_group_does_not_stop_the_others() -> None:
     aws = Aws()
     aws.group("good", instance_type="g5.xlarge")
     aws.group("gone", instance_type="g5.xlarge")
@@ -196,7 +196,7 @@ def test_one_group_that_cannot_be_understood_does_not_stop_the_others() -> None:
     assert "counted in vcpu, expected units" in reasons(found)["counted"]
 
 
-def test_a_group_divided_between_markets_has_both_and_aws_chooses() -> None:
+def test_a_group_divided_between_markets_has_offerings_in_both_and_aws_chooses() -> None:
     aws = Aws()
     aws.template("both", InstanceType="g5.xlarge")
     aws.group("both", **mixed("both", OnDemandBaseCapacity=2, OnDemandPercentageAboveBaseCapacity=25))
@@ -208,7 +208,7 @@ def test_a_group_divided_between_markets_has_both_and_aws_chooses() -> None:
     assert "AWS divides it between markets: the first 2 on demand, then 25 % of the rest" in one.warnings
 
 
-def test_weights_make_machines_of_units() -> None:
+def test_weights_convert_units_to_machines() -> None:
     aws = Aws()
     aws.template("weighed", InstanceType="g5.xlarge")
     overrides = ({"InstanceType": "g5.xlarge", "WeightedCapacity": "1"}, {"InstanceType": "g5.12xlarge", "WeightedCapacity": "4"})
@@ -237,7 +237,7 @@ def test_disks_and_network_devices_come_from_the_launch_template() -> None:
     assert plain["ephemeral-storage"] == 17 * 2**30
 
 
-def test_a_capacity_reservation_is_an_offering_that_costs_nothing_more() -> None:
+def test_a_capacity_reservation_is_an_offering_without_further_cost() -> None:
     aws = Aws()
     reserved = aws.client("ec2").create_capacity_reservation(
         InstanceType="p4d.24xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=3
@@ -259,7 +259,7 @@ def test_a_capacity_reservation_is_an_offering_that_costs_nothing_more() -> None
     assert [one.market for one in pool(found, "first").pool.offerings] == ["reserved", "on-demand"]
 
 
-def test_a_reservation_that_is_over_or_gone_is_said_and_offers_nothing() -> None:
+def test_a_reservation_that_is_over_or_gone_is_reported_and_offers_nothing() -> None:
     aws = Aws()
     ended = aws.client("ec2").create_capacity_reservation(
         InstanceType="g5.xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=1,
@@ -277,7 +277,7 @@ def test_a_reservation_that_is_over_or_gone_is_said_and_offers_nothing() -> None
     assert "its capacity reservation cr-0123456789abcdef0 could not be read, so it is not used" in one.warnings
 
 
-def test_a_capacity_block_ends_half_an_hour_before_it_is_over_and_an_ultraserver_an_hour() -> None:
+def test_machines_end_half_an_hour_before_their_capacity_block_and_an_hour_for_ultraservers() -> None:
     aws = Aws()
     over = datetime.fromtimestamp(BEGAN + 86_400, UTC)
     for name, kind in (("block", "p5.48xlarge"), ("open", "p5.48xlarge")):
@@ -306,7 +306,7 @@ def test_a_capacity_block_ends_half_an_hour_before_it_is_over_and_an_ultraserver
     assert [reservation("p5.48xlarge", block=True).usable(at) for at in (5399.0, 5400.0)] == [True, False]
 
 
-def test_a_managed_node_group_of_a_capacity_block_has_the_label_of_one() -> None:
+def test_a_managed_node_group_of_a_capacity_block_has_its_label() -> None:
     aws = Aws()
     reserved = aws.client("ec2").create_capacity_reservation(
         InstanceType="p5.48xlarge", InstancePlatform="Linux/UNIX", AvailabilityZone="us-east-1a", InstanceCount=2
@@ -326,7 +326,7 @@ def reservation(instance_type: str, *, block: bool) -> Reservation:
     return Reservation("cr-1", instance_type, "us-east-1a", 1, ends=7200.0, block=block)
 
 
-def test_another_clusters_groups_and_those_that_are_only_enabled_are_reported() -> None:
+def test_groups_of_another_cluster_and_those_only_enabled_are_reported() -> None:
     aws = Aws()
     aws.group("theirs", {f"{CA}/enabled": "true", f"{CA}/other": "owned"}, instance_type="g5.xlarge")
     aws.group("anybodys", {f"{CA}/enabled": "true"}, instance_type="g5.xlarge")
@@ -339,7 +339,7 @@ def test_another_clusters_groups_and_those_that_are_only_enabled_are_reported() 
     assert "'other', expected research" in reasons(found)["theirs"]
 
 
-def test_groups_with_the_settings_own_tags_are_pools() -> None:
+def test_groups_with_the_tags_of_the_settings_are_pools() -> None:
     aws = Aws()
     aws.group("marked", {"team": "ml", "env": "prod"}, instance_type="g5.xlarge")
     aws.group("half", {"team": "ml"}, instance_type="g5.xlarge")
@@ -349,7 +349,7 @@ def test_groups_with_the_settings_own_tags_are_pools() -> None:
     assert [(one.pool.name, one.source) for one in found.pools] == [("marked", "tags")]
 
 
-def test_the_file_wins_over_what_was_found() -> None:
+def test_the_settings_file_overrides_discovery() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     override = PoolOverride("gpus", max=3, priority=5, prices=(OfferingPrice("g5.xlarge", 0.7),))
@@ -361,7 +361,7 @@ def test_the_file_wins_over_what_was_found() -> None:
     assert [(aside.object, aside.reason[:15]) for aside in found.set_aside] == [("Pool gpu", "saw it in the f")]
 
 
-def test_several_regions_are_looked_at_and_one_that_fails_keeps_what_was_known_of_it() -> None:
+def test_several_regions_are_read_and_a_failing_one_keeps_its_last_known_pools() -> None:
     aws = Aws(regions=("us-east-1", "eu-west-1"))
     for region in aws.regions:
         aws.group("gpus", instance_type="g5.xlarge", region=region)
@@ -378,7 +378,7 @@ def test_several_regions_are_looked_at_and_one_that_fails_keeps_what_was_known_o
     assert [aside.object for aside in after.set_aside] == ["Region eu-west-1"]
 
 
-def test_without_the_right_to_read_groups_the_action_is_named() -> None:
+def test_without_permission_to_read_groups_the_action_is_named() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(denied("DescribeAutoScalingGroups"))
 
@@ -389,7 +389,7 @@ def test_without_the_right_to_read_groups_the_action_is_named() -> None:
     assert aws.waited == []
 
 
-def test_what_may_not_be_asked_comes_from_the_catalogue() -> None:
+def test_answers_that_iam_denies_come_from_the_catalogue() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge", InstanceMarketOptions={"MarketType": "spot"})
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus"})
@@ -408,7 +408,7 @@ def test_what_may_not_be_asked_comes_from_the_catalogue() -> None:
     }
 
 
-def test_throttled_reads_are_tried_again_after_growing_waits() -> None:
+def test_throttled_reads_are_retried_with_growing_waits() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", times=3))
@@ -420,7 +420,7 @@ def test_throttled_reads_are_tried_again_after_growing_waits() -> None:
     assert all(low <= wait <= high for wait, low, high in zip(aws.waited, (0.125, 0.25, 0.5), (0.25, 0.5, 1.0), strict=True))
 
 
-def test_a_region_that_stays_throttled_is_named_and_retry_after_is_kept() -> None:
+def test_a_region_that_stays_throttled_is_reported_and_retry_after_is_observed() -> None:
     aws = Aws()
     aws.endpoint.faults.all.append(throttled("DescribeAutoScalingGroups", retry_after=3))
 
@@ -430,7 +430,7 @@ def test_a_region_that_stays_throttled_is_named_and_retry_after_is_kept() -> Non
     assert aws.waited == [3.0] * 4
 
 
-def test_what_does_not_change_is_not_asked_again() -> None:
+def test_unchanging_answers_are_not_requested_again() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", **mixed("gpus", OnDemandPercentageAboveBaseCapacity=0))
@@ -449,7 +449,7 @@ def test_what_does_not_change_is_not_asked_again() -> None:
     assert aws.session.asked == {"DescribeAutoScalingGroups": 2, "DescribeLaunchTemplates": 2, "DescribeSpotPriceHistory": 1}
 
 
-def test_a_new_version_of_a_launch_template_is_seen_at_the_next_look() -> None:
+def test_a_new_version_of_a_launch_template_is_found_in_the_next_pass() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     for version in ("$Latest", "$Default", "1"):
@@ -465,7 +465,7 @@ def test_a_new_version_of_a_launch_template_is_seen_at_the_next_look() -> None:
     assert types == {"gpus-Latest": "g5.2xlarge", "gpus-Default": "g5.xlarge", "gpus-1": "g5.xlarge"}
 
 
-def test_another_image_or_a_process_that_is_resumed_makes_the_pool_another_revision() -> None:
+def test_a_new_image_or_a_resumed_process_changes_the_pools_revision() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "gpus", "Version": "$Latest"})
@@ -499,7 +499,7 @@ def test_types_and_list_prices_are_kept_on_disk_for_the_next_process(tmp_path: P
     assert not {"DescribeInstanceTypes", "DescribeInstanceTypeOfferings", "GetProducts"} & aws.session.asked.keys()
 
 
-def test_a_broken_file_of_what_was_kept_is_as_good_as_none(tmp_path: Path) -> None:
+def test_a_broken_cache_file_is_ignored(tmp_path: Path) -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
     for text in (
@@ -515,7 +515,7 @@ def test_a_broken_file_of_what_was_kept_is_as_good_as_none(tmp_path: Path) -> No
         assert [one.pool.name for one in aws.look(folder=tmp_path).pools] == ["gpus"]
 
 
-def test_a_pool_may_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
+def test_a_pool_can_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None:
     aws = Aws()
     aws.group("asg-7f3a", {**DISCOVERED, f"{CA}/node-template/label/gpuscaler.io/pool": "gpus"}, instance_type="g5.xlarge")
     aws.template("gpus", InstanceType="g5.xlarge")
@@ -527,7 +527,7 @@ def test_a_pool_may_be_named_by_its_nodes_label_and_a_long_name_is_cut() -> None
     assert "it is called an-odd--name here" in pool(found, "an-odd--name").warnings
 
 
-def test_hundreds_of_groups_come_in_pages() -> None:
+def test_hundreds_of_groups_are_read_in_pages() -> None:
     aws = Aws()
     aws.template("gpus", InstanceType="g5.xlarge")
     for number in range(130):
@@ -540,7 +540,7 @@ def test_hundreds_of_groups_come_in_pages() -> None:
     assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
 
 
-def test_the_groups_of_a_terraform_module_one_for_each_type_and_market_are_a_pool_each() -> None:
+def test_each_group_of_a_terraform_module_with_one_per_type_and_market_is_a_pool() -> None:
     """The layout of the write-up S4: no fleets, spot groups beside on-demand ones, all but one from zero."""
     aws = Aws()
     for name in ("g5.xlarge", "g5.2xlarge", "g4dn.xlarge"):
@@ -566,7 +566,7 @@ def test_the_groups_of_a_terraform_module_one_for_each_type_and_market_are_a_poo
     assert pool(found, "on-demand-g5-xlarge").warnings == ()
 
 
-def test_templates_that_may_not_be_read_are_said_once_and_asked_for_once_a_look() -> None:
+def test_denied_templates_are_reported_once_and_requested_once_per_pass() -> None:
     aws = Aws()
     for number in range(20):
         aws.group(f"gpus-{number}", instance_type="g5.xlarge")
@@ -577,11 +577,11 @@ def test_templates_that_may_not_be_read_are_said_once_and_asked_for_once_a_look(
     assert found.pools == ()
     notes = [aside for aside in found.set_aside if aside.object.startswith("Region")]
     assert [note.object for note in notes] == ["Region us-east-1 versions of launch templates"]
-    # As many as were under way when the first was refused.
+    # As many as were in progress when the first one was refused.
     assert aws.session.asked["DescribeLaunchTemplateVersions"] <= 8
 
 
-def test_one_template_that_is_gone_costs_the_others_no_further_reads() -> None:
+def test_one_missing_template_causes_no_further_reads_of_the_others() -> None:
     aws = Aws()
     for name in ("good", "gone"):
         aws.group(name, instance_type="g5.xlarge")
@@ -597,7 +597,7 @@ def test_one_template_that_is_gone_costs_the_others_no_further_reads() -> None:
     assert aws.session.asked["DescribeLaunchTemplateVersions"] == 1
 
 
-def test_prices_of_the_file_are_not_doubted() -> None:
+def test_prices_of_the_settings_file_are_not_checked() -> None:
     aws = Aws()
     aws.group("gpus", instance_type="g5.xlarge")
 
@@ -607,7 +607,7 @@ def test_prices_of_the_file_are_not_doubted() -> None:
     assert not any("price" in text for text in pool(found, "gpus").warnings)
 
 
-def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() -> None:
+def test_a_type_unknown_to_a_region_is_requested_again_within_the_hour() -> None:
     aws = Aws()
     aws.group("new", instance_type="x99.xlarge")
     aws.group("gpus", instance_type="g5.xlarge")
@@ -625,8 +625,8 @@ def test_a_type_that_a_region_did_not_know_is_asked_for_again_within_the_hour() 
     assert (before, aws.session.asked["DescribeInstanceTypes"]) == (0, 1)
 
 
-def test_of_managed_node_groups_only_those_with_accelerators_are_pools() -> None:
-    """EKS puts Cluster Autoscaler's tags on all of them, the one of CoreDNS and of gpuscaler itself included."""
+def test_only_managed_node_groups_with_accelerators_are_pools() -> None:
+    """EKS puts Cluster Autoscaler's tags on all of them, including the one for CoreDNS and gpuscaler itself."""
     aws = Aws()
     managed = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "any", **DISCOVERED}
     aws.group("system", managed, instance_type="m5.xlarge")
@@ -642,7 +642,7 @@ def test_of_managed_node_groups_only_those_with_accelerators_are_pools() -> None
     assert [one.pool.name for one in found.let_go] == ["system"]
 
 
-def test_a_file_that_changes_a_group_without_accelerators_is_told_how_to_take_it() -> None:
+def test_an_override_of_a_group_without_accelerators_is_reported_with_how_to_adopt_it() -> None:
     aws = Aws()
     aws.group("system", {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}, instance_type="m5.xlarge")
 

@@ -22,7 +22,7 @@ def said(group: Group = GOOD, *ways: Way) -> tuple[str, ...]:
     return findings_of(group, ways or (WAY,), TYPES)
 
 
-def test_a_group_that_is_set_up_for_an_autoscaler_has_nothing_odd() -> None:
+def test_a_group_that_is_set_up_for_an_autoscaler_has_no_findings() -> None:
     assert said() == ()
     assert said(msgspec.structs.replace(GOOD, zones=("us-east-1a",), suspended=())) == ()
 
@@ -45,7 +45,7 @@ def test_a_group_that_is_set_up_for_an_autoscaler_has_nothing_odd() -> None:
         ({"shares": Shares(on_demand=0, spot_max_price=0.3)}, "maximum spot price is $0.3"),
     ],
 )
-def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str, object], says: str) -> None:
+def test_a_setting_that_conflicts_with_an_autoscaler_is_reported_in_one_sentence(change: dict[str, object], says: str) -> None:
     (sentence,) = said(msgspec.structs.replace(GOOD, **change))
 
     assert says in sentence
@@ -71,7 +71,7 @@ def test_what_fights_with_an_autoscaler_is_said_in_one_sentence(change: dict[str
         ),
     ],
 )
-def test_what_is_odd_about_its_machines_is_said_in_one_sentence(ways: tuple[Way, ...], says: str) -> None:
+def test_a_problem_of_its_machines_is_reported_in_one_sentence(ways: tuple[Way, ...], says: str) -> None:
     (sentence,) = said(GOOD, *ways)
 
     assert says in sentence
@@ -90,11 +90,11 @@ def test_what_is_odd_about_its_machines_is_said_in_one_sentence(ways: tuple[Way,
         ({"template": None, "configuration": "old"}, "fleet", "desired-capacity"),
     ],
 )
-def test_machines_are_bought_by_the_best_way_that_a_group_allows(change: dict[str, object], told: str, way: str) -> None:
+def test_machines_are_bought_in_the_best_way_that_a_group_allows(change: dict[str, object], told: str, way: str) -> None:
     assert launch_of(msgspec.structs.replace(GOOD, **change), told) == way
 
 
-def test_a_configuration_file_counts_for_nothing_where_the_node_group_has_taints_of_its_own() -> None:
+def test_a_kubelet_configuration_file_is_ignored_if_the_node_group_has_taints() -> None:
     filed = Way("g5.xlarge", 1, Launch(instance_type="g5.xlarge", arriving=True, taints=None))
     ours, gpu = Taint("gpuscaler.io/arriving"), Taint("nvidia.com/gpu", "true")
     for taints, odd in (((), 0), ((gpu,), 1), ((gpu, ours), 0)):

@@ -18,32 +18,32 @@ def statements(*options: str) -> dict[str, Any]:
     return {one["Sid"]: one for one in json.loads(done.stdout)["Statement"]}
 
 
-def test_every_change_of_a_group_is_bound_to_the_clusters_tag() -> None:
+def test_every_change_of_a_group_is_restricted_to_the_clusters_tag() -> None:
     changing = statements()["ChangeGroupsOfTheCluster"]
 
     assert changing["Condition"] == {"StringEquals": {"aws:ResourceTag/k8s.io/cluster-autoscaler/prod.example.com": "owned"}}
     assert set(iam.CHANGE) == set(changing["Action"])
 
 
-def test_nothing_may_be_done_to_everything_but_reading_unless_it_has_a_condition() -> None:
+def test_only_reading_is_allowed_on_all_resources_without_a_condition() -> None:
     for one in statements("--queue", QUEUE, "--node-role", ROLE).values():
         reads = all(action.partition(":")[2].startswith(("Describe", "Get")) for action in one["Action"])
         assert reads or "Condition" in one or one["Resource"] != "*", one
         assert not any("*" in action for action in one["Action"])
 
 
-def test_machines_are_made_by_auto_scaling_only() -> None:
+def test_machines_are_launched_only_through_auto_scaling() -> None:
     made = statements("--queue", QUEUE, "--node-role", ROLE)
 
     assert made["LaunchThroughGroups"]["Condition"] == {"Bool": {"aws:ViaAWSService": "true"}}
     assert {name for name, one in made.items() if set(iam.LAUNCH) & set(one["Action"])} == {"LaunchThroughGroups"}
 
 
-def test_every_right_is_one_that_something_is_asked_with() -> None:
+def test_every_permission_is_used_by_a_call() -> None:
     source = "".join(one.read_text() for one in Path(iam.__file__).parents[1].rglob("*.py") if one.name != "iam.py")
 
     asked_with = (*iam.READ, *iam.PRICES, *iam.CHANGE, *iam.QUEUE)
-    # DeleteMessageBatch is asked with the right of DeleteMessage.
+    # DeleteMessageBatch needs the permission of DeleteMessage.
     assert [one for one in asked_with if f'"{one.partition(":")[2]}' not in source] == []
 
 
@@ -55,11 +55,11 @@ def test_the_queue_and_the_role_of_nodes_are_named_exactly() -> None:
     assert made["PassTheRoleOfNodes"]["Condition"] == {"StringEquals": {"iam:PassedToService": "ec2.amazonaws.com"}}
 
 
-def test_a_policy_to_look_only_allows_no_change() -> None:
+def test_a_read_only_policy_allows_no_change() -> None:
     assert set(statements("--read-only")) == {"Read", "ReadNodeGroups"}
 
 
-def test_another_part_of_aws_has_its_own_names() -> None:
+def test_another_partition_has_its_own_names() -> None:
     made = statements("--partition", "aws-cn", "--node-role", ROLE.replace("aws", "aws-cn"))
 
     assert made["ReadNodeGroups"]["Resource"] == "arn:aws-cn:eks:*:*:nodegroup/prod.example.com/*/*"
@@ -76,7 +76,7 @@ def test_another_part_of_aws_has_its_own_names() -> None:
         (["--cluster", "a", "--node-role", "arn:aws:iam::123456789012:role/*"], "expected an ARN such as arn:aws:iam"),
     ],
 )
-def test_what_would_widen_the_policy_is_refused(options: list[str], says: str) -> None:
+def test_input_that_would_widen_the_policy_is_refused(options: list[str], says: str) -> None:
     done = CliRunner().invoke(generate, ["iam", *options])
 
     assert done.exit_code == 2

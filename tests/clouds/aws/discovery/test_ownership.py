@@ -4,7 +4,7 @@ from tests.clouds.aws.accounts import CA, CLUSTER
 from gpuscaler.clouds.aws.discovery.ownership import Verdict, whose
 
 CA_TAGS = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
-#: What tools put on the groups that they make, 2026.
+#: Tags that tools put on the groups they create, 2026.
 KOPS = {
     "KubernetesCluster": CLUSTER,
     "Name": f"nodes.{CLUSTER}",
@@ -54,12 +54,12 @@ def judge(
         ({"KubernetesCluster": CLUSTER, "Role": "minion"}, "kops"),
     ],
 )
-def test_a_group_is_adopted_by_the_tags_of_whatever_made_it(tags: dict[str, str], source: str) -> None:
+def test_a_group_is_adopted_by_the_tags_of_the_tool_that_created_it(tags: dict[str, str], source: str) -> None:
     assert judge(tags) == Verdict(source)
 
 
 @pytest.mark.parametrize("tags", [CA_TAGS, KOPS, EKS, EKSCTL, {f"{CA}/enabled": "true"}])
-def test_without_a_name_of_the_cluster_nothing_is_adopted(tags: dict[str, str]) -> None:
+def test_without_a_cluster_name_nothing_is_adopted(tags: dict[str, str]) -> None:
     assert "no name of the cluster" in judge(tags, cluster="").reason
     assert "no name of the cluster" in judge(tags, cluster="", named=("group",)).reason
 
@@ -71,7 +71,7 @@ def test_a_group_that_is_only_enabled_is_reported_and_not_adopted() -> None:
     assert verdict.reason.endswith(f"no tag names its cluster; add {CA}/{CLUSTER}=owned, or name it in aws.groups")
 
 
-def test_a_group_that_is_enabled_and_says_elsewhere_whose_it_is_is_told_the_tag_that_is_missing() -> None:
+def test_an_enabled_group_with_another_ownership_tag_is_reported_with_the_missing_tag() -> None:
     verdict = judge({**EKSCTL, f"{CA}/enabled": "true"})
 
     assert verdict.source == ""
@@ -90,7 +90,7 @@ def test_a_group_that_is_enabled_and_says_elsewhere_whose_it_is_is_told_the_tag_
         {"alpha.eksctl.io/cluster-name": "other"},
     ],
 )
-def test_another_clusters_group_is_never_adopted_whatever_else_says_so(claim: dict[str, str]) -> None:
+def test_another_clusters_group_is_never_adopted_whatever_its_other_tags(claim: dict[str, str]) -> None:
     verdict = judge({**CA_TAGS, **claim, "team": "ml"}, named=("group",), extra={"team": "ml"})
 
     assert verdict.source == ""
@@ -98,51 +98,51 @@ def test_another_clusters_group_is_never_adopted_whatever_else_says_so(claim: di
     assert next(iter(claim)) in verdict.reason
 
 
-def test_a_wrong_role_is_named_with_the_roles_that_are_known() -> None:
+def test_a_wrong_role_is_reported_with_the_known_roles() -> None:
     verdict = judge({"KubernetesCluster": CLUSTER, "Role": "minions"})
 
     assert verdict == Verdict(reason="the tag Role is 'minions', expected one of worker, kubernetes-minion, minion")
 
 
 @pytest.mark.parametrize("role", ["control-plane", "master", "bastion", "apiserver"])
-def test_kops_groups_that_run_no_pods_of_users_are_left_alone(role: str) -> None:
+def test_kops_groups_without_user_pods_are_not_adopted(role: str) -> None:
     assert f"k8s.io/role/{role}" in judge({"KubernetesCluster": CLUSTER, f"k8s.io/role/{role}": "1"}).reason
 
 
-def test_a_group_that_discovery_switches_off_is_left_alone() -> None:
+def test_a_group_with_discovery_switched_off_is_not_adopted() -> None:
     assert judge({**CA_TAGS, f"{CA}/enabled": "false"}) == Verdict(reason=f"the tag {CA}/enabled is false")
 
 
-def test_a_group_of_the_cluster_that_nobody_marked_is_reported_with_what_to_add() -> None:
+def test_an_unmarked_group_of_the_cluster_is_reported_with_the_tags_to_add() -> None:
     assert f"add {CA}/enabled and {CA}/{CLUSTER}, or name it in aws.groups" in judge(EKSCTL).reason
 
 
-def test_named_groups_and_own_tags_are_adopted_and_the_rest_of_the_account_is_passed_over() -> None:
+def test_groups_with_configured_names_or_tags_are_adopted_and_unrelated_ones_ignored() -> None:
     assert judge({}, named=("group",)) == Verdict("named")
     assert judge({"team": "ml", "env": "prod"}, extra={"team": "ml", "env": "prod"}) == Verdict("tags")
     assert judge({"team": "ml"}, extra={"team": "ml", "env": "prod"}) == Verdict()
     assert judge({"Name": "web servers"}) == Verdict()
 
 
-def test_tags_for_nodes_are_no_claim_of_a_cluster() -> None:
+def test_node_template_tags_do_not_name_a_cluster() -> None:
     assert judge({**CA_TAGS, f"{CA}/node-template/label/team": "ml"}) == Verdict("cluster-autoscaler")
 
 
-def test_a_managed_node_group_that_our_own_tags_mark_is_taken_whatever_it_has() -> None:
+def test_a_managed_node_group_with_configured_tags_is_adopted_without_accelerators() -> None:
     assert judge({**EKS, "team": "ml"}, extra={"team": "ml"}) == Verdict("tags")
     assert judge(EKS, named=("group",)) == Verdict("named")
 
 
 @pytest.mark.parametrize("entry", ["group", "gr*", "tag:eks:nodegroup-name=gpu", "tag:eks:nodegroup-name"])
-def test_a_group_that_is_excluded_is_left_alone_even_where_it_is_named(entry: str) -> None:
+def test_an_excluded_group_is_left_alone_even_if_it_is_named(entry: str) -> None:
     assert judge(EKS, exclude=(entry,)) == Verdict(reason=f"aws.exclude has '{entry}'; it is left alone")
     assert judge(EKS, named=("group",), exclude=(entry,)).source == ""
 
 
 @pytest.mark.parametrize("entry", ["grou", "Group", "tag:eks:nodegroup-name=cpu", "tag:team"])
-def test_what_does_not_fit_excludes_nothing(entry: str) -> None:
+def test_an_entry_that_does_not_match_excludes_nothing(entry: str) -> None:
     assert judge(EKS, exclude=(entry,)) == Verdict("eks")
 
 
-def test_another_clusters_group_is_said_to_be_so_although_it_is_excluded() -> None:
+def test_another_clusters_group_is_reported_as_such_even_if_it_is_excluded() -> None:
     assert "expected" in judge({"KubernetesCluster": "other"}, exclude=("group",)).reason

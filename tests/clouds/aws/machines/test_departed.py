@@ -1,4 +1,4 @@
-"""Machines that their groups list no more: the end of each is known for as long as EC2 tells of it."""
+"""Machines that their groups no longer list: their end is known for as long as EC2 reports it."""
 
 from collections.abc import AsyncIterator, Callable
 
@@ -34,7 +34,7 @@ async def states(one: Shop) -> dict[str, str]:
     return {each.id.rpartition("/")[2]: each.state for each in (await one.provider.inventory()).instances}
 
 
-async def test_a_machine_that_somebody_ended_is_listed_as_such_for_an_hour(shops: Callable[[Aws], Shop]) -> None:
+async def test_a_machine_that_someone_else_ended_is_listed_as_terminated_for_an_hour(shops: Callable[[Aws], Shop]) -> None:
     one = shops(account())
     (bought,) = (await one.provider.buy(await one.order(1))).instances
     name = bought.id.rpartition("/")[2]
@@ -51,7 +51,7 @@ async def test_a_machine_that_somebody_ended_is_listed_as_such_for_an_hour(shops
     assert await states(one) == {}
 
 
-async def test_what_ended_before_anybody_looked_is_listed_too(shops: Callable[[Aws], Shop]) -> None:
+async def test_a_machine_that_ended_before_the_first_pass_is_listed(shops: Callable[[Aws], Shop]) -> None:
     aws = account()
     one = shops(aws)
     (bought,) = (await one.provider.buy(await one.order(1))).instances
@@ -62,7 +62,7 @@ async def test_what_ended_before_anybody_looked_is_listed_too(shops: Callable[[A
     assert (ended.id, ended.pool, ended.market, ended.state) == (bought.id, "gpus", "on-demand", "terminated")
 
 
-async def test_one_that_ec2_has_forgotten_has_ended(shops: Callable[[Aws], Shop]) -> None:
+async def test_a_machine_that_ec2_has_forgotten_counts_as_ended(shops: Callable[[Aws], Shop]) -> None:
     one = shops(account())
     (bought,) = (await one.provider.buy(await one.order(1))).instances
     await one.pass_time(900)
@@ -73,7 +73,7 @@ async def test_one_that_ec2_has_forgotten_has_ended(shops: Callable[[Aws], Shop]
     assert await states(one) == {name: "terminated"}
 
 
-async def test_one_that_was_detached_goes_on_and_is_not_ours(shops: Callable[[Aws], Shop]) -> None:
+async def test_a_detached_machine_keeps_running_and_is_not_ours(shops: Callable[[Aws], Shop]) -> None:
     one = shops(account())
     (bought,) = (await one.provider.buy(await one.order(1))).instances
     await one.pass_time(900)
@@ -87,7 +87,7 @@ async def test_one_that_was_detached_goes_on_and_is_not_ours(shops: Callable[[Aw
     assert one.aws.session.asked["DescribeInstances"] == asked
 
 
-async def test_a_right_that_is_missing_makes_no_machine_ended(shops: Callable[[Aws], Shop]) -> None:
+async def test_a_missing_permission_does_not_make_a_machine_count_as_ended(shops: Callable[[Aws], Shop]) -> None:
     one = shops(account())
     (bought,) = (await one.provider.buy(await one.order(1))).instances
     await one.pass_time(900)

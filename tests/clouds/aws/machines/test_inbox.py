@@ -1,4 +1,4 @@
-"""Announcements from a queue: each is told once, about our machines only, in whatever order and however often it comes."""
+"""Announcements from a queue: each is reported once, for our machines only, in any order and however often it comes."""
 
 import json
 import random
@@ -22,7 +22,7 @@ SPOT = {"MarketType": "spot"}
 
 @pytest.fixture
 async def shop() -> AsyncIterator[Shop]:
-    """Two spot machines, and a queue that is told of events."""
+    """Two spot machines, and a queue that receives events."""
     aws = Aws()
     aws.template("spots", InstanceType="g6.xlarge", InstanceMarketOptions=SPOT)
     aws.group("gpus", LaunchTemplate={"LaunchTemplateName": "spots", "Version": "$Latest"}, MaxSize=500)
@@ -56,14 +56,14 @@ def name(one: Any) -> str:
 
 
 async def drain(shop: Shop) -> list[Notice]:
-    """Everything that is announced until nothing more is."""
+    """All announcements until no more come."""
     found: list[Notice] = []
     for _ in range(3):
         found += await shop.provider.notices()
     return found
 
 
-async def test_a_spot_warning_is_told_once_with_its_moment(shop: Shop) -> None:
+async def test_a_spot_warning_is_reported_once_with_its_time(shop: Shop) -> None:
     await drain(shop)
     one = machines(shop)[0]
     scaling.reclaim(shop.aws.account.region("us-east-1"), one, notice=120.0)
@@ -71,7 +71,7 @@ async def test_a_spot_warning_is_told_once_with_its_moment(shop: Shop) -> None:
     assert found == Notice(INTERRUPTION, name(one), shop.aws.time + 120)
 
 
-async def test_work_on_a_machine_and_a_better_place_for_it_are_told(shop: Shop) -> None:
+async def test_maintenance_and_rebalance_recommendations_are_reported(shop: Shop) -> None:
     await drain(shop)
     region = shop.aws.account.region("us-east-1")
     first, second = machines(shop)
@@ -80,7 +80,7 @@ async def test_work_on_a_machine_and_a_better_place_for_it_are_told(shop: Shop) 
     assert {(each.kind, each.instance) for each in await drain(shop)} == {(REBALANCE, name(first)), (MAINTENANCE, name(second))}
 
 
-async def test_what_we_ended_ourselves_is_no_interruption(shop: Shop) -> None:
+async def test_the_end_of_a_machine_that_we_ended_is_no_interruption(shop: Shop) -> None:
     await drain(shop)
     gone = name(machines(shop)[0])
     await shop.provider.remove((gone,))
@@ -88,7 +88,7 @@ async def test_what_we_ended_ourselves_is_no_interruption(shop: Shop) -> None:
     assert await drain(shop) == []
 
 
-async def test_a_hook_lets_a_machine_go_that_we_ended(shop: Shop) -> None:
+async def test_the_hook_of_a_machine_that_we_ended_is_completed(shop: Shop) -> None:
     scaler = shop.aws.client("autoscaling")
     scaler.put_lifecycle_hook(
         LifecycleHookName="drain", AutoScalingGroupName="gpus", LifecycleTransition="autoscaling:EC2_INSTANCE_TERMINATING"
@@ -103,13 +103,13 @@ async def test_a_hook_lets_a_machine_go_that_we_ended(shop: Shop) -> None:
     assert gone.id not in [one["InstanceId"] for one in shop.group()["Instances"]]
 
 
-async def test_messages_that_are_told_are_deleted(shop: Shop) -> None:
+async def test_reported_messages_are_deleted(shop: Shop) -> None:
     send(shop, warning(machines(shop)[0].id), "{", warning("i-0fffffffffffffff0"))
     await drain(shop)
     assert not shop.aws.account.region("us-east-1").queues["events"].messages
 
 
-async def test_a_queue_that_may_not_be_deleted_from_is_heard_all_the_same_and_that_is_said(shop: Shop) -> None:
+async def test_a_queue_without_delete_permission_is_still_read_and_reported(shop: Shop) -> None:
     await drain(shop)
     first, second = machines(shop)
     shop.aws.endpoint.faults.all.append(denied("DeleteMessage*"))
@@ -125,7 +125,7 @@ async def test_a_queue_that_may_not_be_deleted_from_is_heard_all_the_same_and_th
     assert not any(one.startswith("the queue") for one in (await shop.provider.look()).warnings)
 
 
-async def test_what_is_said_of_a_machine_before_it_is_listed_is_told_when_it_is(shop: Shop) -> None:
+async def test_a_message_about_an_unlisted_machine_is_reported_once_it_is_listed(shop: Shop) -> None:
     await drain(shop)
     (bought,) = (await shop.provider.buy(await shop.order(1, token="order-2"))).instances
     send(shop, warning(bought.id.rpartition("/")[2]))
@@ -134,7 +134,7 @@ async def test_what_is_said_of_a_machine_before_it_is_listed_is_told_when_it_is(
     assert [each.instance for each in await drain(shop)] == [bought.id]
 
 
-async def test_an_idle_queue_is_asked_once_a_look_and_one_with_a_message_by_several_at_once(shop: Shop) -> None:
+async def test_an_idle_queue_is_read_once_per_pass_and_a_busy_one_concurrently(shop: Shop) -> None:
     await drain(shop)
     asked = shop.aws.session.asked
     asked.clear()

@@ -1,4 +1,4 @@
-"""What the states of a group's machines mean."""
+"""The meaning of the states of a group's machines."""
 
 from datetime import UTC, datetime
 
@@ -22,7 +22,7 @@ from gpuscaler.model.pools import Pool
         ("Terminated", TERMINATED),
     ],
 )
-def test_a_state_of_a_group_s_machine_is_one_of_ours(lifecycle: str, state: str) -> None:
+def test_states_of_a_groups_machines_map_to_ours(lifecycle: str, state: str) -> None:
     assert state_of(lifecycle) == state
 
 
@@ -39,5 +39,5 @@ def test_a_machine_of_a_capacity_block_is_reserved_and_ends_with_it() -> None:
 
 
 @pytest.mark.parametrize("lifecycle", ["Detaching", "Detached"])
-def test_a_machine_that_is_detached_goes_on_and_is_not_called_terminated(lifecycle: str) -> None:
+def test_a_detached_machine_keeps_running_and_is_not_listed_as_terminated(lifecycle: str) -> None:
     assert state_of(lifecycle) == STOPPING

@@ -1,4 +1,4 @@
-"""Messages are understood in every form they come in, and those that make no sense are told apart."""
+"""Messages are decoded in all their formats, and malformed ones are recognised."""
 
 import json
 from typing import Any
@@ -49,7 +49,7 @@ WORK = {
         (event("Something Else", {"state": "x"}), []),
     ],
 )
-def test_what_a_message_says(body: str, expected: list[Said]) -> None:
+def test_a_message_is_decoded(body: str, expected: list[Said]) -> None:
     assert list(said(body)) == expected
 
 
@@ -86,6 +86,6 @@ def test_what_a_message_says(body: str, expected: list[Said]) -> None:
         json.dumps({"Type": "Notification", "Message": json.dumps({"Type": "Notification", "Message": WARNING})}),
     ],
 )
-def test_a_malformed_message_is_told_as_such(body: str) -> None:
+def test_a_malformed_message_is_recognised(body: str) -> None:
     with pytest.raises(MalformedError, match="saw"):
         said(body)

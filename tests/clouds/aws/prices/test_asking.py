@@ -1,4 +1,4 @@
-"""Prices per region and partition: what is asked where, what an answer that does not come changes, and that their order stays AWS's."""
+"""Prices per region and partition: which endpoint is asked, the effect of a missing answer, and that AWS's order of prices is kept."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ SEVERED = Fault(service="pricing", sever="before")
 
 
 def account(region: str, *faults: Fault, types: tuple[str, ...] = TYPES) -> Aws:
-    """An account with a group on spot and one on demand for each type."""
+    """An account with a spot group and an on-demand group for each type."""
     aws = Aws(regions=(region,))
     for name in types:
         aws.template(name, region=region, InstanceType=name)
@@ -58,7 +58,7 @@ REGIONS = (
     "fault", [None, SEVERED, outage("pricing"), denied("GetProducts"), Fault(service="pricing", code="Throttling", times=1)]
 )
 @pytest.mark.parametrize("region", REGIONS)
-def test_the_order_of_prices_stays_that_of_aws_whatever_pricing_answers(region: str, fault: Fault | None) -> None:
+def test_the_order_of_prices_is_that_of_aws_whatever_the_pricing_api_answers(region: str, fault: Fault | None) -> None:
     found = account(region, *([fault] if fault else [])).look()
 
     for market in ("spot", "on-demand"):
@@ -76,11 +76,11 @@ def test_the_order_of_prices_stays_that_of_aws_whatever_pricing_answers(region: 
      ("cn-north-1", "cn-northwest-1"), ("us-gov-east-1", ""), ("us-isob-east-1", ""), ("sa-east-1", "us-east-1"),
      ("me-central-1", "eu-central-1")],
 )  # fmt: skip
-def test_pricing_is_asked_in_the_partition_of_the_region(region: str, where: str) -> None:
+def test_prices_are_requested_in_the_partition_of_the_region(region: str, where: str) -> None:
     assert pricing_region(region) == where
 
 
-def test_govcloud_is_not_asked_for_what_it_does_not_have() -> None:
+def test_the_pricing_api_is_not_called_in_govcloud() -> None:
     aws = account("us-gov-west-1")
     found = aws.look()
     assert "GetProducts" not in aws.session.asked
@@ -89,7 +89,7 @@ def test_govcloud_is_not_asked_for_what_it_does_not_have() -> None:
     assert said == "no price of g5.xlarge in us-gov-west-1 is known; the price in us-west-2 is used: add it to aws.prices"
 
 
-def test_yuan_are_named_and_count_as_dollars() -> None:
+def test_prices_in_yuan_are_converted_and_reported() -> None:
     found = account("cn-north-1").look()
     assert 0.9 < prices(found, "on-demand")["g5.xlarge"] / instance_types.price("g5.xlarge", "cn-north-1", "on-demand") < 1.1
     assert "prices in cn-north-1 are in yuan; 7 yuan count as a dollar" in pool(found, "g5-xlarge-spot").warnings
@@ -102,7 +102,7 @@ def test_one_throttled_call_changes_nothing() -> None:
     assert guesses(throttled) == {""}
 
 
-def test_what_was_told_counts_on_while_pricing_does_not_answer_and_the_rest_is_asked_again_ever_more_rarely() -> None:
+def test_known_prices_stay_valid_and_missing_ones_are_retried_ever_more_rarely() -> None:
     aws = account("us-west-1")
     discovery = aws.discovery()
     told = prices(discovery.look(), "on-demand")
@@ -115,7 +115,7 @@ def test_what_was_told_counts_on_while_pricing_does_not_answer_and_the_rest_is_a
         aws.time += 180.0
         assert prices(discovery.look(), "on-demand") == told
         asked.append(aws.session.asked["GetProducts"] > before)
-    # Two hours: after 1, 2, 4, 8, 16, 32 and 60 minutes, as looks come.
+    # Two hours: after 1, 2, 4, 8, 16, 32 and 60 minutes, at the next pass.
     assert 5 <= sum(asked) <= 8
     aws.endpoint.faults.all.clear()
     aws.time += 3700.0
@@ -124,7 +124,7 @@ def test_what_was_told_counts_on_while_pricing_does_not_answer_and_the_rest_is_a
     assert notes == []
 
 
-def test_types_are_kept_one_by_one_where_some_have_no_answer() -> None:
+def test_prices_are_stored_per_type_even_if_some_have_no_answer() -> None:
     aws = account("us-west-1", Fault(service="pricing", about="g5.xlarge", code="Throttling", times=2))
     discovery = aws.discovery()
     discovery.look()
@@ -136,7 +136,7 @@ def test_types_are_kept_one_by_one_where_some_have_no_answer() -> None:
     assert aws.session.asked["GetProducts"] == some + 1
 
 
-def test_a_price_of_ones_own_on_demand_leaves_spot_what_aws_says() -> None:
+def test_a_user_price_on_demand_does_not_change_spot_prices() -> None:
     aws = account("ap-northeast-2", SEVERED, types=("g4dn.xlarge",))
     own = (OfferingPrice("g4dn.xlarge", 0.647, market="on-demand"),)
     found = aws.look(prices=own)

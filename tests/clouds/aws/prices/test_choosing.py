@@ -24,22 +24,22 @@ def product(*prices: float, unit: str = "Hrs") -> str:
     return json.dumps({"terms": {"OnDemand": {"offer": {"priceDimensions": dimensions}}}})
 
 
-def test_prices_that_aws_tells_are_planned_with() -> None:
+def test_prices_from_aws_are_used() -> None:
     assert tariff(on_demand=1.2).of("g5.xlarge", "on-demand", ZONE) == (1.2, "", "")
     assert tariff(spot=0.4).of("g5.xlarge", "spot", ZONE) == (0.4, "", "")
 
 
-def test_prices_that_aws_does_not_tell_are_the_catalogues() -> None:
+def test_prices_missing_from_aws_come_from_the_catalogue() -> None:
     assert tariff().of("g5.xlarge", "on-demand", ZONE) == (LISTED, "", "")
     assert 0 < tariff().of("g5.xlarge", "spot", ZONE).price < LISTED
 
 
-def test_what_is_reserved_is_paid_already() -> None:
+def test_reserved_capacity_is_already_paid_for() -> None:
     assert tariff(on_demand=1.2).of("g5.xlarge", "reserved", ZONE) == (0.0, "", "")
 
 
 @pytest.mark.parametrize("wrong", [0.0, -1.0, LISTED * 100, LISTED / 100, math.inf, math.nan])
-def test_a_list_price_that_cannot_be_true_is_replaced_and_said(wrong: float) -> None:
+def test_an_implausible_list_price_is_replaced_and_reported(wrong: float) -> None:
     price, warning, _ = tariff(on_demand=wrong).of("g5.xlarge", "on-demand", ZONE)
 
     assert price == LISTED
@@ -47,42 +47,42 @@ def test_a_list_price_that_cannot_be_true_is_replaced_and_said(wrong: float) -> 
 
 
 @pytest.mark.parametrize("wrong", [0.0, -0.3, 100.6, math.nan])
-def test_a_spot_price_that_cannot_be_true_is_replaced_and_said(wrong: float) -> None:
+def test_an_implausible_spot_price_is_replaced_and_reported(wrong: float) -> None:
     price, warning, _ = tariff(spot=wrong).of("g5.xlarge", "spot", ZONE)
 
     assert 0 < price <= LISTED
     assert f"the spot price of g5.xlarge in {ZONE} is ${wrong:g}" in warning
 
 
-def test_a_spot_price_above_on_demand_counts_as_it_is_so_that_on_demand_is_bought() -> None:
+def test_a_spot_price_above_on_demand_is_used_so_that_on_demand_is_bought() -> None:
     assert tariff(spot=LISTED * 2).of("g5.xlarge", "spot", ZONE) == (LISTED * 2, "", "")
 
 
-def test_a_stale_spot_price_is_said_and_never_makes_a_machine_cheaper() -> None:
+def test_a_stale_spot_price_is_reported_and_never_makes_a_machine_cheaper() -> None:
     price, warning, _ = tariff(spot=0.02, since=NOW - 100 * 86_400).of("g5.xlarge", "spot", ZONE)
 
     assert price == tariff().of("g5.xlarge", "spot", ZONE).price
     assert "is 100 days old" in warning
 
 
-def test_a_type_without_any_price_is_bought_last_and_said() -> None:
+def test_a_type_without_any_price_is_bought_last_and_reported() -> None:
     price, warning, _ = Tariff("us-east-1", {}, {}, NOW).of("x99.xlarge", "on-demand", ZONE)
 
     assert price == UNKNOWN
     assert "add it to aws.prices" in warning
 
 
-def test_the_dearest_hourly_price_of_a_product_list_counts() -> None:
+def test_the_highest_hourly_price_of_a_product_list_is_used() -> None:
     assert on_demand_of([product(1.0), product(1.5, 0.0)]) == 1.5
     assert on_demand_of([product(9.0, unit="Quantity")]) is None
 
 
 @pytest.mark.parametrize("entry", ["", "[]", "{}", '{"terms": {"OnDemand": []}}', '{"terms": null}', product(-1.0), product(math.nan)])
-def test_a_product_that_cannot_be_read_tells_no_price(entry: str) -> None:
+def test_an_unreadable_product_has_no_price(entry: str) -> None:
     assert on_demand_of([entry]) is None
 
 
-def test_the_newest_spot_price_of_a_place_counts_and_odd_entries_are_left_out() -> None:
+def test_the_newest_spot_price_is_used_and_malformed_entries_are_left_out() -> None:
     def entry(price: str, hour: int) -> dict[str, object]:
         at = datetime(2026, 11, 21, hour, tzinfo=UTC)
         return {"InstanceType": "g5.xlarge", "AvailabilityZone": ZONE, "SpotPrice": price, "Timestamp": at}
@@ -93,13 +93,13 @@ def test_the_newest_spot_price_of_a_place_counts_and_odd_entries_are_left_out() 
 
 
 def newcomer(like: str, name: str) -> InstanceType:
-    """A type that no region has a price of, of the size of ``like``."""
+    """A type without a price in any region, of the size of ``like``."""
     known = lookup(like)
     assert known is not None
     return replace(known, name=name)
 
 
-def test_a_type_without_any_price_is_guessed_from_its_family_and_said() -> None:
+def test_the_price_of_a_type_without_any_is_guessed_from_its_family_and_reported() -> None:
     price, warning, price_from = Tariff("us-west-1", {}, {}, NOW).of(
         "g5.99xlarge", "on-demand", ZONE, newcomer("g5.48xlarge", "g5.99xlarge")
     )
@@ -109,12 +109,12 @@ def test_a_type_without_any_price_is_guessed_from_its_family_and_said() -> None:
     assert warning.startswith("prices unknown: no region has a price of g5.99xlarge; $")
 
 
-def test_a_family_that_nobody_knows_counts_as_the_dearest_so_that_it_is_bought_last() -> None:
+def test_an_unknown_family_gets_the_highest_price_so_that_it_is_bought_last() -> None:
     unknown = Tariff("us-west-1", {}, {}, NOW).of("g99.2xlarge", "on-demand", ZONE, newcomer("g5.2xlarge", "g99.2xlarge")).price
     assert Tariff("us-west-1", {}, {}, NOW).of("g5.48xlarge", "on-demand", ZONE).price / 8 < unknown < 100.0
 
 
-def test_spot_that_aws_tells_is_never_judged_by_a_guess() -> None:
+def test_a_spot_price_from_aws_is_never_rejected_because_of_a_guess() -> None:
     spot = {("g99.2xlarge", ZONE): SpotPrice(120.0, NOW), ("g99.2xlarge", "us-west-1b"): SpotPrice(0.4, NOW)}
     tariff = Tariff("us-west-1", {}, spot, NOW)
     kind = newcomer("g5.2xlarge", "g99.2xlarge")
@@ -124,7 +124,7 @@ def test_spot_that_aws_tells_is_never_judged_by_a_guess() -> None:
     assert tariff.of("g99.2xlarge", "on-demand", ZONE, kind).price == 120.0
 
 
-def test_absurd_spot_is_judged_by_what_the_type_costs_anywhere() -> None:
+def test_an_absurd_spot_price_is_rejected_by_the_types_known_prices() -> None:
     for wrong in (0.001, 100.0):
         price, warning, _ = Tariff("eu-south-2", {}, {("g5.xlarge", "eu-south-2a"): SpotPrice(wrong, NOW)}, NOW).of(
             "g5.xlarge", "spot", "eu-south-2a"
@@ -133,6 +133,6 @@ def test_absurd_spot_is_judged_by_what_the_type_costs_anywhere() -> None:
         assert f"is ${wrong:g}" in warning
 
 
-def test_prices_in_yuan_count_as_dollars() -> None:
+def test_prices_in_yuan_are_converted_to_dollars() -> None:
     dimensions = {"one": {"unit": "Hrs", "pricePerUnit": {"CNY": "14.0"}}}
     assert on_demand_of([json.dumps({"terms": {"OnDemand": {"offer": {"priceDimensions": dimensions}}}})]) == 2.0

@@ -28,14 +28,14 @@ def test_labels_taints_resources_and_options_are_read_as_cluster_autoscaler_docu
     assert hints.warnings == ()
 
 
-def test_openais_labels_are_read_too_and_the_others_win() -> None:
+def test_openais_labels_are_read_but_node_template_labels_take_precedence() -> None:
     hints = hints_of({"kube/gpu": "true", "kube/team": "a", f"{LABEL}team": "b"})
 
     assert hints.labels == {"gpu": "true", "team": "b"}
     assert hints.warnings == (f"the tags {LABEL}team and kube/team differ; the first one is used",)
 
 
-def test_the_taint_of_a_published_write_up_that_cluster_autoscaler_ignores_silently_is_named() -> None:
+def test_a_published_taint_tag_that_cluster_autoscaler_ignores_silently_is_reported() -> None:
     hints = hints_of({f"{TAINT}dedicated": "nvidia.com/gpu=true"})
 
     assert hints.taints == ()
@@ -64,7 +64,7 @@ def test_the_taint_of_a_published_write_up_that_cluster_autoscaler_ignores_silen
         ("kube/", "a", "the key of a label"),
     ],
 )
-def test_a_malformed_tag_is_named_and_ignored_and_the_others_count(key: str, value: str, says: str) -> None:
+def test_a_malformed_tag_is_reported_and_ignored_and_the_others_are_used(key: str, value: str, says: str) -> None:
     hints = hints_of({key: value, f"{LABEL}team": "ml"} if key != f"{LABEL}team" else {key: value, f"{LABEL}other": "ml"})
 
     (warning,) = hints.warnings
@@ -78,13 +78,13 @@ def test_a_malformed_tag_is_named_and_ignored_and_the_others_count(key: str, val
         st.sampled_from([LABEL, TAINT, RESOURCE, OPTION, PREFIX, "kube/", ""]).flatmap(lambda p: st.text().map(lambda t: p + t)), st.text()
     )
 )
-def test_no_tag_whatsoever_breaks_the_reading(tags: dict[str, str]) -> None:
+def test_no_tag_breaks_the_decoding(tags: dict[str, str]) -> None:
     hints = hints_of(tags)
 
     assert all(len(warning) < 600 for warning in hints.warnings)
 
 
-def test_the_tag_of_cluster_autoscaler_sets_how_long_a_node_may_be_not_ready() -> None:
+def test_cluster_autoscalers_tag_sets_how_long_a_node_may_be_not_ready() -> None:
     hints = hints_of({f"{OPTION}scaledownunreadytime": "20m", f"{OPTION}scaledownunneededtime": "5m"})
 
     assert (hints.unready_after, hints.idle_after, hints.warnings) == (1200.0, 300.0, ())

@@ -22,7 +22,7 @@ def gpu(maker: str, name: str, count: int, memory: int, **more: Any) -> dict[str
     return {"GpuInfo": {"Gpus": [{"Manufacturer": maker, "Name": name, "Count": count, "MemoryInfo": {"SizeInMiB": memory}, **more}]}}
 
 
-def test_what_is_left_for_pods_agrees_with_the_catalogue_on_every_type_of_it() -> None:
+def test_allocatable_resources_agree_with_the_catalogue_for_every_type() -> None:
     """The catalogue's figures come from Karpenter's own tables, this formula from its documentation."""
     for known in catalogue.types("aws"):
         interfaces, addresses = 1, known.allocatable["pods"] - 1
@@ -41,7 +41,7 @@ def test_what_is_left_for_pods_agrees_with_the_catalogue_on_every_type_of_it() -
         assert abs(made.allocatable["memory"] - known.allocatable["memory"]) <= MIB, known.name
 
 
-def test_a_type_that_the_catalogue_does_not_know_has_the_product_of_the_same_gpu_elsewhere() -> None:
+def test_a_type_unknown_to_the_catalogue_has_the_product_of_another_type_with_its_gpu() -> None:
     known = catalogue.lookup("g5.xlarge")
     assert known is not None
 
@@ -51,7 +51,7 @@ def test_a_type_that_the_catalogue_does_not_know_has_the_product_of_the_same_gpu
     assert (made.gpu_product, made.gpu_visible_memory_mib) == (known.gpu_product, known.gpu_visible_memory_mib)
 
 
-def test_a_fraction_of_a_gpu_is_the_one_device_that_the_driver_shows() -> None:
+def test_a_fraction_of_a_gpu_counts_as_one_device() -> None:
     made = type_of(reply(**gpu("NVIDIA", "L4", 0, 2_861, LogicalGpuCount=1, GpuPartitionSize=0.125)))
 
     assert made.allocatable["nvidia.com/gpu"] == 1
@@ -66,7 +66,7 @@ def test_accelerators_of_other_makers_have_their_own_resources() -> None:
     assert "aws.amazon.com/neurondevice" not in found
 
 
-def test_pods_are_limited_by_the_addresses_of_the_default_card() -> None:
+def test_the_pod_limit_follows_from_the_addresses_of_the_default_card() -> None:
     cards = {"NetworkCards": [{"MaximumNetworkInterfaces": 15}, {"MaximumNetworkInterfaces": 15}], "Ipv4AddressesPerInterface": 50}
 
     assert type_of(reply(NetworkInfo={**cards, "MaximumNetworkInterfaces": 60})).allocatable["pods"] == 15 * 49 + 2
@@ -89,12 +89,12 @@ def test_a_larger_disk_leaves_more_for_pods() -> None:
         ({"GpuInfo": {"Gpus": [{"Name": "A10G"}]}}, "Count"),
     ],
 )
-def test_an_entry_that_cannot_be_understood_says_what_was_seen(odd: dict[str, Any], says: str) -> None:
+def test_an_unreadable_entry_raises_an_error_with_what_was_seen(odd: dict[str, Any], says: str) -> None:
     with pytest.raises(ValueError, match=says):
         type_of(reply(**odd))
 
 
-def test_local_disks_count_where_pods_files_are_on_them() -> None:
+def test_local_disks_count_if_they_hold_pods_files() -> None:
     """A p5.48xlarge: eight disks of 3,840 GB."""
     kind = type_of(reply(InstanceStorageInfo={"TotalSizeInGB": 30_720}))
 
@@ -103,7 +103,7 @@ def test_local_disks_count_where_pods_files_are_on_them() -> None:
     assert with_local_disks(plain := type_of(reply())) is plain
 
 
-def test_a_kubelet_that_takes_another_number_of_pods_keeps_memory_for_each_of_them() -> None:
+def test_a_kubelet_with_another_pod_limit_reserves_memory_for_each_pod() -> None:
     kind = type_of(reply())
 
     assert with_pods(kind, 0) is kind

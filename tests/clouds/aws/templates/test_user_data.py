@@ -1,4 +1,4 @@
-"""What a kubelet makes of user data, in each form that images of EKS read."""
+"""The kubelet settings from user data, in each format that images of EKS read."""
 
 from pathlib import Path
 
@@ -87,17 +87,17 @@ def test_a_flag_of_taints_hides_those_of_the_configuration_file() -> None:
         ("kubelet --node-labels=gpu", "expected key=value"),
     ],
 )
-def test_a_kubelet_does_not_start_with_what_it_does_not_take(text: str, words: str) -> None:
+def test_invalid_user_data_keeps_the_kubelet_from_starting(text: str, words: str) -> None:
     with pytest.raises(UserDataError, match=words):
         kubelet_of(encoded(text))
 
 
-def test_user_data_that_are_not_text_in_base64_start_no_kubelet() -> None:
+def test_user_data_that_is_not_text_in_base64_is_unreadable() -> None:
     with pytest.raises(UserDataError, match="base64"):
         kubelet_of("#!/bin/bash")
 
 
-def test_user_data_of_tests_say_what_tags_say() -> None:
+def test_user_data_of_tests_matches_the_tags() -> None:
     prefix = "k8s.io/cluster-autoscaler/node-template"
     tags = {
         f"{prefix}/label/team": "red",
@@ -110,13 +110,13 @@ def test_user_data_of_tests_say_what_tags_say() -> None:
     assert (found.labels, found.taints) == ({"team": "red"}, (Taint("nvidia.com/gpu", "true"), ARRIVING))
 
 
-def test_an_instance_without_user_data_registers_with_nothing_of_its_own() -> None:
+def test_an_instance_without_user_data_registers_without_labels_and_taints() -> None:
     found = kubelet_of("")
 
     assert (found.labels, found.taints, found.max_pods) == ({}, (), 0)
 
 
-def test_the_form_of_the_page_about_the_simulated_account_is_read() -> None:
+def test_the_user_data_on_the_page_about_the_simulated_account_is_read() -> None:
     page = (Path(__file__).parents[4] / "docs" / "how-to" / "aws-simulated.md").read_text(encoding="utf-8")
     (line,) = [one for one in page.splitlines() if one.startswith("user_data=")]
     script = line.partition("printf '")[2].partition("' |")[0].replace("\\n", "\n")
@@ -154,7 +154,7 @@ commands = [
     ],
     ids=["nodeadm", "bootstrap.sh", "Bottlerocket", "no local disks", "Bottlerocket without", "mounted one by one"],
 )
-def test_launch_templates_say_where_pods_files_are_and_how_many_pods_a_node_takes(text: str, local_disks: bool, pods: int) -> None:
+def test_launch_templates_give_the_place_of_pods_files_and_the_pod_limit(text: str, local_disks: bool, pods: int) -> None:
     launch = launch_of({"UserData": encoded(text)})
 
     assert (launch.local_disks, launch.pods) == (local_disks, pods)
