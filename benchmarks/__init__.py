@@ -1,1 +1,1 @@
-"""The figures the project promises, measured: ``make bench``."""
+"""Measures the figures that the project promises: ``make bench``."""

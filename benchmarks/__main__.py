@@ -1,4 +1,4 @@
-"""``python -m benchmarks [NAME]...``: measure, print a table, write ``build/bench.json``. Exit 1 where a figure is not reached."""
+"""``python -m benchmarks [NAME]...``: measure, print a table, write ``build/bench.json``. Exit 1 if a figure misses its target."""
 
 import json
 import sys
@@ -22,7 +22,7 @@ def main(names: list[str]) -> int:
     for name in names or MODULES:
         for figure in import_module(f"benchmarks.{name}").figures():
             console.print(
-                f"{'reached ' if figure.reached else 'MISSED  '} {figure.what}: {figure.measured} (reach {figure.reach})", highlight=False
+                f"{'reached ' if figure.reached else 'MISSED  '} {figure.what}: {figure.measured} (target {figure.reach})", highlight=False
             )
             found.append(figure)
     table = Table(title="Figures")

@@ -1,4 +1,4 @@
-"""Whoever reaches a port without a credential: plays one attack until it is ended. Nothing here waits for the server.
+"""An attacker without credentials that reaches a port: plays one attack until it is ended. No call here waits for the server.
 
 ``python -m benchmarks.attacker '{"name": …, "port": …, "tls": …}'``. 127.0.0.0/8 stands in for many peers.
 """
@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-#: Connections that are opened again at each step, and how long one is, in seconds: 500 a second.
+#: Number of connections opened again at each step, and the length of a step in seconds: 500 a second.
 AGAIN, STEP = 50, 0.1
 _WAITS = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 _BEGIN = b"GET /healthz HTTP/1.1\r\nHost: x\r\n"
@@ -25,9 +25,9 @@ _POST = b"POST /healthz HTTP/1.1\r\nHost: x\r\n"
 
 @dataclass(frozen=True)
 class Attack:
-    """``count`` connections of ``peers``. ``first`` is sent at once, ``drip`` ten times a second, both within TLS where it is spoken.
+    """``count`` connections of ``peers``. ``first`` is sent at once, ``drip`` ten times a second, both inside TLS if the port uses TLS.
 
-    Without ``handshake`` they are sent as they are to a port of TLS, too, and ``hello`` before them: a part of a handshake.
+    Without ``handshake`` they are sent as plain bytes to a TLS port, too, after ``hello``, a part of a handshake.
     """
 
     what: str
@@ -36,45 +36,45 @@ class Attack:
     first: bytes = b""
     drip: bytes = b""
     handshake: bool = True
-    #: Bytes of a true first message of TLS: 0 is none, and -1 all of it.
+    #: Bytes of a genuine first message of TLS: 0 is none, and -1 all of it.
     hello: int = 0
-    #: Closed as soon as everything was sent, or with ``taken`` as soon as anything was answered; then opened again without a pause.
+    #: Closed as soon as everything was sent, or with ``taken`` as soon as an answer came; then opened again without a pause.
     churn: bool = False
     #: Whether answers are read.
     taken: bool = True
-    #: Says at once that nothing more comes.
+    #: Announces at once that no more data follows.
     half_closed: bool = False
 
 
 def head(headers: int, length: int) -> bytes:
-    """One without its end."""
+    """The head of a request without its end."""
     return _BEGIN + b"".join(b"X-%05d: %s\r\n" % (number, b"a" * length) for number in range(headers))
 
 
-#: What the machine is good for by itself.
-QUIET = Attack("nobody attacks", 0, 1)
+#: The baseline of the machine itself.
+QUIET = Attack("no attack", 0, 1)
 ATTACKS = (
     Attack("1,600 connections without a byte", 1600, 1, handshake=False),
     Attack("10,000 connections without a byte, of 5 peers", 10_000, 5, handshake=False),
-    Attack("100 heads of 4,000 lines without their end", 100, 1, head(4000, 240)),
-    Attack("560 heads of 120 long lines without their end, of 40 peers", 560, 40, head(120, 8000)),
-    Attack("400 heads of 60 kB without their end, of 100 peers", 400, 100, head(7, 8000)),
-    Attack("200 heads that drip, of 10 peers", 200, 10, _BEGIN, b"X-A: b\r\n"),
-    Attack("200 requests whose body does not come, of 10 peers", 200, 10, _POST + b"Content-Length: 100000\r\n\r\nabc", b"x"),
-    Attack("200 bodies that drip in chunks, of 10 peers", 200, 10, _POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
+    Attack("100 unfinished heads of 4,000 lines", 100, 1, head(4000, 240)),
+    Attack("560 unfinished heads of 120 long lines, of 40 peers", 560, 40, head(120, 8000)),
+    Attack("400 unfinished heads of 60 kB, of 100 peers", 400, 100, head(7, 8000)),
+    Attack("200 slow heads, of 10 peers", 200, 10, _BEGIN, b"X-A: b\r\n"),
+    Attack("200 requests without their body, of 10 peers", 200, 10, _POST + b"Content-Length: 100000\r\n\r\nabc", b"x"),
+    Attack("200 slow bodies in chunks, of 10 peers", 200, 10, _POST + b"Transfer-Encoding: chunked\r\n\r\n", b"1\r\nx\r\n"),
     Attack("200 requests that expect 100-continue, of 50 peers", 200, 50, _POST + b"Expect: 100-continue\r\nContent-Length: 9\r\n\r\n"),
     Attack(
-        "200 WebSockets that are asked for and held, of 50 peers",
+        "200 WebSockets requested and held, of 50 peers",
         *(200, 50),
         _BEGIN + _UPGRADE,
         b"\x81\x81\0\0\0\0x",
     ),
-    Attack("200 requests whose side is closed at once, of 50 peers", 200, 50, REQUEST, half_closed=True),
+    Attack("200 requests half-closed at once, of 50 peers", 200, 50, REQUEST, half_closed=True),
     Attack("pipelined requests over 200 connections, of 50 peers", 200, 50, REQUEST * 50, REQUEST * 50),
-    Attack("pipelined requests whose answers are not taken, of 50 peers", 200, 50, REQUEST * 500, REQUEST * 50, taken=False),
-    Attack("500 first messages that drip, of 250 peers", 500, 250, hello=20, drip=b"\0", handshake=False),
-    Attack("handshakes that are begun and given up, of 250 peers", 250, 250, _BEGIN, hello=-1, handshake=False, churn=True, taken=False),
-    Attack("connections that are opened and closed, of 250 peers", 250, 250, handshake=False, churn=True, taken=False),
+    Attack("pipelined requests with unread answers, of 50 peers", 200, 50, REQUEST * 500, REQUEST * 50, taken=False),
+    Attack("500 slow first messages, of 250 peers", 500, 250, hello=20, drip=b"\0", handshake=False),
+    Attack("handshakes begun and aborted, of 250 peers", 250, 250, _BEGIN, hello=-1, handshake=False, churn=True, taken=False),
+    Attack("connections opened and closed, of 250 peers", 250, 250, handshake=False, churn=True, taken=False),
     Attack("whole requests over connections of their own, of 250 peers", 250, 250, REQUEST, churn=True),
 )
 
@@ -83,7 +83,7 @@ ATTACKS = (
 class Held:
     made: socket.socket
     secured: bool
-    #: Bytes that are not sent yet.
+    #: Bytes not sent yet.
     left: bytes
 
 
@@ -142,7 +142,7 @@ class Attacker:
             self._ready.register(made, selectors.EVENT_READ | selectors.EVENT_WRITE, one)
 
     def _watch(self, one: Held) -> None:
-        """For what can be done next: to send, to read where answers are taken, or nothing at all."""
+        """Wait for the next possible step: to send, to read if answers are read, or nothing at all."""
         events = selectors.EVENT_WRITE if one.left else 0
         if self.attack.taken or not one.secured:
             events |= selectors.EVENT_READ
@@ -164,7 +164,7 @@ class Attacker:
             if one.left:
                 one.left = one.left[made.send(one.left) :]
                 if not one.left and attack.half_closed:
-                    # Below TLS, so that its end comes without a word.
+                    # Below TLS, so that it ends without a closing message.
                     socket.socket.shutdown(made, socket.SHUT_WR)
             answered = made.recv(65536) if attack.taken else None
             if answered == b"" or (answered and attack.churn):
@@ -194,7 +194,7 @@ def careless() -> ssl.SSLContext:
 
 
 def first_message() -> bytes:
-    """What begins a handshake; whoever sends it again and again has no work of its own."""
+    """The first message of a handshake; sending it repeatedly costs the attacker no computation."""
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with suppress(ssl.SSLWantReadError):
         careless().wrap_bio(incoming, outgoing).do_handshake()
@@ -203,7 +203,7 @@ def first_message() -> bytes:
 
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    # A real one is on another machine, and takes no processor of the server's.
+    # A real attacker is on another machine, and takes no processor time from the server.
     os.nice(5)
     told = json.loads(sys.argv[1])
     attacker = Attacker(next(one for one in (QUIET, *ATTACKS) if one.what == told["name"]), told["port"], told["tls"])

@@ -1,8 +1,9 @@
-"""Whoever reaches a port without a credential: how much memory that takes, and how long others wait for their answers meanwhile.
+"""Attacks without credentials on a reachable port: how much memory they take, and how long other clients wait meanwhile.
 
-Each attack is played for a minute (``ATTACK_SECONDS``) by a process of its own (:mod:`benchmarks.attacker`), while another client asks ten
-times a second over connections of its own, in turn this server and one of the same kind that nobody attacks: what the machine itself makes
-slower, the attacker's own work above all, makes both slower. ``ATTACK`` chooses the attacks whose names contain it, ``ATTACKED`` servers.
+Each attack is played for a minute (``ATTACK_SECONDS``) by a separate process (:mod:`benchmarks.attacker`), while another client sends ten
+requests a second over its own connections, alternately to this server and to one of the same kind without an attack: slowness of the
+machine itself, above all from the attacker's own work, affects both. ``ATTACK`` selects the attacks whose names contain it, ``ATTACKED``
+the servers.
 """
 
 import json
@@ -29,13 +30,13 @@ from gpuscaler.exporter.footprint import footprint
 
 SECONDS = float(os.environ.get("ATTACK_SECONDS", "60"))
 CHOSEN, SERVERS = os.environ.get("ATTACK", ""), os.environ.get("ATTACKED", "metrics API, controller, exporter")
-#: Seconds until a question has failed.
+#: Seconds until a request counts as failed.
 PATIENCE_FAILED = 5.0
 EVERY = 0.1
 PROBE = "127.0.0.1"
-#: How much more memory an attack may take, in MB, and how long 99 of 100 answers to others, in seconds.
+#: Limits: additional memory during an attack in MB, and p99 of the answers to other clients in seconds.
 MORE, PATIENCE = 100.0, 0.05
-#: Each so many-th question comes from an address that has asked nothing before.
+#: Every n-th request comes from an address that has sent none before.
 STRANGE = 5
 #: Seconds before and after the attack itself that are not measured.
 SETTLE = 1.0
@@ -44,7 +45,7 @@ _ASKED = REQUEST.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 
 @dataclass(frozen=True)
 class Serving:
-    """A server under attack and one of the same kind that nobody attacks: two ports, and the process of the first."""
+    """A server under attack and one of the same kind without an attack: two ports, and the process of the first."""
 
     port: int
     quiet: int
@@ -106,7 +107,7 @@ def _reachable(port: int) -> int:
     end = time.monotonic() + 60
     while not _answered(port, source=PROBE, tls=False):
         if time.monotonic() > end:
-            raise TimeoutError(f"nothing answers at port {port}")
+            raise TimeoutError(f"saw no answer on port {port}")
         time.sleep(0.1)
     return port
 
@@ -133,10 +134,10 @@ def attacked(name: str, attack: Attack, here: Serving) -> Figure:
     return Figure(
         what=f"{name}: {attack.what}",
         peers="1,600 without a byte: 492 MB; 560 heads: 1,030 MB; 64 without a byte blinded an exporter",
-        reach=f"within {MORE:g} MB of before, others answered within {PATIENCE * 1000:g} ms (p99)",
+        reach=f"at most {MORE:g} MB more memory, others answered within {PATIENCE * 1000:g} ms (p99)",
         measured=(
             f"{most - before:+.1f} MB of {before:.0f}, {share:.0%} of a core, p99 {slowest * 1000:.1f} ms, "
-            f"{slowest / max(quiet, 1e-6):.1f} times a server beside it; "
+            f"{slowest / max(quiet, 1e-6):.1f} times a server without an attack; "
             f"new addresses {unknown * 1000:.1f} ms; {failed['known']} and {failed['strange']} of {rounds} failed"
         ),
         reached=most - before <= MORE and slowest <= PATIENCE and not any(failed.values()),
@@ -160,7 +161,7 @@ def _new_address(number: int) -> str:
 
 
 def p99(waits: list[float]) -> float:
-    """0 where nothing was measured."""
+    """The p99 of ``waits``, 0 if there are none."""
     return statistics.quantiles(waits * 2, n=100, method="inclusive")[98] if waits else 0.0
 
 
@@ -172,7 +173,7 @@ def _asks(waits: list[float], port: int, *, source: str, tls: bool) -> bool:
 
 
 def _answered(port: int, *, source: str, tls: bool) -> bool:
-    """Whether an answer came, over a connection of its own from ``source``."""
+    """Whether an answer came, over a separate connection from ``source``."""
     try:
         with socket.create_connection(("127.0.0.1", port), PATIENCE_FAILED, (source, 0)) as raw:
             made = careless().wrap_socket(raw) if tls else raw

@@ -1,6 +1,6 @@
-"""AWS, against an endpoint of our own: reading 500 groups in four regions, failing over, announcements, groups that others change too.
+"""AWS, against an endpoint of our own: reading 500 groups in four regions, failover, notices, groups that others change too.
 
-Reading is over HTTP, from an endpoint each of whose answers takes 100 ms.
+Reading is over HTTP, from an endpoint that takes 100 ms per answer.
 """
 
 import subprocess
@@ -18,7 +18,7 @@ from gpuscaler.clouds.aws.discovery.regions import Scope
 
 GROUPS, ANSWER = 500, 0.1
 REGIONS = ("us-east-1", "us-east-2", "us-west-2", "eu-west-1")
-#: What a look may take, in seconds: of a process that has just begun, and of one that looks again; and of processor time then.
+#: Limits of a read in seconds: in a new process, and repeated; and of its processor time when repeated.
 COLD, WARM, CORE = 15.0, 5.0, 1.0
 RUNS = 3
 
@@ -41,7 +41,7 @@ def reading() -> Iterator[Figure]:
         discovery.close()
     warm, core = (sorted(run[column] for run in runs)[RUNS // 2] for column in (0, 1))
     yield Figure(
-        what=f"{GROUPS} groups in {len(REGIONS)} regions, first look ({ANSWER * 1000:.0f} ms an answer)",
+        what=f"{GROUPS} groups in {len(REGIONS)} regions, first read ({ANSWER * 1000:.0f} ms an answer)",
         peers="",
         reach=f"≤ {COLD:g} s",
         measured=f"{cold:.1f} s, {cold_core:.1f} core-seconds; {pools} pools",
@@ -49,7 +49,7 @@ def reading() -> Iterator[Figure]:
         values={"seconds": cold, "core_seconds": cold_core, "pools": pools},
     )
     yield Figure(
-        what=f"{GROUPS} groups in {len(REGIONS)} regions, looked at again",
+        what=f"{GROUPS} groups in {len(REGIONS)} regions, read again",
         peers="",
         reach=f"≤ {WARM:g} s, ≤ {CORE:g} core-second",
         measured=f"{warm:.1f} s, {core:.2f} core-seconds",
@@ -59,7 +59,7 @@ def reading() -> Iterator[Figure]:
 
 
 def look(discovery: Discovery) -> tuple[float, float, int]:
-    """(seconds, processor seconds of all threads, pools) of one look."""
+    """(seconds, processor seconds of all threads, pools) of one read."""
     began, core = time.perf_counter(), time.process_time()
     found = discovery.look()
     return time.perf_counter() - began, time.process_time() - core, len(found.pools)

@@ -1,7 +1,7 @@
-"""From the first capacity error to on-demand: the real controller and boto3 against our endpoint, whose spot groups are all dry.
+"""From the first capacity error to on-demand: the real controller and boto3 against our endpoint, with all spot groups dry.
 
-Every call takes 0.1 s more than it says; time is virtual. Half a minute after on-demand was asked for, spot has machines again, so that
-whatever was not withdrawn would arrive.
+Every call takes 0.1 s more than its own time; time is virtual. Half a minute after the order for on-demand, spot has machines again, so
+that anything that was not withdrawn would arrive.
 """
 
 from collections.abc import Iterator
@@ -24,19 +24,19 @@ PEERS = (
 #: One GPU each.
 TYPES = ("g4dn.xlarge", "g4dn.2xlarge", "g4dn.4xlarge", "g5.xlarge", "g5.2xlarge", "g5.4xlarge", "g6.xlarge", "g6.2xlarge")
 PODS = 8
-#: What an answer to LaunchInstances takes, what any other does, and after how long activities show, in seconds.
+#: Duration of an answer to LaunchInstances, of any other answer, and the delay until activities show, in seconds.
 LAUNCH_SECONDS, ANSWER_SECONDS, ACTIVITY_SECONDS = 2.0, 0.1, 20.0
-#: What is to be reached, from the first error and from where it shows, in seconds.
+#: Targets in seconds, from the first error and from the moment it shows.
 REACH, REACH_SHOWN = 10.0, 30.0
-#: When pods come, in seconds after the controller began: what it asks regularly is in another phase each time.
+#: When pods come, in seconds after the controller began: its periodic calls are in another phase each time.
 PHASES = (5.0, 6.0, 7.0)
-#: When spot is there again, and for how long it is watched what comes, in seconds.
+#: When spot has capacity again, and for how long arrivals are observed afterwards, in seconds.
 AGAIN, WATCHED = 30.0, 900.0
 RAISES = frozenset({"LaunchInstances", "SetDesiredCapacity"})
 
 
 class Failover(Struct, frozen=True):
-    """``seconds`` from the first capacity error, as soon as anybody can know of it, until on-demand is asked for.
+    """``seconds`` from the first observable capacity error until on-demand is ordered.
 
     ``tried`` spot groups were asked before, and ``surplus`` machines more than pods were launched.
     """
@@ -48,11 +48,11 @@ class Failover(Struct, frozen=True):
 
 
 def figures() -> Iterator[Figure]:
-    what = f"first capacity error → on-demand asked; {' / '.join(map(str, DRY))} dry spot groups, {PODS} pods"
+    what = f"first capacity error → on-demand ordered; {' / '.join(map(str, DRY))} dry spot groups, {PODS} pods"
     at_once = [worst(in_virtual_time(partial(_scene, groups, "launch-instances", phase)) for phase in PHASES) for groups in DRY]
-    yield _figure(f"{what}, each answering in {LAUNCH_SECONDS:g} s with the errors", PEERS, at_once, REACH)
+    yield _figure(f"{what}, each answering with the errors in {LAUNCH_SECONDS:g} s", PEERS, at_once, REACH)
     shown = [worst(in_virtual_time(partial(_scene, groups, "desired-capacity", phase)) for phase in PHASES) for groups in DRY]
-    yield _figure(f"{what}, from when activities show the errors, after {ACTIVITY_SECONDS:g} s", "", shown, REACH_SHOWN)
+    yield _figure(f"{what}, from the moment activities show the errors, after {ACTIVITY_SECONDS:g} s", "", shown, REACH_SHOWN)
 
 
 def worst(found: Iterator[Failover]) -> Failover:
@@ -109,5 +109,5 @@ async def _scene(groups: int, launch: str, phase: float) -> Failover:
 
 
 def raises(here: AwsWorld, name: str) -> list[tuple[float, str]]:
-    """When groups whose name begins so were asked for machines, and which."""
+    """The requests for machines of groups with this name prefix: when, and which group."""
     return [(at, group) for at, operation, group in here.endpoint.log if operation in RAISES and group.startswith(name)]

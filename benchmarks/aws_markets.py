@@ -1,4 +1,4 @@
-"""Random spot markets of AWS: a few machines, none, later more. Nothing surplus is left, whichever way groups are bought from."""
+"""Random spot markets of AWS: a few machines, none, later more. No surplus machine is left, for each way to buy from groups."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -17,12 +17,12 @@ from gpuscaler.embedded.aws.serving.faults import Fault
 
 MARKETS = 12
 WAYS = ("launch-instances", "desired-capacity")
-#: How far reads may be behind, in seconds, and how long it is watched at the end.
+#: Maximum delay of reads, and how long the end is observed, in seconds.
 READ_LAG, WATCHED = 5.0, 600.0
 
 
 class Came(Struct, frozen=True):
-    """``pods`` were asked for, of which so many were ``bound``; so many machines were ``launched``, and are ``alive`` at the end."""
+    """``pods`` were requested, of which ``bound`` were bound; ``launched`` machines were launched, and ``alive`` exist at the end."""
 
     pods: int
     bound: int
@@ -37,10 +37,10 @@ def figures() -> Iterator[Figure]:
         surplus = sum(max(0, one.alive - one.pods) for one in found)
         went = sum(one.launched - one.alive for one in found)
         yield Figure(
-            f"{MARKETS} random spot markets, some with answers {READ_LAG:g} s behind; groups bought from by {way}",
+            f"{MARKETS} random spot markets, some with answers {READ_LAG:g} s behind; buying from groups by {way}",
             "",
             "every pod runs, 0 machines surplus",
-            f"{bound} of {pods} pods bound, {surplus} machines surplus, {went} that came while their order was withdrawn and were let go",
+            f"{bound} of {pods} pods bound, {surplus} machines surplus, {went} that came while their order was withdrawn and were ended",
             bound == pods and surplus == 0,
             {"pods": pods, "bound": bound, "surplus": surplus, "let_go": went},
         )

@@ -1,7 +1,7 @@
-"""What a queue announces, from its receipt to the taint: the real controller, AwsProvider and boto3 against our endpoint in virtual time.
+"""Notices from a queue, from receipt to taint: the real controller, AwsProvider and boto3 against our endpoint in virtual time.
 
-A zone's machines, with a running pod each, are announced to be reclaimed within seconds, each by many messages of all kinds that come in no
-order; foreign and malformed ones are among them. The API client is held back as in production.
+Notices announce within seconds that a zone's machines, with a running pod each, will be reclaimed. Each comes in many messages of all kinds
+in random order, together with foreign and malformed ones. The API client is rate-limited as in production.
 """
 
 import json
@@ -21,16 +21,16 @@ from gpuscaler.embedded.aws.ec2.instances import private_name
 from gpuscaler.embedded.aws.serving.faults import Fault
 
 MESSAGES, MALFORMED, FOREIGN = 10_000, 100, 500
-#: Machines that are reclaimed, and others that nothing is said of. Each of the first has so many messages.
+#: Number of reclaimed machines, of machines without notices, and of messages for each of the first.
 WARNED, QUIET, EACH = 470, 30, 20
-#: Within how many seconds they come, what an answer of AWS takes, and what is to be reached from receipt to taint, in seconds.
+#: The period in which they come, the duration of an answer of AWS, and the target from receipt to taint, in seconds.
 SPREAD, ANSWER_SECONDS, REACH = 20.0, 0.1, 5.0
 SEED = 1
 ODD = ("", "{", "[1, 2]", '"text"', '{"detail-type": "EC2 Spot Instance Interruption Warning", "detail": {}}', '{"detail-type": 7}')
 
 
 class Seen(Struct, frozen=True):
-    """What came of the messages; ``waits`` are the seconds from receipt to taint, a machine each."""
+    """The result of the messages; ``waits`` are the seconds from receipt to taint, one per machine."""
 
     waits: list[float]
     twice: int
@@ -51,7 +51,7 @@ def figures() -> Iterator[Figure]:
         f"SQS: {MESSAGES:,} notices about {WARNED} machines in {SPREAD:g} s, {MALFORMED / MESSAGES:.0%} malformed, "
         f"{FOREIGN / MESSAGES:.0%} foreign, out of order, duplicated",
         "",
-        f"each acted on once, ≤ {REACH:g} s from receipt to taint",
+        f"each handled once, ≤ {REACH:g} s from receipt to taint",
         f"{len(seen.waits)} of {WARNED} machines tainted, {seen.twice} twice, {seen.wrong} wrongly; receipt to taint p99 {p99:.1f} s, "
         f"at most {worst:.1f} s; {seen.malformed} malformed counted, {seen.left} messages left",
         right and counted and worst <= REACH,

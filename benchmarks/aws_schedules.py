@@ -1,6 +1,6 @@
-"""Groups that others change at every moment while we raise and withdraw: what others raised is never undone, no machine ends unnamed.
+"""Groups that others change at any moment while we raise and withdraw: no change of others is undone, no other machine is ended.
 
-The model of a group, and what it leaves out because it cannot be told apart, is that of the tests.
+The model of a group, including its simplifications, is that of the tests.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ def figures() -> Iterator[Figure]:
             unnamed += len(model.unnamed)
             raised += len(model.changes)
     yield Figure(
-        f"desired lowered below what others raised, machines removed that were not named; {SCHEDULES:,} random schedules, seed {SEED}",
+        f"desired capacity lowered below others' raises, unnamed machines removed; {SCHEDULES:,} random schedules, seed {SEED}",
         "Cluster Autoscaler's issue 9182: 32 machines",
         "0",
         f"lowered in {len(lowered)} schedules{f': seeds {lowered[:10]}' if lowered else ''}, {unnamed} machines; {raised:,} changes in all",

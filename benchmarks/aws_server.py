@@ -1,6 +1,6 @@
-"""An AWS account with many groups, in a process of its own: ``python -m benchmarks.aws_server GROUPS ANSWER_SECONDS REGION...``.
+"""An AWS account with many groups, in a separate process: ``python -m benchmarks.aws_server GROUPS ANSWER_SECONDS REGION...``.
 
-Its URL goes to standard output; it ends with its standard input.
+It prints its URL to standard output and ends when its standard input does.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ TAGS = {
     "k8s.io/cluster-autoscaler/node-template/label/team": "ml",
     "k8s.io/cluster-autoscaler/node-template/taint/nvidia.com/gpu": "true:NoSchedule",
 }
-#: Machines of each group.
+#: Number of machines in each group.
 DESIRED = 2
 
 

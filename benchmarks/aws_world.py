@@ -1,4 +1,4 @@
-"""A whole cluster whose cloud is an AWS account of ours, with the real controller, AwsProvider and boto3 in virtual time."""
+"""A whole cluster on an emulated AWS account, with the real controller, AwsProvider and boto3 in virtual time."""
 
 import asyncio
 import json
@@ -46,15 +46,15 @@ CLUSTER, REGION, QUEUE = "bench", "us-east-1", "events"
 TAGS = {"k8s.io/cluster-autoscaler/enabled": "true", f"k8s.io/cluster-autoscaler/{CLUSTER}": "owned"}
 #: Machines boot in a minute and show their GPUs half a minute later.
 BOOT = Delays(boot=Delay(60.0, 60.0, 60.0), device_plugin=Delay(30.0, 30.0, 30.0), image_pull=Delay(0.0, 0.0, 0.0))
-#: The account's clock is looked at so often, in seconds.
+#: Interval at which the account's clock advances, in seconds.
 LOOKED_AT = 0.1
 MODELS = Models()
 
 
 class LoggedEndpoint(Endpoint):
-    """An endpoint that keeps when each call of Auto Scaling came that names a group: (moment, operation, group).
+    """An endpoint that records each Auto Scaling call that names a group: (moment, operation, group).
 
-    ``received`` are messages of queues, by when whoever asked had them.
+    ``received`` are messages of queues, by the time the receiver got them.
     """
 
     def __init__(self, account: Account) -> None:
@@ -74,7 +74,7 @@ class LoggedEndpoint(Endpoint):
 
 
 class LoggedTransport(MemoryTransport):
-    """A transport that keeps when each write was made: (moment, method, path, body)."""
+    """A transport that records each write: (moment, method, path, body)."""
 
     def __init__(self, api: ApiServer, now: Callable[[], float]) -> None:
         super().__init__(api)
@@ -90,7 +90,7 @@ class LoggedTransport(MemoryTransport):
 
 
 class AwsWorld:
-    """A cluster beside an account that is like ``conditions``; ``now`` is the clock of both. The controller leads from :meth:`start` on."""
+    """A cluster beside an account with ``conditions``; ``now`` is the clock of both. The controller leads from :meth:`start` on."""
 
     def __init__(self, conditions: Conditions, *, launch: str) -> None:
         loop = asyncio.get_running_loop()
@@ -122,7 +122,7 @@ class AwsWorld:
         return self._clients(service)
 
     def queue(self) -> str:
-        """The URL of a queue that is told of what EC2 announces."""
+        """The URL of a queue that gets EC2's notices."""
         url = str(self.client("sqs").create_queue(QueueName=QUEUE)["QueueUrl"])
         self.account.region(REGION).queues[QUEUE].told = True
         return url
@@ -143,11 +143,11 @@ class AwsWorld:
         )
 
     def dry(self, machines: int | None = 0) -> None:
-        """There are only so many machines on spot markets from now on, in each."""
+        """From now on, limit each spot market to this number of machines."""
         set_capacity(self.account.region(REGION), Limit(machines, market="spot"))
 
     async def start(self, *, queue_url: str = "") -> None:
-        """Look at the account, then lead."""
+        """Read the account, then lead."""
         calls = Calls(sleep=lambda _seconds: None, random=Random(0), session=self._session)
         discovery = Discovery(calls, Scope(CLUSTER), regions=(REGION,), now=self.now, launch=self._launch)
         client = Client(self.network, field_manager="gpuscaler")
@@ -182,7 +182,7 @@ class AwsWorld:
         return sum(bool(msgspec.json.decode(one)["spec"].get("nodeName")) for one in await self.user.list_all(PODS, namespace="default"))
 
     def launched(self) -> dict[str, int]:
-        """How many instances there ever were, by group."""
+        """The number of instances ever launched, by group."""
         found: dict[str, int] = {}
         for one in self.account.region(REGION).instances.values():
             found[one.group] = found.get(one.group, 0) + 1

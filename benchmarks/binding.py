@@ -1,4 +1,4 @@
-"""On a real control plane: how soon promised pods are bound, and how long a machine stays closed for a scheduler that hears late.
+"""On a real control plane: time until promised pods are bound, and how long a machine stays closed for a scheduler with delayed watches.
 
 ``WORKLOADS=500 python -m benchmarks binding`` plays 500 random workloads, ten at a time, which takes an hour.
 """
@@ -14,11 +14,11 @@ from tests.e2e.stage import version
 from benchmarks.figures import Figure
 from gpuscaler.lifecycle.steering.binding import MARGIN_SECONDS
 
-#: Seconds that the machines of random workloads become ready apart.
+#: Maximum seconds between machines of random workloads becoming ready.
 APART = 120.0
-#: Machines that are ready in one second.
+#: Number of machines that become ready in one second.
 MANY = 100
-#: By so many seconds the scheduler hears of pods late, and so many it is given before a machine opens.
+#: Delays of the scheduler's view of pods, and the margins it gets before a machine opens, in seconds.
 BEHIND, MARGINS = (0.0, 0.25, 0.5, 1.0, 2.0, 3.0), (0.0, 0.5, 1.0, 2.0)
 
 
@@ -35,7 +35,7 @@ def random_workloads(many: int) -> Figure:
     return Figure(
         f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed meanwhile: from ready to bound",
         "",
-        "p50 ≤ 0.5 s, p99 ≤ 2 s; all bound, no further purchase, no node overfull, no pod turned away",
+        "p50 ≤ 0.5 s, p99 ≤ 2 s; all bound, no further purchase, no node overcommitted, no pod rejected",
         str(found),
         whole and p50 <= 0.5 and p99 <= 2.0,
         {
@@ -52,9 +52,9 @@ def random_workloads(many: int) -> Figure:
 
 def at_once(found: Promised) -> Figure:
     return Figure(
-        f"Kubernetes {version()}: {found.machines} machines that are ready at about the same moment",
+        f"Kubernetes {version()}: {found.machines} machines that become ready at about the same time",
         "",
-        "all bound within 5 s; no node overfull, no pod turned away",
+        "all bound within 5 s; no node overcommitted, no pod rejected",
         str(found),
         len(found.waits) == found.pods and found.late <= 5.0 and not (found.overfull or found.moved or found.failed),
         {"pods": found.pods, "apart": found.apart, "late": found.late},
@@ -63,19 +63,19 @@ def at_once(found: Promised) -> Figure:
 
 async def played(deaf: float, margin: float) -> Promised:
     found = await promised(f"bench-binding-{deaf}-{margin}", rivals=150, deaf=deaf, margin=margin)
-    print(f"scheduler {deaf:g} s behind, given {margin:g} s: {found}", flush=True)
+    print(f"scheduler {deaf:g} s behind, margin {margin:g} s: {found}", flush=True)
     return found
 
 
 def margins(found: dict[tuple[float, float], Promised]) -> Figure:
-    """Nodes of ten that kube-scheduler gave more to than they have, by how late it hears of pods and how long it is given."""
+    """Overcommitted nodes out of ten, by the delay of kube-scheduler's view of pods and the margin it gets."""
     bad = {case: len(one.overfull) + one.failed for case, one in found.items()}
     rows = (f"{deaf:g} s late: {', '.join(f'{bad[deaf, margin]}' for margin in MARGINS)}" for deaf in BEHIND)
     return Figure(
-        f"Kubernetes {version()}: nodes overfull and pods turned away where kube-scheduler hears late of pods, given "
+        f"Kubernetes {version()}: nodes overcommitted and pods rejected if kube-scheduler sees pods late, with a margin of "
         f"{', '.join(f'{margin:g}' for margin in MARGINS)} s before a machine opens",
         "",
-        f"none where it is as late as the {MARGIN_SECONDS:g} s that it is given",
+        f"none if its delay is below the margin of {MARGIN_SECONDS:g} s",
         "; ".join(rows),
         all(not many for (deaf, margin), many in bad.items() if margin == MARGIN_SECONDS and deaf < margin),
         {f"{deaf:g}-{margin:g}": float(many) for (deaf, margin), many in bad.items()},

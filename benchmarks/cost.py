@@ -1,4 +1,4 @@
-"""What the plan costs, against the peers' cost and the lower bound."""
+"""The cost of the plan, against the peers' cost and the lower bound."""
 
 import random
 import statistics

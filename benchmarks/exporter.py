@@ -1,6 +1,6 @@
-"""What the exporter takes on a node: the command as it is started, the real pynvml on a driver library made from C, a kubelet over gRPC.
+"""Resource use of the exporter on a node: the real command, the real pynvml on a driver library made from C, a kubelet over gRPC.
 
-Processor time of NVIDIA's own library is not in it: it is the driver's, and the same for everyone who asks.
+The processor time of NVIDIA's own library is not included: it belongs to the driver, and is the same for every client.
 """
 
 import os
@@ -21,7 +21,7 @@ from tests.exporter.scraping import Scrape, scrape
 from benchmarks.figures import Figure
 
 GPUS, PODS = 8, 32
-#: Seconds that are measured after the first ten, and between two scrapes.
+#: Seconds measured after the first ten, and between two scrapes.
 SECONDS, EVERY = 60, 15
 SCRAPES = 200
 BEGINNINGS = 12
@@ -39,7 +39,7 @@ def figures() -> Iterator[Figure]:
 
 @contextmanager
 def node() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
-    """An exporter on a node whose 8 GPUs are shared by 4 pods each; the port where it serves, the driver and the kubelet."""
+    """An exporter on a node with 8 GPUs, each shared by 4 pods; yields its port, the driver and the kubelet."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         (folder / "driver").mkdir()
@@ -56,7 +56,7 @@ def node() -> Iterator[tuple[int, FakeNvml, FakeKubelet]]:
         with subprocess.Popen(command, env={**os.environ, **nvml.environment}, stderr=subprocess.PIPE, text=True) as process:
             assert process.stderr is not None
             try:
-                port = next(int(line.split("port ")[1].rstrip('"}\n')) for line in process.stderr if "serving at port" in line)
+                port = next(int(line.split("port ")[1].rstrip('"}\n')) for line in process.stderr if "serving on port" in line)
                 yield port, nvml, kubelet
             finally:
                 process.terminate()
@@ -103,7 +103,7 @@ def idle(port: int) -> Figure:
 
 
 def scrapes(port: int) -> Figure:
-    """By the processor time of the exporter: how long one takes by the clock depends on what else the machine does."""
+    """Measured as processor time of the exporter: its wall time depends on the load of the machine."""
     seconds = []
     before = serving(found(port))
     for _ in range(SCRAPES):
@@ -116,7 +116,7 @@ def scrapes(port: int) -> Figure:
         f"exporter: a scrape of {GPUS} GPUs that {PODS} pods share",
         "",
         "≤ 5 ms",
-        f"{each * 1e3:.1f} ms of processor time; by the clock {fastest * 1e3:.1f} ms at best, {median * 1e3:.1f} ms in the middle; "
+        f"{each * 1e3:.1f} ms of processor time; wall time {fastest * 1e3:.1f} ms at best, {median * 1e3:.1f} ms median; "
         f"{len(text) / 1e3:.0f} kB",
         each <= 0.005,
         {"processor_seconds": each, "median_seconds": median, "fastest_seconds": fastest, "bytes": len(text)},
@@ -124,7 +124,7 @@ def scrapes(port: int) -> Figure:
 
 
 def beginnings(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
-    """Pods that get a GPU and use it at once, one after the other, at any moment between two samples."""
+    """Pods that get a GPU and use it at once, one after the other, at different moments between two samples."""
     seconds = []
     for number in range(BEGINNINGS):
         gpu, name = nvml.gpu[number % GPUS], f"training-{number}"
@@ -140,12 +140,12 @@ def beginnings(port: int, nvml: FakeNvml, kubelet: FakeKubelet) -> Figure:
         f"exporter: a pod starts to use a GPU → its labelled sample, {BEGINNINGS} pods",
         "",
         "≤ 2 s",
-        f"{max(seconds):.2f} s at most, {statistics.median(seconds):.2f} s in the middle",
+        f"{max(seconds):.2f} s at most, {statistics.median(seconds):.2f} s median",
         max(seconds) <= 2,
         {"max_seconds": max(seconds), "median_seconds": statistics.median(seconds)},
     )
 
 
 def serving(page_: Scrape) -> float:
-    """Seconds of processor time that the serving process took."""
+    """Processor time of the serving process in seconds."""
     return page_.value("gpuscaler_exporter_cpu_seconds_total", process="serving")

@@ -1,4 +1,4 @@
-"""What one benchmark reports, and the clusters and policies that several of them share."""
+"""The result of a benchmark, and the clusters and policies that several of them share."""
 
 import gc
 import time
@@ -19,7 +19,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Figure:
-    """One row of the table: what was measured, what peers need, what we want to reach, what came out, and whether that is reached."""
+    """One row of the table: the measured quantity, the peers' value, the target, our value, and whether it reaches the target."""
 
     what: str
     peers: str
@@ -30,7 +30,7 @@ class Figure:
 
 
 def timed(call: Callable[[], T], runs: int = 3) -> tuple[T, float]:
-    """The result of ``call`` and the median wall time of ``runs`` calls, in seconds, without collections of what was made before."""
+    """The result of ``call`` and the median wall time of ``runs`` calls in seconds, without garbage collection of earlier objects."""
     seconds = []
     gc.collect()
     gc.freeze()

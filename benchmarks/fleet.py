@@ -1,7 +1,7 @@
 """A large cluster: 5,000 nodes with 150,000 running pods, and 10,000 pending in 200 classes, from JSON to a plan.
 
 Four fifths of the pending pods find room on the nodes, which are two thirds full; the rest asks for a GPU that no node has, and machines
-are bought for it. The changed plan is one of the same planner after 100 pods came, went or were bound.
+are bought for it. The changed plan is made by the same planner after 100 pods were created, deleted or bound.
 """
 
 import json
@@ -43,7 +43,7 @@ def figures() -> Iterator[Figure]:
     what = f"{NODES:,} nodes, {RUNNING:,} running pods, {PENDING:,} pending in {CLASSES} classes"
     yield figure(f"{what}: load {megabytes:,.0f} MB of JSON", "≤ 10 s", f"{seen['load']:.1f} s", seen["load"] <= 10, seen)
     yield figure(f"{what}: first plan", "≤ 1 s", f"{seen['first']:.2f} s", seen["first"] <= 1, seen)
-    again = f"{seen['again'] * 1000:.0f} ms, beside {seen['apply'] * 1000:.0f} ms to apply the change"
+    again = f"{seen['again'] * 1000:.0f} ms, plus {seen['apply'] * 1000:.0f} ms to apply the change"
     yield figure(f"{what}: a plan after 100 pods changed", "≤ 100 ms", again, seen["again"] <= 0.1, seen)
     yield figure(f"{what}: memory of loading and planning", "≤ 600 MB", f"{seen['megabytes']:.0f} MB", seen["megabytes"] <= 600, seen)
 
@@ -68,7 +68,7 @@ def objects() -> Iterator[dict[str, Any]]:
 
 
 def sized(pod: dict[str, Any], *, cpu: int, gib: int, gpus: int = 0, product: str = "") -> dict[str, Any]:
-    """``pod`` with other requests, and bound to a GPU product where given."""
+    """``pod`` with other requests, and bound to a GPU product if given."""
     requests = {"cpu": f"{cpu}m", "memory": f"{gib}Gi"} | ({"nvidia.com/gpu": str(gpus)} if gpus else {})
     pod["spec"]["containers"][0]["resources"] = {"requests": requests, "limits": requests}
     for status in pod["status"].get("containerStatuses", ())[:1]:
@@ -92,7 +92,7 @@ def load(stream: BinaryIO) -> Cluster:
 
 
 def changed(cluster: Cluster, round_number: int) -> Delta:
-    """100 pods: some are gone, some have been bound, some are new."""
+    """Changes of 100 pods: some are gone, some have been bound, some are new."""
     draw = random.Random(round_number)
     waiting = sorted(key for bucket in cluster.unbound.values() for key in bucket.keys)
     running = sorted(cluster.nodes)

@@ -1,7 +1,7 @@
-"""What whoever may create pods in one namespace writes: how long a plan takes, and whether the lease stays where it is.
+"""Workloads of a hostile user who may create pods in one namespace: the time of a plan, and whether the lease stays with its holder.
 
-Each workload is planned alone and among 5,000 ordinary pods, in a process of its own that reads one object after the other as a watch does.
-``HOSTILE_MINUTES=10`` is how long two controllers are watched, at least.
+Each workload is planned alone and among 5,000 ordinary pods, in a separate process that reads one object after the other as a watch does.
+``HOSTILE_MINUTES=10`` is how long two controllers are observed, at least.
 """
 
 import json
@@ -31,9 +31,9 @@ from gpuscaler.model.decoding.objects import decode_object
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
-#: Seconds for a plan, MiB of memory, and how many ordinary pods there are besides.
+#: Limits of a plan in seconds and MiB of memory, and the number of ordinary pods beside it.
 SECONDS, MIB, ORDINARY = 5.0, 600, 5_000
-#: How many ordinary pods there are where controllers run; how often those are asked how they are, and how long they may take, in seconds.
+#: Number of ordinary pods with running controllers; the interval and the time limit of their health checks, in seconds.
 ORDINARY_LIVE, EVERY, PATIENCE = 20, 2.0, 5.0
 MINUTES = float(os.environ.get("HOSTILE_MINUTES", "10"))
 SIMULATED = """
@@ -41,7 +41,7 @@ cloud: simulated
 simulated: {boot: 5s, device_plugin_delay: 1s, capacity_error_delay: 100ms}
 pages: {enabled: false}
 """
-#: There is room for all: whose pods get what of a small limit is for priorities to say.
+#: There is room for all pods: how to share a small limit is a matter of priorities.
 ROOMY = f"{POOLS}limits: {{gpus: 2500, dollars_per_hour: 9000}}\n{SIMULATED}"
 
 
@@ -72,7 +72,7 @@ def planned(name: str, others: int) -> Figure:
         reach=f"a plan within {SECONDS:g} s and {MIB} MiB",
         measured=(
             f"{found['seconds']:.2f} s ({found['cpu']:.2f} s of a core), {found['mib']:.0f} MiB, "
-            f"{found['cut']} beyond their budget, {found['aside']} set aside"
+            f"{found['cut']} over their budget, {found['aside']} skipped"
         ),
         reached=found["seconds"] <= SECONDS and found["mib"] <= MIB and served_all,
         values=found,
@@ -107,7 +107,7 @@ def measure(path: Path) -> dict[str, float]:
 
 
 def peak() -> float:
-    """The most memory that this process has had, in MiB; what getrusage says counts the process that it was forked from."""
+    """The peak memory of this process in MiB; getrusage would include the process that it was forked from."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(float(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
@@ -132,7 +132,7 @@ def leading() -> Figure:
     late = sum(each >= PATIENCE for each in waits)
     return Figure(
         what=f"two controllers over {MINUTES:g} minutes with 1,900 hostile pods and {ORDINARY_LIVE} ordinary ones",
-        peers="the lease went from one to the other 12 times in 5 minutes, and nothing was bought",
+        peers="the lease changed hands 12 times in 5 minutes, and nothing was bought",
         reach=f"the lease is never lost, both answer within {PATIENCE:g} s, and the ordinary pods run",
         measured=(
             f"{changes} transitions, {lapses} lapses, {alive} alive, {nodes} nodes, {others} ordinary pods bound, "
@@ -153,7 +153,7 @@ def leading() -> Figure:
 
 @dataclass(frozen=True)
 class Running:
-    """A controller: its process, the port of its health, and its log."""
+    """A controller: its process, the port of its health endpoint, and its log."""
 
     process: "subprocess.Popen[bytes]"
     port: int
@@ -175,7 +175,7 @@ def free_port() -> int:
 
 
 def watched(ports: Iterable[int]) -> Iterator[float]:
-    """How long each answer took, for ``MINUTES``."""
+    """The duration of each answer, for ``MINUTES``."""
     until = time.monotonic() + MINUTES * 60
     while time.monotonic() < until:
         time.sleep(EVERY)
@@ -183,7 +183,7 @@ def watched(ports: Iterable[int]) -> Iterator[float]:
 
 
 def answered(port: int) -> float:
-    """Seconds until the controller said that it is well; ``PATIENCE`` where it did not."""
+    """Seconds until the controller reported healthy; ``PATIENCE`` if it did not."""
     began = time.perf_counter()
     try:
         with urlopen(f"http://127.0.0.1:{port}/healthz", timeout=PATIENCE):

@@ -1,4 +1,4 @@
-"""The controller beside 5,000 nodes with 150,000 pods of 6 kB, which an API server in a process of its own serves over TLS."""
+"""The controller beside 5,000 nodes with 150,000 pods of 6 kB, which an API server in a separate process serves over TLS."""
 
 import json
 import subprocess
@@ -15,9 +15,9 @@ from benchmarks.figures import REGION, Figure, families
 from benchmarks.live_scenes import idle_nodes, late_gpus
 
 NODES, PODS = 5_000, 150_000
-#: Pod events a second while the rest is measured, and how long it is left alone before that.
+#: Pod events per second during the measurement, and the idle time before it.
 RATE, SETTLE = 200.0, 20.0
-#: How long the steady state is watched, in seconds, and how many pods become unschedulable.
+#: How long the steady state is observed, in seconds, and how many pods become unschedulable.
 STEADY, DEMANDS = 60.0, 100
 SIZE = f"{NODES:,} nodes, {PODS:,} pods"
 
@@ -37,7 +37,7 @@ def figures() -> Iterator[Figure]:
     )
     waits = seen["waits"]
     yield Figure(
-        f"{SIZE}, {RATE:g} pod events/s: from unschedulable to the cloud asked",
+        f"{SIZE}, {RATE:g} pod events/s: from unschedulable to the order at the cloud",
         "",
         "p99 ≤ 1 s",
         f"p99 {rank(waits, 0.99):.2f} s, p50 {rank(waits, 0.5):.2f} s of {len(waits)} pods; {told(seen['demand'])}",
@@ -59,18 +59,18 @@ def figures() -> Iterator[Figure]:
 def told(part: dict[str, float]) -> str:
     return (
         f"{part['wall']:.1f} s ({part['cpu']:.1f} s of processor), stalls up to {part['own_stall'] * 1000:.0f} ms "
-        f"({part['stall'] * 1000:.0f} ms with what other programs took)"
+        f"({part['stall'] * 1000:.0f} ms including other programs)"
     )
 
 
 def rank(values: list[float], share: float) -> float:
-    """The value that ``share`` of all do not exceed."""
+    """The value that a ``share`` of all values does not exceed."""
     return sorted(values)[min(len(values) - 1, int(share * len(values)))] if values else float("inf")
 
 
 @dataclass
 class Process:
-    """A process that is spoken to in lines of JSON."""
+    """A process controlled by lines of JSON."""
 
     popen: subprocess.Popen[str]
 
@@ -78,7 +78,7 @@ class Process:
         assert self.popen.stdout is not None
         line = self.popen.stdout.readline()
         if not line:
-            raise RuntimeError(f"{self.popen.args!r}: saw its end, expected a line")
+            raise RuntimeError(f"{self.popen.args!r}: saw end of output, expected a line")
         said: dict[str, Any] = json.loads(line)
         return said
 

@@ -1,6 +1,6 @@
-"""The controller in a process of its own, as ``gpuscaler run`` puts it together, with a watch on its event loop.
+"""The controller in a separate process, assembled as by ``gpuscaler run``, with a watchdog on its event loop.
 
-Commands come on standard input: ``{"mark": NAME}`` tells what was measured since the last mark, the end of the input ends the process.
+Commands come on standard input: ``{"mark": NAME}`` prints the measurements since the last mark, the end of the input ends the process.
 """
 
 import asyncio
@@ -32,12 +32,12 @@ from gpuscaler.model.pools import Pool
 from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
 
-#: How often the event loop is asked whether it still turns, in seconds.
+#: Interval at which the event loop is checked, in seconds.
 TICK = 0.005
 
 
 class Cloud:
-    """A cloud that grants everything, and whose new machines never boot: what is measured is when it is asked."""
+    """A cloud that grants everything and whose new machines never boot: only the time of the order is measured."""
 
     name, keeps_tokens, read_lag = "benchmark", True, 0.0
 
@@ -79,7 +79,7 @@ class Cloud:
         return dict.fromkeys(ids)
 
     async def extend(self, ids: Sequence[str]) -> None:
-        """Nothing holds a machine here."""
+        """No lifecycle hook holds a machine here."""
 
     async def protect(self, ids: Sequence[str], *, on: bool) -> None:
         """No group balances zones here."""
@@ -88,11 +88,11 @@ class Cloud:
         return ()
 
     async def close(self) -> None:
-        """Nothing is held."""
+        """No connection is open."""
 
 
 class Noting(Sink):
-    """Remembers which pods each order was for, and counts. The first look is made when everything has been listed."""
+    """Remembers which pods each order was for, and counts. The first pass runs when everything has been listed."""
 
     def __init__(self) -> None:
         self.ordered: dict[str, tuple[str, ...]] = {}
@@ -114,7 +114,7 @@ class Noting(Sink):
 
 
 class Watch:
-    """How long the event loop did not turn, and what the process used, since the last mark."""
+    """How long the event loop was blocked, and the resource use of the process, since the last mark."""
 
     def __init__(self) -> None:
         self._wall, self._cpu = time.monotonic(), time.process_time()
@@ -134,12 +134,12 @@ class Watch:
         def tick() -> None:
             nonlocal wall, cpu
             late, used = time.monotonic() - wall - TICK, time.process_time() - cpu
-            # On a machine that others use, too, the process is late through no fault of its own: what it did not use was taken from it.
+            # On a shared machine the process may also be late because of others: time that it did not use was taken by them.
             own = min(late, used)
             self._worst, self._worst_own = max(self._worst, late), max(self._worst_own, own)
             self._over += own > 0.05
             wall, cpu = time.monotonic(), time.process_time()
-            # A call of the loop and no task that sleeps: the watch takes half as much of what it measures.
+            # A call of the loop instead of a sleeping task: this halves the watchdog's own cost.
             loop.call_later(TICK, tick)
 
         loop.call_later(TICK, tick)
@@ -147,7 +147,7 @@ class Watch:
 
 
 def memory() -> float:
-    """Megabytes resident at most, up to now."""
+    """The peak resident memory so far, in megabytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 

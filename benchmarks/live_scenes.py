@@ -1,4 +1,4 @@
-"""Two things that go wrong with Cluster Autoscaler, on the embedded cluster in virtual time."""
+"""Two scenarios in which Cluster Autoscaler fails, on the embedded cluster in virtual time."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -27,7 +27,7 @@ pools:
   - {name: gpu, types: [g4dn.xlarge], markets: [on-demand], zones: [us-east-1a]}
 """
 TWO_POOLS = f"{ONE_GPU}  - {{name: other, types: [m5.large], markets: [on-demand], zones: [us-east-1a]}}\n"
-#: How long a machine must be idle before it may go, and how often the loop turns, in seconds.
+#: Idle time before a machine may be removed, and the interval of the loop, in seconds.
 IDLE, LOOP = 600.0, 10.0
 PODS, NODES = 8, 4
 
@@ -60,7 +60,7 @@ async def _late_gpus() -> tuple[int, int]:
 
 
 def unlabelled(policy: Policy) -> Policy:
-    """``policy`` of machines without any label that says GPU."""
+    """``policy`` with machines that have no GPU label."""
     pools = []
     for pool in policy.pools:
         kept = [replace(one, labels={key: value for key, value in one.labels.items() if not is_gpu_label(key)}) for one in pool.offerings]
@@ -86,7 +86,7 @@ def idle_nodes() -> Figure:
 
 
 async def _idle_nodes() -> list[float]:
-    """How long after its last pod each GPU machine was given back."""
+    """Seconds from the last pod of each GPU machine to its removal."""
     async with world(TWO_POOLS, delays=DELAYS) as here:
         here.start()
         await here.sleep(5.0)
@@ -108,20 +108,20 @@ async def _idle_nodes() -> list[float]:
 
 
 def other_pod(number: int) -> dict[str, Any]:
-    """A pod for the other pool: it asks for one CPU of two, and after what the system takes no second fits."""
+    """A pod for the other pool: it asks for one of two CPUs, and with the system's reservation no second one fits."""
     made = pod(f"other{number}", 0)
     made["spec"]["nodeSelector"] = {"gpuscaler.io/pool": "other"}
     return made
 
 
 async def _note_busy(here: World, busy: dict[str, float]) -> None:
-    """When each GPU machine's pod was last seen to run, by the name of its node."""
+    """Record when each GPU machine's pod was last seen running, by the name of its node."""
     for one in await here.pods():
         if one["metadata"]["name"].startswith("gpu") and one["status"].get("phase") == "Running":
             busy[one["spec"]["nodeName"]] = here.now()
 
 
 def in_virtual_time(play: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """What ``play`` returns, in a loop whose clock goes from timer to timer."""
+    """The result of ``play``, in a loop whose clock jumps from timer to timer."""
     with asyncio.Runner(loop_factory=lambda: PacedLoop(1e9)) as runner:
         return runner.run(play())

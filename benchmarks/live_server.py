@@ -1,7 +1,7 @@
-"""The API server of a large cluster, in a process of its own: 5,000 nodes, 150,000 pods, and as much going on as is asked for.
+"""The API server of a large cluster, in a separate process: 5,000 nodes, 150,000 pods, and any requested rate of changes.
 
-Commands come on standard input, a JSON object a line: ``{"churn": 200}`` for so many pod events a second, ``{"demand": 100}`` for so many
-pods that become unschedulable one after the other. The moments of those, on the machine's monotonic clock, go to standard output.
+Commands come on standard input, one JSON object per line: ``{"churn": 200}`` for that many pod events a second, ``{"demand": 100}`` for
+that many pods that become unschedulable one after the other. Their times, on the machine's monotonic clock, go to standard output.
 """
 
 import asyncio
@@ -25,11 +25,11 @@ from gpuscaler.embedded.serving.server import serve
 
 #: Every machine has eight GPUs, and as many pods of one GPU each; the others ask for none.
 GPU_PODS = 8
-#: Pods that come and go: each changes once in so many events, and five times in its life.
+#: Number of pods that come and go: each changes once in so many events, and five times in its life.
 GOING = 1_000
-#: Every kubelet tells the state of its node once in so many seconds.
+#: Interval at which a kubelet reports the state of its node, in seconds.
 HEARTBEAT = 300.0
-#: Events are made in so many bursts a second.
+#: Number of bursts of events per second.
 BURSTS = 20
 
 Json = dict[str, Any]
@@ -41,14 +41,14 @@ def tell(**what: object) -> None:
 
 
 async def commands() -> asyncio.StreamReader:
-    """Standard input, to be read line by line."""
+    """Standard input, as a stream of lines."""
     reader = asyncio.StreamReader()
     await asyncio.get_running_loop().connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)
     return reader
 
 
 def objects(nodes: int, pods: int) -> Iterator[Json]:
-    """Machines that are full: of GPUs, not of anything else."""
+    """Machines that are full: all GPUs are in use, other resources are not."""
     for number in range(nodes):
         yield realistic.node(number)
     names = [realistic.node(number)["metadata"]["name"] for number in range(nodes)]
@@ -59,7 +59,7 @@ def objects(nodes: int, pods: int) -> Iterator[Json]:
 
 
 class Life:
-    """What goes on in the cluster: pods come, are bound, start, end and go; kubelets tell of their nodes."""
+    """Activity in the cluster: pods are created, bound, started, ended and deleted; kubelets report their nodes."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
@@ -69,7 +69,7 @@ class Life:
         self._number = 10_000_000
 
     async def churn(self, rate: float) -> None:
-        """``rate`` pod events a second, until cancelled."""
+        """Make ``rate`` pod events a second, until cancelled."""
         loop = asyncio.get_running_loop()
         due, beats = loop.time(), 0.0
         while True:
@@ -112,7 +112,7 @@ class Life:
         self._api.store.put(NODES, node)
 
     async def demand(self, count: int) -> None:
-        """``count`` pods that ask for a whole machine, one after the other."""
+        """Create ``count`` pods that ask for a whole machine, one after the other."""
         at = {}
         for number in range(count):
             await asyncio.sleep(self._draw.uniform(0.6, 1.4))

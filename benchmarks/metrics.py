@@ -1,6 +1,6 @@
-"""The metrics API as it is started: how many requests it answers, what that costs Prometheus and the API server, how soon it is ready.
+"""The metrics API as started in production: its request rate, its load on Prometheus and the API server, its time to become ready.
 
-``METRICS_SECONDS`` shortens what is measured over time.
+``METRICS_SECONDS`` shortens the measurements over time.
 """
 
 import asyncio
@@ -57,7 +57,7 @@ METRICS = tuple(
 )
 FILES = {"ca": "ca.crt", "certificate": "proxy.crt", "key": "proxy.key"}
 CONNECTIONS = 32
-#: Seconds until the command is given up.
+#: Seconds until the command counts as failed.
 PATIENCE = 60
 APPS = 10
 
@@ -84,7 +84,7 @@ def path(namespace: str, metric: str, selector: str) -> str:
 
 @dataclass
 class Here:
-    """Processes that run: the metrics API at ``port``, ready ``ready`` seconds after it was started, and its world."""
+    """Running processes: the metrics API on ``port``, ready ``ready`` seconds after its start, and its world."""
 
     port: int
     process: subprocess.Popen[str]
@@ -102,7 +102,7 @@ class Here:
         return found
 
     def told(self, **command: Any) -> dict[str, Any]:
-        """What the world was asked since it last forgot."""
+        """The requests to the world since it was last reset."""
         assert self.world.stdin is not None
         assert self.world.stdout is not None
         self.world.stdin.write(json.dumps(command) + "\n")
@@ -123,7 +123,7 @@ class Here:
 
 @contextmanager
 def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[Here]:
-    """The command as it is started, with a front proxy's certificate to ask it with."""
+    """The command as started in production, with a front proxy's certificate for requests."""
     with TemporaryDirectory() as name:
         folder = Path(name)
         certificates(folder)
@@ -143,17 +143,17 @@ def running(*, namespaces: int, pods: int, metrics: Sequence[str]) -> Iterator[H
 
 
 def ready(process: subprocess.Popen[str], world: subprocess.Popen[str], folder: Path, began: float) -> Here:
-    """Wait until it says that it is."""
+    """Wait until it reports ready."""
     here = Here(0, process, world, folder, 0.0)
     while time.perf_counter() - began < PATIENCE:
         text = (folder / "log").read_text()
-        if not here.port and "serving at port" in text:
-            here.port = int(text.split("serving at port ")[1].split()[0])
+        if not here.port and "serving on port" in text:
+            here.port = int(text.split("serving on port ")[1].split()[0])
         if here.port and probe(here):
             here.ready = time.perf_counter() - began
             return here
         time.sleep(0.02)
-    raise RuntimeError(f"it was not ready within {PATIENCE} s: {(folder / 'log').read_text()[-2000:]}")
+    raise RuntimeError(f"saw no readiness within {PATIENCE} s: {(folder / 'log').read_text()[-2000:]}")
 
 
 @contextmanager
@@ -175,7 +175,7 @@ def certificates(folder: Path) -> None:
 
 
 def probe(here: Here) -> bool:
-    """Whether it says that it is ready."""
+    """Whether it reports ready."""
     context = ssl.create_default_context(cafile=str(here.folder / "ca.crt"))
     with socket.create_connection(("127.0.0.1", here.port)) as raw, context.wrap_socket(raw, server_hostname="metrics") as sock:
         sock.sendall(b"GET /readyz HTTP/1.1\r\nHost: metrics\r\nConnection: close\r\n\r\n")
@@ -200,7 +200,7 @@ def throughput(here: Here, paths: Sequence[str], seconds: float) -> Figure:
 
 
 def slow(here: Here, paths: Sequence[str], seconds: float) -> Figure:
-    """Prometheus answers in two seconds."""
+    """The same with Prometheus answering in two seconds."""
     here.told(delay=2.0)
     time.sleep(12)
     found = here.load(paths, connections=CONNECTIONS, seconds=seconds)
@@ -223,9 +223,9 @@ def cold(here: Here) -> Figure:
 
 
 def autoscalers(here: Here, seconds: float) -> Figure:
-    """A thousand of them, each with two metrics and every 15 s: 133 requests a second."""
+    """A thousand autoscalers, each with two metrics and every 15 s: 133 requests a second."""
     paths = [path(f"team-{space}", metric, f"app=app-{app}") for space in range(100) for app in range(APPS) for metric in METRICS[:2]]
-    # Each asks in its turn: as many as fall into a round of 15 s, at no more than their pace.
+    # Requests come one after the other: as many as fall into a round of 15 s, at the autoscalers' rate at most.
     here.load(paths, connections=1, seconds=1)
     here.told(forget=True)
     began, wrong, asked = time.perf_counter(), 0, 0
@@ -264,7 +264,7 @@ def many(here: Here) -> Figure:
 
 
 async def direct(seconds: float) -> Figure:
-    """How long ago the driver was asked for what an answer says, whenever one asks: the real exporter, scraped by ourselves."""
+    """Age of an answer's value since the driver was read, at random moments: the real exporter, scraped by ourselves."""
     random = Random(1)
     with TemporaryDirectory() as name:
         async with exporter(Path(name)) as (target, _):
@@ -286,14 +286,14 @@ async def direct(seconds: float) -> Figure:
         f"metrics: age of a value without Prometheus, {len(ages)} answers",
         "",
         "p99 ≤ 2.5 s",
-        f"p99 {p99:.2f} s, {ages[len(ages) // 2]:.2f} s in the middle",
+        f"p99 {p99:.2f} s, {ages[len(ages) // 2]:.2f} s median",
         p99 <= 2.5,
         {"p99_seconds": p99},
     )
 
 
 def scraping(port: int) -> ExporterSource:
-    """A source that scrapes the one exporter at ``port``."""
+    """A source that scrapes the single exporter on ``port``."""
     api = ApiServer(time.time)
     labels = {"app": "exporter"}
     placed, measured = pod("exporter", "gpus", **labels), pod("training-0")

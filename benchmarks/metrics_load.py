@@ -1,4 +1,4 @@
-"""Asks a metrics API over TLS as a front proxy does, as fast as it answers, and prints what came of it as JSON.
+"""Sends requests to a metrics API over TLS as a front proxy does, as fast as it answers, and prints the results as JSON.
 
 The first argument is a file of JSON with ``port``, ``ca``, ``certificate``, ``key``, ``connections``, ``seconds`` and ``paths``.
 """
@@ -76,14 +76,14 @@ def main(told: dict[str, Any]) -> dict[str, Any]:
 
 
 def received(one: Connection) -> bytes | None:
-    """The whole answer once it is there."""
+    """The complete answer once it has arrived."""
     while True:
         try:
             piece = one.sock.recv(65536)
         except ssl.SSLWantReadError:
             break
         if not piece:
-            raise ConnectionError("the server hung up")
+            raise ConnectionError("the server closed the connection")
         one.held += piece
     if one.wanted < 0:
         end = one.held.find(b"\r\n\r\n")

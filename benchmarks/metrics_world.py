@@ -1,7 +1,7 @@
-"""What the metrics API is asked beside, in a process of its own: an API server with pods, and what answers as Prometheus does.
+"""The metrics API's dependencies, in a separate process: an API server with pods, and a stand-in for Prometheus.
 
 The first argument is JSON: ``pods`` of each of ``namespaces``, ``metrics``, and the PEM of an authority, ``ca``. Lines of JSON on standard
-input: ``{"delay": SECONDS}`` makes Prometheus late, ``{"forget": true}`` begins to count anew; each is answered with what was asked since.
+input: ``{"delay": SECONDS}`` delays Prometheus, ``{"forget": true}`` resets the counters; each is answered with the requests since then.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ class World:
         return [self._pod(f"team-{space}", f"model-{number}", number) for space in range(self.namespaces) for number in range(self.pods)]
 
     def _pod(self, namespace: str, name: str, number: int) -> dict[str, Any]:
-        """As large as pods of a model server are, more or less."""
+        """A pod about as large as those of a model server."""
         container = {
             "name": "main",
             "image": "registry.example/llm/server:v1",
@@ -64,7 +64,7 @@ class World:
         if made is None:
             made = self._vectors[name, times] = self._made(name, times=times)
         now = time.time()
-        # Sampled within the last 15 seconds, as a scrape every 15 s has it.
+        # Sampled within the last 15 seconds, as with a scrape interval of 15 s.
         return made.replace(b"@NOW", f"{now:.3f}".encode()).replace(b"@AT", f"{now - 7.5:.3f}".encode())
 
     def _made(self, name: str, *, times: bool) -> bytes:
@@ -99,7 +99,7 @@ class World:
 
 
 def trust(ca: str) -> dict[str, Any]:
-    """What an API server publishes of its front proxies."""
+    """The front proxies' configuration that an API server publishes."""
     data = {
         "client-ca-file": ca,
         "requestheader-client-ca-file": ca,
@@ -113,13 +113,13 @@ def trust(ca: str) -> dict[str, Any]:
 
 
 class Allowing:
-    """An API server that lets everybody do everything."""
+    """An API server that allows everything to all clients."""
 
     def __init__(self, api: ApiServer, world: World) -> None:
         self._api, self._world = api, world
 
     async def forwarded(self, _request: Request) -> None:
-        """No port of a pod is asked for."""
+        """Forwarding to a pod's port is not used."""
 
     @asynccontextmanager
     async def handle(self, request: Request) -> AsyncIterator[Answer]:

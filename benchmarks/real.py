@@ -1,6 +1,6 @@
-"""On a real control plane: how long a pod waits until the cloud is asked, whether plans come true, whether our scheduler binds as the real.
+"""On a real control plane: time until the cloud is asked, whether plans come true, whether our scheduler model binds like the real one.
 
-Pods that are bound are measured by ``benchmarks.binding``. ``WORKLOADS=500 python -m benchmarks real`` plays 500 random workloads.
+The binding of pods is measured by ``benchmarks.binding``. ``WORKLOADS=500 python -m benchmarks real`` plays 500 random workloads.
 """
 
 import asyncio
@@ -20,9 +20,9 @@ from gpuscaler.kube.reflector import Batch
 from gpuscaler.kube.resources import PODS
 from gpuscaler.model.pods import Pod
 
-#: Pods that are created one after the other, each of which needs a machine.
+#: Number of pods created one after the other, each of which needs a machine.
 DEMANDS = 60
-#: Seconds that the machines of random workloads become ready apart.
+#: Maximum seconds between machines of random workloads becoming ready.
 APART = 120.0
 POOL = "real"
 
@@ -31,9 +31,9 @@ def figures() -> Iterator[Figure]:
     waits = asyncio.run(measure())
     whole, own = [asked - created for created, _, asked in waits], [asked - marked for _, marked, asked in waits]
     yield Figure(
-        f"Kubernetes {version()}: from a pod's creation to the cloud asked, the scheduler's verdict between",
+        f"Kubernetes {version()}: from a pod's creation to the order at the cloud, including the scheduler's verdict",
         "",
-        "p99 ≤ 1.5 s, of it our own part ≤ 0.7 s",
+        "p99 ≤ 1.5 s, our own part of it ≤ 0.7 s",
         f"p99 {rank(whole, 0.99):.2f} s, p50 {rank(whole, 0.5):.2f} s of {len(waits)} pods; "
         f"own part: p99 {rank(own, 0.99):.2f} s, p50 {rank(own, 0.5):.2f} s",
         len(waits) == DEMANDS and rank(whole, 0.99) <= 1.5 and rank(own, 0.99) <= 0.7,
@@ -46,7 +46,7 @@ def figures() -> Iterator[Figure]:
     yield Figure(
         f"Kubernetes {version()}, {workloads} random workloads with nominations, the controller killed meanwhile: plans come true",
         f"unsteered: {plain}",
-        "all bound; ≥ 90 % where promised; 0 that filters kept away",
+        "all bound; ≥ 90 % where promised; 0 rejected by filters",
         str(nominated),
         nominated.bound == nominated.planned and nominated.broken == 0 and share >= 0.9,
         {"planned": nominated.planned, "bound": nominated.bound, "further": nominated.further, "share": share},
@@ -55,7 +55,7 @@ def figures() -> Iterator[Figure]:
     verdicts, nodes = agreement.share(same.same, same.pods), agreement.share(same.best, same.bound)
     simulated = agreement.share(same.agreed, same.simulated)
     yield Figure(
-        f"Kubernetes {version()}, {workloads * 5} random workloads: our model of kube-scheduler decides as kube-scheduler",
+        f"Kubernetes {version()}, {workloads * 5} random workloads: our model of kube-scheduler decides like kube-scheduler",
         "",
         "all verdicts; ≥ 97 % of nodes",
         str(same),
@@ -65,7 +65,7 @@ def figures() -> Iterator[Figure]:
 
 
 async def measure() -> list[tuple[float, float, float]]:
-    """Of each pod, in seconds since the epoch: when it was created, when it was seen to be unschedulable, when its machine was ordered.
+    """For each pod, in seconds since the epoch: its creation, when it was seen as unschedulable, when its machine was ordered.
 
     Machines take long to boot, so that nothing else happens meanwhile.
     """

@@ -1,4 +1,4 @@
-"""Replaying real traces: the 8,152 jobs of openb and the 41,125 of Philly's first half of 2017, on AWS types on demand."""
+"""Replays of real traces: the 8,152 jobs of openb and the 41,125 of Philly's first half of 2017, on AWS types on demand."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ POOLS = Path(__file__).parents[1] / "docs" / "examples" / "aws-gpu-pools.yaml"
 def figures() -> Iterator[Figure]:
     """Openb with two configurations of kube-scheduler: its default, which spreads pods, and the one that fills machines; then Philly."""
     if not TRACE.exists():
-        print(f"replay: left out, since ../shared/data/{TRACE.name} is not here")
+        print(f"replay: skipped, since ../shared/data/{TRACE.name} does not exist")
         return
     yield openb("least-allocated")
     yield openb("most-allocated")

@@ -1,4 +1,4 @@
-"""What must never happen, counted over many seeds in virtual time: machines bought twice or lost, promises that are not kept."""
+"""Events that must never happen, counted over many seeds in virtual time: machines bought twice or lost, broken promises."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -18,7 +18,7 @@ def figures() -> Iterator[Figure]:
 
 
 def deaths() -> Figure:
-    """Runs in which the controller dies at any step between intent and arrival, on clouds that lose answers and lists that are late."""
+    """Runs in which the controller is killed at any step between intent and arrival, with lost answers and delayed lists of the cloud."""
     wrong = []
     for seed in range(DEATHS):
         try:
@@ -36,7 +36,7 @@ def deaths() -> Figure:
 
 
 def promises() -> Figure:
-    """Random workloads whose machines arrive in any order, with steering and without."""
+    """Random workloads with machines that arrive in any order, with steering and without."""
     steered = [in_virtual_time(partial(outcome, seed)) for seed in range(WORKLOADS)]
     unsteered = [in_virtual_time(partial(outcome, seed, steered=False)) for seed in range(WORKLOADS)]
     planned, bound, further, kept, promised = totals(steered)

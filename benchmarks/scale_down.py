@@ -1,4 +1,4 @@
-"""Scale-down at size: 2,000 nodes with 80,000 pods of 100 classes, 35 % utilised."""
+"""Scale-down of a large cluster: 2,000 nodes with 80,000 pods of 100 classes, 35 % utilised."""
 
 import random
 from collections.abc import Iterator
@@ -93,7 +93,7 @@ def bound_of(cluster: Cluster) -> float:
 
 
 def figures() -> Iterator[Figure]:
-    """The size that the figures name: the whole plan, nothing pending."""
+    """The size that the figures name: the whole plan, no pending pods."""
     cluster, policy = generate(2000, 80_000, 100, utilised=0.35, seed=1)
     made, seconds = timed(lambda: plan(cluster, State(), policy, NOW))
     share = sum(removal.saving_per_hour for removal in made.removals) / bound_of(cluster)

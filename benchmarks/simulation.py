@@ -1,4 +1,4 @@
-"""Real traces through gpuscaler and through the autoscalers people run, on AWS GPU machines of five families, spot beside on-demand."""
+"""Real traces through gpuscaler and through other autoscalers, on AWS GPU machines of five families, spot beside on-demand."""
 
 import resource
 import statistics
@@ -22,23 +22,23 @@ from gpuscaler.simulation.world.meter import Result
 DATA = Path(__file__).parents[2] / "shared" / "data"
 PHILLY, OPENB = DATA / "jobs_philly_2017_first_half.csv.gz", DATA / "jobs_openb_v2023.csv.gz"
 SPOT = DATA / "spot_availability_changes.csv.gz"
-#: What Philly's jobs ask for beside GPUs: its trace does not say.
+#: Assumed requests of Philly's jobs beside GPUs: its trace does not contain them.
 SHAPING = Shaping(cpu_per_gpu=4000, memory_per_gpu=16 * GIB)
 OURS, PEERS = "gpuscaler", ("karpenter", "cluster-autoscaler")
-#: What pods without GPUs run on; openb has some.
+#: Families for pods without GPUs; openb has some.
 CPU = ("c6i", "m6i")
 
 EXAMPLES = Path(__file__).parents[1] / "docs" / "examples"
-#: One pool of all machines, and the same machines in pools by their GPUs that keep big machines for big pods: a key of ours, which peers
-#: do not have. They get the one pool, since they would fill pools of equal weight by name.
+#: One pool of all machines, and the same machines in pools by their GPUs that keep big machines for big pods: a key of ours, which peers do
+#: not have. They get the one pool, since they would fill pools of equal weight by name.
 ONE_POOL, BY_SIZE = "aws-gpu-pools.yaml", "aws-gpu-pools-by-size.yaml"
 
 
 def figures() -> Iterator[Figure]:
-    """The figures of the simulator; what needs a trace that is not here is left out."""
+    """The figures of the simulator; those without their trace are left out."""
     for path in (PHILLY, OPENB, SPOT):
         if not path.exists():
-            print(f"simulation: left out, since ../shared/data/{path.name} is not here")
+            print(f"simulation: skipped, since ../shared/data/{path.name} does not exist")
             return
     runs = Runs()
     philly = Case("Philly", Setting(trace=read_trace(PHILLY), policy=pools(ONE_POOL), shaping=SHAPING))
@@ -54,7 +54,7 @@ def figures() -> Iterator[Figure]:
 
 
 def pools(name: str, *families_beside: str) -> Policy:
-    """The pools of an example, and one of CPU machines of these families beside them."""
+    """The pools of an example, with one pool of CPU machines of these families."""
     text = (EXAMPLES / name).read_text(encoding="utf-8")
     if families_beside:
         types = ", ".join(families(*families_beside))
@@ -82,20 +82,20 @@ def growth(runs: Runs, case: Case) -> Iterator[Figure]:
         "",
         "linear; ≤ 1 GB",
         f"{' / '.join(f'{value:.1f}' for value in seconds.values())} s, {mebibytes:.0f} MiB",
-        # Twice the least time per job: later jobs of this trace come at other rates than earlier ones.
+        # Twice the minimum time per job: later jobs of this trace come at other rates than earlier ones.
         seconds[40_000] / 40_000 <= 2 * min(value / jobs for jobs, value in seconds.items()) and mebibytes <= 1000,
         {"seconds_10k": seconds[10_000], "seconds_20k": seconds[20_000], "seconds_40k": seconds[40_000], "mebibytes": mebibytes},
     )
 
 
 def first(case: Case, jobs: int) -> Case:
-    """A case with the first jobs of its trace alone."""
+    """A case with only the first jobs of its trace."""
     trace = case.setting.trace
     return Case(f"{case.name}, {jobs}", replace(case.setting, trace=Trace(trace.name, trace.jobs[:jobs])))
 
 
 def failover() -> Figure:
-    """Twelve spot offerings without capacity: how long after the first refusal the on-demand machine is asked for."""
+    """Twelve spot offerings without capacity: the time from the first refusal to the order for the on-demand machine."""
     types = ", ".join(families("g5", "g6"))
     policy = parse_policy(f"region: {REGION}\npools:\n- {{name: gpu, types: [{types}], markets: [spot, on-demand], zones: [{REGION}a]}}\n")
     offerings = sorted(policy.pools[0].offerings, key=lambda one: one.price)
@@ -108,10 +108,10 @@ def failover() -> Figure:
         result = run(Trace("one job", (Job("job", 0.0, 600.0, gpus=1),)), policy, seed=seed, markets=dry)
         waits.append(result.failover.max or 0.0)
     return Figure(
-        f"{len(spot)} dry spot groups: seconds from the first capacity error to on-demand asked, 20 seeds",
+        f"{len(spot)} dry spot groups: seconds from the first capacity error to the on-demand order, 20 seeds",
         "Cluster Autoscaler 33 to 36 minutes with errors after 60 s, never with its time-out",
         "≤ 10 s",
-        f"median {statistics.median(waits):.1f} s, most {max(waits):.1f} s",
+        f"median {statistics.median(waits):.1f} s, maximum {max(waits):.1f} s",
         max(waits) <= 10,
         {"median": statistics.median(waits), "max": max(waits)},
     )
@@ -134,7 +134,7 @@ def against_peers(runs: Runs, case: Case, what: str) -> Iterator[Figure]:
         f"{what}: cost against optimal-hindsight",
         " / ".join(f"{peer.policy} {peer.cost / bound:.3f} x" for peer in (*peers, *best)),
         "≤ 1.10 x",
-        f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, as the peers have it, {plain.cost / bound:.3f} x, {told(plain)}",
+        f"{ours.cost / bound:.3f} x ${bound:,.0f}; with one pool, like the peers, {plain.cost / bound:.3f} x, {told(plain)}",
         ours.cost <= 1.10 * bound,
         {"ratio": ours.cost / bound, "bound": bound, "one_pool": plain.cost},
     )
@@ -145,7 +145,7 @@ def cost_figure(what: str, ours: Result, peers: Sequence[Result], bound: float, 
     ratio = ours.cost / cheapest.cost
     waits = (ours.wait.p95 or 0.0) <= (cheapest.wait.p95 or 0.0)
     possible = bound / cheapest.cost
-    limit = "" if possible <= reach else f"; nobody can be below {possible:.3f} x, the bound"
+    limit = "" if possible <= reach else f"; the bound is {possible:.3f} x"
     return Figure(
         f"{what}, at equal or lower p95 wait",
         " / ".join(f"{peer.policy} {told(peer)}" for peer in peers),

@@ -1,4 +1,4 @@
-"""Replays that several figures are about, each made once: by hand with its processor time, or many at a time in processes of their own."""
+"""Replays that several figures use, each made once: singly with its processor time, or several at a time in separate processes."""
 
 import os
 import time
@@ -16,7 +16,7 @@ SEED = 0
 
 
 class Case(Struct, frozen=True):
-    """A setting under a name of its own: two cases of one name are one."""
+    """A setting with a unique name: cases of the same name are the same."""
 
     name: str
     setting: Setting
@@ -29,7 +29,7 @@ class Runs:
         self._known: dict[tuple[str, str], Result] = {}
 
     def timed(self, case: Case, policy: str) -> tuple[Result, float]:
-        """A new replay in this process, and the seconds of processor time it took: other load on the machine does not count."""
+        """A new replay in this process, and its processor time in seconds: other load on the machine does not count."""
         began = time.process_time()
         result = run_one(case.setting, policy, SEED)
         seconds = time.process_time() - began
@@ -37,7 +37,7 @@ class Runs:
         return result, seconds
 
     def of(self, pairs: Sequence[tuple[Case, str]]) -> list[Result]:
-        """One result for each pair of a case and a policy, in their order; only those that are not known yet are run."""
+        """One result for each pair of a case and a policy, in order; only missing ones are run."""
         missing = {(case.name, policy): (case.setting, policy, SEED) for case, policy in pairs if (case.name, policy) not in self._known}
         self._known.update(zip(missing, run_each(list(missing.values()), workers=WORKERS), strict=True))
         return [self._known[case.name, policy] for case, policy in pairs]

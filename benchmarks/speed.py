@@ -1,4 +1,4 @@
-"""How long a plan takes, on clusters of the sizes that peers publish."""
+"""Time of a plan, on clusters of the sizes that peers publish."""
 
 import random
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ def figures() -> Iterator[Figure]:
 
 
 def linear_types(count: int = 400) -> Policy:
-    """Types of 1, 2, 3, … vCPU with 2 GiB and 10 pods each, as Karpenter's own benchmark makes them, at a price in proportion."""
+    """Types of 1, 2, 3, … vCPU with 2 GiB and 10 pods each, as in Karpenter's own benchmark, at a proportional price."""
     offerings = []
     for zone in ZONES:
         for number in range(1, count + 1):

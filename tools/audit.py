@@ -1,6 +1,6 @@
-"""``make audit``: looks for what is unsafe in workflows, and for locked packages that were withdrawn or have known vulnerabilities.
+"""``make audit``: checks workflows for unsafe settings, and locked packages for withdrawals and known vulnerabilities.
 
-Exits with 1 where something was found, and with 3 where nothing was found but not everything could be asked: that is no clean bill.
+Exits with 1 if something was found, and with 3 if nothing was found but some checks could not run: the result is then incomplete.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: What users, developers and releases install. The others are parts of these.
+#: The files that users, developers and releases install from. The others are parts of these.
 LOCKS = ("requirements/runtime.txt", "requirements/dev.txt", "requirements/release.txt")
 WORKFLOWS = Path(".github")
 WITHDRAWN = re.compile(r"^warning: `(?P<pin>[^`]+)` is yanked(?: \(reason: \"(?P<why>.*)\"\))?", re.MULTILINE)
@@ -30,14 +30,14 @@ def said(*command: str | Path) -> "subprocess.CompletedProcess[str]":
 
 
 def workflows(findings: Findings) -> None:
-    """What zizmor finds by the files alone."""
+    """Run zizmor on the files alone, offline."""
     done = said("zizmor", "--offline", "--no-progress", "--color=never", WORKFLOWS)
     if done.returncode:
         findings.found.append(f"{WORKFLOWS}: zizmor ended with {done.returncode}:\n{done.stdout.strip()}\n{done.stderr.strip()}")
 
 
 def withdrawn(lock: str, findings: Findings) -> None:
-    """Packages that their authors withdrew ("yanked"), by the word of the index that packages are installed from."""
+    """Find packages that their authors withdrew ("yanked"), according to the index that packages are installed from."""
     with tempfile.TemporaryDirectory() as nothing_installed:
         flags = ("--no-config", "--color", "never", "pip", "install", "--dry-run", "--require-hashes", "--no-deps")
         done = said("uv", *flags, "--target", nothing_installed, "--requirement", lock)
@@ -48,7 +48,7 @@ def withdrawn(lock: str, findings: Findings) -> None:
 
 
 def vulnerable(lock: str, findings: Findings) -> None:
-    """Known vulnerabilities, by the database of the package index."""
+    """Find known vulnerabilities, according to the database of the package index."""
     done = said("pip-audit", "--disable-pip", "--require-hashes", "--progress-spinner", "off", "--format", "json", "--requirement", lock)
     try:
         packages = json.loads(done.stdout)["dependencies"]
@@ -66,12 +66,12 @@ def vulnerabilities(lock: str, packages: Sequence[dict[str, object]]) -> Iterato
         known = package.get("vulns")
         for one in known if isinstance(known, list) else ():
             mended = ", ".join(one.get("fix_versions") or ()) or "no version yet"
-            yield f"{lock}: {package['name']} {package['version']} has {one['id']}, mended in {mended}"
+            yield f"{lock}: {package['name']} {package['version']} has {one['id']}, fixed in {mended}"
 
 
 def main(arguments: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="make audit", description=__doc__)
-    parser.add_argument("--no-advisories", action="store_true", help="ask no database of vulnerabilities")
+    parser.add_argument("--no-advisories", action="store_true", help="skip the query of the vulnerability database")
     parser.add_argument("locks", nargs="*", default=LOCKS)
     given = parser.parse_args(arguments)
     findings = Findings()
@@ -84,13 +84,13 @@ def main(arguments: Sequence[str]) -> int:
     for line in findings.found:
         print(f"found: {line}")
     for line in findings.unasked:
-        print(f"not asked: {line}")
+        print(f"not checked: {line}")
     if findings.found:
         return 1
     if findings.unasked:
-        print("audit: nothing found, and not everything could be asked")
+        print("audit: nothing found, but some checks could not run")
         return 3
-    less = "; vulnerabilities were not asked for" if given.no_advisories else ""
+    less = "; vulnerabilities were not checked" if given.no_advisories else ""
     print(f"audit: nothing found in {', '.join((str(WORKFLOWS), *given.locks))}{less}")
     return 0
 

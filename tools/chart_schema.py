@@ -1,9 +1,9 @@
-"""Makes the two files of the chart that follow from the program.
+"""Generates the two files of the chart that depend on the program.
 
-The JSON Schema of the run file goes into the schema of its values, so that Helm refuses what the controller would; the catalogue's types
-with GPUs go into a file, by which nodes are known that nothing else tells of.
+The JSON Schema of the run file becomes part of the schema of the chart's values, so that Helm refuses what the controller would refuse. The
+catalogue's types with GPUs become a file, by which GPU nodes without any GPU label are recognised.
 
-Usage: ``python tools/chart_schema.py``; tests say when the chart's are older ones.
+Usage: ``python tools/chart_schema.py``; tests fail if the chart's files are out of date.
 """
 
 import json
@@ -18,9 +18,9 @@ FILE, TYPES = CHART / "values.schema.json", CHART / "files" / "gpu-instance-type
 
 
 def schema(written: dict[str, Any]) -> dict[str, Any]:
-    """``written`` with the run file's schema of today.
+    """``written`` with the current schema of the run file.
 
-    What is required is left to a template: the chart's own values have no pools, and must pass.
+    Required keys are checked in a template instead: the chart's own values have no pools, and must pass.
     """
     config = {key: value for key, value in pools_file_schema().items() if key not in {"$schema", "required"}}
     config["else"] = {key: value for key, value in config["else"].items() if key != "required"}
@@ -28,7 +28,7 @@ def schema(written: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpu_types() -> dict[str, list[str]]:
-    """Names of instance types by who makes their GPUs."""
+    """Names of instance types by the manufacturer of their GPUs."""
     found: dict[str, list[str]] = {}
     for one in types():
         if one.gpus:

@@ -1,7 +1,7 @@
-"""``make full [PARTS="soak e2e"]``: everything, however long it takes. Each part goes on when another fails; the end is a table.
+"""``make full [PARTS="soak e2e"]``: runs all checks, including slow ones. Parts continue after failures; the end is a table.
 
-Writes ``build/full.txt`` and ``build/full.json``, with the commit and how each part ended, and what each part printed below ``build/full``.
-Exits with 1 where a part failed.
+Writes ``build/full.txt`` and ``build/full.json``, with the commit and the result of each part, and the output of each part to
+``build/full``. Exits with 1 if a part failed.
 """
 
 import json
@@ -17,9 +17,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-#: Of each minor release the newest that can be compiled from what the module proxy has; the pinned one comes first.
+#: The newest release of each minor version that can be compiled from the module proxy; the pinned one comes first.
 RELEASES = ("1.35.4", "1.37.1", "1.36.3", "1.34.4", "1.33.13", "1.32.5", "1.31.1")
-#: Name and arguments of make.
+#: Name and make arguments of each part.
 PARTS: tuple[tuple[str, ...], ...] = (
     ("test", "test"),
     ("check", "check"),
@@ -43,7 +43,7 @@ COUNTED = re.compile(r"\d+ (?:passed|failed)\b.* in ")
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a part ended: its exit status, how long it took, and its last line, or the last one in which pytest counts."""
+    """The end of a part: its exit status, its duration, and its last line, or pytest's last summary line."""
 
     part: str
     command: str
@@ -67,7 +67,7 @@ def main(wanted: Sequence[str]) -> int:
     ended: list[Ended] = []
     for name, *arguments in chosen:
         ended.append(run(name, arguments))
-        # After each part: a run that is broken off has its figures so far.
+        # After each part, so that an interrupted run keeps its results so far.
         write(about, ended)
     print(f"\n{(OUT / 'full.txt').read_text()}", end="")
     return 1 if any(part.status for part in ended) else 0
@@ -79,13 +79,13 @@ def said_by(*command: str) -> str:
 
 
 def run(name: str, arguments: Sequence[str]) -> Ended:
-    """Run a part and show what it prints while it does."""
+    """Run a part and show its output as it comes."""
     command = ["make", "--no-print-directory", *arguments]
     print(f"\n== {name}: {' '.join(command)}", flush=True)
     log = OUT / "full" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
     began, said, counted = time.monotonic(), "", ""
-    # Where CI is set, what the tests lack is a failure: a part that skips what it is about has shown nothing.
+    # With CI set, missing dependencies of tests are failures: a part that skips its own subject has shown nothing.
     environ = {**os.environ, "CI": "true"}
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, env=environ)
     with process, log.open("wb") as kept:

@@ -1,7 +1,7 @@
 """Makes the data files of ``gpuscaler.catalogue`` from ``../shared/data``. Run from the project's root: ``python tools/make_catalogue.py``.
 
-Facts come from the source files and from the small tables below, each with where it was read. Nothing is guessed: a type whose GPU
-count or model the sources do not tell is left out (see ``LEFT_OUT``), and so are Alibaba's rows, whose prices are in yuan.
+Facts come from the source files and from the small tables below, each with its source. Nothing is guessed: types without GPU count or model
+in the sources are left out (see ``LEFT_OUT``), and so are Alibaba's rows, whose prices are in yuan.
 """
 
 import csv
@@ -30,7 +30,7 @@ SOURCES = {
     "aws-zones-2026": "../shared/data/aws_gpu_offerings_by_az.csv.gz, 2026: which zones offer which GPU types",
 }
 
-#: The beginning of a source file's basis column -> our short name.
+#: The prefix of a source file's basis column -> our short name.
 BASES = {
     "karpenter-provider-aws initial prices": "aws-2026-07",
     "DERIVED: us-east-1 price": "aws-ratio",
@@ -43,8 +43,8 @@ BASES = {
 #: Types that the sources cannot describe: fractions of a GPU whose advertised count is unknown, and unnamed models.
 LEFT_OUT = ("g6f.", "gr6f.", "_V710_", "Standard_NV4as_v4", "Standard_NV8as_v4", "Standard_NV16as_v4", "Standard_NV32as_v4")
 
-#: (cloud, model in the source, GPU memory in MiB or "" for any) -> name in ``nvidia.com/gpu.product``. GPU feature discovery takes
-#: it from NVML and writes "-" for blanks; "" where no machine's label was seen.
+#: (cloud, model in the source, GPU memory in MiB or "" for any) -> name in ``nvidia.com/gpu.product``. GPU feature discovery takes it from
+#: NVML and writes "-" for blanks; "" if no machine's label was seen.
 PRODUCTS = {
     ("aws", "T4"): "Tesla-T4",
     ("aws", "T4G"): "NVIDIA-T4G",
@@ -93,8 +93,8 @@ CORRECTIONS: Mapping[str, Mapping[str, object]] = {
 }
 AWS_80GB = {"p4de.24xlarge": "NVIDIA-A100-SXM4-80GB"}
 
-#: What NVML reports per GPU in MiB, which is what ``nvidia.com/gpu.memory`` says; the clouds' own figures are the board's.
-#: Read from nvidia-smi output that users published (driver 535 and later).
+#: Memory per GPU that NVML reports, in MiB, and so the value of ``nvidia.com/gpu.memory``; the clouds' own figures are the board's. Read
+#: from nvidia-smi output that users published (driver 535 and later).
 VISIBLE_MEMORY = {
     "Tesla-T4": 15360,
     "NVIDIA-A10": 23028,
@@ -114,8 +114,8 @@ COLUMNS = (
     " gpu_visible_memory_mib efa cpu_milli allocatable_memory_mib ephemeral_mib pods"
 ).split()
 
-#: EFA interfaces of GPU types. Source: Karpenter's table of instance types (``vpc.amazonaws.com/efa``), which is EC2's own answer.
-#: What is newer than that table (g7, g7e, p6-b300) counts as none.
+#: EFA interfaces of GPU types. Source: Karpenter's table of instance types (``vpc.amazonaws.com/efa``), which is EC2's own answer. Types
+#: newer than that table (g7, g7e, p6-b300) count as none.
 EFA: Mapping[str, int] = {
     **dict.fromkeys((f"g4dn.{size}" for size in ("8xlarge", "12xlarge", "16xlarge", "metal")), 1),
     **dict.fromkeys((f"{family}.{size}xlarge" for family in ("g5", "g6") for size in (8, 12, 16, 24, 48)), 1),
@@ -152,7 +152,7 @@ def wanted(row: Mapping[str, str]) -> bool:
 
 
 def tiered(amount: float, tiers: Iterable[tuple[float, float]], rest: float) -> float:
-    """The sum of shares of ``amount``: (size of the tier, share) in turn, then ``rest`` of what is left."""
+    """The sum of shares of ``amount``: (size of the tier, share) in turn, then ``rest`` of the remainder."""
     reserved = 0.0
     for size, share in tiers:
         part = min(amount, size)
@@ -161,7 +161,7 @@ def tiered(amount: float, tiers: Iterable[tuple[float, float]], rest: float) -> 
     return reserved + amount * rest
 
 
-#: The share of memory that the hypervisor and the kernel keep; Karpenter's default for AWS and Azure.
+#: The share of memory reserved by the hypervisor and the kernel; Karpenter's default for AWS and Azure.
 OVERHEAD = 0.075
 
 
@@ -265,7 +265,7 @@ def price(name: str, region: str, on_demand: str, spot: str, source: str, spot_s
 
 
 def rounded(text: str) -> str:
-    """Micro-dollars are enough; an empty price stays empty."""
+    """Round to micro-dollars; an empty price stays empty."""
     return f"{float(text):.6f}".rstrip("0").rstrip(".") if text else ""
 
 

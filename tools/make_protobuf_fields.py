@@ -2,8 +2,8 @@
 
 Run from the project's root, with Go on PATH and the modules in its cache: ``python tools/make_protobuf_fields.py v0.35.4``.
 
-The file tells, for every message that a client may send to the embedded API server, which field each number is: its name, its type (a
-message's name, ``string``, ``bytes``, ``int``, ``bool``, ``double``) and how often it comes (``""``, ``repeated``, ``map``).
+For every message that a client may send to the embedded API server, the file maps each number to its field: its name, its type (a message's
+name, ``string``, ``bytes``, ``int``, ``bool``, ``double``) and its cardinality (``""``, ``repeated``, ``map``).
 """
 
 import json
@@ -23,7 +23,7 @@ MODULES = {
     ),
     "k8s.io/apimachinery": ("pkg/apis/meta/v1", "pkg/api/resource", "pkg/util/intstr", "pkg/runtime"),
 }  # fmt: skip
-#: What has no kind of its own among those that are kept, and is sent all the same.
+#: Messages without a stored kind of their own that are sent all the same.
 OTHERS = ("meta.v1.DeleteOptions", "policy.v1.Eviction", "core.v1.Binding", "autoscaling.v1.Scale", "runtime.Unknown")
 _MESSAGE = re.compile(r"^message (\w+) \{\n(.*?)^\}", re.MULTILINE | re.DOTALL)
 _FIELD = re.compile(r"^\s+(?:(optional|repeated|required) )?(map<string, ([\w.]+)>|[\w.]+) (\w+) = (\d+);", re.MULTILINE)
@@ -54,7 +54,7 @@ def messages(text: str) -> Iterator[tuple[str, dict[str, list[str]]]]:
 
 
 def reached(found: dict[str, dict[str, list[str]]], roots: list[str]) -> dict[str, dict[str, list[str]]]:
-    """The messages that ``roots`` are made of."""
+    """The messages reachable from ``roots``."""
     kept: dict[str, dict[str, list[str]]] = {}
     while roots:
         name = roots.pop()

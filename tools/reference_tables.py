@@ -1,8 +1,8 @@
-"""Makes the tables in the reference of pools files and run files from the classes that these are read into.
+"""Makes the tables in the reference of pools files and run files from the classes that parse them.
 
-A table stands below a comment that names its class; what is around it is written by hand.
+Each table follows a comment that names its class; the text around it is written by hand.
 
-Usage: ``python tools/reference_tables.py``; tests say when a page has older ones.
+Usage: ``python tools/reference_tables.py``; tests fail if a page's tables are out of date.
 """
 
 import re
@@ -31,7 +31,7 @@ def tables(page: str) -> list[str]:
 
 
 def filled(page: str) -> str:
-    """``page`` with the tables of today."""
+    """``page`` with current tables."""
     return _TABLE.sub(lambda found: found[1] + "".join(f"{row}\n" for row in _rows(groups()[found[2]])), page)
 
 

@@ -51,7 +51,7 @@ def test_a_known_vulnerability_is_found_with_the_version_that_mends_it(folder: P
 
     done = audit(folder)
 
-    assert (done.returncode, done.stdout) == (1, "found: lock.txt: aiohttp 3.0 has PYSEC-1, mended in 3.1\n")
+    assert (done.returncode, done.stdout) == (1, "found: lock.txt: aiohttp 3.0 has PYSEC-1, fixed in 3.1\n")
 
 
 def test_packages_that_the_database_does_not_know_are_no_clean_bill(folder: Path) -> None:
@@ -60,8 +60,8 @@ def test_packages_that_the_database_does_not_know_are_no_clean_bill(folder: Path
     done = audit(folder)
 
     assert done.returncode == 3
-    assert "not asked: lock.txt: vulnerabilities of 1 of 2 packages, unknown to the database: aiohttp\n" in done.stdout
-    assert "nothing found, and not everything could be asked" in done.stdout
+    assert "not checked: lock.txt: vulnerabilities of 1 of 2 packages, unknown to the database: aiohttp\n" in done.stdout
+    assert "nothing found, but some checks could not run" in done.stdout
 
 
 def test_a_database_that_is_away_is_no_clean_bill(folder: Path) -> None:
@@ -70,7 +70,7 @@ def test_a_database_that_is_away_is_no_clean_bill(folder: Path) -> None:
     done = audit(folder)
 
     assert done.returncode == 3
-    assert "not asked: lock.txt: vulnerabilities; pip-audit ended with 1: no route to it" in done.stdout
+    assert "not checked: lock.txt: vulnerabilities; pip-audit ended with 1: no route to it" in done.stdout
 
 
 def test_a_withdrawn_package_is_found_with_its_authors_reason(folder: Path) -> None:
@@ -87,7 +87,7 @@ def test_an_index_that_is_away_is_no_clean_bill(folder: Path) -> None:
     done = audit(folder, "--no-advisories")
 
     assert done.returncode == 3
-    assert "not asked: lock.txt: which packages were withdrawn; uv said: error: no route to it" in done.stdout
+    assert "not checked: lock.txt: which packages were withdrawn; uv said: error: no route to it" in done.stdout
 
 
 def test_an_unsafe_workflow_is_found(folder: Path) -> None:
@@ -104,4 +104,4 @@ def test_without_advisories_no_database_is_asked_and_that_is_said(folder: Path) 
 
     done = audit(folder, "--no-advisories")
 
-    assert (done.returncode, done.stdout) == (0, "audit: nothing found in .github, lock.txt; vulnerabilities were not asked for\n")
+    assert (done.returncode, done.stdout) == (0, "audit: nothing found in .github, lock.txt; vulnerabilities were not checked\n")

@@ -157,11 +157,11 @@ def test_checksums_cover_every_file_and_notes_are_the_section_of_the_version(rep
 @pytest.mark.parametrize(
     ("changed", "words", "said"),
     [
-        ("", ("--tag", "v0.2.0"), "the tag v0.2.0 was pushed, and version 0.1.0 needs v0.1.0"),
-        ("", ("--version", "0.2.0"), "VERSION=0.2.0 was asked for, and src/gpuscaler/__init__.py says 0.1.0"),
-        ("", ("--sign", ""), "a release is signed, expected SIGN=keyless"),
-        ("new.py", (), "the work tree has changes that are not committed: new.py; commit or remove them"),
-        ("README.md", (), "the work tree has changes that are not committed: README.md; commit or remove them"),
+        ("", ("--tag", "v0.2.0"), "the tag v0.2.0 was pushed, but version 0.1.0 needs v0.1.0"),
+        ("", ("--version", "0.2.0"), "VERSION=0.2.0 was requested, but src/gpuscaler/__init__.py says 0.1.0"),
+        ("", ("--sign", ""), "a release must be signed: expected SIGN=keyless"),
+        ("new.py", (), "the working tree has uncommitted changes: new.py; commit or remove them"),
+        ("README.md", (), "the working tree has uncommitted changes: README.md; commit or remove them"),
     ],
 )
 def test_what_is_not_ready_is_refused_with_what_to_do(repository: Path, changed: str, words: tuple[str, ...], said: str) -> None:
@@ -181,7 +181,7 @@ def test_a_commit_without_the_tag_is_refused(repository: Path) -> None:
     done = release(repository, "--sign", "none")
 
     assert done.returncode == 1
-    assert "the commit has no tag, and version 0.1.0 needs v0.1.0: `git tag --annotate v0.1.0`, or try with DRAFT=1" in done.stderr
+    assert "the commit has no tag, but version 0.1.0 needs v0.1.0: `git tag --annotate v0.1.0`, or try with DRAFT=1" in done.stderr
 
 
 def test_everything_that_is_wrong_with_a_commit_is_said_at_once(repository: Path) -> None:
@@ -193,9 +193,9 @@ def test_everything_that_is_wrong_with_a_commit_is_said_at_once(repository: Path
     done = release(repository, "--sign", "none")
 
     assert done.returncode == 1
-    assert "Chart.yaml says version 0.0.9, and src/gpuscaler/__init__.py 0.1.0" in done.stderr
+    assert "Chart.yaml says version 0.0.9, but src/gpuscaler/__init__.py 0.1.0" in done.stderr
     assert "CHANGELOG.md has no section `## [0.1.0] - DATE` with text" in done.stderr
-    assert "the commit has the tags nightly, and version 0.1.0 needs v0.1.0" in done.stderr
+    assert "the commit has the tags nightly, but version 0.1.0 needs v0.1.0" in done.stderr
 
 
 def test_a_draft_needs_no_tag_no_section_and_no_clean_tree(repository: Path) -> None:
@@ -367,7 +367,7 @@ def test_a_key_file_that_is_not_there_leaves_the_release_unsigned_and_says_so(re
     done = release(repository, "--sign", "nowhere/key", "manifest")
 
     assert done.returncode == 1
-    assert "signature: SIGN=nowhere/key is no file; expected a private SSH key, `keyless` or `none`" in done.stderr
+    assert "signature: saw SIGN=nowhere/key, which is not a file; expected a private SSH key, `keyless` or `none`" in done.stderr
 
 
 def test_the_bill_of_the_wheel_is_what_the_lock_installs_under_the_commit_s_time_and_number(

@@ -1,6 +1,6 @@
-"""``make release``: everything that a release is made of, from the last commit, into ``build/release``. Publishes nothing.
+"""``make release``: builds all parts of a release, from the last commit, into ``build/release``. Publishes nothing.
 
-A part that cannot be built here is named at the end, with why, the others are built all the same, and the exit status is 1.
+A part that cannot be built here is listed at the end with the reason; the others are built all the same, and the exit status is 1.
 """
 
 import argparse
@@ -56,7 +56,7 @@ def main(arguments: Sequence[str]) -> int:
         try:
             source = read(Path.cwd(), folder, wanted=given.version, tag=given.tag, draft=given.draft)
             if not given.sign and not given.draft:
-                raise Refused("a release is signed, expected SIGN=keyless (with cosign), SIGN=a private SSH key file, or SIGN=none")
+                raise Refused("a release must be signed: expected SIGN=keyless (with cosign), SIGN=a private SSH key file, or SIGN=none")
         except Refused as refused:
             print(f"release: {refused}", file=sys.stderr)
             return 1
@@ -70,11 +70,11 @@ def main(arguments: Sequence[str]) -> int:
 
 def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make release", description=__doc__)
-    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"some of {' '.join(PARTS)}; without, all")
-    parser.add_argument("--version", default="", help="the version that is meant, to be told when the commit has another one")
+    parser.add_argument("parts", nargs="*", choices=[*PARTS, []], metavar="PART", help=f"some of {' '.join(PARTS)}; default: all")
+    parser.add_argument("--version", default="", help="the intended version; an error if the commit has another one")
     parser.add_argument("--tag", default="", help="the tag that was pushed")
-    parser.add_argument("--image", default="", help="the repository that the image will be pushed to, which chart and manifest then name")
-    parser.add_argument("--base", default="", help="the digest of another base image, or `unpinned`")
+    parser.add_argument("--image", default="", help="the repository that the image will be pushed to, for chart and manifest")
+    parser.add_argument("--base", default="", help="the digest of a different base image, or `unpinned`")
     parser.add_argument("--sign", default="", help="`keyless`, `none`, or a private SSH key file")
     parser.add_argument(
         "--draft", action="store_true", help="a trial: no tag, no clean tree, no section in the changelog, no signature needed"
@@ -84,7 +84,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def build(building: Building, parts: Sequence[str]) -> None:
-    """Build ``parts`` into ``building.out``, and what belongs to every release: notes, and checksums of all files."""
+    """Build ``parts`` into ``building.out``, and the parts of every release: notes, and checksums of all files."""
     source, out, work = building.source, building.out, building.work
     where = {"image": building.repository}
 
@@ -100,7 +100,7 @@ def build(building: Building, parts: Sequence[str]) -> None:
     steps: dict[str, Callable[[], object]] = {
         "wheel": lambda: distribution(source, out, "wheel"),
         "sdist": lambda: distribution(source, out, "sdist"),
-        # Before what names it.
+        # Before the parts that name it.
         "image": build_image,
         "chart": lambda: chart.pack_chart(source, out, digest=building.digest, **where),
         "manifest": lambda: chart.write_manifest(source, out, digest=building.digest, **where),
@@ -115,13 +115,13 @@ def build(building: Building, parts: Sequence[str]) -> None:
 
 
 def distribution(source: Source, out: Path, target: str) -> None:
-    # Of this environment, and so of the lock.
+    # From this environment, and so from the lock.
     command = (sys.executable, "-m", "hatchling", "build", "--target", target, "--directory", out)
     commands.run(*command, folder=source.folder, epoch=source.epoch)
 
 
 def circumstances(building: Building) -> str:
-    """What the bytes follow from, beside the commit: whoever has the same gets the same."""
+    """Everything beside the commit that determines the bytes: equal circumstances give equal bytes."""
     lines = {
         "commit": building.source.commit,
         "SOURCE_DATE_EPOCH": str(building.source.epoch),

@@ -1,4 +1,4 @@
-"""Archives whose bytes follow from names and contents alone, whoever packs them, when and where."""
+"""Reproducible archives: their bytes depend only on names and contents."""
 
 import gzip
 import io
@@ -9,11 +9,11 @@ from typing import IO
 
 
 def pack(target: Path, files: Mapping[str, bytes | Path], *, epoch: int) -> None:
-    """Write ``files`` by their names into a tar, compressed where ``target`` ends in ``.tgz``. A Path is a file to read."""
+    """Write ``files`` by their names into a tar, compressed if ``target`` ends in ``.tgz``. A Path is a file to read."""
     if target.suffix == ".tgz":
         inside = io.BytesIO()
         _tar(inside, files, epoch)
-        # Neither the name of the file nor the time of packing in the head.
+        # The header contains neither the file's name nor the time.
         target.write_bytes(gzip.compress(inside.getvalue(), mtime=epoch))
     else:
         with target.open("wb") as file:
@@ -36,5 +36,5 @@ def _tar(into: IO[bytes], files: Mapping[str, bytes | Path], epoch: int) -> None
 
 
 def below(folder: Path, *, prefix: str = "") -> dict[str, bytes | Path]:
-    """The files under ``folder`` by their names there, with ``prefix`` before each."""
+    """The files under ``folder`` by their relative names, with ``prefix`` before each."""
     return {prefix + path.relative_to(folder).as_posix(): path for path in folder.rglob("*") if path.is_file()}

@@ -1,4 +1,4 @@
-"""``make base-image``: writes the digest that the tag of the Dockerfile's base image has today, which later releases are built on."""
+"""``make base-image``: writes the current digest of the Dockerfile's base tag, on which later releases are built."""
 
 import re
 import sys
@@ -10,8 +10,8 @@ from tools.release.image import BASE
 from tools.release.source import Refused
 
 TEXT = """\
-# The base of the image that `make release` builds: what {tag} meant on {day}, for every platform that it has.
-# `make base-image` writes what it means today; security fixes of Debian and Python come only so.
+# The base of the image that `make release` builds: the digest of {tag} on {day}, for all its platforms.
+# `make base-image` updates it; this is the only way to get security fixes of Debian and Python.
 {digest}
 """
 
@@ -20,8 +20,8 @@ def main() -> int:
     python = re.search(r"^ARG PYTHON=(\S+)$", Path("Dockerfile").read_text(), re.MULTILINE)
     try:
         if python is None:
-            raise Refused("Dockerfile has no line ARG PYTHON=…, which says the base's tag")
-        needed("skopeo", why="asks registries for digests; Debian has it in skopeo")
+            raise Refused("Dockerfile has no line ARG PYTHON=… with the base's tag")
+        needed("skopeo", why="reads digests from registries (on Debian: package skopeo)")
         tag = f"python:{python[1]}-slim"
         digest = run("skopeo", "inspect", "--format", "{{.Digest}}", f"docker://{tag}", folder=Path.cwd()).strip()
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""The chart as helm packs it, and the manifest for those who install without helm; both name the image by its digest."""
+"""The chart as helm packs it, and the manifest for users without helm; both name the image by its digest."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ MANIFEST = Path("deploy/gpuscaler.yaml")
 
 
 def pack_chart(source: Source, out: Path, *, image: str, digest: str) -> Path:
-    """Write the chart; where ``image`` (repository) and ``digest`` are given, it installs that image and no other by default."""
+    """Write the chart; with ``image`` (repository) and ``digest`` it installs that image by default."""
     files = below(source.folder / FOLDER, prefix="gpuscaler/")
     if image:
         values = (source.folder / FOLDER / "values.yaml").read_text()
@@ -37,6 +37,6 @@ def write_manifest(source: Source, out: Path, *, image: str, digest: str) -> Pat
 def replaced(text: str, old: str, new: str, *, where: str) -> str:
     if (count := len(re.findall(re.escape(old), text))) != 1:
         raise Refused(
-            f"{where} has {count} lines `{old.strip()}`, expected one to put the image into; run `make manifest`, or mend tools/release"
+            f"{where} has {count} lines `{old.strip()}`, expected one to put the image into; run `make manifest`, or fix tools/release"
         )
     return text.replace(old, new)

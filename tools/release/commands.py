@@ -1,4 +1,4 @@
-"""Programs of others, run with nothing of this machine but where programs are."""
+"""Runs external programs isolated from this machine's settings, except the paths to programs."""
 
 import os
 import shutil
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from tools.release.source import Refused
 
-#: What programs need to be found, to keep their own files, and to reach registries; nothing else of the caller's environment can get in.
+#: Variables that programs need to be found, to keep their own files, and to reach registries; all others are removed.
 KEPT = (
     *("PATH", "HOME", "TMPDIR", "XDG_RUNTIME_DIR", "XDG_CACHE_HOME", "STORAGE_DRIVER", "BUILDAH_ISOLATION", "REGISTRY_AUTH_FILE"),
     *("UV_DEFAULT_INDEX", "UV_CACHE_DIR", "SSL_CERT_FILE", "SSL_CERT_DIR", "HTTPS_PROXY", "https_proxy", "NO_PROXY", "no_proxy"),
@@ -16,7 +16,7 @@ KEPT = (
 
 
 def run(*command: str | Path, folder: Path, epoch: int | None = None, more: Mapping[str, str] | None = None) -> str:
-    """What ``command`` prints. Raises :exc:`Refused` with the end of what it said where it fails."""
+    """Return the output of ``command``. Raises :exc:`Refused` with the end of its output if it fails."""
     environ = {name: os.environ[name] for name in KEPT if name in os.environ} | {"LC_ALL": "C.UTF-8", "TZ": "UTC", "PYTHONHASHSEED": "0"}
     if epoch is not None:
         environ["SOURCE_DATE_EPOCH"] = str(epoch)
@@ -38,4 +38,4 @@ def run(*command: str | Path, folder: Path, epoch: int | None = None, more: Mapp
 
 def needed(program: str, *, why: str) -> None:
     if shutil.which(program) is None:
-        raise Refused(f"{program} is not on PATH, which {why}")
+        raise Refused(f"{program} is not on PATH; it {why}")

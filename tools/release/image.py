@@ -1,4 +1,4 @@
-"""The image, built by buildah as an OCI archive whose bytes follow from the commit, its base and buildah's version."""
+"""The image, built by buildah as an OCI archive whose bytes depend on the commit, its base and buildah's version."""
 
 import json
 import re
@@ -9,15 +9,15 @@ from tools.release.archives import below, pack
 from tools.release.commands import needed, run
 from tools.release.source import Refused, Source
 
-#: Which base: what the Dockerfile calls ``DIGEST``, written down so that the same commit always means the same one.
+#: The base image, ``DIGEST`` in the Dockerfile, stored so that the same commit always uses the same one.
 BASE = Path("requirements/base-image.txt")
-#: As BASE: whatever the tag means on this machine. For drafts alone.
+#: Value of BASE for the local meaning of the tag. Only for drafts.
 UNPINNED = "unpinned"
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``digest`` is what a registry shows it by, ``layout`` is a folder with all that is in the archive."""
+    """``digest`` is its digest in a registry, ``layout`` a folder with the contents of the archive."""
 
     digest: str
     layout: Path
@@ -32,11 +32,11 @@ def base_digest(folder: Path) -> str:
 
 
 def build_image(source: Source, out: Path, work: Path, *, base: str = "") -> Image:
-    """Build the image of ``source``; ``base`` is a digest in place of the one that the repository pins, or :data:`UNPINNED`.
+    """Build the image of ``source``; ``base`` is a digest that replaces the pinned one, or :data:`UNPINNED`.
 
-    Raises :exc:`Refused`, with what buildah says, where there is no buildah or no base.
+    Raises :exc:`Refused`, with buildah's output, if there is no buildah or no base.
     """
-    needed("buildah", why='builds the image; Debian has it in buildah. Without the image: PARTS="…"')
+    needed("buildah", why='builds the image (on Debian: package buildah; to leave the image out: PARTS="…")')
     pinned = "" if base == UNPINNED else f"@{base or base_digest(source.folder)}"
     name = f"localhost/gpuscaler-release:{source.version}"
     labels = {"org.opencontainers.image.version": source.version, "org.opencontainers.image.revision": source.commit}
@@ -45,7 +45,7 @@ def build_image(source: Source, out: Path, work: Path, *, base: str = "") -> Ima
         "build",
         "--no-cache",
         "--format=oci",
-        # All files and the image itself are as old as the commit, and nothing in it names the program that built it.
+        # All files and the image itself have the commit's time, and nothing in it names the program that built it.
         f"--timestamp={source.epoch}",
         "--identity-label=false",
         f"--build-arg=DIGEST={pinned}",
@@ -59,7 +59,7 @@ def build_image(source: Source, out: Path, work: Path, *, base: str = "") -> Ima
     run("buildah", "rmi", name, folder=work)
     index = json.loads((layout / "index.json").read_text())
     archive = out / f"gpuscaler-{source.version}.oci.tar"
-    # Packed here: buildah's own archive has times of this machine in it.
+    # Packed here, since buildah's own archive contains times of this machine.
     pack(archive, below(layout), epoch=source.epoch)
     digest = index["manifests"][0]["digest"]
     (out / f"gpuscaler-{source.version}.oci.digest").write_text(f"{digest}\n")

@@ -1,4 +1,4 @@
-"""What is in the wheel's environment and in the image, as CycloneDX: names, versions, licences and what needs what."""
+"""Bills of materials of the wheel's environment and of the image, as CycloneDX: names, versions, licences and dependencies."""
 
 import json
 import re
@@ -14,20 +14,20 @@ from tools.release.image import Image
 from tools.release.source import Refused, Source
 
 LOCK = Path("requirements/runtime.txt")
-#: Where Debian's packages are listed that are in an image.
+#: The list of Debian's packages in an image.
 PACKAGES = "var/lib/dpkg/status"
-#: The files of an image that say which packages it has. No part of a path is `..`.
+#: The files of an image that list its packages. No part of a path is `..`.
 NAMES_PACKAGES = re.compile(rf"{PACKAGES}|(?!.*\.\.)[^/].*/[^/]+\.dist-info/METADATA")
-#: A layer removes what an earlier one had by a file of the same name with this before it.
+#: A layer removes a file of an earlier one by a file of the same name with this prefix.
 REMOVED = ".wh."
-#: Prints where an environment's packages are, as the interpreter of that environment would.
+#: Prints the paths of an environment's packages, as the interpreter of that environment would.
 STAND_IN = "#!/bin/sh\necho '{paths}'\n"
 
 
 def of_wheel(source: Source, out: Path, work: Path) -> Path:
-    """The bill of what the wheel needs with every extra, as the lock has it for this platform and Python."""
+    """Write the bill of the wheel with every extra, as locked for this platform and Python."""
     environment = work / "environment"
-    needed("uv", why="installs what the lock has; `make` takes it from .venv")
+    needed("uv", why="installs the locked packages (`make` takes it from .venv)")
     run("uv", "--no-config", "venv", "--quiet", "--python", sys.executable, environment, folder=work)
     locked = ("--require-hashes", "--only-binary", ":all:", "--requirement", source.folder / LOCK)
     run("uv", "--no-config", "pip", "install", "--quiet", "--python", environment, *locked, folder=work)
@@ -37,7 +37,7 @@ def of_wheel(source: Source, out: Path, work: Path) -> Path:
 
 
 def of_image(source: Source, out: Path, work: Path, *, image: Image) -> Path:
-    """The bill of the image: our packages and its base's, those of Debian, and the interpreter."""
+    """Write the bill of the image: our packages and its base's, those of Debian, and the interpreter."""
     root = work / "root"
     variables = unpacked(image.layout, root)
     folders = sorted({str(path.parent) for path in root.rglob("*.dist-info")})
@@ -51,9 +51,9 @@ def of_image(source: Source, out: Path, work: Path, *, image: Image) -> Path:
 
 
 def unpacked(layout: Path, root: Path) -> dict[str, str]:
-    """Write what names packages in the image of an OCI layout below ``root``; its environment variables.
+    """Write the files that list packages in the image of an OCI layout below ``root``; return its environment variables.
 
-    Layers are read in their order, so that a later one replaces and removes what earlier ones had.
+    Layers are read in order, so that a later one replaces and removes files of earlier ones.
     """
     for path, entry in entries(layout, NAMES_PACKAGES).items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -63,14 +63,14 @@ def unpacked(layout: Path, root: Path) -> dict[str, str]:
 
 
 class Entry(NamedTuple):
-    """A file of an image; its ``content`` is read where that was asked for."""
+    """A file of an image; its ``content`` is read if requested."""
 
     size: int
     content: bytes = b""
 
 
 def entries(layout: Path, wanted: re.Pattern[str] | None = None) -> Mapping[str, Entry]:
-    """The files that the layers of an OCI layout leave, by path; ``wanted`` ones alone, with their content, where that is given."""
+    """The files that remain after all layers of an OCI layout, by path; with ``wanted`` only matching ones, with their content."""
     kept: dict[str, Entry] = {}
     for layer in manifest(layout)["layers"]:
         with tarfile.open(blob(layout, layer)) as tar:
@@ -103,16 +103,16 @@ def stand_in(work: Path, paths: list[str]) -> Path:
 
 
 def gathered(source: Source, python: Path) -> dict[str, Any]:
-    needed("cyclonedx-py", why="writes bills of materials; `make release` installs it into build/release-tools")
+    needed("cyclonedx-py", why="writes bills of materials (`make release` installs it into build/release-tools)")
     command = ("cyclonedx-py", "environment", "--output-reproducible", "--pyproject", "pyproject.toml", python)
     bill: dict[str, Any] = json.loads(run(*command, folder=source.folder, epoch=source.epoch))
     if not bill.get("components"):
-        raise Refused(f"no packages were found by {python}, expected those of requirements/")
+        raise Refused(f"saw no packages with {python}, expected those of requirements/")
     return bill
 
 
 def written(bill: dict[str, Any], target: Path, *, source: Source, own: Mapping[str, str]) -> Path:
-    """Complete and write the bill of what ``own`` says more of. Its number follows from the commit, and its time is the commit's."""
+    """Complete and write the bill; ``own`` has more on our packages. Its serial number and time depend on the commit."""
     bill["serialNumber"] = uuid.uuid5(uuid.NAMESPACE_URL, f"{target.name}@{source.commit}").urn
     bill["metadata"]["component"] |= {"version": source.version, **own}
     target.write_text(json.dumps(bill, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
@@ -120,7 +120,7 @@ def written(bill: dict[str, Any], target: Path, *, source: Source, own: Mapping[
 
 
 def debian(root: Path) -> list[dict[str, str]]:
-    """A component for each installed package, with the version of its source, by which Debian's advisories go."""
+    """A component for each installed package, with the version of its source, which Debian's advisories use."""
     status = root / PACKAGES
     return sorted(installed(status.read_text(errors="replace")), key=lambda one: one["bom-ref"]) if status.exists() else []
 

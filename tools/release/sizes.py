@@ -1,6 +1,6 @@
-"""How large the parts of a wheel and of the image are, unpacked: the product by room, the laboratory, libraries, and what is below them.
+"""Unpacked sizes of the parts of a wheel and of the image: the product by package, simulation and emulators, libraries, and the base.
 
-``python -m tools.release.sizes WHEEL`` prints it of a wheel; a release prints it of both.
+``python -m tools.release.sizes WHEEL`` prints them for a wheel; a release prints them for both.
 """
 
 import re
@@ -11,13 +11,13 @@ from zipfile import ZipFile
 
 from tools.release.sbom import entries
 
-#: What serves trying and proving; `gpuscaler run` on a real cloud, `metrics` and `exporter` load none of it.
+#: Packages for trying out and testing; `gpuscaler run` on a real cloud, `metrics` and `exporter` load none of them.
 LABORATORY = ("simulation", "embedded")
 OURS = re.compile(r"opt/gpuscaler/.*/site-packages/gpuscaler/(?:(?P<room>[^/]+)/)?")
 
 
 def parts_of_wheel(wheel: Path) -> Counter[str]:
-    """Bytes by room of the package; files beside the rooms count as ``package``, those beside the package as ``metadata``."""
+    """Bytes by sub-package; files beside the sub-packages count as ``package``, those beside the package as ``metadata``."""
     sizes: Counter[str] = Counter()
     with ZipFile(wheel) as archive:
         for entry in archive.infolist():
@@ -27,7 +27,7 @@ def parts_of_wheel(wheel: Path) -> Counter[str]:
 
 
 def parts_of_image(layout: Path) -> Counter[str]:
-    """Bytes of the image in an OCI layout: rooms of the package, compiled as well, ``libraries`` beside it, and the ``base`` below."""
+    """Bytes of the image in an OCI layout: sub-packages, also compiled, ``libraries`` beside the package, and the ``base`` below."""
     sizes: Counter[str] = Counter()
     for path, member in entries(layout).items():
         ours = OURS.match(path)
@@ -37,7 +37,7 @@ def parts_of_image(layout: Path) -> Counter[str]:
 
 
 def table(sizes: Counter[str]) -> str:
-    """A line for each part, the largest first, and one for each half of the package."""
+    """One line for each part, the largest first, and one for each half of the package."""
     beside = [part for part in ("libraries", "base") if part in sizes]
     laboratory = sum(sizes[room] for room in LABORATORY)
     product = sizes.total() - laboratory - sum(sizes[part] for part in beside)

@@ -1,4 +1,4 @@
-"""What is released: one commit, its version and its notes; and what must hold before it may be."""
+"""The source of a release: one commit, its version and its notes; and the conditions that it must meet."""
 
 import re
 import subprocess
@@ -12,12 +12,12 @@ CHANGELOG = Path("CHANGELOG.md")
 
 
 class Refused(Exception):  # noqa: N818 - nothing broke: what is asked for may not be done, or cannot be here
-    """What stands in the way, in sentences that say what to do."""
+    """The obstacles to a release, in sentences that say what to do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A commit: ``folder`` has its files and no others, ``epoch`` is its time in seconds, ``notes`` is Markdown."""
+    """A commit: ``folder`` has exactly its files, ``epoch`` is its time in seconds, ``notes`` is Markdown."""
 
     folder: Path
     version: str
@@ -34,18 +34,18 @@ def git(*words: str, repository: Path) -> str:
 
 
 def export(repository: Path, folder: Path) -> None:
-    """Put the files of the last commit into ``folder``: what is not committed, ignored files included, is in no release."""
+    """Write the files of the last commit into ``folder``: uncommitted and ignored files are in no release."""
     with subprocess.Popen(("git", "archive", "--format=tar", "HEAD"), cwd=repository, stdout=subprocess.PIPE) as archive:
         done = subprocess.run(("tar", "-x", "-C", str(folder)), stdin=archive.stdout, check=False, umask=0o022)
     if archive.returncode or done.returncode:
-        raise Refused(f"the files of the last commit of {repository} could not be had: git archive and tar ended with errors")
+        raise Refused(f"the files of the last commit of {repository} could not be exported: git archive or tar failed")
 
 
 def read(repository: Path, folder: Path, *, wanted: str = "", tag: str = "", draft: bool = False) -> Source:
-    """Export the last commit of ``repository`` to ``folder`` and say what it is.
+    """Export the last commit of ``repository`` to ``folder`` and describe it.
 
-    ``wanted`` and ``tag`` are the version and the tag that the caller means to release; empty: what the commit says. A draft needs no tag,
-    no clean tree, and no section of its own in the changelog. Raises :exc:`Refused` with everything that is wrong at once.
+    ``wanted`` and ``tag`` are the version and the tag that the caller intends to release; empty: those of the commit. A draft needs no tag,
+    no clean tree, and no section of its own in the changelog. Raises :exc:`Refused` with all errors at once.
     """
     export(repository, folder)
     version = found(PACKAGE, r'^__version__ = "([^"]+)"$', folder=folder)
@@ -55,7 +55,7 @@ def read(repository: Path, folder: Path, *, wanted: str = "", tag: str = "", dra
     if not draft:
         wrong += list(unready(repository, version=version, tag=tag))
         if not notes:
-            wrong.append(f"{CHANGELOG} has no section `## [{version}] - DATE` with text: move what is new below `## [Unreleased]` there")
+            wrong.append(f"{CHANGELOG} has no section `## [{version}] - DATE` with text: move the entries of `## [Unreleased]` there")
     if wrong:
         raise Refused("\n".join(wrong))
     return Source(
@@ -76,10 +76,10 @@ def found(path: Path, pattern: str, *, folder: Path) -> str:
 
 def disagreements(folder: Path, *, version: str, wanted: str) -> Iterator[str]:
     if wanted and wanted != version:
-        yield f"VERSION={wanted} was asked for, and {PACKAGE} says {version}: set it there and in {CHART}, and run `make manifest`"
+        yield f"VERSION={wanted} was requested, but {PACKAGE} says {version}: set it there and in {CHART}, and run `make manifest`"
     for key in ("version", "appVersion"):
         if (said := found(CHART, rf'^{key}: "?([^"\n]+)"?$', folder=folder)) != version:
-            yield f"{CHART} says {key} {said}, and {PACKAGE} {version}: set it to {version}, and run `make manifest`"
+            yield f"{CHART} says {key} {said}, but {PACKAGE} {version}: set it to {version}, and run `make manifest`"
 
 
 def unready(repository: Path, *, version: str, tag: str) -> Iterator[str]:
@@ -87,16 +87,16 @@ def unready(repository: Path, *, version: str, tag: str) -> Iterator[str]:
     changed = git("status", "--porcelain", repository=repository).splitlines()
     if changed:
         names = ", ".join(line.split(maxsplit=1)[-1] for line in changed[:5])
-        yield f"the work tree has changes that are not committed: {names}{', …' if len(changed) > 5 else ''}; commit or remove them"
+        yield f"the working tree has uncommitted changes: {names}{', …' if len(changed) > 5 else ''}; commit or remove them"
     tags = git("tag", "--points-at", "HEAD", repository=repository).split()
     if tag and tag != expected:
-        yield f"the tag {tag} was pushed, and version {version} needs {expected}: set the version in {PACKAGE}, or tag the right commit"
+        yield f"the tag {tag} was pushed, but version {version} needs {expected}: set the version in {PACKAGE}, or tag the right commit"
     if expected not in tags:
         has = f"has the tags {', '.join(tags)}" if tags else "has no tag"
-        yield f"the commit {has}, and version {version} needs {expected}: `git tag --annotate {expected}`, or try with DRAFT=1"
+        yield f"the commit {has}, but version {version} needs {expected}: `git tag --annotate {expected}`, or try with DRAFT=1"
 
 
 def section(changelog: str, heading: str) -> str:
-    """The text below ``## [heading]`` or ``## [heading] - 2026-11-23``, up to the next heading of that level; empty where there is none."""
+    """The text below ``## [heading]`` or ``## [heading] - 2026-11-23``, up to the next heading of that level; empty if there is none."""
     match = re.search(rf"^## \[{heading}\](?: - \d{{4}}-\d\d-\d\d)?\n(.*?)(?=^## |\Z)", changelog, re.MULTILINE | re.DOTALL)
     return match[1].strip() if match else ""
