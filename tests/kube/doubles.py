@@ -28,7 +28,7 @@ def refusal(status: int, message: str, *, reason: str = "", details: dict[str, A
 
 @dataclass
 class Scripted:
-    """Answers each request by the next of ``answers``, the last one for ever; an exception is raised, a callable asked."""
+    """Answers each request with the next of ``answers``, and the last one for ever; an exception is raised, a callable is called."""
 
     answers: list[Answer | Exception | Callable[[Request], Any]]
     requests: list[Request] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""An API server that answers what it was told to, one answer after the other."""
+"""An API server that gives scripted answers, one after the other."""
 
 import asyncio
 import json
@@ -21,9 +21,9 @@ from gpuscaler.model.cluster import Item
 from gpuscaler.model.decoding.interning import Interner
 
 Json = dict[str, Any]
-#: In place of a piece: nothing more comes, and the connection stays open.
+#: Instead of a piece: nothing more comes, and the connection stays open.
 SILENCE = "silence"
-#: In place of a piece: the connection breaks.
+#: Instead of a piece: the connection breaks.
 BROKEN = "broken"
 
 
@@ -37,7 +37,7 @@ class Reply:
 
 
 class Scripted:
-    """A transport over ``replies``; when they are used up, whatever is asked is agreed to and nothing comes."""
+    """A transport over ``replies``; when they are used up, every request is accepted and nothing comes."""
 
     def __init__(self, *replies: Reply | Exception) -> None:
         self.replies = list(replies)
@@ -122,7 +122,7 @@ NO_STREAMS = failure(422, "Invalid")
 
 @dataclass
 class Reflected:
-    """All that a reflector handed over, folded together."""
+    """Everything that a reflector passed on, merged."""
 
     batches: list[Batch] = field(default_factory=list)
     held: dict[str, Item] = field(default_factory=dict)
@@ -155,7 +155,7 @@ def reflector_of(server: Scripted, found: Reflected, resource: Resource = PODS) 
 
 
 async def reflect(server: Scripted, resource: Resource = PODS, *, seconds: float = 1.0) -> tuple[Reflected, Reflector]:
-    """What a reflector has handed over after so many seconds against ``server``."""
+    """What a reflector has passed on after so many seconds with ``server``."""
     found = Reflected()
     reflector = reflector_of(server, found, resource)
     await run_for(reflector, seconds)

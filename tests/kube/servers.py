@@ -1,4 +1,4 @@
-"""Servers that tests talk to over real sockets."""
+"""Servers for tests over real sockets."""
 
 import asyncio
 import ssl
@@ -15,7 +15,7 @@ Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 @dataclass
 class Seen:
-    """What arrived at a server."""
+    """Data that arrived at a server."""
 
     requests: list[tuple[str, str]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
@@ -28,7 +28,7 @@ class Seen:
 
 
 def server_context(ca: trustme.CA, *names: str, clients: bool = False) -> ssl.SSLContext:
-    """A server's context with a certificate for ``names``; ``clients`` asks for a certificate of the same authority."""
+    """A server's context with a certificate for ``names``; ``clients`` requires a client certificate of the same authority."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     ca.issue_cert(*(names or ("localhost", "127.0.0.1"))).configure_cert(context)
     if clients:
@@ -39,7 +39,7 @@ def server_context(ca: trustme.CA, *names: str, clients: bool = False) -> ssl.SS
 
 @asynccontextmanager
 async def served(handler: Handler, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, Seen]]:
-    """Serve ``handler`` on a free port; gives the URL and what arrives."""
+    """Serve ``handler`` on a free port; yields the URL and what arrives."""
     seen = Seen()
 
     async def noting(request: web.BaseRequest) -> web.StreamResponse:
@@ -68,7 +68,7 @@ async def ok(_: web.Request) -> web.Response:
 
 @asynccontextmanager
 async def connect_proxy(*, refuse: bool = False, tls: ssl.SSLContext | None = None) -> AsyncIterator[tuple[int, list[str]]]:
-    """An HTTP proxy that tunnels; gives its port and the head of every request it got."""
+    """An HTTP proxy that tunnels; yields its port and the heads of all requests it received."""
     heads: list[str] = []
 
     async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

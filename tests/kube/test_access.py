@@ -1,4 +1,4 @@
-"""Kubeconfigs and pods: what is found, what is preferred, and what is said when something is wrong."""
+"""Kubeconfigs and pods: what is found, what takes precedence, and the errors."""
 
 import base64
 from collections.abc import Mapping
@@ -62,7 +62,7 @@ async def test_the_current_context_is_read(tmp_path: Path) -> None:
     assert found.compress
 
 
-async def test_no_secret_shows_in_an_access(tmp_path: Path) -> None:
+async def test_an_access_shows_no_secret(tmp_path: Path) -> None:
     user = {"token": SECRET, "client-certificate-data": encoded(MINE.cert_chain_pems[0].bytes())}
     key = MINE.private_key_pem.bytes()
     found = read(tmp_path, {"proxy-url": "http://me:hidden-pa55@proxy:3128"}, {**user, "client-key-data": encoded(key)})
@@ -84,7 +84,7 @@ async def test_files_are_relative_to_the_kubeconfig(tmp_path: Path) -> None:
     assert (await presented(found)).headers == {"authorization": "Bearer from-file"}
 
 
-def test_data_wins_over_files(tmp_path: Path) -> None:
+def test_data_takes_precedence_over_files(tmp_path: Path) -> None:
     found = read(tmp_path, {"certificate-authority-data": encoded(PEM), "certificate-authority": "/no/such"}, {})
     assert found.tls.authorities() == PEM
 
@@ -99,7 +99,7 @@ async def test_a_context_without_a_user_is_anonymous(tmp_path: Path) -> None:
     assert (await presented(read(tmp_path, {}))).headers == {}
 
 
-def test_settings_of_the_cluster_are_taken(tmp_path: Path) -> None:
+def test_settings_of_the_cluster_are_used(tmp_path: Path) -> None:
     cluster = {
         "server": "https://lb/k8s/c-1/",
         "tls-server-name": "kubernetes",
@@ -115,13 +115,13 @@ def test_settings_of_the_cluster_are_taken(tmp_path: Path) -> None:
     )
 
 
-def test_insecure_is_warned_of(tmp_path: Path) -> None:
+def test_insecure_access_gives_a_warning(tmp_path: Path) -> None:
     found = read(tmp_path, {"insecure-skip-tls-verify": True}, {})
     assert found.tls.insecure
     assert ["insecure-skip-tls-verify is set" in text for text in found.warnings] == [True]
 
 
-async def test_credentials_are_not_sent_in_the_clear(tmp_path: Path) -> None:
+async def test_credentials_are_not_sent_without_tls(tmp_path: Path) -> None:
     found = read(tmp_path, {"server": "http://10.0.0.1:8080"}, {"token": SECRET, "as": "admin"})
     assert (await presented(found)).headers == {}
     assert found.headers == ()
@@ -136,11 +136,11 @@ async def test_credentials_are_not_sent_in_the_clear(tmp_path: Path) -> None:
         ({"server": "https://[fd00::1]:6443"}, "https://[fd00::1]:6443"),
     ],
 )
-def test_a_server_may_be_said_shortly(tmp_path: Path, cluster: dict[str, Any], expected: str) -> None:
+def test_a_server_can_be_abbreviated(tmp_path: Path, cluster: dict[str, Any], expected: str) -> None:
     assert read(tmp_path, cluster).server == expected
 
 
-def test_acting_as_another_becomes_headers(tmp_path: Path) -> None:
+def test_impersonation_becomes_headers(tmp_path: Path) -> None:
     user = {"as": "jane", "as-uid": "7", "as-groups": ["a", "b"], "as-user-extra": {"Acme.com/Scopes": ["x", "y"]}}
     assert read(tmp_path, {}, user).headers == (
         ("impersonate-user", "jane"),
@@ -152,7 +152,7 @@ def test_acting_as_another_becomes_headers(tmp_path: Path) -> None:
     )
 
 
-async def test_of_several_files_the_first_to_name_a_part_wins(tmp_path: Path) -> None:
+async def test_a_part_comes_from_the_first_file_that_names_it(tmp_path: Path) -> None:
     write(tmp_path / "a" / "ca.crt", PEM.decode())
     first = kubeconfig({"server": "https://first", "certificate-authority": "ca.crt"}, {"token": "t1"})
     second = kubeconfig({"server": "https://second"}, {"token": "t2"})
@@ -168,7 +168,7 @@ async def test_of_several_files_the_first_to_name_a_part_wins(tmp_path: Path) ->
     assert here.tls.authorities() == PEM
 
 
-def test_an_exec_plugin_is_kept_with_what_it_is_told(tmp_path: Path) -> None:
+def test_an_exec_plugin_keeps_its_settings_and_cluster_information(tmp_path: Path) -> None:
     plugin = {
         "apiVersion": "client.authentication.k8s.io/v1",
         "command": "./bin/login",
@@ -191,7 +191,7 @@ def test_an_exec_plugin_is_kept_with_what_it_is_told(tmp_path: Path) -> None:
     assert SECRET not in repr(found)
 
 
-def test_a_token_wins_over_an_exec_plugin(tmp_path: Path) -> None:
+def test_a_token_takes_precedence_over_an_exec_plugin(tmp_path: Path) -> None:
     plugin = {"apiVersion": "client.authentication.k8s.io/v1beta1", "command": "login"}
     assert isinstance(read(tmp_path, {}, {"exec": plugin, "token": "t"}).credentials, Fixed)
 
@@ -264,7 +264,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_what_is_wrong_is_said_without_secrets(tmp_path: Path, name: str) -> None:
+def test_mistakes_are_reported_without_secrets(tmp_path: Path, name: str) -> None:
     cluster, user, expected = WRONG[name]
     with pytest.raises(AccessError) as raised:
         read(tmp_path, cluster, user)
@@ -291,7 +291,7 @@ REFERENCES: dict[str, tuple[dict[str, Any], str, str]] = {
 
 
 @pytest.mark.parametrize("name", REFERENCES)
-def test_a_reference_that_leads_nowhere_names_what_there_is(tmp_path: Path, name: str) -> None:
+def test_a_dangling_reference_is_reported_with_the_existing_names(tmp_path: Path, name: str) -> None:
     changes, context, expected = REFERENCES[name]
     file = write(tmp_path / "config", {**kubeconfig({}, {}), **changes})
     with pytest.raises(AccessError) as raised:
@@ -302,7 +302,7 @@ def test_a_reference_that_leads_nowhere_names_what_there_is(tmp_path: Path, name
 @pytest.mark.parametrize(
     "text", [f"users:\n- token: {SECRET}: {SECRET}\n", f"users: !{SECRET} x", f"- {SECRET}", f"users: [{SECRET}]", "\x00"]
 )
-def test_a_file_that_is_no_kubeconfig_is_said_without_its_content(tmp_path: Path, text: str) -> None:
+def test_a_file_that_is_not_a_kubeconfig_is_reported_without_its_content(tmp_path: Path, text: str) -> None:
     file = write(tmp_path / "config", text)
     with pytest.raises(AccessError, match="kubeconfig") as raised:
         from_kubeconfig([file], environ={})
@@ -310,7 +310,7 @@ def test_a_file_that_is_no_kubeconfig_is_said_without_its_content(tmp_path: Path
     assert SECRET not in str(raised.value)
 
 
-def test_a_named_kubeconfig_must_be_there(tmp_path: Path) -> None:
+def test_a_named_kubeconfig_must_exist(tmp_path: Path) -> None:
     with pytest.raises(AccessError, match="saw No such file or directory, expected a readable file"):
         find_access({}, kubeconfig=tmp_path / "none")
 
@@ -342,13 +342,13 @@ def test_outside_a_pod_there_is_no_service_account(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["token", "ca.crt"])
-def test_a_pod_without_a_mounted_account_is_told_what_to_set(tmp_path: Path, name: str) -> None:
+def test_a_pod_without_a_mounted_account_gets_an_error_with_what_to_set(tmp_path: Path, name: str) -> None:
     (pod(tmp_path) / name).unlink()
     with pytest.raises(AccessError, match=f"saw no .*{name}.*automountServiceAccountToken: true"):
         in_cluster(SERVICE, root=tmp_path)
 
 
-def test_access_is_looked_for_as_kubectl_does(tmp_path: Path) -> None:
+def test_access_is_searched_for_as_by_kubectl(tmp_path: Path) -> None:
     def config(name: str) -> Path:
         return write(tmp_path / name, kubeconfig({"server": f"https://{name.replace('/', '-')}"}))
 

@@ -1,4 +1,4 @@
-"""The client: what is asked, what is asked again, and what never is."""
+"""The client: its requests, which of them are repeated, and which never are."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,7 +27,7 @@ def asked(transport: Scripted) -> list[tuple[str, str]]:
     return [(request.method, request.path) for request in transport.requests]
 
 
-async def test_an_object_comes_as_the_server_sent_it() -> None:
+async def test_an_object_is_returned_as_the_server_sent_it() -> None:
     one, transport = client(answer(body=b'{"kind":"Node","spec":{}}'))
     assert await one.get(NODES, "n/1") == b'{"kind":"Node","spec":{}}'
     assert asked(transport) == [("GET", "/api/v1/nodes/n%2F1")]
@@ -41,7 +41,7 @@ async def test_a_list_is_read_to_its_last_page() -> None:
     assert transport.requests[1].path == "/api/v1/namespaces/ns/pods"
 
 
-async def test_a_list_that_expires_on_the_way_is_begun_anew_once() -> None:
+async def test_a_list_that_expires_on_the_way_is_restarted_once() -> None:
     first = {"metadata": {"continue": "more"}, "items": [{"a": 1}]}
     gone = refusal(410, "too old", reason="Expired")
     one, _ = client(answer(body=first), gone, answer(body={"items": [{"a": 4}]}))
@@ -56,7 +56,7 @@ async def test_a_list_may_be_null() -> None:
     assert await one.list_all(PODS) == []
 
 
-async def test_a_read_is_repeated_while_the_server_is_away_or_faulty() -> None:
+async def test_a_read_is_repeated_while_the_server_is_unreachable_or_failing() -> None:
     one, transport = client(Unreachable("away"), refusal(503, "starting"), refusal(429, "busy", retry_after="3"), answer(body=b"{}"))
     start = asyncio.get_running_loop().time()
     assert await one.get(NODES, "n") == b"{}"
@@ -65,7 +65,7 @@ async def test_a_read_is_repeated_while_the_server_is_away_or_faulty() -> None:
     assert one.metrics.retries[About("get", "nodes")] == 3
 
 
-async def test_a_read_gives_up_at_last() -> None:
+async def test_a_read_gives_up_eventually() -> None:
     one, transport = client(Unreachable("away"))
     with pytest.raises(Unreachable):
         await one.get(NODES, "n")
@@ -80,7 +80,7 @@ async def test_a_read_does_not_wait_for_minutes() -> None:
     assert len(transport.requests) == 1
 
 
-async def test_an_answer_that_is_no_json_is_none_of_an_api_server() -> None:
+async def test_an_answer_that_is_not_json_counts_as_unreachable() -> None:
     page = Answer(200, {"content-type": "text/html; charset=utf-8"}, answer(body=b"<html>").pieces)
     one, _ = client(page)
     with pytest.raises(Unreachable, match="saw an answer of text/html; charset=utf-8, expected the JSON of an API server"):
@@ -94,7 +94,7 @@ async def test_a_read_without_credentials_is_not_repeated() -> None:
     assert len(transport.requests) == 1
 
 
-async def test_a_read_of_what_is_not_there_is_not_repeated() -> None:
+async def test_a_read_of_a_missing_object_is_not_repeated() -> None:
     one, transport = client(refusal(404, 'pods "p" not found', reason="NotFound"))
     with pytest.raises(NotFound):
         await one.get(PODS, "p", namespace="ns")
@@ -109,7 +109,7 @@ async def test_a_write_is_never_repeated(failure: Exception | Answer) -> None:
     assert len(transport.requests) == 1
 
 
-async def test_writes_name_their_manager_and_their_kind_of_patch() -> None:
+async def test_writes_name_their_field_manager_and_patch_type() -> None:
     one, transport = client(answer(201, body=b"{}"), *[answer(body=b"{}") for _ in range(5)], field_manager="me")
     await one.create(CONFIG_MAPS, b'{"a":1}', namespace="ns")
     await one.replace(LEASES, "l", {"a": 1}, namespace="ns")
@@ -135,7 +135,7 @@ async def test_writes_name_their_manager_and_their_kind_of_patch() -> None:
     assert ["force" in request.query for request in transport.requests] == [False, False, False, True, False]
 
 
-async def test_a_delete_names_which_object_it_means() -> None:
+async def test_a_delete_carries_its_preconditions() -> None:
     one, transport = client(answer())
     await one.delete(NODES, "n", uid="u", resource_version="7", grace=0, propagation="Background")
     assert msgspec.json.decode(transport.requests[0].body) == {
@@ -197,7 +197,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize("name", ANSWERS)
-async def test_an_eviction_says_what_became_of_the_pod(name: str) -> None:
+async def test_an_eviction_returns_the_result_for_the_pod(name: str) -> None:
     said, expected = ANSWERS[name]
     one, _ = client(said)
     assert await one.evict("ns", "p", uid="u") == expected
@@ -219,7 +219,7 @@ async def test_an_error_that_is_not_about_the_pod_is_raised(said: Answer, expect
         await one.evict("ns", "p", uid="u")
 
 
-async def test_a_dry_run_writes_nothing_and_counts_what_it_withheld() -> None:
+async def test_a_dry_run_writes_nothing_and_counts_withheld_writes() -> None:
     one, transport = client(answer(body=b"{}"), dry_run=True)
     assert await one.create(CONFIG_MAPS, {"a": 1}, namespace="ns") == b'{"a":1}'
     assert await one.evict("ns", "p") == Evicted()
@@ -237,7 +237,7 @@ async def test_a_dry_run_writes_nothing_and_counts_what_it_withheld() -> None:
 
 
 class Lost(Exception):  # noqa: N818
-    """What a fence raises here."""
+    """The exception that a fence raises here."""
 
 
 async def test_a_fence_stops_writes_and_lets_reads_through() -> None:
@@ -280,7 +280,7 @@ async def test_a_write_ends_within_its_time_whatever_the_transport_does() -> Non
     assert one.metrics.requests == {(About("patch", "nodes"), 0): 1}
 
 
-async def test_a_write_that_waits_long_for_its_turn_still_has_its_whole_time() -> None:
+async def test_a_write_that_waited_long_for_its_turn_still_has_its_full_time() -> None:
     async def slow(_: Request) -> Answer:
         await asyncio.sleep(4)
         return answer(body=b"{}")
@@ -291,7 +291,7 @@ async def test_a_write_that_waits_long_for_its_turn_still_has_its_whole_time() -
     assert asyncio.get_running_loop().time() == pytest.approx(14)
 
 
-async def test_a_client_for_what_cannot_wait_shares_the_limit_and_does_not_wait_for_it() -> None:
+async def test_an_urgent_client_shares_the_rate_limit_and_does_not_wait_for_it() -> None:
     one, _ = client(*(answer(body=b"{}") for _ in range(4)), limit=RateLimit(0.1, 1))
     await one.merge_patch(NODES, "n", {})
     await one.at_once().merge_patch(NODES, "n", {})

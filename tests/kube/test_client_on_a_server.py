@@ -1,4 +1,4 @@
-"""The client and a server that keeps objects, over TLS with a kubeconfig: what is written is there, and what is refused says why."""
+"""The client with a server that stores objects, over TLS with a kubeconfig: writes take effect, and refusals give their reason."""
 
 import base64
 from collections.abc import AsyncIterator
@@ -80,7 +80,7 @@ async def test_an_object_is_applied_twice(tmp_path: Path) -> None:
     assert found["data"] == {"text": "two"}
 
 
-async def test_a_long_list_comes_whole(tmp_path: Path) -> None:
+async def test_a_long_list_is_complete(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         for number in range(7):
             await client.create(PODS, pod(f"p{number}", even=str(number % 2 == 0)), namespace="default")
@@ -90,7 +90,7 @@ async def test_a_long_list_comes_whole(tmp_path: Path) -> None:
     assert len(even) == 4
 
 
-async def test_evictions_are_answered(tmp_path: Path) -> None:
+async def test_evictions_return_their_result(tmp_path: Path) -> None:
     async with connected(tmp_path) as client:
         made = msgspec.json.decode(await client.create(PODS, pod("p", app="web"), namespace="default"))
         await client.merge_patch(PODS, "p", {"status": {"phase": "Running"}}, namespace="default", subresource="status")

@@ -1,4 +1,4 @@
-"""Tokens in files: read again by age and after a refusal, and never lost while the file is away."""
+"""Tokens in files: read again by age and after a refusal, and kept while the file is missing."""
 
 import asyncio
 from pathlib import Path
@@ -41,7 +41,7 @@ async def test_a_refused_token_is_read_again_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "", "a b", "\x00"])
-async def test_a_file_that_is_away_leaves_the_last_token_in_use(tmp_path: Path, content: str | None) -> None:
+async def test_a_missing_file_leaves_the_last_token_in_use(tmp_path: Path, content: str | None) -> None:
     file = tmp_path / "token"
     file.write_text("one")
     one = TokenFile(file, "user 'u'")
@@ -64,7 +64,7 @@ async def test_a_file_that_is_away_leaves_the_last_token_in_use(tmp_path: Path, 
         (SECRET.encode() + b"\xff", "user 'u': token file: saw {file}: its content cannot be sent in a header"),
     ],
 )
-async def test_a_token_that_was_never_there_is_said(tmp_path: Path, content: bytes | None, expected: str) -> None:
+async def test_a_token_that_never_existed_is_reported(tmp_path: Path, content: bytes | None, expected: str) -> None:
     file = tmp_path / "token"
     if content is not None:
         file.write_bytes(content)
@@ -74,7 +74,7 @@ async def test_a_token_that_was_never_there_is_said(tmp_path: Path, content: byt
     assert SECRET not in str(raised.value) + repr(raised.value.__context__) + str(raised.value.__context__)
 
 
-async def test_a_token_never_shows_itself(tmp_path: Path) -> None:
+async def test_a_token_is_never_shown(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(SECRET)
     one = TokenFile(file, "user 'u'")

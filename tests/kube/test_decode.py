@@ -35,7 +35,7 @@ def test_every_watched_object_becomes_one_record_under_the_key_of_its_name(resou
 
 
 @pytest.mark.parametrize("resource", WATCHED, ids=lambda resource: resource.label)
-def test_deleting_an_object_that_was_never_understood_clears_what_was_set_aside(resource: Resource) -> None:
+def test_deleting_an_unreadable_object_clears_its_set_aside_entry(resource: Resource) -> None:
     reader = decoder(resource)
     found = reader.read(b'{"metadata": {"labels": 7, ' + minimal(resource)[len('{"metadata": {') :])
     assert found.aside is not None
@@ -51,7 +51,7 @@ def test_a_workload_has_a_record_for_each_of_its_groups() -> None:
     assert len(found.items) == 2
 
 
-def test_items_of_a_list_need_not_say_what_they_are() -> None:
+def test_items_of_a_list_need_no_kind() -> None:
     bare = pod("a", node="n1")
     del bare["kind"], bare["apiVersion"]
     named = decoder(PODS).read(json.dumps(pod("a", node="n1")).encode())
@@ -59,7 +59,7 @@ def test_items_of_a_list_need_not_say_what_they_are() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[]", b"null", b'"pod"', b'{"metadata":[]}', b'{"metadata":{"name":7}}', b"\xff\xfe{}"])
-def test_nothing_that_arrives_is_raised(data: bytes) -> None:
+def test_no_input_raises_an_error(data: bytes) -> None:
     found = decoder(PODS).read(data)
     assert found.items == ()
     assert found.aside is not None
@@ -70,7 +70,7 @@ def test_a_kept_record_does_not_keep_the_page_it_came_in() -> None:
     page = msgspec.json.decode(b'{"items":[' + json.dumps(pod("a")).encode() + b"]}", type=dict[str, list[msgspec.Raw]])
     item = decoder(PODS).read(page["items"][0]).items[0]
     assert isinstance(key_of(item), str)
-    # A record that held a view of the page would not let itself be encoded as plain JSON.
+    # A record that held a view of the page could not be encoded as plain JSON.
     assert msgspec.json.decode(msgspec.json.encode(item))["name"] == "a"
 
 
@@ -80,10 +80,10 @@ def test_the_header_of_an_object_is_its_name_and_version() -> None:
     assert identity_of(header_of(b'{"metadata":{"name":"n1"}}')) == "n1"
 
 
-def test_a_resource_that_the_model_does_not_read_is_a_mistake_of_the_caller() -> None:
+def test_a_resource_without_a_reader_in_the_model_raises_value_error() -> None:
     with pytest.raises(ValueError, match="ConfigMap of v1: the model has no reader for it"):
         decoder(CONFIG_MAPS)
 
 
-def test_a_deployments_record_says_what_kind_it_is() -> None:
+def test_a_deployments_record_has_its_kind() -> None:
     assert decoder(DEPLOYMENTS).key("team/one") == "Deployment/team/one"

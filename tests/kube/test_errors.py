@@ -1,4 +1,4 @@
-"""Answers that say no become typed errors, whatever their body."""
+"""Error answers become typed errors, whatever their body."""
 
 import msgspec
 import pytest
@@ -65,7 +65,7 @@ def test_the_details_of_a_status_are_kept() -> None:
 @pytest.mark.parametrize(
     ("header", "expected"), [("7", 7.0), ("0", 0.0), ("-4", 0.0), ("", 3.0), ("soon", 3.0), ("nan", 3.0), ("1e9", 3.0)]
 )
-def test_the_header_says_first_when_to_try_again(header: str, expected: float) -> None:
+def test_the_retry_after_header_takes_precedence(header: str, expected: float) -> None:
     assert error_of(429, {"retry-after": header}, status(details={"retryAfterSeconds": 3})).retry_after == expected
 
 
@@ -80,18 +80,18 @@ def test_the_header_says_first_when_to_try_again(header: str, expected: float) -
         (b"\xff\xfe", "\ufffd\ufffd"),
     ],
 )
-def test_a_body_that_is_no_status_is_quoted(body: bytes, message: str) -> None:
+def test_a_body_that_is_not_a_status_is_quoted(body: bytes, message: str) -> None:
     found = error_of(502, {}, body)
     assert isinstance(found, ServerError)
     assert found.message == message
 
 
-def test_an_error_reads_as_the_server_said_it() -> None:
+def test_an_error_shows_the_servers_message() -> None:
     assert str(error_of(404, {}, status(message='pods "p" not found', reason="NotFound"))) == 'pods "p" not found (404 NotFound)'
     assert str(error_of(799, {}, b"")) == "an answer without a reason (799)"
 
 
-def test_an_error_event_of_a_watch_brings_its_own_code() -> None:
+def test_an_error_event_of_a_watch_has_its_own_code() -> None:
     found = error_of_status(status(message="too old resource version: 1 (9)", reason="Expired", code=410))
     assert isinstance(found, Gone)
     assert isinstance(error_of_status(b"{}"), ServerError)

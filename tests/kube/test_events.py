@@ -1,4 +1,4 @@
-"""Events: written soon, counted when repeated, bounded, and never in anyone's way."""
+"""Events: written soon, counted when repeated, bounded, and never blocking."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -46,7 +46,7 @@ def bodies(transport: Scripted) -> list[dict[str, Any]]:
     return [msgspec.json.decode(request.body) for request in transport.requests]
 
 
-async def test_an_event_says_what_happened_to_whom() -> None:
+async def test_an_event_names_what_happened_and_the_object() -> None:
     events, transport = recorder(component="gpuscaler", instance="gpuscaler-7f")
     async with running(events):
         events.record(POD, "Ordered", "1 p5.48xlarge for $55/h", action="Buying", related=NODE)
@@ -80,7 +80,7 @@ async def test_an_event_of_a_node_is_in_the_default_namespace() -> None:
     assert bodies(transport)[0]["type"] == "Warning"
 
 
-async def test_the_same_thing_again_is_counted_at_most_once_a_minute() -> None:
+async def test_the_count_of_a_repeated_event_is_written_at_most_once_a_minute() -> None:
     events, transport = recorder()
     async with running(events):
         for _ in range(13):
@@ -93,7 +93,7 @@ async def test_the_same_thing_again_is_counted_at_most_once_a_minute() -> None:
     assert bodies(transport)[2]["series"]["lastObservedTime"] == "2023-11-14T22:15:32.000000Z"
 
 
-async def test_what_repeats_before_it_was_written_is_one_event_with_its_count() -> None:
+async def test_repetitions_before_the_first_write_become_one_event_with_a_count() -> None:
     events, transport = recorder()
     for _ in range(3):
         events.record(POD, "Waiting", "no room", action="Planning")
@@ -110,7 +110,7 @@ async def test_another_note_is_another_event() -> None:
     assert len({body["metadata"]["name"] for body in bodies(transport)}) == 2
 
 
-async def test_the_same_thing_much_later_is_a_new_event() -> None:
+async def test_a_repetition_much_later_is_a_new_event() -> None:
     events, transport = recorder()
     async with running(events):
         events.record(POD, "Waiting", "no room", action="Planning")
@@ -121,7 +121,7 @@ async def test_the_same_thing_much_later_is_a_new_event() -> None:
     assert "series" not in bodies(transport)[1]
 
 
-async def test_an_event_that_the_server_forgot_is_told_anew() -> None:
+async def test_an_event_that_the_server_deleted_is_written_again() -> None:
     events, transport = recorder(answer(201), refusal(404, "not found", reason="NotFound", details={"name": "e"}), answer(201))
     async with running(events):
         events.record(POD, "Waiting", "no room", action="Planning")
@@ -152,7 +152,7 @@ async def test_an_event_is_given_up_after_a_few_tries() -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 422])
-async def test_an_event_that_is_refused_is_dropped_and_others_go_on(status: int) -> None:
+async def test_a_refused_event_is_dropped_and_others_continue(status: int) -> None:
     events, transport = recorder(refusal(status, "no"), answer(201))
     async with running(events):
         events.record(POD, "Waiting", "no room", action="Planning")
@@ -162,7 +162,7 @@ async def test_an_event_that_is_refused_is_dropped_and_others_go_on(status: int)
     assert (events.written, events.dropped) == (1, 1)
 
 
-async def test_who_lost_the_lead_writes_no_events() -> None:
+async def test_a_process_that_lost_leadership_writes_no_events() -> None:
     def fence(_: float) -> None:
         raise NotLeaderError
 
@@ -183,7 +183,7 @@ async def test_a_dry_run_writes_no_events() -> None:
     assert transport.requests == []
 
 
-async def test_an_object_that_flaps_gets_few_events_and_others_get_theirs() -> None:
+async def test_a_flapping_object_gets_few_events_and_others_get_theirs() -> None:
     events, transport = recorder()
     async with running(events):
         for number in range(100):
@@ -197,7 +197,7 @@ async def test_an_object_that_flaps_gets_few_events_and_others_get_theirs() -> N
     assert events.dropped == 75
 
 
-async def test_a_server_that_is_slow_holds_nobody_up() -> None:
+async def test_a_slow_server_does_not_delay_recording() -> None:
     async def slow(_: Request) -> Answer:
         await asyncio.sleep(4)
         return answer(201)
@@ -219,7 +219,7 @@ async def test_memory_is_bounded() -> None:
     assert (events.written, events.dropped) == (10, 40)
 
 
-async def test_long_texts_are_cut_to_what_the_server_takes() -> None:
+async def test_long_texts_are_cut_to_the_servers_limits() -> None:
     events, transport = recorder()
     events.record(Reference("Pod", "p" * 253, "ns"), "R" * 200, "ü" * 1000, action="A" * 200)
     await events.flush()
@@ -235,7 +235,7 @@ def test_a_text_is_shortened_by_bytes(text: str, most: int, expected: str) -> No
     assert shortened(text, most) == expected
 
 
-async def test_things_that_happen_at_one_instant_have_different_names() -> None:
+async def test_simultaneous_events_have_different_names() -> None:
     events, transport = recorder()
     events.now = lambda: START
     for note in "abc":

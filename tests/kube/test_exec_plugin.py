@@ -1,4 +1,4 @@
-"""Exec plugins as real programs: what they are told, how often they run, and what is said when they fail."""
+"""Exec plugins as real programs: their input, how often they run, and the errors when they fail."""
 
 import asyncio
 import time
@@ -94,7 +94,7 @@ async def test_a_certificate_is_presented(tmp_path: Path) -> None:
     assert "KEY" not in repr(found) + repr(found.certificate)
 
 
-async def test_a_plugin_is_told_of_the_cluster_and_gets_its_environment(tmp_path: Path) -> None:
+async def test_a_plugin_gets_the_cluster_information_and_its_environment(tmp_path: Path) -> None:
     script = (
         f'echo "$KUBERNETES_EXEC_INFO" > "{tmp_path}/info"; echo "$FROM $ADDED $1" > "{tmp_path}/env"\n{printing(credential(token="t"))}'
     )
@@ -121,7 +121,7 @@ async def test_many_requests_at_once_run_it_once(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-async def test_a_slow_plugin_gets_there_though_every_request_gives_up(tmp_path: Path) -> None:
+async def test_a_slow_plugin_finishes_even_if_every_request_times_out(tmp_path: Path) -> None:
     one = plugin(tmp_path, f"sleep 0.4\n{printing(credential(token='t'))}")
     tries = 0
     while tries < 600:
@@ -148,7 +148,7 @@ async def test_after_a_refusal_it_runs_again_and_only_once_for_all(tmp_path: Pat
     assert runs(tmp_path) == 2
 
 
-async def test_refusals_do_not_run_it_again_and_again(tmp_path: Path) -> None:
+async def test_refusals_do_not_run_it_repeatedly(tmp_path: Path) -> None:
     one = plugin(tmp_path, printing(credential(token="t")), pause=60)
     first = await one.current()
     assert await one.renewed(first) is None
@@ -156,13 +156,13 @@ async def test_refusals_do_not_run_it_again_and_again(tmp_path: Path) -> None:
     assert runs(tmp_path) == 1
 
 
-async def test_failures_do_not_run_it_again_and_again(tmp_path: Path) -> None:
+async def test_failures_do_not_run_it_repeatedly(tmp_path: Path) -> None:
     one = plugin(tmp_path, "exit 1", pause=60)
     assert await failure(one) == await failure(one)
     assert runs(tmp_path) == 1
 
 
-async def test_a_failure_quotes_what_the_plugin_said_without_its_keys(tmp_path: Path) -> None:
+async def test_a_failure_quotes_the_plugins_message_without_its_keys(tmp_path: Path) -> None:
     one = plugin(tmp_path, f"echo 'ExpiredToken: run aws sso login; key was {SECRET}' >&2; exit 255")
     assert await failure(one) == (
         "user 'u' of /k: exec plugin './login': exited with 255, expected 0: "
@@ -177,7 +177,7 @@ async def test_it_recovers_after_a_failure(tmp_path: Path) -> None:
     assert (await one.current()).headers == {"authorization": "Bearer t"}
 
 
-async def test_a_program_that_is_missing_says_how_to_install_it(tmp_path: Path) -> None:
+async def test_a_missing_program_is_reported_with_its_install_hint(tmp_path: Path) -> None:
     command = Command("user 'u' of /k", V1, "kubelogin-none", tmp_path, hint="Install it\n  with krew")
     said = await failure(ExecPlugin(command, {"PATH": "/usr/bin"}))
     assert said.endswith("saw no such program on the PATH, expected an executable; Install it with krew")
@@ -185,20 +185,20 @@ async def test_a_program_that_is_missing_says_how_to_install_it(tmp_path: Path) 
     assert f"saw no such program in {tmp_path}, expected an executable; install it or correct the kubeconfig" in local
 
 
-async def test_a_program_that_cannot_start_is_said(tmp_path: Path) -> None:
+async def test_a_program_that_cannot_start_is_reported(tmp_path: Path) -> None:
     one = plugin(tmp_path, "")
     (tmp_path / "login").write_text("#!/no/such/shell\n")
     assert "saw No such file or directory, expected an executable" in await failure(one)
 
 
-async def test_a_program_that_never_ends_is_ended(tmp_path: Path) -> None:
+async def test_a_program_that_never_exits_is_killed(tmp_path: Path) -> None:
     one = plugin(tmp_path, f'echo $$ > "{tmp_path}/pid"; exec sleep 60', time_limit=1.0)
     assert "saw it running after 1 s" in await failure(one)
-    # On a machine so busy that the shell had not begun after a second, there is nothing to look for.
+    # If the machine is so busy that the shell did not start within a second, there is no process to check.
     assert not (tmp_path / "pid").exists() or not process_of(tmp_path / "pid").exists()
 
 
-async def test_a_plugin_that_needs_a_person_is_refused_without_a_terminal(tmp_path: Path) -> None:
+async def test_an_interactive_plugin_is_refused_without_a_terminal(tmp_path: Path) -> None:
     one = plugin(tmp_path, printing(credential(token="t")), mode="Always")
     assert "saw the interactiveMode Always and no terminal, expected a user to answer it" in await failure(one)
     assert runs(tmp_path) == 0
@@ -208,7 +208,7 @@ ATTENDED = [("IfAvailable", True, True), ("IfAvailable", False, False), ("Never"
 
 
 @pytest.mark.parametrize(("mode", "attended", "expected"), ATTENDED)
-def test_a_plugin_may_ask_only_a_person_who_is_there(tmp_path: Path, mode: str, attended: bool, expected: bool) -> None:
+def test_a_plugin_may_prompt_only_if_a_user_is_present(tmp_path: Path, mode: str, attended: bool, expected: bool) -> None:
     assert Command("u", V1, "x", tmp_path, mode=mode, attended=attended).interactive is expected
 
 
@@ -226,12 +226,12 @@ PRINTED = {
 
 
 @pytest.mark.parametrize("name", PRINTED)
-async def test_what_is_no_credential_is_said_without_quoting_it(tmp_path: Path, name: str) -> None:
+async def test_output_that_is_not_a_credential_is_reported_without_quoting_it(tmp_path: Path, name: str) -> None:
     printed, expected = PRINTED[name]
     assert expected in await failure(plugin(tmp_path, printing(printed)))
 
 
-async def test_a_request_presents_what_the_plugin_printed(tmp_path: Path) -> None:
+async def test_a_request_presents_the_plugins_credentials(tmp_path: Path) -> None:
     ca = trustme.CA()
     one = plugin(tmp_path, printing(credential(token=SECRET)))
     async with served(ok, server_context(ca)) as (url, seen), reaching(url, ca, one) as transport:
@@ -247,7 +247,7 @@ async def test_a_request_without_credentials_is_not_sent(tmp_path: Path) -> None
     assert seen.requests == []
 
 
-async def test_an_issued_certificate_that_cannot_be_used_is_said(tmp_path: Path) -> None:
+async def test_an_unusable_issued_certificate_is_reported(tmp_path: Path) -> None:
     ca = trustme.CA()
     one = plugin(tmp_path, printing(credential(clientCertificateData="x", clientKeyData=SECRET)))
     async with reaching("https://127.0.0.1:1", ca, one) as transport:
@@ -267,5 +267,5 @@ async def test_an_issued_certificate_that_cannot_be_used_is_said(tmp_path: Path)
         ("x" * 1000, "x" * 300),
     ],
 )
-def test_what_looks_like_a_key_is_left_out(text: str, expected: str) -> None:
+def test_text_that_looks_like_a_key_is_left_out(text: str, expected: str) -> None:
     assert redacted(text) == expected

@@ -1,4 +1,4 @@
-"""Requests over real sockets and TLS: who is trusted, what is presented, and what is said when nothing comes."""
+"""Requests over real sockets and TLS: trust, credentials, and the errors without an answer."""
 
 import asyncio
 import ssl
@@ -53,7 +53,7 @@ async def get(transport: HttpTransport, path: str = "/api/v1/nodes/n", **fields:
 
 
 def everything_said(error: BaseException) -> str:
-    """All that any log could show of an error: texts, representations, arguments, of all errors behind it."""
+    """Everything that a log could show of an error: texts, representations and arguments, including those of its causes."""
     found = ["".join(traceback.format_exception(error))]
     behind: BaseException | None = error
     while behind is not None:
@@ -62,7 +62,7 @@ def everything_said(error: BaseException) -> str:
     return "\n".join(found)
 
 
-async def test_a_server_of_the_clusters_authority_is_asked_with_token_and_path(ca: trustme.CA) -> None:
+async def test_a_server_of_the_clusters_authority_gets_token_and_path(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca)) as (url, seen):
         asked = access(f"{url}/k8s/clusters/c-1", trusting(ca), credentials=token("abc"), headers=(("impersonate-group", "a"),) * 2)
         async with HttpTransport(asked) as transport:
@@ -88,7 +88,7 @@ async def test_a_connection_serves_one_request_after_the_other(ca: trustme.CA) -
     assert len(ports) == 1
 
 
-async def test_a_server_of_another_authority_is_refused_in_words(ca: trustme.CA) -> None:
+async def test_a_server_of_another_authority_is_refused_with_a_clear_message(ca: trustme.CA) -> None:
     async with served(ok, server_context(trustme.CA())) as (url, seen):
         tls = trusting(ca, owner="cluster 'c' of /k")
         async with HttpTransport(access(url, tls)) as transport:
@@ -97,7 +97,7 @@ async def test_a_server_of_another_authority_is_refused_in_words(ca: trustme.CA)
     assert seen.requests == []
 
 
-async def test_the_name_in_the_certificate_must_be_right(ca: trustme.CA) -> None:
+async def test_the_name_in_the_certificate_must_match(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca, "kubernetes.internal")) as (url, _):
         async with HttpTransport(access(url, trusting(ca))) as transport:
             with pytest.raises(Unreachable, match="not trusted"):
@@ -106,7 +106,7 @@ async def test_the_name_in_the_certificate_must_be_right(ca: trustme.CA) -> None
             assert (await get(transport))[0] == 200
 
 
-async def test_insecure_asks_anyone(ca: trustme.CA) -> None:
+async def test_insecure_access_trusts_any_server(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca, "elsewhere")) as (url, _), HttpTransport(access(url, Tls(insecure=True))) as transport:
         assert (await get(transport))[0] == 200
 
@@ -147,7 +147,7 @@ async def test_a_half_written_authority_leaves_the_old_one_in_use(ca: trustme.CA
         assert (await get(transport))[0] == 200
 
 
-async def test_a_refusal_that_nothing_can_change_is_told(ca: trustme.CA) -> None:
+async def test_a_refusal_without_other_credentials_is_returned(ca: trustme.CA) -> None:
     async def no(_: web.Request) -> web.Response:
         return web.json_response({"kind": "Status", "message": "Unauthorized", "reason": "Unauthorized", "code": 401}, status=401)
 
@@ -158,7 +158,7 @@ async def test_a_refusal_that_nothing_can_change_is_told(ca: trustme.CA) -> None
     assert SECRET not in everything_said(raised.value)
 
 
-async def test_a_certificate_that_was_issued_anew_is_used_at_once(ca: trustme.CA) -> None:
+async def test_a_newly_issued_certificate_is_used_at_once(ca: trustme.CA) -> None:
     def issued(name: str) -> ClientCertificate:
         mine = ca.issue_cert("me@example.org", organization_unit_name=name)
         return ClientCertificate(mine.cert_chain_pems[0].bytes(), mine.private_key_pem.bytes())
@@ -191,7 +191,7 @@ async def test_a_redirect_is_not_followed(ca: trustme.CA) -> None:
             await Client(transport).get(NODES, "n")
 
 
-async def test_typed_errors_come_through(ca: trustme.CA) -> None:
+async def test_typed_errors_are_raised(ca: trustme.CA) -> None:
     async def missing(_: web.Request) -> web.Response:
         body = {"kind": "Status", "message": 'pods "p" not found', "reason": "NotFound", "details": {"name": "p", "kind": "pods"}}
         return web.json_response(body, status=404)
@@ -202,7 +202,7 @@ async def test_typed_errors_come_through(ca: trustme.CA) -> None:
     assert (raised.value.name, raised.value.kind, str(raised.value)) == ("p", "pods", 'pods "p" not found (404 NotFound)')
 
 
-async def test_a_stream_comes_in_pieces_and_is_left_at_will(ca: trustme.CA) -> None:
+async def test_a_stream_comes_in_pieces_and_can_be_left_at_any_time(ca: trustme.CA) -> None:
     left = asyncio.Event()
 
     async def stream(request: web.Request) -> web.StreamResponse:
@@ -251,7 +251,7 @@ async def test_a_server_that_does_not_answer_is_unreachable(ca: trustme.CA) -> N
             await get(transport, timeout=0.2)
 
 
-async def test_an_answer_that_breaks_off_is_unreachable(ca: trustme.CA) -> None:
+async def test_an_incomplete_answer_is_unreachable(ca: trustme.CA) -> None:
     async def cut(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"content-length": "100"})
         await response.prepare(request)
@@ -265,7 +265,7 @@ async def test_an_answer_that_breaks_off_is_unreachable(ca: trustme.CA) -> None:
             await get(transport)
 
 
-async def test_nobody_listening_is_said_with_host_port_and_where_it_is_from() -> None:
+async def test_a_closed_port_is_reported_with_host_port_and_source_of_the_access() -> None:
     async with HttpTransport(access("http://127.0.0.1:1")) as transport:
         with pytest.raises(Unreachable) as raised:
             await get(transport)
@@ -274,13 +274,13 @@ async def test_nobody_listening_is_said_with_host_port_and_where_it_is_from() ->
     )
 
 
-async def test_an_unknown_host_is_said() -> None:
+async def test_an_unknown_host_is_reported() -> None:
     async with HttpTransport(access("https://no-such-host.invalid:6443")) as transport:
         with pytest.raises(Unreachable, match=r"cannot resolve the address of no-such-host.invalid"):
             await get(transport)
 
 
-async def test_a_server_without_tls_is_said(ca: trustme.CA) -> None:
+async def test_a_server_without_tls_is_reported(ca: trustme.CA) -> None:
     async with served(ok) as (url, _), HttpTransport(access(url.replace("http:", "https:"), trusting(ca))) as transport:
         with pytest.raises(Unreachable, match=r"TLS failed \("):
             await get(transport)
@@ -320,7 +320,7 @@ async def test_a_proxy_tunnels_to_the_server_and_never_sees_the_token(ca: trustm
     assert "hidden-pa55" not in repr(asked)
 
 
-async def test_a_proxy_may_itself_be_asked_over_tls(ca: trustme.CA) -> None:
+async def test_a_proxy_can_itself_use_tls(ca: trustme.CA) -> None:
     async with served(ok, server_context(ca)) as (url, seen), connect_proxy(tls=server_context(ca)) as (port, heads):
         asked = access(url, trusting(ca), credentials=token(), proxy=f"https://127.0.0.1:{port}")
         async with HttpTransport(asked) as transport:
@@ -330,7 +330,7 @@ async def test_a_proxy_may_itself_be_asked_over_tls(ca: trustme.CA) -> None:
 
 
 @pytest.mark.parametrize("refuse", [True, False])
-async def test_a_proxy_that_does_not_help_is_named_without_its_password(ca: trustme.CA, refuse: bool) -> None:
+async def test_a_failing_proxy_is_named_without_its_password(ca: trustme.CA, refuse: bool) -> None:
     async with connect_proxy(refuse=True) as (port, _):
         there = port if refuse else 1
         asked = access("https://127.0.0.1:6443", trusting(ca), credentials=token(), proxy=f"http://user:hidden-pa55@127.0.0.1:{there}")
@@ -360,7 +360,7 @@ async def test_no_error_shows_the_token(ca: trustme.CA, kind: str) -> None:
     assert isinstance(raised.value, CredentialsError) == (kind == "no credentials")
 
 
-async def test_answers_are_gzipped_only_where_asked(ca: trustme.CA) -> None:
+async def test_answers_are_gzipped_only_on_request(ca: trustme.CA) -> None:
     async def large(request: web.Request) -> web.Response:
         response = web.Response(body=b"x" * 100_000)
         if "gzip" in request.headers["accept-encoding"]:
@@ -372,7 +372,7 @@ async def test_answers_are_gzipped_only_where_asked(ca: trustme.CA) -> None:
     assert seen.headers[0]["accept-encoding"] == "gzip"
 
 
-def test_a_context_asks_no_more_of_certificates_than_go_does(ca: trustme.CA) -> None:
+def test_a_context_is_no_stricter_about_certificates_than_go(ca: trustme.CA) -> None:
     flags = trusting(ca).context().verify_flags
     assert not flags & ssl.VERIFY_X509_STRICT
     assert flags & ssl.VERIFY_X509_PARTIAL_CHAIN

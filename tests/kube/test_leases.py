@@ -1,4 +1,4 @@
-"""Who leads, and until when a leader may write, in virtual time."""
+"""Leadership, and until when a leader may write, in virtual time."""
 
 import asyncio
 import json
@@ -20,17 +20,17 @@ Json = dict[str, Any]
 
 
 class LeaseServer:
-    """Keeps one lease with compare-and-swap. ``cut`` names who cannot reach it; ``deaf`` whose writes land but are not answered."""
+    """Stores one lease with compare-and-swap. ``cut`` lists processes without a connection; ``deaf`` those without answers to writes."""
 
     def __init__(self) -> None:
         self.lease: Json | None = None
         self.version = 0
         self.cut: set[str] = set()
-        #: Why nobody may write.
+        #: Why writes are refused.
         self.refused = ""
         self.deaf: set[str] = set()
         self.delay = 0.0
-        #: How long an answer takes on its way back, in seconds.
+        #: How many seconds an answer takes to arrive.
         self.late = 0.0
         self.holders: list[tuple[float, str]] = []
         self.writes: list[tuple[float, str]] = []
@@ -87,7 +87,7 @@ class LeaseLine:
 
 
 class Candidate:
-    """One process: an election, and what it does while it leads."""
+    """One process: an election, and its work while it leads."""
 
     def __init__(self, server: LeaseServer, name: str, *, wall: float = 1_780_000_000.0, times: Times | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -138,7 +138,7 @@ def overlap(one: Candidate, two: Candidate) -> bool:
     return any(begin < end2 and begin2 < end for begin, end in one.led for begin2, end2 in two.led)
 
 
-async def test_the_only_candidate_leads_at_once_and_writes_a_lease_as_kubernetes_does() -> None:
+async def test_the_only_candidate_leads_at_once_and_writes_a_lease_like_kubernetes() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(1)
@@ -160,7 +160,7 @@ async def test_of_two_candidates_one_leads() -> None:
         assert len(server.holders) == 1
 
 
-async def test_a_lease_that_is_given_back_is_taken_within_seconds() -> None:
+async def test_a_released_lease_is_taken_over_within_seconds() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a], candidates(server, "b") as [b]:
         await asyncio.sleep(30)
@@ -175,7 +175,7 @@ async def test_a_lease_that_is_given_back_is_taken_within_seconds() -> None:
 
 
 @pytest.mark.parametrize("ended", [0.75, 3.25, 5.75])
-async def test_a_lease_is_given_back_though_the_end_came_before_the_answer_to_its_last_write(ended: float) -> None:
+async def test_a_lease_is_released_even_if_the_last_write_was_not_answered_yet(ended: float) -> None:
     server = LeaseServer()
     server.late = 0.5
     async with candidates(server, "a") as [a]:
@@ -186,7 +186,7 @@ async def test_a_lease_is_given_back_though_the_end_came_before_the_answer_to_it
     assert (server.holders[-1][1], a.election.holder, a.election.trouble) == ("", "", "")
 
 
-async def test_a_lease_that_another_has_taken_is_not_given_back() -> None:
+async def test_a_lease_that_another_process_took_over_is_not_released() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(1)
@@ -197,7 +197,7 @@ async def test_a_lease_that_another_has_taken_is_not_given_back() -> None:
     assert [holder for _, holder in server.holders] == ["a", "b"]
 
 
-async def test_the_lease_is_given_back_only_after_the_leader_has_ended() -> None:
+async def test_the_lease_is_released_only_after_the_leader_has_ended() -> None:
     server = LeaseServer()
     ended: list[float] = []
 
@@ -216,7 +216,7 @@ async def test_the_lease_is_given_back_only_after_the_leader_has_ended() -> None
     assert server.holders[-1] == (ended[0], "")
 
 
-async def test_a_leader_that_is_cut_off_stops_after_ten_seconds_and_another_leads_after_fifteen() -> None:
+async def test_a_disconnected_leader_stops_after_10_seconds_and_another_leads_after_15() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(20)
@@ -234,7 +234,7 @@ async def test_a_leader_that_is_cut_off_stops_after_ten_seconds_and_another_lead
     assert not overlap(a, b)
 
 
-async def test_a_leader_whose_answers_are_lost_stops_before_another_leads() -> None:
+async def test_a_leader_that_gets_no_answers_stops_before_another_leads() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(10)
@@ -260,7 +260,7 @@ async def test_one_lost_answer_does_not_end_leadership() -> None:
         assert a.led == []
 
 
-async def test_an_annotation_by_somebody_else_does_not_end_leadership_and_stays() -> None:
+async def test_an_annotation_by_another_client_does_not_end_leadership_and_is_kept() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(5)
@@ -272,7 +272,7 @@ async def test_an_annotation_by_somebody_else_does_not_end_leadership_and_stays(
         assert server.lease["metadata"]["annotations"] == {"note": "hello"}
 
 
-async def test_a_leader_that_sees_another_in_the_lease_stops_at_its_next_renewal() -> None:
+async def test_a_leader_that_sees_another_holder_stops_at_its_next_renewal() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(5)
@@ -284,7 +284,7 @@ async def test_a_leader_that_sees_another_in_the_lease_stops_at_its_next_renewal
 
 
 @pytest.mark.parametrize("skew", [-86_400.0, 86_400.0], ids=["a day behind", "a day ahead"])
-async def test_clocks_that_disagree_change_nothing(skew: float) -> None:
+async def test_differing_clocks_do_not_matter(skew: float) -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(3)
@@ -294,7 +294,7 @@ async def test_clocks_that_disagree_change_nothing(skew: float) -> None:
             assert len(server.holders) == 1
 
 
-async def test_a_dead_leaders_lease_is_taken_after_as_long_as_it_says_itself() -> None:
+async def test_a_dead_leaders_lease_is_taken_over_after_its_own_duration() -> None:
     server = LeaseServer()
     metadata = {"name": "gpuscaler", "namespace": "kube-system"}
     server.put({"metadata": metadata, "spec": {"holderIdentity": "dead", "leaseDurationSeconds": 40, "renewTime": "2036-01-01T00:00:00Z"}})
@@ -317,7 +317,7 @@ async def test_a_lease_without_a_sensible_holder_is_free(spec: Any) -> None:
         assert a.election.is_leader
 
 
-async def test_the_fence_lets_only_writes_through_that_end_before_the_lease_does() -> None:
+async def test_the_fence_allows_only_writes_that_end_before_the_lease() -> None:
     server = LeaseServer()
     loop = asyncio.get_running_loop()
     async with candidates(server, "a") as [a]:
@@ -333,7 +333,7 @@ async def test_the_fence_lets_only_writes_through_that_end_before_the_lease_does
             a.election.fence(0.1)
 
 
-async def test_who_does_not_lead_may_not_write() -> None:
+async def test_a_process_that_does_not_lead_may_not_write() -> None:
     server = LeaseServer()
     async with candidates(server, "a"):
         await asyncio.sleep(1)
@@ -344,7 +344,7 @@ async def test_who_does_not_lead_may_not_write() -> None:
 
 
 async def test_a_write_after_a_pause_of_the_whole_process_is_stopped() -> None:
-    """The process sleeps between deciding and writing for longer than its lease: the check right before the write sees the clock."""
+    """The process sleeps longer than its lease between deciding and writing: the check right before the write reads the clock."""
     server = LeaseServer()
     jump = 0.0
     loop = asyncio.get_running_loop()
@@ -369,8 +369,8 @@ async def test_a_write_after_a_pause_of_the_whole_process_is_stopped() -> None:
     assert len(stopped) == 1
 
 
-async def test_no_write_starts_or_ends_beside_another_leader_whatever_the_network_does() -> None:
-    """Writers that write all the time through their fence, while links are cut, delayed and deafened at random."""
+async def test_no_write_overlaps_with_another_leader_whatever_the_network_does() -> None:
+    """Writers that keep writing through their fence while links are randomly cut, delayed or lose answers."""
     changes = 0
     for seed in range(6):
         random = Random(seed)
@@ -400,7 +400,7 @@ async def _write_on(candidate: Candidate) -> None:
         await asyncio.sleep(1.1)
 
 
-async def test_what_the_leader_returns_with_ends_the_run_and_gives_the_lease_back() -> None:
+async def test_a_return_of_the_leader_ends_the_run_and_releases_the_lease() -> None:
     server = LeaseServer()
 
     async def lead() -> None:
@@ -410,7 +410,7 @@ async def test_what_the_leader_returns_with_ends_the_run_and_gives_the_lease_bac
     assert [holder for _, holder in server.holders] == ["a", ""]
 
 
-async def test_what_the_leader_raises_is_raised_and_the_lease_is_given_back() -> None:
+async def test_an_exception_of_the_leader_is_raised_and_the_lease_is_released() -> None:
     server = LeaseServer()
 
     async def lead() -> None:
@@ -421,7 +421,7 @@ async def test_what_the_leader_raises_is_raised_and_the_lease_is_given_back() ->
     assert server.holders[-1][1] == ""
 
 
-async def test_leadership_that_was_lost_is_won_again() -> None:
+async def test_lost_leadership_is_regained() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(10)
@@ -435,7 +435,7 @@ async def test_leadership_that_was_lost_is_won_again() -> None:
     assert len(a.led) == 2
 
 
-async def test_what_keeps_a_process_from_leading_is_logged_once_and_again_when_it_is_something_else() -> None:
+async def test_an_obstacle_to_leading_is_logged_once_and_again_when_it_changes() -> None:
     server = LeaseServer()
     with structlog.testing.capture_logs() as logs:
         async with candidates(server, "a") as [a]:
@@ -455,7 +455,7 @@ async def test_what_keeps_a_process_from_leading_is_logged_once_and_again_when_i
     ]
 
 
-async def test_a_server_that_never_answers_does_not_keep_a_leader_leading() -> None:
+async def test_a_leader_stops_if_the_server_never_answers() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(4.5)
@@ -467,12 +467,12 @@ async def test_a_server_that_never_answers_does_not_keep_a_leader_leading() -> N
 
 
 @pytest.mark.parametrize("times", [(10.0, 10.0, 2.0), (15.0, 2.0, 2.0), (15.0, 10.0, 0.0)])
-def test_times_that_cannot_work_are_refused(times: tuple[float, float, float]) -> None:
+def test_inconsistent_times_are_refused(times: tuple[float, float, float]) -> None:
     with pytest.raises(ValueError, match="expected lease > renew > retry > 0"):
         Times(lease=times[0], renew=times[1], retry=times[2])
 
 
-async def test_a_lease_that_somebody_deletes_is_not_taken_from_a_leader_who_does_not_know_it_yet() -> None:
+async def test_a_deleted_lease_is_not_taken_from_a_leader_that_does_not_know_it_yet() -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [a]:
         await asyncio.sleep(10)
@@ -486,7 +486,7 @@ async def test_a_lease_that_somebody_deletes_is_not_taken_from_a_leader_who_does
 
 
 @pytest.mark.parametrize("phase", [0.0, 0.4, 0.8, 1.2, 1.6, 2.0])
-async def test_a_dead_leader_is_followed_within_20_seconds_whenever_it_dies(phase: float) -> None:
+async def test_a_dead_leader_is_replaced_within_20_seconds_whenever_it_dies(phase: float) -> None:
     server = LeaseServer()
     async with candidates(server, "a") as [_]:
         await asyncio.sleep(10)
@@ -500,7 +500,7 @@ async def test_a_dead_leader_is_followed_within_20_seconds_whenever_it_dies(phas
     assert taken - died <= 20
 
 
-async def test_a_lease_never_says_less_than_its_holder_relies_on() -> None:
+async def test_the_duration_in_a_lease_is_never_less_than_its_holder_relies_on() -> None:
     server = LeaseServer()
     async with candidates(server, "a", times=Times(lease=15.5)):
         await asyncio.sleep(5)

@@ -1,4 +1,4 @@
-"""Lines out of pieces."""
+"""Splitting pieces into lines."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -7,7 +7,7 @@ from gpuscaler.kube.lines import LineSplitter
 
 
 @given(st.lists(st.binary(min_size=1, max_size=20).map(lambda line: line.replace(b"\n", b"x"))), st.lists(st.integers(1, 30), min_size=1))
-def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], cuts: list[int]) -> None:
+def test_lines_do_not_depend_on_the_pieces(lines: list[bytes], cuts: list[int]) -> None:
     stream = b"".join(line + b"\n" for line in lines)
     splitter, found, begin, turn = LineSplitter(), list[bytes](), 0, 0
     while begin < len(stream):
@@ -18,7 +18,7 @@ def test_lines_are_the_same_however_they_are_cut(lines: list[bytes], cuts: list[
     assert splitter.rest() == b""
 
 
-def test_what_comes_after_the_last_newline_is_kept_apart() -> None:
+def test_content_after_the_last_newline_is_kept_separate() -> None:
     splitter = LineSplitter()
     assert splitter.feed(b"one\ntwo") == [b"one"]
     assert splitter.feed(b"") == []
@@ -26,7 +26,7 @@ def test_what_comes_after_the_last_newline_is_kept_apart() -> None:
     assert splitter.rest() == b""
 
 
-def test_a_long_line_in_small_pieces_takes_linear_work() -> None:
+def test_a_long_line_in_small_pieces_takes_linear_time() -> None:
     splitter = LineSplitter()
     for _ in range(200_000):
         assert splitter.feed(b"x" * 64) == []

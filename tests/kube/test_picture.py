@@ -1,4 +1,4 @@
-"""One picture out of many reflectors."""
+"""One picture from many reflectors."""
 
 import asyncio
 import json
@@ -23,7 +23,7 @@ from gpuscaler.model.pods import Pod
 
 
 class Servers:
-    """One script a resource."""
+    """One script per resource."""
 
     def __init__(self, scripts: dict[Resource, Scripted]) -> None:
         self.scripts = {resource.path(): script for resource, script in scripts.items()}
@@ -78,7 +78,7 @@ async def test_pods_and_nodes_become_one_cluster() -> None:
     assert taken.kinds == {"Pod", "Node"}
 
 
-async def test_it_is_not_synced_while_one_mandatory_resource_is_not_listed() -> None:
+async def test_a_picture_is_not_synced_while_a_mandatory_resource_is_not_listed() -> None:
     pods, nodes = Scripted(Reply([listed(pod("a")), SILENCE])), Scripted(*[failure(403, "Forbidden")] * 5)
     async with picture_of(pods=pods, nodes=nodes) as picture:
         await asyncio.sleep(10)
@@ -88,14 +88,14 @@ async def test_it_is_not_synced_while_one_mandatory_resource_is_not_listed() -> 
 
 
 @pytest.mark.parametrize("refusal", [404, 403, 500])
-async def test_an_optional_resource_that_cannot_be_had_holds_nothing_up(refusal: int) -> None:
+async def test_an_unavailable_optional_resource_delays_nothing(refusal: int) -> None:
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), SILENCE])), job_sets=Scripted(*[failure(refusal)] * 5)) as picture:
         await asyncio.sleep(1)
         assert picture.synced
         assert picture.stale_for(1.0) == pytest.approx(1.0)
 
 
-async def test_it_waits_for_the_first_answer_about_an_optional_resource() -> None:
+async def test_a_picture_waits_for_the_first_answer_about_an_optional_resource() -> None:
     slow = Scripted(Reply([5.0, listed(), SILENCE]))
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), SILENCE])), job_sets=slow) as picture:
         await asyncio.sleep(4)
@@ -104,7 +104,7 @@ async def test_it_waits_for_the_first_answer_about_an_optional_resource() -> Non
         assert picture.synced
 
 
-async def test_staleness_is_the_age_of_the_resource_that_is_worst_off() -> None:
+async def test_staleness_is_the_age_of_the_most_outdated_resource() -> None:
     pods = Scripted(Reply([listed(pod("a")), 40.0, event("ADDED", pod("b", version=101)), SILENCE]))
     nodes = Scripted(Reply([listed(node("n1")), 10.0, event("MODIFIED", node("n1", version=102)), SILENCE]))
     async with picture_of(pods=pods, nodes=nodes) as picture:
@@ -112,7 +112,7 @@ async def test_staleness_is_the_age_of_the_resource_that_is_worst_off() -> None:
         assert picture.stale_for(50.0) == pytest.approx(40, abs=0.1)
 
 
-async def test_a_version_stands_for_one_picture() -> None:
+async def test_a_version_identifies_one_picture() -> None:
     pods = Scripted(Reply([listed(pod("a")), 5.0, event("ADDED", pod("b", version=101)), SILENCE]))
     async with picture_of(pods=pods) as picture:
         await asyncio.sleep(1)
@@ -126,7 +126,7 @@ async def test_a_version_stands_for_one_picture() -> None:
     assert later.cluster.pods.keys() == {"team/a", "team/b"}
 
 
-async def test_a_heartbeat_changes_nothing_and_wakes_nobody() -> None:
+async def test_a_heartbeat_changes_nothing_and_wakes_no_task() -> None:
     beat = event("MODIFIED", node("n1", version=103, heartbeat="2026-03-01T08:05:00Z"))
     async with picture_of(nodes=Scripted(Reply([listed(node("n1")), 5.0, beat, SILENCE]))) as picture:
         await asyncio.sleep(1)
@@ -136,7 +136,7 @@ async def test_a_heartbeat_changes_nothing_and_wakes_nobody() -> None:
         assert (await picture.take()).version == first.version
 
 
-async def test_a_new_list_that_shows_the_same_changes_nothing() -> None:
+async def test_a_new_list_with_the_same_content_changes_nothing() -> None:
     pods = Scripted(Reply([listed(pod("a"), pod("b"))]), failure(410), Reply([listed(pod("a"), pod("b"), version=900), SILENCE]))
     async with picture_of(pods=pods) as picture:
         await asyncio.sleep(0.5)
@@ -146,7 +146,7 @@ async def test_a_new_list_that_shows_the_same_changes_nothing() -> None:
         assert (await picture.take()).version == first.version
 
 
-async def test_the_change_of_a_change_that_was_not_taken_yet_is_its_last() -> None:
+async def test_of_several_pending_changes_the_last_one_is_used() -> None:
     there_and_back: list[bytes | float | str] = [
         2.0,
         event("MODIFIED", pod("a", node="n1", version=101)),
@@ -161,14 +161,14 @@ async def test_the_change_of_a_change_that_was_not_taken_yet_is_its_last() -> No
         assert not (await picture.take()).cluster.pods["team/a"].node_name
 
 
-async def test_an_empty_cluster_wakes_whoever_waits_for_it() -> None:
+async def test_an_empty_cluster_wakes_waiting_tasks() -> None:
     async with picture_of(pods=Scripted(Reply([3.0, listed(), SILENCE]))) as picture:
         await picture.changed.wait()
         assert picture.synced
         assert (await picture.take()).cluster.pods == {}
 
 
-async def test_changes_wake_whoever_waits_for_them() -> None:
+async def test_changes_wake_waiting_tasks() -> None:
     async with picture_of(pods=Scripted(Reply([listed(), 7.0, event("ADDED", pod("a")), SILENCE]))) as picture:
         await asyncio.sleep(1)
         await picture.take()
@@ -178,7 +178,7 @@ async def test_changes_wake_whoever_waits_for_them() -> None:
         assert not picture.changed.is_set()
 
 
-async def test_kinds_are_named_once_when_something_of_them_came() -> None:
+async def test_changed_kinds_are_reported_once() -> None:
     bound = event("MODIFIED", pod("a", node="n1", version=101))
     async with picture_of(pods=Scripted(Reply([listed(waiting("a")), 2.0, bound, SILENCE]))) as picture:
         await asyncio.sleep(1)
@@ -196,7 +196,7 @@ def odd(name: str) -> Json:
     return found
 
 
-async def test_what_is_set_aside_is_named_until_it_can_be_read() -> None:
+async def test_an_unreadable_object_is_reported_until_it_can_be_read() -> None:
     async with picture_of(pods=Scripted(Reply([listed(odd("a")), 2.0, event("MODIFIED", pod("a", version=101)), SILENCE]))) as picture:
         await asyncio.sleep(1)
         assert [found.object for found in (await picture.take()).cluster.set_aside] == ["Pod team/a"]
@@ -206,7 +206,7 @@ async def test_what_is_set_aside_is_named_until_it_can_be_read() -> None:
         assert taken.cluster.pods.keys() == {"team/a"}
 
 
-async def test_an_object_that_is_read_again_as_it_was_is_no_longer_set_aside() -> None:
+async def test_an_object_that_becomes_readable_unchanged_is_no_longer_set_aside() -> None:
     changes: list[bytes | float | str] = [2.0, event("MODIFIED", odd("a")), 2.0, event("MODIFIED", pod("a", version=103)), SILENCE]
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), *changes]))) as picture:
         await asyncio.sleep(3)
@@ -215,7 +215,7 @@ async def test_an_object_that_is_read_again_as_it_was_is_no_longer_set_aside() -
         assert (await picture.take()).cluster.set_aside == ()
 
 
-async def test_what_was_set_aside_and_deleted_is_forgotten() -> None:
+async def test_a_deleted_unreadable_object_is_forgotten() -> None:
     async with picture_of(pods=Scripted(Reply([listed(odd("a")), 2.0, event("DELETED", odd("a")), SILENCE]))) as picture:
         await asyncio.sleep(1)
         await picture.take()
@@ -223,7 +223,7 @@ async def test_what_was_set_aside_and_deleted_is_forgotten() -> None:
         assert (await picture.take()).cluster.set_aside == ()
 
 
-async def test_listeners_have_each_batch_as_it_comes() -> None:
+async def test_listeners_get_each_batch_as_it_comes() -> None:
     heard: list[str] = []
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), 2.0, event("DELETED", pod("a")), SILENCE]))) as picture:
         picture.listen(lambda batch: heard.extend(f"{key} {item is not None}" for key, item in batch.changes.items()))
@@ -231,7 +231,7 @@ async def test_listeners_have_each_batch_as_it_comes() -> None:
     assert heard == ["team/a True", "team/a False"]
 
 
-async def test_a_listener_that_left_hears_nothing_more() -> None:
+async def test_a_removed_listener_is_not_called() -> None:
     heard: list[str] = []
     async with picture_of(pods=Scripted(Reply([listed(pod("a")), 2.0, event("DELETED", pod("a")), SILENCE]))) as picture:
         leave = picture.listen(lambda batch: heard.extend(batch.changes))
@@ -242,7 +242,7 @@ async def test_a_listener_that_left_hears_nothing_more() -> None:
 
 
 @pytest.mark.looptime(False)
-async def test_many_changes_are_folded_in_beside_the_event_loop() -> None:
+async def test_many_changes_are_applied_outside_the_event_loop() -> None:
     many = [pod(f"p{number}", node=f"n{number % 10}") for number in range(300)]
     async with picture_of(inline=100, pods=Scripted(Reply([listed(*many), SILENCE]))) as picture:
         await until_synced(picture)
@@ -251,7 +251,7 @@ async def test_many_changes_are_folded_in_beside_the_event_loop() -> None:
 
 
 @pytest.mark.looptime(False)
-async def test_a_picture_whose_taking_was_cancelled_loses_nothing() -> None:
+async def test_a_cancelled_take_loses_no_changes() -> None:
     many = [waiting(f"p{number}") for number in range(300)]
     async with picture_of(inline=100, pods=Scripted(Reply([listed(*many), SILENCE]))) as picture:
         await until_synced(picture)
@@ -272,7 +272,7 @@ def batch_of(*pods: Json, aside: tuple[SetAside, ...] = ()) -> Batch:
     return Batch(PODS, Pod, {one.identity: one.items[0] for one in found}, aside)
 
 
-async def test_changes_that_are_not_few_are_folded_in_a_part_at_a_time() -> None:
+async def test_larger_numbers_of_changes_are_applied_in_parts() -> None:
     picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=2_000)
     picture.receive(batch_of(*(pod(f"p{number}", node="n1") for number in range(1_700))))
     taking = asyncio.create_task(picture.take())
@@ -284,13 +284,13 @@ async def test_changes_that_are_not_few_are_folded_in_a_part_at_a_time() -> None
     assert turns > 3
 
 
-#: Folded in a thread, and on the event loop in parts.
+#: Applied in a thread, and on the event loop in parts.
 FOLDINGS = pytest.mark.parametrize(("inline", "count"), [(100, 300), (2_000, 1_200)])
 
 
 @FOLDINGS
 @pytest.mark.looptime(False)
-async def test_a_change_back_that_comes_while_the_change_is_folded_in_is_not_lost(inline: int, count: int) -> None:
+async def test_a_reverse_change_during_the_application_of_a_change_is_not_lost(inline: int, count: int) -> None:
     picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=inline)
     names = [f"p{number}" for number in range(count)]
     picture.receive(batch_of(*map(pod, names)))
@@ -305,7 +305,7 @@ async def test_a_change_back_that_comes_while_the_change_is_folded_in_is_not_los
 
 @FOLDINGS
 @pytest.mark.looptime(False)
-async def test_what_can_be_read_again_while_it_is_being_set_aside_is_not_set_aside_for_good(inline: int, count: int) -> None:
+async def test_an_object_that_becomes_readable_during_a_take_does_not_stay_set_aside(inline: int, count: int) -> None:
     picture = Picture(Client(Scripted()), clock=lambda: 0.0, random=Random(1), resources=[PODS], inline=inline)
     names = [f"p{number}" for number in range(count)]
     picture.receive(batch_of(*map(pod, names)))
@@ -328,7 +328,7 @@ async def test_pages_and_a_stream_give_the_same_picture() -> None:
     assert streamed.set_aside == listed_.set_aside
 
 
-async def test_nodes_say_what_the_clouds_list_says_of_their_machines_until_it_says_otherwise() -> None:
+async def test_nodes_have_the_offering_of_their_machine_from_the_clouds_latest_list() -> None:
     def machine(name: str, version: int = 1, provider: str = "aws:///z/i-1") -> Json:
         return {**node(name, version=version), "spec": {"providerID": provider}}
 

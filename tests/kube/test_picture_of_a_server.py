@@ -1,4 +1,4 @@
-"""Whatever a server and its network do, the picture ends up the same as what the server has."""
+"""Whatever a server and its network do, the picture ends up equal to the server's state."""
 
 import asyncio
 import ssl
@@ -43,7 +43,7 @@ async def watched(api: ApiServer, resources: Any = RESOURCES) -> AsyncIterator[t
 
 
 async def truth(api: ApiServer) -> Cluster:
-    """What the server has, read object by object without any reflector."""
+    """The server's state, read object by object without any reflector."""
     client = Client(MemoryTransport(api))
     items: list[Item] = []
     for resource in RESOURCES:
@@ -87,7 +87,7 @@ def api_server(*, streams: bool, history: int = 10_000) -> ApiServer:
 
 @pytest.mark.parametrize("streams", [True, False], ids=["streamed lists", "paged lists"])
 @pytest.mark.parametrize("seed", range(4))
-async def test_the_picture_is_what_the_server_has_after_all_faults(seed: int, streams: bool) -> None:
+async def test_the_picture_equals_the_servers_state_after_all_faults(seed: int, streams: bool) -> None:
     random = Random(seed)
     api = api_server(streams=streams, history=20)
     async with watched(api) as (picture, transport):
@@ -132,7 +132,7 @@ async def test_every_watched_resource_is_listed_or_absent() -> None:
         assert all(reflector.synced for reflector in picture.reflectors)
 
 
-async def test_the_age_of_the_picture_grows_while_the_server_cannot_be_reached() -> None:
+async def test_the_age_of_the_picture_grows_while_the_server_is_unreachable() -> None:
     api = api_server(streams=True)
     async with watched(api) as (picture, transport):
         await asyncio.sleep(10)
@@ -146,7 +146,7 @@ async def test_the_age_of_the_picture_grows_while_the_server_cannot_be_reached()
         assert picture.troubles == ()
 
 
-async def test_a_lasting_watch_of_a_quiet_cluster_costs_a_few_requests_an_hour() -> None:
+async def test_a_long_watch_of_a_quiet_cluster_costs_a_few_requests_per_hour() -> None:
     api = api_server(streams=True)
     async with watched(api) as (picture, _):
         client = picture.reflectors[0]._client
@@ -157,7 +157,7 @@ async def test_a_lasting_watch_of_a_quiet_cluster_costs_a_few_requests_an_hour()
 
 
 @pytest.mark.looptime(False)
-async def test_a_picture_over_tls_shows_what_is_there_and_what_comes() -> None:
+async def test_a_picture_over_tls_shows_existing_and_new_objects() -> None:
     authority = trustme.CA()
     secured = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(secured)

@@ -1,4 +1,4 @@
-"""Pages of pods over the portforward subresource of an API server over HTTP."""
+"""Pages of pods through the portforward subresource of an API server over HTTP."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ Playing = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]
 
 
 def answering(answer: bytes, *, stays: bool = False) -> Playing:
-    """Something that listens in the pod: it writes ``answer`` to whatever is asked, and says goodbye unless it ``stays``."""
+    """A listener in the pod: it answers every request with ``answer``, and closes the connection unless it ``stays``."""
 
     async def play(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         asked = await reader.readuntil(b"\r\n\r\n")
@@ -74,12 +74,12 @@ LARGE = b"x" * 3_000_000
     ],
     ids=["with a length", "large, on a connection that stays open", "in chunks", "to the end of the connection"],
 )
-async def test_a_page_of_a_pod_comes_through_its_forwarded_port(answer: bytes, stays: bool, expected: tuple[int, bytes]) -> None:
+async def test_a_page_of_a_pod_is_fetched_through_its_forwarded_port(answer: bytes, stays: bool, expected: tuple[int, bytes]) -> None:
     async with forwarding(answering(answer, stays=stays)) as (_, transport):
         assert await page(transport) == expected
 
 
-async def test_a_port_at_which_nothing_listens_says_so() -> None:
+async def test_a_closed_port_is_reported() -> None:
     async with forwarding(None) as (_, transport):
         with pytest.raises(
             NotAnsweredError, match=r"pod gpuscaler/leader, port 8081: .*dial tcp4 127.0.0.1:8081: connect: connection refused"
@@ -95,19 +95,19 @@ async def test_a_port_at_which_nothing_listens_says_so() -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nbroken off", "saw 50 bytes that are not a complete HTTP answer"),
     ],
 )
-async def test_what_is_no_answer_of_http_is_said_to_be_none(answer: bytes, said: str) -> None:
+async def test_an_answer_that_is_not_http_is_reported(answer: bytes, said: str) -> None:
     async with forwarding(answering(answer)) as (_, transport):
         with pytest.raises(NotAnsweredError, match=f"{said}, expected a page of gpuscaler"):
             await page(transport)
 
 
-async def test_an_answer_that_does_not_come_is_waited_for_no_longer_than_said() -> None:
+async def test_the_wait_for_an_answer_is_limited() -> None:
     async with forwarding(answering(b"", stays=True)) as (_, transport):
         with pytest.raises(NotAnsweredError, match=r"no answer within 0\.2 s"):
             await page(transport, within=0.2)
 
 
-async def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
+async def test_a_refusal_by_the_api_server_is_reported_in_its_words() -> None:
     words = 'pods "leader" is forbidden: User "me" cannot create resource "pods/portforward" in API group "" in the namespace "gpuscaler"'
     async with forwarding(answering(b"")) as (api, transport):
         api.faults.add(Fault(path="/portforward", refusal=Failure(403, "Forbidden", words)))
@@ -115,7 +115,7 @@ async def test_what_the_api_server_refuses_is_told_in_its_words() -> None:
             await page(transport)
 
 
-async def test_a_pod_that_is_not_there_or_on_no_node_has_no_ports() -> None:
+async def test_a_pod_that_does_not_exist_or_has_no_node_has_no_ports() -> None:
     async with forwarding(answering(b""), node="") as (_, transport):
         with pytest.raises(NotFound, match='pods "other" not found'):
             await page(transport, PodPort(namespace="gpuscaler", pod="other", port=8081))
@@ -123,14 +123,14 @@ async def test_a_pod_that_is_not_there_or_on_no_node_has_no_ports() -> None:
             await page(transport)
 
 
-async def test_a_connection_that_breaks_while_it_is_opened_is_no_answer() -> None:
+async def test_a_connection_that_breaks_during_opening_is_unreachable() -> None:
     async with forwarding(answering(b"")) as (api, transport):
         api.faults.add(Fault(path="/portforward", sever="before"))
         with pytest.raises(Unreachable):
             await page(transport)
 
 
-async def test_a_token_that_has_changed_is_read_again_once(tmp_path: Path) -> None:
+async def test_a_changed_token_is_read_again_once(tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text("old")
     credentials = TokenFile(file, "test")
@@ -145,7 +145,7 @@ async def test_a_token_that_has_changed_is_read_again_once(tmp_path: Path) -> No
             await page(transport)
 
 
-async def test_a_server_that_sends_elsewhere_is_not_followed_with_our_credentials() -> None:
+async def test_a_redirect_is_not_followed_with_our_credentials() -> None:
     asked: list[bytes] = []
 
     async def elsewhere(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

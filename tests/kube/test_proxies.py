@@ -1,4 +1,4 @@
-"""Which proxy the environment asks for, by the rules of Go's httpproxy package."""
+"""The proxy from the environment, by the rules of Go's httpproxy package."""
 
 from urllib.parse import urlsplit
 
@@ -49,7 +49,7 @@ def test_the_environment_names_a_proxy_by_scheme(server: str, environ: dict[str,
         (",,", False),
     ],
 )
-def test_names_may_be_excepted(rules: str, direct: bool) -> None:
+def test_names_can_be_excluded(rules: str, direct: bool) -> None:
     assert (through("https://k8s.example.org:6443", **HTTPS, NO_PROXY=rules) == "") is direct
 
 
@@ -66,17 +66,17 @@ def test_names_may_be_excepted(rules: str, direct: bool) -> None:
         ("1.2.3", False),
     ],
 )
-def test_addresses_may_be_excepted(rules: str, direct: bool) -> None:
+def test_addresses_can_be_excluded(rules: str, direct: bool) -> None:
     assert (through("https://10.1.2.3:6443", **HTTPS, no_proxy=rules) == "") is direct
 
 
 @pytest.mark.parametrize(("rules", "direct"), [("[fd00::1]:6443", True), ("fd00::1", True), ("[fd00::1]:443", False), ("fd00::/8", True)])
-def test_ipv6_addresses_may_be_excepted(rules: str, direct: bool) -> None:
+def test_ipv6_addresses_can_be_excluded(rules: str, direct: bool) -> None:
     assert (through("https://[fd00::1]:6443", **HTTPS, NO_PROXY=rules) == "") is direct
 
 
 @pytest.mark.parametrize("proxy", ["socks5://me:hidden@proxy:1080", "socks5h://me:hidden@proxy:1080", "ftp://me:hidden@proxy", "http://"])
-def test_a_proxy_that_cannot_be_used_is_said_without_its_password(proxy: str) -> None:
+def test_an_unusable_proxy_is_reported_without_its_password(proxy: str) -> None:
     with pytest.raises(AccessError, match="the environment's HTTPS_PROXY: saw") as raised:
         through("https://k8s.example.org", HTTPS_PROXY=proxy)
     assert "hidden" not in str(raised.value)

@@ -1,4 +1,4 @@
-"""The token bucket: bursts at once, then evenly, in the order of asking."""
+"""The token bucket: bursts at once, then evenly, in the order of the requests."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ import pytest
 from gpuscaler.kube.rate import OVERDRAFT, RateLimit
 
 
-async def test_a_burst_goes_at_once_and_the_rest_evenly() -> None:
+async def test_a_burst_passes_at_once_and_the_rest_evenly() -> None:
     limit = RateLimit(2, 3)
     loop = asyncio.get_running_loop()
     times = []
@@ -30,7 +30,7 @@ async def test_requests_pass_in_the_order_they_came() -> None:
     assert asyncio.get_running_loop().time() == pytest.approx(0.7)
 
 
-async def test_the_bucket_fills_again_but_not_over() -> None:
+async def test_the_bucket_refills_but_does_not_overflow() -> None:
     limit = RateLimit(1, 2)
     for _ in range(2):
         await limit.wait()
@@ -38,7 +38,7 @@ async def test_the_bucket_fills_again_but_not_over() -> None:
     assert [await limit.wait() for _ in range(3)] == pytest.approx([0, 0, 1])
 
 
-async def test_a_request_that_gives_up_gives_its_place_back() -> None:
+async def test_a_cancelled_request_returns_its_token() -> None:
     limit = RateLimit(1, 1)
     await limit.wait()
     with pytest.raises(TimeoutError):
@@ -47,7 +47,7 @@ async def test_a_request_that_gives_up_gives_its_place_back() -> None:
     assert await limit.wait() == pytest.approx(0.5)
 
 
-async def test_what_cannot_wait_goes_first_and_the_others_wait_for_it() -> None:
+async def test_urgent_requests_pass_first_and_the_others_wait_for_them() -> None:
     limit = RateLimit(10, 1)
     waited = [await limit.wait() for _ in range(2)]
     assert [await limit.wait(urgent=True) for _ in range(5)] == [0] * 5
@@ -55,19 +55,19 @@ async def test_what_cannot_wait_goes_first_and_the_others_wait_for_it() -> None:
     assert await limit.wait() == pytest.approx(0.6)
 
 
-async def test_even_what_cannot_wait_does_not_flood() -> None:
+async def test_even_urgent_requests_are_limited() -> None:
     limit = RateLimit(10, 5)
     await asyncio.gather(*(limit.wait(urgent=True) for _ in range(5 + OVERDRAFT * 5)))
     assert asyncio.get_running_loop().time() == 0
     assert await limit.wait(urgent=True) == pytest.approx(0.1)
 
 
-async def test_a_limit_says_how_long_it_made_one_wait() -> None:
+async def test_the_time_of_a_wait_is_returned() -> None:
     limit = RateLimit(4, 1)
     assert [await limit.wait(), await limit.wait()] == pytest.approx([0, 0.25])
 
 
 @pytest.mark.parametrize(("qps", "burst"), [(0, 1), (-1, 1), (1, 0)])
-def test_a_limit_that_lets_nothing_through_is_refused(qps: float, burst: int) -> None:
+def test_a_limit_that_allows_nothing_is_refused(qps: float, burst: int) -> None:
     with pytest.raises(ValueError, match="expected qps above 0 and burst of at least 1"):
         RateLimit(qps, burst)

@@ -1,4 +1,4 @@
-"""What a reflector asks for, and what it hands over, whatever the server does."""
+"""The requests of a reflector, and what it passes on, whatever the server does."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ from gpuscaler.model.pods import Pod
 from gpuscaler.model.workloads import PodGroup
 
 
-async def test_the_list_is_streamed_and_the_same_request_goes_on_as_a_watch() -> None:
+async def test_the_list_is_streamed_and_the_same_request_continues_as_a_watch() -> None:
     server = Scripted(Reply([listed(pod("a"), pod("b")), event("ADDED", pod("c", version=101)), SILENCE]))
     found, reflector = await reflect(server)
     assert found.names == ["a", "b", "c"]
@@ -51,7 +51,7 @@ async def test_nothing_is_synced_before_the_bookmark_that_ends_the_list() -> Non
 
 
 @pytest.mark.parametrize("refusal", [NO_STREAMS, failure(400, "BadRequest")], ids=["422", "400"])
-async def test_a_server_that_does_not_stream_lists_is_asked_for_pages_and_then_watched(refusal: Reply) -> None:
+async def test_a_server_without_streaming_lists_is_read_in_pages_and_then_watched(refusal: Reply) -> None:
     server = Scripted(
         refusal, page(pod("a"), more="t1"), page(pod("b"), version=100), Reply([event("ADDED", pod("c", version=101)), SILENCE])
     )
@@ -64,14 +64,14 @@ async def test_a_server_that_does_not_stream_lists_is_asked_for_pages_and_then_w
     assert "sendInitialEvents" not in server.watches[-1]
 
 
-async def test_a_server_that_does_not_stream_lists_is_not_asked_to_again() -> None:
+async def test_a_server_without_streaming_lists_is_not_asked_for_a_stream_again() -> None:
     server = Scripted(NO_STREAMS, page(pod("a")), Reply([event("ERROR", status_object(410, "Expired"))]), page(pod("b")))
     found, _ = await reflect(server, seconds=10)
     assert found.names == ["b"]
     assert sum("sendInitialEvents" in query for query in server.watches) == 1
 
 
-async def test_a_server_that_ignores_the_wish_for_a_list_is_asked_for_pages_the_third_time() -> None:
+async def test_a_server_that_ignores_the_request_for_a_list_is_read_in_pages_at_the_third_try() -> None:
     server = Scripted(Reply([event("ADDED", pod("a")), SILENCE]), Reply([event("ADDED", pod("a")), SILENCE]), page(pod("a"), pod("b")))
     found, reflector = await reflect(server, seconds=120)
     assert reflector.synced
@@ -85,7 +85,7 @@ async def test_a_watch_that_the_server_ends_is_resumed_at_the_last_event() -> No
     assert found.held["team/a"].node_name == "n1"  # type: ignore[union-attr]
 
 
-async def test_a_bookmark_moves_the_version_to_resume_at() -> None:
+async def test_a_bookmark_updates_the_version_to_resume_at() -> None:
     server = Scripted(Reply([listed(pod("a")), event("ADDED", pod("b", version=101)), 5.0, bookmark(250), 1.0]))
     await reflect(server, seconds=8)
     assert server.watches[1]["resourceVersion"] == "250"
@@ -96,7 +96,7 @@ async def test_a_deleted_object_is_gone() -> None:
     assert found.names == ["b"]
 
 
-async def test_an_object_that_comes_goes_and_comes_in_one_piece_is_there_once() -> None:
+async def test_an_object_added_deleted_and_added_in_one_piece_exists_once() -> None:
     changes = event("ADDED", pod("b")) + event("DELETED", pod("b")) + event("ADDED", pod("b", node="n2", version=105))
     found, _ = await reflect(Scripted(Reply([listed(pod("a")) + changes, SILENCE])))
     assert found.names == ["a", "b"]
@@ -108,7 +108,7 @@ async def test_an_object_that_comes_goes_and_comes_in_one_piece_is_there_once() 
     [Reply([event("ERROR", status_object(410, "Expired"))]), failure(410, "Gone"), failure(400, "Expired")],
     ids=["in the stream", "as a status", "as a reason"],
 )
-async def test_a_version_that_expired_leads_to_a_new_list_whose_difference_is_handed_over(expired: Reply) -> None:
+async def test_an_expired_version_leads_to_a_new_list_and_only_differences_are_passed_on(expired: Reply) -> None:
     server = Scripted(Reply([listed(pod("a"), pod("b")), 2.0]), expired, Reply([listed(pod("b"), pod("c"), version=900), SILENCE]))
     found, reflector = await reflect(server, seconds=10)
     assert found.names == ["b", "c"]
@@ -117,13 +117,13 @@ async def test_a_version_that_expired_leads_to_a_new_list_whose_difference_is_ha
     assert found.batches[-1].changes == {"team/a": None}
 
 
-async def test_what_an_interrupted_list_showed_and_the_next_does_not_is_gone() -> None:
+async def test_an_object_only_in_an_interrupted_list_is_gone_after_the_next_one() -> None:
     server = Scripted(Reply([event("ADDED", pod("a")), event("ADDED", pod("b")), BROKEN]), Reply([listed(pod("b")), SILENCE]))
     found, _ = await reflect(server, seconds=10)
     assert found.names == ["b"]
 
 
-async def test_what_is_deleted_while_pages_are_read_anew_is_gone() -> None:
+async def test_an_object_deleted_while_pages_are_read_again_is_gone() -> None:
     first = [NO_STREAMS, page(pod("a"), pod("b"), pod("c")), Reply([event("ERROR", status_object(410, "Expired"))])]
     server = Scripted(*first, page(pod("a"), more="t"), page(pod("c"), version=300))
     found, _ = await reflect(server, seconds=10)
@@ -131,7 +131,7 @@ async def test_what_is_deleted_while_pages_are_read_anew_is_gone() -> None:
     assert server.watches[-1]["resourceVersion"] == "300"
 
 
-async def test_a_list_that_expires_between_pages_is_begun_anew_with_larger_pages() -> None:
+async def test_a_list_that_expires_between_pages_is_restarted_with_larger_pages() -> None:
     server = Scripted(NO_STREAMS, page(pod("a"), more="t"), failure(410, "Expired"), page(pod("b"), pod("c")))
     found, reflector = await reflect(server, seconds=10)
     assert found.names == ["b", "c"]
@@ -139,7 +139,7 @@ async def test_a_list_that_expires_between_pages_is_begun_anew_with_larger_pages
     assert server.requests[3].query == {"limit": "1000"}
 
 
-async def test_a_bookmark_from_before_what_was_seen_leads_to_a_new_list() -> None:
+async def test_a_bookmark_older_than_the_last_event_leads_to_a_new_list() -> None:
     server = Scripted(Reply([listed(pod("a"), version=1000), 5.0, bookmark(400), SILENCE]), Reply([listed(pod("b"), version=400), SILENCE]))
     found, _ = await reflect(server, seconds=15)
     assert found.names == ["b"]
@@ -160,14 +160,14 @@ async def test_trouble_names_the_resource_and_what_happened() -> None:
     assert reflector.trouble == "pods: nothing listens on 10.0.0.1:6443"
 
 
-async def test_retry_after_is_waited_for() -> None:
+async def test_retry_after_is_observed() -> None:
     server = Scripted(failure(429, "TooManyRequests", headers={"retry-after": "17"}), Reply([listed(pod("a")), SILENCE]))
     found, _ = await reflect(server, seconds=30)
     assert server.times[1] - server.times[0] >= 17
     assert found.names == ["a"]
 
 
-async def test_an_error_in_the_stream_that_is_not_expiry_resumes_where_it_was() -> None:
+async def test_a_watch_resumes_at_the_same_version_after_an_error_other_than_expiry() -> None:
     server = Scripted(Reply([listed(pod("a")), event("ADDED", pod("b", version=140)), event("ERROR", status_object(500, "InternalError"))]))
     found, reflector = await reflect(server, seconds=10)
     assert found.names == ["a", "b"]
@@ -175,7 +175,7 @@ async def test_an_error_in_the_stream_that_is_not_expiry_resumes_where_it_was() 
     assert reflector.lists == 1
 
 
-async def test_a_version_that_the_server_does_not_take_leads_to_a_new_list() -> None:
+async def test_a_version_that_the_server_rejects_leads_to_a_new_list() -> None:
     server = Scripted(Reply([listed(pod("a"))]), failure(400, "BadRequest"), Reply([listed(pod("b")), SILENCE]))
     found, _ = await reflect(server, seconds=20)
     assert found.names == ["b"]
@@ -189,7 +189,7 @@ async def test_a_silent_watch_is_given_up_and_resumed_at_once() -> None:
     assert found.names == ["a", "b"]
 
 
-async def test_a_watch_that_is_only_quiet_is_left_alone() -> None:
+async def test_a_quiet_watch_is_kept() -> None:
     bookmarks: list[bytes | float | str] = [piece for number in range(5) for piece in (60.0, bookmark(101 + number))]
     server = Scripted(Reply([listed(pod("a")), *bookmarks, SILENCE]))
     _, reflector = await reflect(server, seconds=330)
@@ -197,13 +197,13 @@ async def test_a_watch_that_is_only_quiet_is_left_alone() -> None:
     assert reflector.fresh_at == pytest.approx(300)
 
 
-async def test_watches_that_end_as_they_begin_are_not_begun_in_a_tight_loop() -> None:
+async def test_watches_that_end_immediately_are_not_restarted_in_a_tight_loop() -> None:
     server = Scripted(Reply([listed(pod("a"))]), *[Reply([])] * 100)
     await reflect(server, seconds=60)
     assert len(server.requests) < 12
 
 
-async def test_an_object_that_cannot_be_read_is_named_and_the_rest_goes_on() -> None:
+async def test_an_unreadable_object_is_reported_and_the_rest_continues() -> None:
     odd: Json = pod("odd")
     odd["spec"]["containers"] = "none"
     found, reflector = await reflect(Scripted(Reply([listed(odd, pod("a")), SILENCE])))
@@ -235,7 +235,7 @@ async def test_an_object_without_a_name_is_set_aside() -> None:
     assert "metadata.name" in next(iter(found.aside.values()))
 
 
-async def test_an_event_in_another_spelling_is_read() -> None:
+async def test_an_event_in_another_json_layout_is_read() -> None:
     line = json.dumps({"object": pod("b", version=101), "type": "ADDED"}).encode() + b"\n"
     trailing = b'{"type":"ADDED","object":' + json.dumps(pod("c", version=102)).encode() + b',"extra":{}}\r\n'
     found, _ = await reflect(Scripted(Reply([listed(pod("a")), line + trailing, SILENCE])))
@@ -243,7 +243,7 @@ async def test_an_event_in_another_spelling_is_read() -> None:
     assert found.aside == {}
 
 
-async def test_a_line_that_is_no_event_is_asked_for_again() -> None:
+async def test_a_malformed_line_is_requested_again() -> None:
     server = Scripted(
         Reply([listed(pod("a")) + event("ADDED", pod("b", version=105)) + b'{"type":"ADDED","object":{"metada\n', SILENCE]),
         Reply([event("ADDED", pod("c", version=106)), SILENCE]),
@@ -254,7 +254,7 @@ async def test_a_line_that_is_no_event_is_asked_for_again() -> None:
     assert found.aside == {}
 
 
-async def test_a_line_that_is_no_event_twice_at_one_place_is_left_out() -> None:
+async def test_a_line_that_is_malformed_twice_is_skipped() -> None:
     damaged = b"<html>\n"
     again = Reply([damaged, event("ADDED", pod("c", version=106)), SILENCE])
     found, _ = await reflect(Scripted(Reply([listed(pod("a")), damaged, SILENCE]), again), seconds=10)
@@ -271,7 +271,7 @@ async def test_a_watch_that_breaks_in_the_middle_of_an_event_is_resumed_before_i
     assert found.names == ["a", "b"]
 
 
-async def test_an_optional_resource_that_the_server_does_not_have_is_settled_and_looked_for_again_after_ten_minutes() -> None:
+async def test_a_missing_optional_resource_is_settled_and_checked_again_after_ten_minutes() -> None:
     found, reflector = await reflect(server := Scripted(*[failure(404, "NotFound")] * 2), JOB_SETS, seconds=500)
     assert reflector.absent
     assert reflector.synced
@@ -296,24 +296,24 @@ async def test_the_objects_of_a_resource_that_the_server_no_longer_has_are_gone(
     assert reflector.absent
 
 
-async def test_a_server_that_says_it_has_no_pods_is_not_believed() -> None:
+async def test_a_server_without_pods_as_a_resource_is_not_trusted() -> None:
     found, reflector = await reflect(Scripted(Reply([listed(pod("a"), pod("b")), 2.0]), *[failure(404)] * 20), PODS, seconds=60)
     assert found.names == ["a", "b"]
     assert not reflector.absent
     assert reflector.trouble.startswith("pods: ")
 
 
-async def test_a_resource_that_may_not_be_read_says_what_to_grant() -> None:
+async def test_a_forbidden_resource_is_reported_with_the_permissions_to_grant() -> None:
     server = Scripted(*[failure(403, "Forbidden")] * 30)
     _, reflector = await reflect(server, NODES, seconds=200)
     assert not reflector.settled
     assert "nodes" in reflector.trouble
     assert "grant both verbs" in reflector.trouble
-    # Seven within the first minute and a half, then one a minute.
+    # Seven within the first minute and a half, then one per minute.
     assert len(server.requests) < 12
 
 
-async def test_a_server_that_has_just_started_and_knows_no_roles_yet_is_asked_again_within_seconds() -> None:
+async def test_a_server_that_just_started_and_knows_no_roles_is_retried_within_seconds() -> None:
     server = Scripted(failure(403, "Forbidden"), failure(403, "Forbidden"), Reply([listed(pod("a")), 60.0]))
     found, reflector = await reflect(server, PODS, seconds=6)
     assert found.names == ["a"]
@@ -342,7 +342,7 @@ async def test_a_native_workload_that_loses_a_group_loses_its_record() -> None:
     assert seen == [["workload/team/train/a", "workload/team/train/b"], ["workload/team/train/b", "workload/team/train/c"], []]
 
 
-async def test_a_native_workload_without_groups_that_was_unreadable_is_forgotten_when_it_can_be_read() -> None:
+async def test_a_workload_without_groups_is_no_longer_set_aside_once_it_can_be_read() -> None:
     metadata = {"name": "train", "namespace": "team", "resourceVersion": "120"}
     whole: Json = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": metadata, "spec": {"podGroups": []}}
     found, _ = await reflect(Scripted(Reply([listed({**whole, "spec": 7}), event("MODIFIED", whole), SILENCE])), WORKLOADS)
@@ -374,21 +374,21 @@ async def test_a_long_list_lets_the_event_loop_run_in_between() -> None:
     assert most < 1500
 
 
-async def test_records_are_small_and_hold_nothing_of_the_page_they_came_in() -> None:
+async def test_records_are_small_and_do_not_keep_their_page_in_memory() -> None:
     found, _ = await reflect(Scripted(Reply([listed(pod("a", node="n1")), SILENCE])))
     record = found.held["team/a"]
     assert isinstance(record, Pod)
     assert record.spec.requests["nvidia.com/gpu"] == 1
 
 
-async def test_credentials_that_are_refused_are_tried_again_soon() -> None:
+async def test_refused_credentials_are_tried_again_soon() -> None:
     server = Scripted(failure(401, "Unauthorized"), failure(401, "Unauthorized"), Reply([listed(pod("a")), SILENCE]))
     found, reflector = await reflect(server, seconds=10)
     assert found.names == ["a"]
     assert reflector.trouble == ""
 
 
-async def test_a_list_without_a_version_to_watch_from_is_not_taken_for_one() -> None:
+async def test_a_list_without_a_version_to_watch_from_is_an_error() -> None:
     nowhere = Reply([b'{"kind":"PodList","metadata":{},"items":[]}'])
     _, reflector = await reflect(Scripted(NO_STREAMS, *[nowhere] * 5), seconds=5)
     assert not reflector.synced
@@ -396,7 +396,7 @@ async def test_a_list_without_a_version_to_watch_from_is_not_taken_for_one() -> 
 
 
 @pytest.mark.parametrize("body", [b"<html>log in</html>", b"[]", b"", b'{"items":7}'])
-async def test_a_page_that_is_no_list_is_not_taken_for_an_empty_one(body: bytes) -> None:
+async def test_a_malformed_page_is_not_treated_as_an_empty_list(body: bytes) -> None:
     found, reflector = await reflect(Scripted(Reply([listed(pod("a"))]), failure(410), NO_STREAMS, *[Reply([body])] * 9), seconds=20)
     assert found.names == ["a"]
     assert "not a List in JSON" in reflector.trouble or "metadata.resourceVersion" in reflector.trouble

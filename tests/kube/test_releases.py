@@ -1,4 +1,4 @@
-"""Leases and Events with every field that Kubernetes 1.29 to 1.37 has, in virtual time."""
+"""Leases and Events with every field of Kubernetes 1.29 to 1.37, in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator, Coroutine
@@ -17,7 +17,7 @@ from gpuscaler.kube.client import Client
 from gpuscaler.kube.leases import LeaderElection
 from gpuscaler.kube.resources import CORE_EVENTS, LEASES
 
-#: What the holder of a lease writes; ``strategy`` and ``preferredHolder`` are for those who take part in coordinated leader election.
+#: Fields that the holder of a lease writes; ``strategy`` and ``preferredHolder`` are for coordinated leader election.
 OURS = {"holderIdentity", "leaseDurationSeconds", "acquireTime", "renewTime", "leaseTransitions"}
 
 
@@ -58,7 +58,7 @@ async def test_a_leader_keeps_what_others_wrote_into_the_lease(release: str) -> 
 
 
 @pytest.mark.parametrize("release", releases())
-async def test_what_the_scheduler_says_is_heard_whatever_else_an_event_says(release: str) -> None:
+async def test_events_of_the_scheduler_are_read_whatever_other_fields_they_have(release: str) -> None:
     client = Client(MemoryTransport(ApiServer(virtual)))
     said = {
         "apiVersion": "v1",

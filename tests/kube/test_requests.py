@@ -1,4 +1,4 @@
-"""What a request is about is read off it, with no names in it."""
+"""The classification of requests, without any names in it."""
 
 import pytest
 
@@ -25,12 +25,12 @@ CASES = [
 
 
 @pytest.mark.parametrize(("method", "path", "expected"), CASES)
-def test_a_request_is_about_a_verb_and_a_resource(method: str, path: str, expected: str) -> None:
+def test_a_request_is_classified_by_verb_and_resource(method: str, path: str, expected: str) -> None:
     assert about(Request(method, path)) == About(*expected.split(" "))
 
 
 @pytest.mark.parametrize(("value", "expected"), [("true", "watch"), ("1", "watch"), ("false", "list"), ("", "list")])
-def test_a_watch_is_told_from_a_list(value: str, expected: str) -> None:
+def test_a_watch_is_distinguished_from_a_list(value: str, expected: str) -> None:
     assert about(Request("GET", "/api/v1/pods", {"watch": value})).verb == expected
 
 

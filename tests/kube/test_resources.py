@@ -1,4 +1,4 @@
-"""Where resources are, and that every kind that is read is watched."""
+"""Paths of resources; every kind that is read is watched."""
 
 from gpuscaler.kube.resources import COSCHEDULING_POD_GROUPS, EVENTS, NODES, POD_GROUPS, PODS, RESOURCE_SLICES, WATCHED, WORKLOADS
 from gpuscaler.model.decoding.kinds import reader_of
@@ -12,11 +12,11 @@ def test_paths_are_those_of_the_api() -> None:
     assert EVENTS.path("ns", "e") == "/apis/events.k8s.io/v1/namespaces/ns/events/e"
 
 
-def test_a_resource_without_namespaces_is_in_none() -> None:
+def test_a_cluster_scoped_resource_has_no_namespace_in_its_path() -> None:
     assert NODES.path("ns", "n") == "/api/v1/nodes/n"
 
 
-def test_names_cannot_leave_their_place() -> None:
+def test_names_are_escaped_in_paths() -> None:
     assert PODS.path("a/b", "../secrets?x") == "/api/v1/namespaces/a%2Fb/pods/..%2Fsecrets%3Fx"
 
 
@@ -32,7 +32,7 @@ def test_every_watched_kind_can_be_read_in_all_its_versions() -> None:
             assert reader_of(resource.at(version).api_version, resource.kind) is not None, resource
 
 
-def test_pods_come_last_and_everything_once() -> None:
+def test_pods_come_last_and_every_resource_once() -> None:
     assert WATCHED[-2:] == (NODES, PODS)
     assert len(set(WATCHED)) == len(WATCHED)
 
@@ -42,7 +42,7 @@ def test_gangs_are_found_where_each_kubernetes_from_1_35_to_1_37_declares_them()
     assert found == {("Workload", "v1alpha1"), ("PodGroup", "v1alpha2"), ("PodGroup", "v1alpha3"), ("PodGroup", "v1beta1")}
 
 
-def test_what_many_clusters_do_not_have_is_optional() -> None:
+def test_resources_missing_from_many_clusters_are_optional() -> None:
     assert COSCHEDULING_POD_GROUPS.optional
     assert RESOURCE_SLICES.optional
     assert not PODS.optional

@@ -1,4 +1,4 @@
-"""Services that settings name, found through the API server: the cluster's DNS may wait for the machine that is to be bought."""
+"""Services that settings name, found through the API server: the cluster's DNS may wait for the machine that is yet to be bought."""
 
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,7 +21,7 @@ from gpuscaler.settings.run_settings import RunSettings
         ("http://aws.lab.svc:4566/x", "10.0.0.7", "http://10.0.0.7:4566/x"),
         ("http://aws.lab.svc.cluster.local", "10.0.0.7", "http://10.0.0.7"),
         ("http://aws.lab.svc:4566", "fd00::7", "http://[fd00::7]:4566"),
-        # Headless, or of another cluster's kind: there is no address.
+        # Headless, or without a ClusterIP: there is no address.
         ("http://aws.lab.svc:4566", "None", "http://aws.lab.svc:4566"),
         ("http://aws.lab.svc:4566", None, "http://aws.lab.svc:4566"),
     ],
@@ -36,7 +36,7 @@ async def test_the_name_of_a_service_becomes_its_address(url: str, address: str 
 @pytest.mark.parametrize(
     "url", ["", "https://aws.lab.svc", "http://127.0.0.1:4566", "http://aws.example.com", "http://svc:4566", "http://a.b.svcs"]
 )
-async def test_nobody_is_asked_about_any_other_address_nor_where_a_certificate_is_for_the_name(url: str) -> None:
+async def test_other_addresses_and_https_are_not_resolved_through_the_api_server(url: str) -> None:
     one, transport = client(answer(body={}))
 
     assert await by_address(one, url) == url
@@ -44,7 +44,7 @@ async def test_nobody_is_asked_about_any_other_address_nor_where_a_certificate_i
 
 
 async def _made(monkeypatch: pytest.MonkeyPatch, *answers: Any) -> tuple[list[str], str]:
-    """The endpoints that calls were made for with ``http://aws.lab.svc:4566`` in the settings, and what making the provider ended with."""
+    """The endpoints of the calls with ``http://aws.lab.svc:4566`` in the settings, and the result of creating the provider."""
     seen: list[str] = []
 
     def calls(**told: Any) -> None:
@@ -65,7 +65,7 @@ async def test_calls_to_an_endpoint_that_is_a_service_go_to_its_address(monkeypa
     assert seen == ["http://10.0.0.7:4566"]
 
 
-async def test_an_endpoint_that_is_a_service_nobody_made_is_named_with_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endpoint_with_a_missing_service_is_reported_with_its_settings_key(monkeypatch: pytest.MonkeyPatch) -> None:
     seen, said = await _made(monkeypatch, refusal(404, 'services "aws" not found', reason="NotFound"))
 
     assert seen == []

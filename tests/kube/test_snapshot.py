@@ -1,4 +1,4 @@
-"""A cluster listed once, from servers of different ages and with different rights."""
+"""A cluster listed once, from servers of different releases and with different permissions."""
 
 import time
 from contextlib import AbstractAsyncContextManager
@@ -19,7 +19,7 @@ FORBIDDEN = Failure(403, "Forbidden", "it is forbidden: User cannot list it")
 
 
 class Noting:
-    """A transport that remembers what was asked for."""
+    """A transport that remembers the requests."""
 
     def __init__(self, api: ApiServer) -> None:
         self._inner = MemoryTransport(api)
@@ -40,14 +40,14 @@ def api() -> ApiServer:
     return made
 
 
-async def test_everything_that_is_there_is_in_the_snapshot(api: ApiServer) -> None:
+async def test_a_snapshot_contains_every_object(api: ApiServer) -> None:
     seen = await snapshot(Client(MemoryTransport(api)))
 
     assert (list(seen.cluster.nodes), seen.withheld) == (["n"], ())
     assert "system-cluster-critical" in seen.cluster.priority_classes
 
 
-async def test_an_older_version_of_a_resource_is_listed_where_the_server_has_no_newer(api: ApiServer) -> None:
+async def test_an_older_version_of_a_resource_is_listed_if_the_server_has_no_newer_one(api: ApiServer) -> None:
     api.faults.add(Fault(path="resource.k8s.io/v1/", refusal=MISSING))
     transport = Noting(api)
     await snapshot(Client(transport))
@@ -56,7 +56,7 @@ async def test_an_older_version_of_a_resource_is_listed_where_the_server_has_no_
     assert "/apis/resource.k8s.io/v1beta2/resourceslices" in transport.paths
 
 
-async def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_there(api: ApiServer) -> None:
+async def test_an_unreadable_object_is_set_aside_and_the_rest_is_included(api: ApiServer) -> None:
     api.load([{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "odd"}, "status": {"allocatable": {"cpu": "many"}}}])
     seen = await snapshot(Client(MemoryTransport(api)))
 
@@ -64,7 +64,7 @@ async def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_
     assert [one.object for one in seen.cluster.set_aside] == ["Node odd"]
 
 
-async def test_what_is_optional_and_forbidden_is_named_and_what_is_not_is_raised(api: ApiServer) -> None:
+async def test_a_forbidden_optional_resource_is_reported_and_a_required_one_raises(api: ApiServer) -> None:
     api.faults.add(Fault(path="/resourceslices", refusal=FORBIDDEN))
     assert (await snapshot(Client(MemoryTransport(api)))).withheld == ("resourceslices.resource.k8s.io",)
 
@@ -73,13 +73,13 @@ async def test_what_is_optional_and_forbidden_is_named_and_what_is_not_is_raised
         await snapshot(Client(MemoryTransport(api)))
 
 
-async def test_a_server_that_is_no_kubernetes_is_told_from_one_that_is_empty(api: ApiServer) -> None:
+async def test_a_server_that_is_not_kubernetes_is_distinguished_from_an_empty_cluster(api: ApiServer) -> None:
     api.faults.add(Fault(refusal=MISSING))
     with pytest.raises(NotFound):
         await snapshot(Client(MemoryTransport(api)))
 
 
-async def test_a_list_that_expires_between_two_pages_is_begun_anew_once(api: ApiServer) -> None:
+async def test_a_list_that_expires_between_two_pages_is_restarted_once(api: ApiServer) -> None:
     api.load({"apiVersion": "v1", "kind": "Node", "metadata": {"name": f"n{number}"}} for number in range(700))
     expired = Failure(410, "Expired", "The provided continue parameter is too old")
     api.faults.add(Fault(path="/nodes.*continue=.", refusal=expired, times=1))

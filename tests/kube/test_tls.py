@@ -1,4 +1,4 @@
-"""Contexts: made anew when files change, kept when they are broken, never stopping for a password."""
+"""TLS contexts: recreated when files change, kept when files are broken, never waiting for a password."""
 
 import asyncio
 from collections.abc import Callable
@@ -37,7 +37,7 @@ def half_write(file: Path) -> None:
     file.write_text("-----BEGIN CERTIFICATE-----\nMII")
 
 
-async def test_a_context_is_kept_while_its_files_stay(file: Path) -> None:
+async def test_a_context_is_kept_while_its_files_are_unchanged(file: Path) -> None:
     one, _ = contexts(Tls(authority_file=file))
     first = await one.current(None)
     await asyncio.sleep(3600)
@@ -57,7 +57,7 @@ async def test_a_renewed_file_is_read_within_a_minute(file: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", [half_write, Path.unlink])
-async def test_a_file_that_breaks_leaves_the_old_context_in_use_and_is_told(file: Path, damage: Callable[[Path], None]) -> None:
+async def test_a_broken_file_leaves_the_old_context_in_use_and_is_reported(file: Path, damage: Callable[[Path], None]) -> None:
     one, warnings = contexts(Tls(owner="cluster 'c'", authority_file=file))
     first = await one.current(None)
     damage(file)
@@ -69,7 +69,7 @@ async def test_a_file_that_breaks_leaves_the_old_context_in_use_and_is_told(file
     assert await one.current(None) is not first
 
 
-async def test_another_issued_certificate_makes_another_context() -> None:
+async def test_a_new_issued_certificate_makes_a_new_context() -> None:
     one, _ = contexts(Tls(authority=CA.cert_pem.bytes()))
     first = await one.current(CERTIFICATE)
     assert await one.current(CERTIFICATE) is first
@@ -77,7 +77,7 @@ async def test_another_issued_certificate_makes_another_context() -> None:
     assert await one.current(ClientCertificate(other.cert_chain_pems[0].bytes(), other.private_key_pem.bytes())) is not first
 
 
-def test_an_encrypted_key_is_refused_instead_of_asking_at_the_terminal() -> None:
+def test_an_encrypted_key_is_refused_instead_of_prompting_at_the_terminal() -> None:
     key = load_pem_private_key(CERTIFICATE.key, None)
     assert isinstance(key, ec.EllipticCurvePrivateKey)
     locked = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, BestAvailableEncryption(b"password"))
@@ -85,7 +85,7 @@ def test_an_encrypted_key_is_refused_instead_of_asking_at_the_terminal() -> None
         Tls(user="user 'u'", certificate=CERTIFICATE.chain, key=locked).context()
 
 
-def test_an_empty_file_is_said(tmp_path: Path) -> None:
+def test_an_empty_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "ca.crt").write_text("\n")
     with pytest.raises(AccessError, match=r"certificate-authority: saw .*ca.crt, which is empty, expected PEM"):
         Tls(authority_file=tmp_path / "ca.crt").context()

@@ -34,7 +34,7 @@ class Pausing:
 
 
 async def lines(*pauses: float, reading: float = 0.0) -> int:
-    """How many lines come of a watch that may be silent for ten seconds, each of which takes ``reading`` seconds to read."""
+    """How many lines arrive from a watch that may be silent for ten seconds, if each takes ``reading`` seconds to process."""
     came = 0
     async with aclosing(watch_lines(Client(Pausing(*pauses)), REQUEST, silence=lambda: 10.0)) as pieces:
         async for found in pieces:
@@ -43,25 +43,25 @@ async def lines(*pauses: float, reading: float = 0.0) -> int:
     return came
 
 
-async def test_only_silence_ends_a_watch_however_long_it_lasts() -> None:
+async def test_only_silence_ends_a_watch_however_long_it_runs() -> None:
     assert await lines(*[9.0] * 20) == 20
     with pytest.raises(SilentError, match=r"nothing came for 10 s"):
         await lines(9.0, 9.0, 11.0)
 
 
 @pytest.mark.parametrize("before", [(), (0.1,), (9.9,)])
-async def test_silence_is_counted_from_what_came_last(before: tuple[float, ...]) -> None:
+async def test_silence_is_measured_from_the_last_piece(before: tuple[float, ...]) -> None:
     began = asyncio.get_running_loop().time()
     with pytest.raises(SilentError):
         await lines(*before, 60.0)
     assert asyncio.get_running_loop().time() - began == pytest.approx(sum(before) + 10.0)
 
 
-async def test_the_time_that_reading_takes_is_no_silence() -> None:
+async def test_processing_time_does_not_count_as_silence() -> None:
     assert await lines(1.0, 9.0, 9.0, reading=15.0) == 3
 
 
-async def test_who_cancels_a_watch_is_not_answered_that_it_was_silent() -> None:
+async def test_a_cancelled_watch_does_not_raise_a_silent_error() -> None:
     watch = asyncio.ensure_future(lines(60.0))
     await asyncio.sleep(9.9)
     watch.cancel()
