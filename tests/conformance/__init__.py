@@ -1,1 +1,1 @@
-"""Our filters against kube-scheduler's own: ``python -m tests.conformance --cases N --seed S``."""
+"""Compares our filters with kube-scheduler's own: ``python -m tests.conformance --cases N --seed S``."""

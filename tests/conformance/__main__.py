@@ -1,4 +1,4 @@
-"""``python -m tests.conformance``: random cases on both sides, mutants that the cases must tell apart, plans replayed."""
+"""``python -m tests.conformance``: compares both sides on random cases, checks that the cases catch mutants, or replays plans."""
 
 import argparse
 import json
@@ -17,9 +17,9 @@ from .mutants import drawn, hunt
 from .mutants import report as report_mutants
 from .plans import Replayed, replay_plans
 
-#: Cases a worker takes at a time: large enough to start an oracle for, small enough to keep all workers busy to the end.
+#: Cases per task of a worker: enough to be worth starting an oracle, few enough to keep all workers busy to the end.
 CHUNK = 500
-#: Share of all pod-node pairs that each plug-in must refuse alone, and the number of cases from which on that is asked.
+#: Share of all pod-node pairs that each plug-in must refuse alone, and the number of cases from which on this is checked.
 ENOUGH = 0.03
 TELLING = 10_000
 
@@ -41,8 +41,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--cases", type=int, help="random cases (default 20000; 10000 for mutants)")
     parser.add_argument("--seed", type=int, default=1, help="a seed gives the same cases every time (default 1)")
     parser.add_argument("--jobs", type=int, default=2, help="processes (default 2)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
-    parser.add_argument("--mutants", type=int, default=0, help="instead, show the cases to this many mutants of our filters")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat a single one")
+    parser.add_argument("--mutants", type=int, default=0, help="instead, run the cases against this many mutants of our filters")
     parser.add_argument("--plans", type=int, default=0, help="instead, replay this many whole plans through the real filters")
     parser.add_argument("--show", type=int, default=3, help="differences to minimise and print (default 3)")
     options = parser.parse_args(arguments)
@@ -51,12 +51,12 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def conform(binary: Path, options: argparse.Namespace) -> int:
-    """Compare, print, and say with the exit status whether both sides agreed everywhere."""
+    """Compare both sides and print the result; the exit status is 0 if they agreed everywhere."""
     start = time.monotonic()
     tally = run(binary, options)
     report(tally, seconds=time.monotonic() - start, seed=options.seed)
     for number, difference in distinct(tally)[: options.show]:
-        print(f"\nseed {options.seed}, case {number}: {difference}\nthe smallest case like it:")
+        print(f"\nseed {options.seed}, case {number}: {difference}\nthe smallest case with this difference:")
         with Oracle(binary) as asked:
             part = minimal(asked, draw_case(options.seed, number), difference, otherwise=variant(number))
         print(json.dumps(part))
@@ -64,13 +64,13 @@ def conform(binary: Path, options: argparse.Namespace) -> int:
 
 
 def mutate(binary: Path, options: argparse.Namespace) -> int:
-    """Print which mutants the cases catch, and say with the exit status whether they catch all."""
+    """Print which mutants the cases catch; the exit status is 0 if they catch all."""
     mutants = drawn(options.mutants, options.seed)
     return 1 if report_mutants(hunt(binary, mutants, cases=options.cases, seed=options.seed, jobs=options.jobs)) else 0
 
 
 def replay(binary: Path, options: argparse.Namespace) -> int:
-    """Print which pods the scheduler would not put where a plan puts them; the exit status says whether there are any."""
+    """Print the pods that the scheduler would not put where a plan puts them; the exit status is 0 if there are none."""
     seen = Replayed()
     with Oracle(binary) as asked:
         broken = list(replay_plans(asked, options.seed, range(options.first, options.first + options.plans), seen))
@@ -103,19 +103,19 @@ def report(tally: Tally, *, seconds: float, seed: int) -> None:
     for plugin, pairs in tally.sole.most_common():
         print(f"  {plugin:24}{pairs:9}{pairs / max(tally.pairs, 1):8.2%}")
     for plugin in rare(tally):
-        print(f"{plugin} alone refuses too little for a comparison to say much about it: expected at least {ENOUGH:.0%} of all pairs")
+        print(f"{plugin} alone refuses too few pairs for a meaningful comparison; expected at least {ENOUGH:.0%} of all pairs")
     print(f"disagreements: {len(tally.differences)}")
 
 
 def rare(tally: Tally) -> list[str]:
-    """Plug-ins that are too seldom the only one to refuse; none in runs too short to tell."""
+    """Plug-ins that are too rarely the only one to refuse; none in runs that are too short to judge."""
     if tally.cases < TELLING:
         return []
     return [plugin for plugin in (*ORDER, "NodeName") if tally.sole[plugin] < ENOUGH * tally.pairs]
 
 
 def distinct(tally: Tally) -> list[tuple[int, Difference]]:
-    """One difference of each kind, the most frequent kind first."""
+    """One difference of each kind, most frequent kind first."""
     kinds: dict[tuple[tuple[str, ...], tuple[str, ...]], list[tuple[int, Difference]]] = {}
     for number, difference in tally.differences:
         kinds.setdefault((difference.theirs, difference.ours), []).append((number, difference))

@@ -1,4 +1,4 @@
-"""A running oracle: one case in, one answer out."""
+"""A running oracle: takes one case at a time and returns its answer."""
 
 import json
 import subprocess
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 class OracleError(Exception):
-    """The oracle did not understand a case, or died."""
+    """The oracle could not read a case, or it exited."""
 
 
 class Oracle:
@@ -28,7 +28,7 @@ class Oracle:
         self._in.flush()
         line = self._out.readline()
         if not line:
-            raise OracleError(f"the oracle ended with exit status {self._process.wait()} instead of an answer")
+            raise OracleError(f"the oracle exited with status {self._process.wait()} instead of answering")
         answer: Json = json.loads(line)
         if "error" in answer:
             raise OracleError(f"the oracle refused a case: {answer['error']}")

@@ -1,6 +1,6 @@
-"""Builds programs that answer as Kubernetes does, once for each state of their sources and each Go release.
+"""Builds programs that answer as Kubernetes does, once for each version of their sources and each Go release.
 
-A binary lies under ``build/conformance/`` with a hash of what it was built from in its name.
+A binary is stored under ``build/conformance/`` with a hash of its sources in its name.
 """
 
 import os
@@ -16,12 +16,12 @@ __all__ = ["BuildError", "built", "oracle"]
 
 
 def oracle(say: Callable[[str], None] = print) -> Path:
-    """The path of the oracle, built first where it is missing: some four minutes on two cores. Raises :exc:`BuildError`."""
+    """The path of the oracle, which is built if it is missing: about four minutes on two cores. Raises :exc:`BuildError`."""
     return built("oracle", SOURCES, say)
 
 
 def built(name: str, sources: Path, say: Callable[[str], None]) -> Path:
-    """The path of the program ``name``, built first where it is missing; those of other sources are removed then.
+    """The path of the program ``name``. If it is missing, it is built, and builds of other sources are removed.
 
     Raises :exc:`BuildError`.
     """

@@ -1,4 +1,4 @@
-"""Both sides on the same cases, node by node, and the smallest case that still shows a difference."""
+"""Compares both sides on the same cases, node by node, and finds the smallest case that still shows a difference."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -23,7 +23,7 @@ class Difference:
         return f"{self.pod} on {self.node}: kube-scheduler {shown(self.theirs)}, ours {shown(self.ours)}"
 
     def like(self, other: "Difference") -> bool:
-        """Whether both are the same finding, wherever it is seen."""
+        """Whether both are the same finding, regardless of pod and node."""
         return (self.theirs, self.ours) == (other.theirs, other.ours)
 
 
@@ -33,7 +33,7 @@ def shown(plugins: tuple[str, ...]) -> str:
 
 @dataclass
 class Tally:
-    """What a run has seen. ``differences`` holds (number of the case, difference)."""
+    """The counts of a run. ``differences`` holds (number of the case, difference)."""
 
     cases: int = 0
     pairs: int = 0
@@ -50,7 +50,7 @@ class Tally:
 
 
 def compare(oracle: Oracle, seed: int, numbers: Iterable[int]) -> Tally:
-    """Draw the cases, ask both sides, count."""
+    """Draw the cases, compare both sides, and count the results."""
     tally = Tally()
     for number in numbers:
         case = draw_case(seed, number)
@@ -83,10 +83,10 @@ def count(tally: Tally, case: Json, theirs: list[ours.Refusals]) -> None:
 
 
 def differences(case: Json, theirs: list[ours.Refusals], *, otherwise: bool = False) -> Iterator[Difference]:
-    """Every pod and node that one side accepts and the other does not, or refuses for other reasons."""
+    """Every pod and node that only one side accepts, or that both refuse for different reasons."""
     try:
         mine = ours.replay(case, theirs, otherwise=otherwise) if "replay" in case else ours.judge(case, otherwise=otherwise)
-    except Exception as error:  # noqa: BLE001  # whatever our side trips over is a finding like any other
+    except Exception as error:  # noqa: BLE001  # an exception on our side is a finding like any other
         yield Difference("any pod", "any node", (), (f"{type(error).__name__}: {error}",))
         return
     pods = [case["pending"][step["pod"]] for step in case["replay"]] if "replay" in case else case.get("pending") or ()
@@ -97,19 +97,19 @@ def differences(case: Json, theirs: list[ours.Refusals], *, otherwise: bool = Fa
                 yield one
 
 
-#: What the API server fills in or insists on, and what ours and theirs would guess differently without it.
+#: Fields that the API server requires or fills in, and that both sides would default differently.
 REQUIRED = frozenset(
     "apiVersion kind metadata name namespace uid allocatable key operator values topologyKey maxSkew whenUnsatisfiable".split()
 )
 
 
 def minimal(oracle: Oracle, case: Json, difference: Difference, *, otherwise: bool = False) -> Json:
-    """The smallest part of ``case`` that shows the same difference: nothing can be left out of it on its own."""
+    """The smallest part of ``case`` that shows the same difference: no single element of it can be left out."""
 
     def shows(part: Json) -> bool:
         try:
             return any(found.like(difference) for found in differences(part, ask(oracle, part), otherwise=otherwise))
         except (OracleError, KeyError, IndexError, TypeError):
-            return False  # what is left is no case any more
+            return False  # the rest is no longer a valid case
 
     return shrink(case, shows, REQUIRED)

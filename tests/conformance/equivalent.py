@@ -1,6 +1,6 @@
-"""Mutants that no case can tell from the original, because they decide the same: what is changed, and why it makes no difference.
+"""Equivalent mutants, which no case can distinguish from the original: the change, and why it makes no difference.
 
-A key is (module and function, kind of change, source that is changed), ``*`` for any.
+A key is (module and function, kind of change, changed source); ``*`` matches anything.
 """
 
 from collections.abc import Mapping
@@ -8,20 +8,20 @@ from collections.abc import Mapping
 Key = tuple[str, str, str]
 ANY = "*"
 
-#: Kinds of volumes that no CSI driver took over, or whose take-over the scheduler does not count, and their plug-ins.
+#: Kinds of volumes that were not migrated to a CSI driver, or with a migration that the scheduler does not count, and their plug-ins.
 NOT_CSI = (
     *("iscsi", "rbd", "nfs", "local", "hostPath", "fc", "cephfs", "glusterfs", "flexVolume", "flocker", "quobyte", "storageos", "scaleIO"),
     *("photonPersistentDisk", "azureFile", "kubernetes.io/azure-file", "vsphereVolume", "kubernetes.io/vsphere-volume"),
 )
 
 EQUIVALENT: Mapping[Key, str] = {
-    ("selectors.NodeSelectorTerm.matches", ANY, ANY): "rooms judge node selectors by column (NodeMasks); this is for a single node",
+    ("selectors.NodeSelectorTerm.matches", ANY, ANY): "rooms evaluate node selectors by column (NodeMasks); this is for a single node",
     ("selectors.Requirement.matches", ANY, "not self.values and value is None"): "not valid with values, and then never asked",
     ("selectors.Requirement.matches", ANY, "not self.values and value is not None"): "not valid with values, and then never asked",
     ("selectors.LabelSelector.valid", ANY, "'Gt'"): "decoding leaves label selectors their own four operators only",
     ("selectors.LabelSelector.valid", ANY, "'Lt'"): "decoding leaves label selectors their own four operators only",
     ("selectors.LabelSelector.valid", ANY, "requirement.operator not in ('Gt', 'Lt') and requirement.valid"): (
-        "decoding leaves label selectors their own four operators only, and what it cannot read matches nothing either way"
+        "decoding leaves label selectors only their own four operators, and selectors that it cannot parse match nothing either way"
     ),
     ("selectors.integer", ANY, "'0123456789'"): "no label value starts with a sign, and requirements with other values are not valid",
     ("selectors.integer", ANY, "1"): "no label value starts with a sign, and requirements with other values are not valid",
@@ -90,9 +90,9 @@ EQUIVALENT: Mapping[Key, str] = {
         "no label value has digits of other scripts, and requirements with other values are not valid"
     ),
     ("migration.attachment", "always", "if kind == 'awsElasticBlockStore':"): "only ids of that kind start with aws://",
-    ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "there is nothing between the two when they are equal",
+    ("peers.Peers._counting", "flip", "seen < len(self._queries)"): "the range between the two is empty if they are equal",
     ("resources.FreeResources._own", "always", "if resource not in self._owned:"): "one copy more",
-    ("snapshot.Room._spread", "not", "False"): "whether the pod itself is being deleted is not asked",
+    ("snapshot.Room._spread", "not", "False"): "whether the pod itself is being deleted is not read",
     ("reach.Reach._capacity", "drop the first condition", "not claim.request or driver is None or (not driver.storage_capacity)"): (
         "the API server refuses claims that request nothing"
     ),
@@ -101,16 +101,16 @@ EQUIVALENT: Mapping[Key, str] = {
         "adding nothing changes nothing"
     ),
     ("attaching.Attached.add", "always", "if self._limits.counts(item, row):"): (
-        "on rows where they are not counted, the pod that waits adds none that could exceed the limit"
+        "on rows where they are not counted, the pending pod adds none that could exceed the limit"
     ),
     ("binding.VolumeBinding.passes", ANY, "not claims.delayed or not mask.any()"): "only saves work",
     ("binding.VolumeBinding.passes", "never", "if not claims.delayed or not mask.any():"): "only saves work",
     ("binding.VolumeBinding._found", "never", "if len(group) == 1:"): "the general way finds the same",
     ("binding.VolumeBinding.settle", "never", "if not claims.delayed:"): "only saves work",
-    ("binding.VolumeBinding.settle", "flip", "count < 0"): "nobody places or removes none",
+    ("binding.VolumeBinding.settle", "flip", "count < 0"): "the count is never 0",
     **{
         ("binding.VolumeBinding._choice", kind, f"{before}c.storage_class == claim.storage_class and (not self._selected_node(c))"): (
-            "volumes of other classes are no candidates, and no pod has two claims of one class of which one has a node selected"
+            "volumes of other classes are no candidates, and no pod has two claims of one class with a selected node for one of them"
         )
         for kind, before in (
             ("swap", ""),
@@ -120,7 +120,7 @@ EQUIVALENT: Mapping[Key, str] = {
         )
     },
     ("binding.VolumeBinding._choice", "never", "if self._selected_node(claim):"): "a claim with a selected node is in no group",
-    ("claims.Claims", "not", "False"): "the reader always says it",
+    ("claims.Claims", "not", "False"): "the reader always passes it",
     ("claims.ClaimReader._owned", "never", "if not claim.owner_uid:"): "the pod is in the cluster and has a uid in every case",
     ("claims.ClaimReader._owned", "drop the last condition", "spec.digest.startswith(pod.spec.digest) and pod.uid"): "every pod has a uid",
     (
@@ -139,26 +139,26 @@ EQUIVALENT: Mapping[Key, str] = {
     ): "no node has a limit for a driver of that name",
     ("spread.Spread.minimum", "drop the first condition", "domains and domains >= constraint.min_domains"): "minDomains is one or more",
     ("spread.Spread.counts", "never", "if fixed.everywhere:"): "only saves work",
-    ("tallies.Tallies.new", "swap", "len(self._items) - 1"): "one copy more; and in what is returned, no tally at all",
+    ("tallies.Tallies.new", "swap", "len(self._items) - 1"): "one copy more; in the return value, the index of no tally",
     ("tallies.Tallies._own", "always", "if number not in self._owned:"): "one copy more",
     ("disks._names", "always", "if monitors:"): "an RBD disk has monitors",
-    ("effects.BoundParts._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that have nothing to do with it",
+    ("effects.BoundParts._filled", "always", "if wanted(user.spec):"): "a part does nothing for pods that it does not concern",
     ("holdings.Holdings.add", "always", "if thing not in self._owned:"): "one copy more",
-    ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "there is nothing between the two when they are equal",
+    ("peers.Peers._counting", "always", "if seen < len(self._queries):"): "the range between the two is empty if they are equal",
     ("reach.Reach.zones", "always", "if claims.zones:"): "only saves work",
     ("reach._largest", "one more", "0"): "no claim requests one byte",
-    ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "there is nothing between the two when they are equal",
-    ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "there is nothing between the two when they are equal",
+    ("interpod.Repulsion.against", "flip", "seen < len(self._terms)"): "the range between the two is empty if they are equal",
+    ("interpod.Repulsion.against", "always", "if seen < len(self._terms):"): "the range between the two is empty if they are equal",
     ("reach.Reach.made", "drop the first condition", "found is None or found.provisioner in ('', NO_PROVISIONER)"): (
-        "a claim whose class is gone is not among those that wait for their first consumer"
+        "a claim with a missing class is not among those that wait for their first consumer"
     ),
     **{("migration.", "another text", f"'{name}'"): "no node has a limit for a driver of that name" for name in NOT_CSI},
-    ("nodes.NodeMasks.requirement", "drop the first condition", "mask is None and (not requirement.valid)"): "the mask is only made again",
-    ("binding.VolumeBinding.settle", "one more", "0"): "nobody places or removes none",
-    ("binding.VolumeBinding.settle", "always", "if self.passes(claims)[row]:"): "cases place pods where they pass only",
+    ("nodes.NodeMasks.requirement", "drop the first condition", "mask is None and (not requirement.valid)"): "the mask is only rebuilt",
+    ("binding.VolumeBinding.settle", "one more", "0"): "the count is never 0",
+    ("binding.VolumeBinding.settle", "always", "if self.passes(claims)[row]:"): "cases place pods only where they pass",
     ("binding.VolumeBinding._hold", "always", "if volume:"): "no volume has an empty name",
     **{
-        ("effects.Effects.add", "always", f"if _{what}(spec):"): "a part does nothing for pods that have nothing to do with it"
+        ("effects.Effects.add", "always", f"if _{what}(spec):"): "a part does nothing for pods that it does not concern"
         for what in ("has_volumes", "has_ports", "repels")
     },
     (
@@ -167,7 +167,7 @@ EQUIVALENT: Mapping[Key, str] = {
         "bool(volume.driver) and volume.driver not in KINDS and (volume.driver not in UNCOUNTED) and (volume.driver not in UNTRANSLATED)",
     ): "no node has a limit for a driver of that name",
     ("peers.PeerIndex.candidates", "another text", "'In'"): "more candidates, which are then matched one by one",
-    ("snapshot.Room._between", "not", "False"): "whether the pod itself is being deleted is not asked",
+    ("snapshot.Room._between", "not", "False"): "whether the pod itself is being deleted is not read",
     (
         "static.Rows.verdict",
         "drop the first condition",
@@ -201,12 +201,12 @@ EQUIVALENT: Mapping[Key, str] = {
         "not digits.isascii() or not digits.isdigit() or len(digits.lstrip('0')) > 19",
     ): "a number of so many digits is out of range anyway",
     ("taints.Toleration", "another text", "'Equal'"): "decoding always names an operator",
-    ("static.together", "not", "False"): "arrays that nobody changes need no guard against it",
-    ("static.together", ANY, "mask &= passing"): "a verdict goes through all filters once more; the mask alone is for packing",
-    ("interpod.InterPod._empty", "not", "False"): "no case has a machine that is still to be chosen",
-    ("snapshot._Fixed.verdict", "never", "if not spec.volumes:"): "volumes have nothing to say about a pod that has none",
+    ("static.together", "not", "False"): "the read-only flag only guards against changes, and nothing changes these arrays",
+    ("static.together", ANY, "mask &= passing"): "a verdict applies all filters again; the mask alone is for packing",
+    ("interpod.InterPod._empty", "not", "False"): "no case has a machine with undecided labels",
+    ("snapshot._Fixed.verdict", "never", "if not spec.volumes:"): "volume filters pass a pod without volumes",
     **{
-        ("snapshot.Room._others_pass", kind, source): "a part admits every row to pods that have nothing to do with it"
+        ("snapshot.Room._others_pass", kind, source): "a part admits every row to pods that it does not concern"
         for kind, source in (
             ("always", "if spec.host_ports:"),
             ("always", "if spec.volumes:"),
@@ -215,13 +215,13 @@ EQUIVALENT: Mapping[Key, str] = {
         )
     },
     ("snapshot.Room.place_all", "always", "if self._devices or spec.volumes or spec.host_ports or spec.anti_affinity:"): (
-        "a part does nothing for pods that have nothing to do with it"
+        "a part does nothing for pods that it does not concern"
     ),
     ("snapshot.Room.place_all", "drop the first condition", "self._devices or spec.volumes or spec.host_ports or spec.anti_affinity"): (
         "no case has devices shared by the thousandth"
     ),
     **{
-        ("static.Rows._look", kind, source): "no case has pools, which alone say how many GPUs a pod must ask for"
+        ("static.Rows._look", kind, source): "no case has pools, and only pools have a minimum number of GPUs"
         for kind, source in (
             ("flip", "self.least_gpus > 0"),
             ("flip", "self.least_gpus <= gpus_in(spec.requests)"),
@@ -249,7 +249,7 @@ EQUIVALENT: Mapping[Key, str] = {
 
 
 def why_equivalent(function: str, kind: str, source: str) -> str:
-    """The reason that is listed for a change, or nothing."""
+    """The listed reason for a change, or an empty string."""
     for wanted, reason in EQUIVALENT.items():
         if matches(wanted, (function, kind, source)):
             return reason

@@ -1,4 +1,4 @@
-"""Mutants of our filters: each is loaded in place of the real module in a process of its own, and the cases must tell it apart."""
+"""Mutants of our filters: each replaces the real module in its own process, and the cases must catch it."""
 
 import hashlib
 import json
@@ -22,15 +22,15 @@ from .replacing import Replacing
 
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "src"
-#: Not mutated: devices that are shared by the thousandth, and pools for large pods, which Kubernetes does not have.
+#: Not mutated: devices shared in thousandths, and pools for large pods, which Kubernetes does not have.
 NOT_MUTATED = ("__init__", "devices", "min_gpus")
-#: What is mutated: everything else that decides whether a node passes.
+#: Mutated modules: all others that decide whether a node passes.
 TARGETS = (
     *sorted(path for path in (SOURCES / "gpuscaler/planning/feasibility").rglob("*.py") if path.stem not in NOT_MUTATED),
     SOURCES / "gpuscaler/model/selectors.py",
     SOURCES / "gpuscaler/model/taints.py",
 )
-#: Seconds of one case after which a mutant is taken to run for ever, and so to be caught.
+#: Seconds for one case after which a mutant is considered to run forever, and so to be caught.
 PATIENCE = 120
 
 
@@ -50,7 +50,7 @@ class Mutant:
 
 @dataclass(frozen=True)
 class Outcome:
-    """``caught`` is the number of cases it took, 0 for a mutant that none of them caught; ``how`` the difference that gave it away."""
+    """``caught`` is the number of cases until the mutant was caught, 0 if none caught it; ``how`` is the difference that caught it."""
 
     mutant: Mutant
     caught: int
@@ -62,9 +62,10 @@ def every_mutant() -> list[Mutant]:
 
 
 def drawn(count: int, seed: int, among: Iterable[Mutant] | None = None) -> list[Mutant]:
-    """``count`` mutants of those there are, none of them known to be equivalent.
+    """``count`` of all mutants that are not listed as equivalent.
 
-    Each has a rank of its own for every seed, so that an edit of a filter or of the list of equivalent changes leaves the others drawn.
+    Each has its own rank for every seed, so an edit of a filter or of the list of equivalent changes does not change which others are
+    drawn.
     """
     times: Counter[tuple[str, str, str]] = Counter()
     ranked = []
@@ -76,12 +77,12 @@ def drawn(count: int, seed: int, among: Iterable[Mutant] | None = None) -> list[
 
 
 def rank(mutant: Mutant, occurrence: int, seed: int) -> str:
-    """``occurrence`` tells changes apart that look the same."""
+    """The rank of a mutant; ``occurrence`` distinguishes changes with the same text."""
     return hashlib.sha256(f"{seed}/{mutant}/{occurrence}".encode()).hexdigest()
 
 
 def hunt(binary: Path, mutants: Sequence[Mutant], *, cases: int, seed: int, jobs: int) -> Iterator[Outcome]:
-    """Show every mutant the same ``cases``, which the oracle answers once, until one of them catches it."""
+    """Run every mutant on the same ``cases``, which the oracle answers once, until one of them catches it."""
     with tempfile.TemporaryDirectory() as folder:
         asked = Path(folder) / "cases"
         with asked.open("wb") as file:
@@ -105,17 +106,17 @@ def outcome(asked: Path, mutant: Mutant) -> Outcome:
         return Outcome(mutant, 1, f"a case took more than {PATIENCE} s")
     if done.returncode:
         # A module that cannot even be loaded is caught by any case.
-        return Outcome(mutant, 1, (done.stderr.strip().splitlines() or ["it died"])[-1])
+        return Outcome(mutant, 1, (done.stderr.strip().splitlines() or ["it exited"])[-1])
     caught, how = json.loads(done.stdout)
     return Outcome(mutant, caught, how)
 
 
 def show(asked: Path, path: Path, index: int) -> tuple[int, str]:
-    """In a process of its own: load the mutant, then go through the cases until one of them tells it apart."""
+    """Load the mutant in this process, then run the cases until one of them catches it."""
     name = ".".join(path.relative_to(SOURCES).with_suffix("").parts)
     sys.meta_path.insert(0, Replacing(name, mutated(path.read_text(), index)))
     signal.alarm(PATIENCE)
-    # Only now, so that everything they import sees the mutant.
+    # Imported only now, so that all imported modules see the mutant.
     from .compare import differences, variant, verdicts
 
     for number, (case, answer) in enumerate(stored(asked)):
@@ -126,7 +127,7 @@ def show(asked: Path, path: Path, index: int) -> tuple[int, str]:
 
 
 def stale() -> list[Key]:
-    """What is listed as equivalent and matches no change of today's source."""
+    """Entries of the list of equivalent changes that match no change of the current source."""
     changes = [mutant.change for mutant in every_mutant()]
     return [key for key in EQUIVALENT if not any(matches(key, change) for change in changes)]
 
@@ -138,7 +139,7 @@ def stored(asked: Path) -> Iterator[tuple[Json, Json]]:
 
 
 def report(outcomes: Iterable[Outcome]) -> int:
-    """Print what became of the mutants; the number of those that nothing caught."""
+    """Print the outcome of each mutant; returns the number of survivors."""
     survivors = []
     for number, one in enumerate(outcomes, 1):
         print(f"{number:3} {'caught by case ' + str(one.caught) if one.caught else 'SURVIVED':22} {one.mutant}", flush=True)
@@ -150,7 +151,7 @@ def report(outcomes: Iterable[Outcome]) -> int:
         f"\n{len(survivors)} survived; {len(EQUIVALENT)} changes are listed as equivalent, with reasons, in tests/conformance/equivalent.py"
     )
     for key in stale():
-        print(f"listed there, and no longer a change that can be made: {key}")
+        print(f"listed there, but matches no change of the current source: {key}")
     return len(survivors)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatch
 
-#: Functions whose result is no verdict on a Kubernetes pod: words for people, bounds for packing, devices shared by the thousandth,
+#: Functions with a result that is not a verdict on a Kubernetes pod: explanations, bounds for packing, devices shared in thousandths,
 #: machines that do not exist yet.
 SKIPPED = (
     *("explain*", "_explain*", "_wanted", "_seen", "shown", "_shown", "_without", "_keys", "reason", "__str__", "__repr__", "__len__"),
@@ -37,7 +37,7 @@ _SWAPPED: dict[type[ast.operator], type[ast.operator]] = {
 
 @dataclass(frozen=True)
 class Mutation:
-    """One possible change: where, which kind of change, and the source of what is changed. ``index`` numbers those of one module."""
+    """One possible change: its function, its kind, and the changed source. ``index`` numbers the mutations of one module."""
 
     index: int
     function: str
@@ -46,26 +46,26 @@ class Mutation:
 
 
 def mutations(source: str) -> list[Mutation]:
-    """Every change that can be made to ``source``, in its order."""
+    """Every possible change of ``source``, in source order."""
     walk = _Walk(target=-1)
     walk.visit(ast.parse(source))
     return walk.found
 
 
 def mutated(source: str, index: int) -> str:
-    """``source`` with change number ``index`` made, as :func:`ast.unparse` writes it."""
+    """``source`` with change number ``index`` applied, as written by :func:`ast.unparse`."""
     tree = _Walk(target=index).visit(ast.parse(source))
     return ast.unparse(ast.fix_missing_locations(tree))
 
 
 def difference(source: str, index: int) -> str:
-    """The change as a unified diff with a line around it."""
+    """The change as a unified diff with one line of context."""
     before, after = ast.unparse(ast.parse(source)).splitlines(), mutated(source, index).splitlines()
     return "\n".join(list(difflib.unified_diff(before, after, n=1, lineterm=""))[2:])
 
 
 class _Walk(ast.NodeTransformer):
-    """Finds all changes, and makes the one whose number is ``target``."""
+    """Finds all changes, and applies the one with the number ``target``."""
 
     def __init__(self, *, target: int) -> None:
         self.found: list[Mutation] = []
@@ -85,12 +85,12 @@ class _Walk(ast.NodeTransformer):
         if isinstance(node, ast.FunctionDef) and any(fnmatch(node.name, pattern) for pattern in SKIPPED):
             return node
         self._scope.append(node.name)
-        # Only the body: annotations, decorators and options of classes are not what decides.
+        # Only the body: annotations, decorators and class options do not affect verdicts.
         node.body = [self.visit(statement) for statement in node.body]
         self._scope.pop()
         return node
 
-    visit_FunctionDef = _visit_body  # noqa: N815  # the name that ast looks for
+    visit_FunctionDef = _visit_body  # noqa: N815  # the name that ast requires
     visit_ClassDef = _visit_body  # noqa: N815
 
     def visit_Expr(self, node: ast.Expr) -> ast.AST:
@@ -142,7 +142,7 @@ class _Walk(ast.NodeTransformer):
 
     def visit_UnaryOp(self, node: ast.UnaryOp) -> ast.AST:
         if isinstance(node.op, ast.USub) and not any(isinstance(part, ast.Name) for part in ast.walk(node.operand)):
-            # Negative constants are marks and bounds (no code, any length, the least integer), and no amounts.
+            # Negative constants are markers and bounds (no code, any length, the smallest integer), not amounts.
             return node
         self.generic_visit(node)
         return self._offer(node, ("drop the negation", lambda: node.operand)) if isinstance(node.op, ast.Not | ast.Invert) else node
@@ -191,12 +191,12 @@ def _joined(operator: ast.boolop, values: list[ast.expr]) -> ast.expr:
 
 
 def _is_empty(value: ast.expr) -> bool:
-    """Whether ``value`` is an empty text or the like: ``x or ""`` only spares the type checker a None."""
+    """Whether ``value`` is an empty string or similar: ``x or ""`` only avoids a None for the type checker."""
     return (isinstance(value, ast.Constant) and not value.value) or (
         isinstance(value, ast.Dict | ast.Tuple) and not ast.unparse(value).strip("{()}")
     )
 
 
 def _asks_a_cache(test: ast.expr) -> bool:
-    """Whether ``test`` is ``x is None``: mostly a cache that may be filled again at will, and flipping it is another mutation anyway."""
+    """Whether ``test`` is ``x is None``: mostly a cache that may be refilled at any time, and flipping it is another mutation anyway."""
     return isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Is) and ast.unparse(test.comparators[0]) == "None"

@@ -1,4 +1,4 @@
-"""Our side of the comparison: the same case, decoded and judged by :class:`gpuscaler.planning.feasibility.snapshot.Room`."""
+"""Our side of the comparison: decodes a case and judges it with :class:`gpuscaler.planning.feasibility.snapshot.Room`."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -15,20 +15,20 @@ from gpuscaler.planning.feasibility.snapshot import Room
 
 from .asking import Json
 
-#: For one pod: the names of the plug-ins that refuse a node, by the node's name; nodes that nobody refuses are missing.
+#: For one pod: the names of the plug-ins that refuse a node, by the node's name; nodes that are accepted are missing.
 Refusals = dict[str, list[str]]
 NOT_CLUSTER = ("pending", "replay", "explain")
 
 
 class NotUnderstoodError(Exception):
-    """Our decoder set an object of a case aside, so there is nothing to compare."""
+    """Our decoder skipped an object of a case, so there is nothing to compare."""
 
 
 def judge(case: Json, *, otherwise: bool = False) -> list[Refusals]:
     """Our verdict on every pending pod of a plain case, on every node.
 
-    ``otherwise`` starts from the nodes that hold pods, asks about every pod there, and appends the other nodes as a plan appends
-    machines: it must make no difference.
+    ``otherwise`` starts with the nodes that hold pods, judges every pod there, and appends the other nodes as a plan appends machines;
+    this must make no difference.
     """
     interner = Interner()
     cluster = cluster_of(case, interner)
@@ -44,10 +44,11 @@ def judge(case: Json, *, otherwise: bool = False) -> list[Refusals]:
 
 
 def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: bool = False) -> list[Refusals]:
-    """Our verdict at every step of a replay, each pod placed where ``theirs``, the oracle's verdicts, let it go.
+    """Our verdict at every step of a replay. Each pod is placed where ``theirs``, the oracle's verdicts, admits it.
 
-    ``otherwise`` asks a new room at every step, in which all that was taken before is placed one after the other: it must make no
-    difference. In the end, neither must it to place all of it at once, and with all of it removed the room is as it was.
+    ``otherwise`` makes a new room at every step, in which all pods placed before are placed one after the other; this must make no
+    difference. At the end, placing all of them at once must make no difference either, and after removing all of them the room must be
+    as at the start.
     """
     interner = Interner()
     room = start = Room.of(cluster_of(case, interner))
@@ -62,7 +63,7 @@ def replay(case: Json, theirs: Iterable[Mapping[str, list[str]]], *, otherwise: 
             original = room
             room = Room.of(room.cluster) if otherwise else room.copy()
             for placed, row in taken if otherwise else taken[-1:]:
-                # Placing and removing first must leave no trace, which every later step looks for, too.
+                # Placing and removing first must leave no trace; every later step checks this as well.
                 room.place(placed.spec, placed.labels, row)
                 room.remove(placed.spec, placed.labels, row)
                 assert placed is not pod or refusals(room, pod) == verdicts[-1], "removing a pod left a trace"
@@ -81,7 +82,7 @@ def judged(room: Room, pods: Iterable[Pod]) -> list[Refusals]:
 
 
 def placed_at_once(room: Room, taken: Iterable[tuple[Pod, int]]) -> Room:
-    """A new room like ``room`` in which the pods of one kind are placed together, before anything is asked of it."""
+    """A new room like ``room`` in which the pods of one kind are placed together, before the first verdict."""
     together: dict[tuple[str, LabelSet], tuple[Pod, dict[int, int]]] = {}
     for pod, row in taken:
         rows = together.setdefault((pod.spec.digest, pod.labels), (pod, {}))[1]
@@ -93,7 +94,7 @@ def placed_at_once(room: Room, taken: Iterable[tuple[Pod, int]]) -> Room:
 
 
 def cluster_of(case: Json, interner: Interner) -> Cluster:
-    """The cluster of everything in the case. Pods that wait are part of the cluster too, as they are when planning, on no node."""
+    """The cluster with all objects of the case. Pending pods are part of the cluster, as in planning, without a node."""
     objects = [raw for kind, items in case.items() if kind not in NOT_CLUSTER for raw in items]
     waiting = [{**pod, "spec": {**(pod.get("spec") or {}), "nodeName": None}} for pod in case.get("pending") or ()]
     return Cluster.of(item for raw in (*objects, *waiting) for item in decoded(raw, interner))
@@ -110,7 +111,7 @@ def decoded(raw: Json, interner: Interner) -> list[Item]:
     if isinstance(result, SetAside):
         raise NotUnderstoodError(f"{result.object}: {result.reason}")
     if result is None:
-        raise NotUnderstoodError(f"{raw.get('kind')} is not read")
+        raise NotUnderstoodError(f"{raw.get('kind')} is not a kind that is decoded")
     return list(result) if isinstance(result, Sequence) else [result]
 
 
@@ -121,7 +122,7 @@ def decoded_pod(raw: Json, interner: Interner) -> Pod:
 
 
 def refusals(room: Room, pod: Pod) -> Refusals:
-    """What the filters of ``room`` refuse, and NodeName, which a room leaves out: a pod with a node name is bound, never planned."""
+    """The refusals of the filters of ``room``, and of NodeName, which a room omits since pods with a node name are bound, never planned."""
     verdict = room.verdict(pod.spec, pod.labels)
     refused: Refusals = {}
     for plugin, mask in verdict.excluded.items():

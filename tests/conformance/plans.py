@@ -1,4 +1,4 @@
-"""Whole plans, replayed through the real filters: every pod of a plan must be accepted where the plan puts it."""
+"""Replays whole plans through the real filters: every pod of a plan must be accepted where the plan puts it."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,13 +26,13 @@ TYPES: Mapping[str, tuple[dict[str, int], float]] = {
 }
 
 
-#: Orders that are tried before a plan is called broken.
+#: Number of orders that are tried before a plan is called broken.
 ORDERS = 20
 
 
 @dataclass(frozen=True)
 class Stage:
-    """Nodes that join at one time, and the pods that are placed then, with their node."""
+    """Nodes that join at the same time, and the pods that are placed then, with their nodes."""
 
     nodes: list[Json]
     pods: dict[str, str]
@@ -40,7 +40,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class Broken:
-    """A pod that the scheduler would not put where the plan does, though it was asked again after all the others."""
+    """A pod that the scheduler would not put where the plan does, even when tried again after all the others."""
 
     case: int
     pod: str
@@ -74,7 +74,7 @@ def replay_plans(oracle: Oracle, seed: int, numbers: range, seen: Replayed) -> I
 
 
 def best(oracle: Oracle, case: Json, stages: Sequence[Stage], rng: random.Random) -> dict[str, tuple[str, ...]]:
-    """The pods that are refused in the best of some orders: what one pod may do depends on which others the scheduler took first."""
+    """The pods that are refused in the best of several orders: the result for a pod depends on which others were scheduled first."""
     left = refused(oracle, case, stages)
     for turn in range(ORDERS):
         if not left:
@@ -85,13 +85,13 @@ def best(oracle: Oracle, case: Json, stages: Sequence[Stage], rng: random.Random
 
 
 def shuffled(pods: Mapping[str, str], rng: random.Random, *, alike: bool) -> dict[str, str]:
-    """Another order of ``pods``, in which ``alike`` ones follow each other, as a scheduler takes the pods of one controller."""
+    """Another order of ``pods``. With ``alike``, similar pods follow each other, as when a scheduler takes the pods of one controller."""
     chance = {pod.rsplit("-", 1)[0] if alike else pod: rng.random() for pod in pods}
     return dict(sorted(pods.items(), key=lambda item: chance[item[0].rsplit("-", 1)[0] if alike else item[0]]))
 
 
 def waiting_case(seed: int, number: int) -> Json:
-    """A case whose pods all wait, several of each, for a plan has more to say about many alike."""
+    """A case in which all pods are pending, with several copies of each, since plans for many identical pods are more interesting."""
     case = draw_case(seed, number)
     case.pop("replay", None)
     waiting = [pod for pod in case["pending"] if not pod["spec"].get("nodeName")]
@@ -100,7 +100,7 @@ def waiting_case(seed: int, number: int) -> Json:
 
 
 def copies(pod: Json) -> list[Json]:
-    """Three of a pod; one where it has volumes, which others cannot always share."""
+    """Three copies of a pod; only one if it has volumes, which copies cannot always share."""
     names = [pod["metadata"]["name"]] if pod["spec"].get("volumes") else [f"{pod['metadata']['name']}-{letter}" for letter in "abc"]
     return [{**pod, "metadata": {**pod["metadata"], "name": name, "uid": f"uid-{name}"}} for name in names]
 
@@ -138,7 +138,7 @@ def planned(case: Json, policy: Policy) -> Plan:
 
 
 def staged(made: Plan, policy: Policy, rng: random.Random) -> list[Stage]:
-    """First what goes to nodes that exist, then the machines and their pods, after the machines that must open before them.
+    """The stages of a plan: first the pods for existing nodes, then machines with their pods, in the order in which they must open.
 
     Each machine is one of those that its cloud may choose.
     """
@@ -171,7 +171,7 @@ def node(machine: Machine, offering: Offering) -> Json:
 
 
 def refused(oracle: Oracle, case: Json, stages: Sequence[Stage]) -> dict[str, tuple[str, ...]]:
-    """The pods that nothing helps, with what refuses them: a pod that is refused is tried again whenever another has been placed."""
+    """The pods that stay refused, with the plug-ins that refuse them: a refused pod is tried again whenever others have been placed."""
     index = {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": number for number, pod in enumerate(case["pending"])}
     done: list[Json] = []
     waiting: dict[str, str] = {}

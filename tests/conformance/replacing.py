@@ -1,4 +1,4 @@
-"""Source that is loaded in place of a module's own."""
+"""Loads a module from replaced source."""
 
 import importlib.abc
 import importlib.machinery
@@ -7,7 +7,7 @@ from types import ModuleType
 
 
 class Replacing(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Loads one module from other source than its file has."""
+    """Loads one module from ``source`` instead of its file."""
 
     def __init__(self, name: str, source: str) -> None:
         self._name = name

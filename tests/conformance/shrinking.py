@@ -1,4 +1,4 @@
-"""Makes a piece of JSON as small as it can be while something about it stays true."""
+"""Makes a JSON value as small as possible while a condition on it holds."""
 
 import copy
 from collections.abc import Callable, Container
@@ -10,7 +10,7 @@ from .asking import Json
 def shrink(value: Json, holds: Callable[[Json], bool], kept: Container[str] = ()) -> Json:
     """A copy of ``value`` from which no list element and no key can be left out without ``holds`` becoming false.
 
-    Keys in ``kept`` stay with what they are part of. ``value`` is returned as it is where ``holds`` is false from the start.
+    Keys in ``kept`` stay with their parent. ``value`` is returned unchanged if ``holds`` is false from the start.
     """
     root = copy.deepcopy(value)
     if not holds(root):
@@ -21,7 +21,7 @@ def shrink(value: Json, holds: Callable[[Json], bool], kept: Container[str] = ()
 
 
 def _left_out(here: Any, *, holds: Callable[[], bool], kept: Container[str]) -> bool:
-    """Leave out of ``here`` whatever can be; says whether anything could."""
+    """Remove from ``here`` whatever can be removed; returns whether anything was."""
     changed = False
     for key in list(here) if isinstance(here, dict) else reversed(range(len(here))):
         if key not in kept:

@@ -1,4 +1,4 @@
-"""The generator: repeatable, varied, and nothing in it that our decoders cannot read."""
+"""The case generator: repeatable, varied, and with only objects that our decoders can read."""
 
 import json
 from collections import Counter
@@ -27,7 +27,7 @@ def test_a_seed_and_a_number_give_the_same_case_every_time() -> None:
     assert json.dumps(draw_case(3, 14)) != json.dumps(draw_case(4, 14))
 
 
-def test_every_object_of_every_case_is_understood(cases: list[dict[str, Any]]) -> None:
+def test_every_object_of_every_case_can_be_decoded(cases: list[dict[str, Any]]) -> None:
     for case in cases:
         assert len(ours.judge(case)) == len(case.get("pending") or ())
 
@@ -37,7 +37,7 @@ def test_appending_the_empty_nodes_makes_no_difference_to_our_verdicts(cases: li
         assert ours.judge(case, otherwise=True) == ours.judge(case)
 
 
-def test_every_so_many_cases_place_their_pods_one_after_the_other(cases: list[dict[str, Any]]) -> None:
+def test_every_nth_case_is_a_replay(cases: list[dict[str, Any]]) -> None:
     assert [number for number, case in enumerate(cases) if "replay" in case] == list(range(0, SOME, REPLAYED))
 
 
@@ -51,7 +51,7 @@ def test_every_so_many_cases_place_their_pods_one_after_the_other(cases: list[di
         *("persistentVolumeClaim", "ephemeral", "gcePersistentDisk", "rbd", "claimRef", "allowedTopologies", "deletionTimestamp"),
     ],
 )
-def test_the_cases_use(field: str, used: Counter[str]) -> None:
+def test_the_cases_use_the_field(field: str, used: Counter[str]) -> None:
     assert used[field] >= 5
 
 

@@ -1,4 +1,4 @@
-"""The comparison itself: it agrees where both sides do, and finds, shrinks and reports what differs."""
+"""The comparison itself: it reports no difference if both sides agree, and finds, reduces and reports differences."""
 
 import json
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def test_both_sides_agree_on_some_cases(oracle: Oracle) -> None:
 
 @pytest.fixture
 def blind_to_ports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Our side forgets about host ports."""
+    """Our side ignores host ports."""
     honest = ours.refusals
 
     def refusals(*arguments: object) -> ours.Refusals:
@@ -49,7 +49,7 @@ def blind_to_ports(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("blind_to_ports")
-def test_a_difference_is_found_and_shrunk_to_what_shows_it(oracle: Oracle) -> None:
+def test_a_difference_is_found_and_reduced_to_a_minimal_case(oracle: Oracle) -> None:
     found = compare(oracle, 7, range(100)).differences
     number, difference = next((number, one) for number, one in found if one.theirs == ("NodePorts",))
     assert difference.ours == ()
@@ -64,10 +64,10 @@ def test_the_command_prints_a_difference_and_fails(capsys: pytest.CaptureFixture
     assert main(["--cases", "100", "--seed", "7", "--jobs", "1", "--show", "1"]) == 1
     printed = capsys.readouterr().out
     assert "kube-scheduler refuses (NodePorts), ours accepts" in printed
-    assert "the smallest case like it" in printed
+    assert "the smallest case with this difference" in printed
 
 
-def test_what_our_side_trips_over_is_a_difference(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_exception_on_our_side_is_a_difference(oracle: Oracle, monkeypatch: pytest.MonkeyPatch) -> None:
     def trip(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oops")
 
@@ -75,7 +75,7 @@ def test_what_our_side_trips_over_is_a_difference(oracle: Oracle, monkeypatch: p
     assert compare(oracle, 7, [1]).differences[0][1].ours == ("ZeroDivisionError: oops",)
 
 
-def test_a_mutant_is_caught_and_a_change_that_decides_the_same_is_not(binary: Path) -> None:
+def test_a_mutant_that_changes_a_verdict_is_caught(binary: Path) -> None:
     path = next(path for path in TARGETS if path.stem == "taints")
     found = next(one for one in mutations(path.read_text()) if one.kind == "another text" and one.source == "'NoExecute'")
     (outcome,) = hunt(binary, [Mutant(path, found)], cases=300, seed=1, jobs=1)
@@ -83,6 +83,6 @@ def test_a_mutant_is_caught_and_a_change_that_decides_the_same_is_not(binary: Pa
     assert "TaintToleration" in outcome.how
 
 
-def test_every_change_that_is_listed_as_equivalent_can_still_be_made() -> None:
+def test_every_change_that_is_listed_as_equivalent_still_exists() -> None:
     possible = [one.change for one in every_mutant()]
     assert [wanted for wanted in EQUIVALENT if not any(matches(wanted, change) for change in possible)] == []

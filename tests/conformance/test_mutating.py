@@ -39,19 +39,19 @@ class Judge:
         ("another text", "'x'", "return mask == 1 or 'xx' in names"),
     ],
 )
-def test_a_mutation_changes(kind: str, before: str, after: str) -> None:
+def test_a_mutation_changes_one_line(kind: str, before: str, after: str) -> None:
     (found,) = [one for one in mutations(SOURCE) if (one.kind, one.source) == (kind, before)]
     assert after in [line.strip() for line in mutated(SOURCE, found.index).splitlines()]
     shown = difference(SOURCE, found.index).splitlines()
     assert [line[1:].strip() for line in shown if line.startswith("+")] == [after]
 
 
-def test_words_for_people_are_not_mutated() -> None:
+def test_docstrings_and_explanations_are_not_mutated() -> None:
     assert {one.function for one in mutations(SOURCE)} == {"", "Judge.passes"}
     assert not [one for one in mutations(SOURCE) if "seen" in one.source or "ords" in one.source]
 
 
-def test_every_mutation_of_a_real_module_is_another_program_that_compiles() -> None:
+def test_every_mutation_of_a_real_module_changes_it_and_compiles() -> None:
     source = TARGETS[0].read_text()
     original = ast.unparse(ast.parse(source))
     for one in mutations(source):
@@ -66,7 +66,7 @@ def test_a_seed_draws_the_same_mutants_every_time() -> None:
     assert len(set(drawn(30, 1))) == 30
 
 
-def test_an_edit_of_a_filter_leaves_the_other_mutants_drawn() -> None:
+def test_an_edit_of_a_filter_does_not_change_which_other_mutants_are_drawn() -> None:
     every = every_mutant()
     first, *others = drawn(30, 1, every)
     kept = [mutant for mutant in others if mutant.change != first.change]

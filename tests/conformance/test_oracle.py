@@ -1,4 +1,4 @@
-"""Hand-written clusters whose answers Kubernetes documents: the oracle must know them."""
+"""Hand-written clusters with results that Kubernetes documents: the oracle must give them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -43,19 +43,19 @@ def test_a_plain_pod_is_accepted_everywhere(oracle: Oracle) -> None:
     assert rejected(oracle, pod("p"), node("a"), node("b")) == {}
 
 
-def test_all_plug_ins_that_refuse_a_node_are_named_and_not_only_the_first(oracle: Oracle) -> None:
+def test_all_plug_ins_that_reject_a_node_are_named(oracle: Oracle) -> None:
     closed = node("b", unschedulable=True, taints=[{"key": "k", "effect": "NoExecute"}], allocatable={"cpu": "1"})
     wanting = pod("p", requests={"cpu": "2"}, nodeSelector={"disk": "ssd"})
     assert rejected(oracle, wanting, closed) == {"b": ["NodeUnschedulable", "TaintToleration", "NodeAffinity", "NodeResourcesFit"]}
 
 
-def test_requests_of_running_pods_count_and_those_of_finished_ones_do_not(oracle: Oracle) -> None:
+def test_requests_of_running_pods_count_and_requests_of_finished_pods_do_not(oracle: Oracle) -> None:
     running = pod("r", requests={"cpu": "3"}, nodeName="a")
     finished = {**pod("f", requests={"cpu": "3"}, nodeName="b"), "status": {"phase": "Succeeded"}}
     assert rejected(oracle, pod("p", requests={"cpu": "2"}), node("a"), node("b"), pods=[running, finished]) == {"a": ["NodeResourcesFit"]}
 
 
-def test_one_host_port_on_two_addresses_does_not_conflict_unless_one_is_the_wildcard(oracle: Oracle) -> None:
+def test_a_host_port_on_two_addresses_conflicts_only_if_one_is_the_wildcard(oracle: Oracle) -> None:
     def listening(name: str, address: str, **more: Any) -> Json:
         port = {"containerPort": 80, "hostPort": 80, "hostIP": address, "protocol": "TCP"}
         return pod(name, containers=[{"name": "main", "ports": [port]}], **more)
@@ -64,7 +64,7 @@ def test_one_host_port_on_two_addresses_does_not_conflict_unless_one_is_the_wild
     assert rejected(oracle, listening("p", "10.0.0.2"), node("a"), node("b"), pods=there) == {"b": ["NodePorts"]}
 
 
-def test_anti_affinity_of_a_running_pod_keeps_its_whole_zone_closed(oracle: Oracle) -> None:
+def test_anti_affinity_of_a_running_pod_excludes_its_whole_zone(oracle: Oracle) -> None:
     term = {"topologyKey": "zone", "labelSelector": {"matchLabels": {"app": "web"}}}
     alone = pod("x", nodeName="a", affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
     nodes = [node("a", labels={"zone": "1"}), node("b", labels={"zone": "1"}), node("c", labels={"zone": "2"}), node("d")]
@@ -72,7 +72,7 @@ def test_anti_affinity_of_a_running_pod_keeps_its_whole_zone_closed(oracle: Orac
     assert rejected(oracle, pod("p", labels={"app": "db"}), *nodes, pods=[alone]) == {}
 
 
-def test_spread_refuses_the_fuller_zone_and_nodes_without_one(oracle: Oracle) -> None:
+def test_spread_rejects_the_fuller_zone_and_nodes_without_a_zone(oracle: Oracle) -> None:
     selector = {"matchLabels": {"app": "web"}}
     constraint = {"maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
     nodes = [node("a", labels={"zone": "1"}), node("b", labels={"zone": "2"}), node("c")]
@@ -89,7 +89,7 @@ def using(name: str, *claims: str, **more: Any) -> Json:
     return pod(name, volumes=[{"name": one, "persistentVolumeClaim": {"claimName": one}} for one in claims], **more)
 
 
-def test_a_bound_volume_is_found_only_where_its_node_affinity_says(oracle: Oracle) -> None:
+def test_a_bound_volume_is_reachable_only_where_its_node_affinity_matches(oracle: Oracle) -> None:
     terms = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["1"]}]}]
     volume = {
         "metadata": {"name": "pv"},
@@ -102,7 +102,7 @@ def test_a_bound_volume_is_found_only_where_its_node_affinity_says(oracle: Oracl
     assert refused == {"b": ["VolumeBinding"]}
 
 
-def test_a_missing_claim_keeps_a_pod_from_every_node(oracle: Oracle) -> None:
+def test_a_missing_claim_excludes_every_node(oracle: Oracle) -> None:
     refused = rejected(oracle, using("p", "nowhere"), node("a"))
     assert refused == {"a": ["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"]}
 
@@ -116,7 +116,7 @@ def test_attach_limits_count_the_volumes_of_running_pods(oracle: Oracle) -> None
     assert rejected(oracle, using("p", "d"), node("a"), node("b"), pods=there, **storage) == {"a": ["NodeVolumeLimits"]}
 
 
-def test_nothing_of_one_case_is_left_in_the_next(oracle: Oracle) -> None:
+def test_cases_do_not_affect_each_other(oracle: Oracle) -> None:
     test_attach_limits_count_the_volumes_of_running_pods(oracle)
     assert rejected(oracle, using("p", "d"), node("a")) == {"a": ["VolumeRestrictions", "NodeVolumeLimits", "VolumeBinding", "VolumeZone"]}
 
@@ -126,14 +126,14 @@ def replay(oracle: Oracle, case: Json, *steps: tuple[int, list[str]]) -> list[di
     return [step["rejected"] for step in answer["steps"]]
 
 
-def test_a_replayed_pod_takes_the_first_node_that_accepts_it_and_is_there_for_the_next(oracle: Oracle) -> None:
+def test_a_replayed_pod_is_placed_on_the_first_node_that_accepts_it_and_stays_there(oracle: Oracle) -> None:
     large = {"cpu": "3"}
     case = {"nodes": [node("a"), node("b")], "pending": [pod("p", requests=large), pod("q", requests=large), pod("r", requests=large)]}
     taken = replay(oracle, case, (0, ["a", "b"]), (1, ["a", "b"]), (2, ["a", "b"]))
     assert taken == [{}, {"a": ["NodeResourcesFit"]}, {"a": ["NodeResourcesFit"], "b": ["NodeResourcesFit"]}]
 
 
-def test_a_volume_that_a_replayed_pod_binds_is_gone_for_the_next(oracle: Oracle) -> None:
+def test_a_volume_bound_by_a_replayed_pod_is_not_available_to_the_next(oracle: Oracle) -> None:
     local = {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
     asked = {"storageClassName": "local", "resources": {"requests": {"storage": "1Gi"}}}
     terms = [{"matchExpressions": [{"key": "kubernetes.io/hostname", "operator": "In", "values": ["a"]}]}]
@@ -166,6 +166,6 @@ def test_a_case_that_cannot_be_read_is_refused_and_the_next_one_answered(oracle:
     assert rejected(oracle, pod("p"), node("a")) == {}
 
 
-def test_an_explained_answer_has_the_messages_of_the_plug_ins(oracle: Oracle) -> None:
+def test_an_explained_answer_contains_the_messages_of_the_plug_ins(oracle: Oracle) -> None:
     answer = oracle.ask({"nodes": [node("a")], "pending": [pod("p", requests={"cpu": "9"})], "explain": True})
     assert answer["pods"][0]["messages"] == {"a": ["NodeResourcesFit: Insufficient cpu"]}

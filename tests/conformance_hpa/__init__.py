@@ -1,1 +1,1 @@
-"""Our HorizontalPodAutoscaler algorithm against kube-controller-manager's own controller."""
+"""Compares our HorizontalPodAutoscaler algorithm with kube-controller-manager's own controller."""

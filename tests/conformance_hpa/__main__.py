@@ -1,4 +1,4 @@
-"""``python -m tests.conformance_hpa``: random cases for our algorithm and for kube-controller-manager's own controller."""
+"""``python -m tests.conformance_hpa``: compares our algorithm with kube-controller-manager's own controller on random cases."""
 
 import argparse
 import json
@@ -25,7 +25,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.conformance_hpa", description=__doc__)
     parser.add_argument("--cases", type=int, default=3000, help="random cases (default 3000)")
     parser.add_argument("--seed", type=int, default=1, help="a seed gives the same cases every time (default 1)")
-    parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat one")
+    parser.add_argument("--first", type=int, default=0, help="number of the first case, to repeat a single one")
     parser.add_argument("--show", type=int, default=3, help="differences to print (default 3)")
     options = parser.parse_args(arguments)
     try:
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def differences(asked: Oracle, case: Json, seen: Counter[str]) -> Iterator[str]:
-    """What differs at the first step at which anything does; ``seen`` counts what the cases made the controller say."""
+    """The differences at the first step that has any; ``seen`` counts the conditions that the controller reported."""
     theirs = asked.ask(as_objects(case))["steps"]
     ours = answer(case)
     for number, (their, our) in enumerate(zip(theirs, ours, strict=True)):
@@ -61,20 +61,20 @@ def differences(asked: Oracle, case: Json, seen: Counter[str]) -> Iterator[str]:
 
 
 def misreadings(asked: Oracle, drawn: Json, seen: Counter[str]) -> Iterator[str]:
-    """Whether the API server takes an object and we refuse it, or the other way round, or its defaults are others."""
+    """The differences in reading an object: only one of the API server and gpuscaler accepts it, or their defaults differ."""
     theirs = asked.ask({"read": drawn})
     try:
         ours = read_autoscaler(drawn)
     except AutoscalerError as error:
         seen["refused"] += 1
         if "kept" in theirs:
-            yield f"theirs takes it, ours: {error}"
+            yield f"theirs accepts it, ours: {error}"
         return
     seen["read"] += 1
     if "kept" not in theirs:
-        yield f"ours takes it, theirs: {theirs['refused']}"
+        yield f"ours accepts it, theirs: {theirs['refused']}"
     elif read_autoscaler(theirs["kept"]) != ours:
-        yield f"theirs keeps {theirs['kept']}, ours {ours}"
+        yield f"theirs stores {theirs['kept']}, ours {ours}"
 
 
 def report(seen: Counter[str], cases: int, *, seconds: float, seed: int) -> None:

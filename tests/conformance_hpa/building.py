@@ -1,4 +1,4 @@
-"""Builds the program that asks kube-controller-manager's controller, once for each state of its sources and each Go release."""
+"""Builds the program that runs kube-controller-manager's controller, once for each version of its sources and each Go release."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,5 +9,5 @@ __all__ = ["BuildError", "horizontal"]
 
 
 def horizontal(say: Callable[[str], None] = print) -> Path:
-    """The path of the binary, built first where it is missing: some two minutes on two cores. Raises :exc:`BuildError`."""
+    """The path of the binary, which is built if it is missing: about two minutes on two cores. Raises :exc:`BuildError`."""
     return built("horizontal", Path(__file__).parent / "oracle", say)

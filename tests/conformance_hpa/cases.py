@@ -1,6 +1,6 @@
-"""Random cases: a HorizontalPodAutoscaler and what it sees over some steps, in the form of ``oracle/case.go``.
+"""Random cases: a HorizontalPodAutoscaler and its observations over several steps, in the form of ``oracle/case.go``.
 
-Values lie often at the edges where something changes: the tolerance, a window's end, the next whole replica.
+Values are often at the edges where the result changes: the tolerance, the end of a window, the next whole replica.
 """
 
 import random
@@ -22,7 +22,7 @@ CONTAINERS = ("main", "sidecar", "absent")
 
 
 def draw_case(seed: int, number: int) -> Json:
-    """The same case every time."""
+    """Case ``number`` of ``seed``, the same every time."""
     return _Drawing(random.Random(f"{seed}/{number}")).case()
 
 
@@ -76,7 +76,7 @@ class _Drawing:
         if kind == "Object":
             source["describedObject"] = {"apiVersion": "v1", "kind": "Service", "name": "front"}
             if self._chance(0.05):
-                # The API server takes it, and the controller then finds no target.
+                # The API server accepts it, but the controller then finds no target.
                 source["target"]["type"] = "Utilization"
         return {"type": kind, kind.lower(): source}
 
@@ -158,7 +158,7 @@ class _Drawing:
         return [self._pod(f"p{number}", at, plain=plain) for number in range(count)]
 
     def _pod(self, name: str, at: float, *, plain: bool) -> Json:
-        """In our own form; :func:`pod_object` turns it into Kubernetes'. Times are whole seconds, as the API keeps them."""
+        """A pod in our own form; :func:`pod_object` converts it to that of Kubernetes. Times are whole seconds, as in the API."""
         pod: Json = {"name": name, "phase": "Running", "deleting": False, "ready": "True", "readySince": -600, "started": -900}
         requests = {"cpu": 100, "memory": 2**30 * 1000, "example.com/gpu": 1000}
         pod["containers"] = [{"name": "main", "requests": requests}]
@@ -204,7 +204,7 @@ class _Drawing:
         return {"pods": samples}
 
     def _wanted(self, metric: Json) -> int:
-        """What each pod shows when the metric is on its target, in thousandths."""
+        """The value of each pod if the metric is on its target, in thousandths."""
         source = metric[_field(metric["type"])]
         target = source["target"]
         if "averageUtilization" in target:
@@ -225,6 +225,6 @@ def _field(kind: str) -> str:
 
 
 def _key(metric: Json) -> str:
-    """The name by which a step's answers know a metric."""
+    """The key of a metric in the answers of a step."""
     source = metric[_field(metric["type"])]
     return source["metric"]["name"] if "metric" in source else f"{source['name']}/{source.get('container', '')}"

@@ -1,4 +1,4 @@
-"""Cases as the oracle reads them: pods as Kubernetes objects."""
+"""Converts cases to the oracle's form: pods as Kubernetes objects."""
 
 from datetime import UTC, datetime, timedelta
 from fractions import Fraction
@@ -10,7 +10,7 @@ Json = dict[str, Any]
 
 
 def as_objects(case: Json) -> Json:
-    """``case`` with Kubernetes' pods in its steps."""
+    """``case`` with pods as Kubernetes objects in its steps."""
     return {**case, "steps": [{**step, "pods": [pod_object(pod) for pod in step["pods"]]} for step in case["steps"]]}
 
 

@@ -1,4 +1,4 @@
-"""Objects to read: those of the random cases, most of them with something wrong in them."""
+"""Objects to read: those of the random cases, most of them damaged."""
 
 import random
 from typing import Any
@@ -29,7 +29,7 @@ _JUNK: tuple[Any, ...] = (
 
 
 def draw_object(seed: int, number: int) -> Json:
-    """The same object every time."""
+    """Object ``number`` of ``seed``, the same every time."""
     rng = random.Random(f"{seed}/object/{number}")
     drawn: Json = draw_case(seed, number)["autoscaler"]
     spec = drawn["spec"]
@@ -39,7 +39,7 @@ def draw_object(seed: int, number: int) -> Json:
 
 
 def _damaged(tree: Any, rng: random.Random, *, depth: int) -> Any:
-    """The same with one place, at most so deep, replaced or left out."""
+    """A copy of ``tree`` with one element, at most ``depth`` levels deep, replaced or removed."""
     if not isinstance(tree, dict | list) or not tree or depth == 0:
         return rng.choice(_JUNK)
     copy: Any = dict(tree) if isinstance(tree, dict) else list(tree)

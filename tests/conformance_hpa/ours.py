@@ -1,4 +1,4 @@
-"""Our own answer to a case, in the oracle's form."""
+"""Our side of the comparison: answers a case in the oracle's form."""
 
 from collections import Counter
 from typing import Any
@@ -38,7 +38,7 @@ def answer(case: Json) -> list[Json]:
         outcome = step(autoscaler, scale, metrics=metrics, pods=pods, history=history, now=one["at"], settings=settings)
         history = outcome.history
         rescaled = outcome.desired != replicas
-        # Where nothing could be decided, the status keeps the number that it showed before.
+        # If no decision was possible, the status keeps its previous number.
         stopped = bool(outcome.error) and outcome.recommendation is None
         desired = desired if stopped else outcome.desired
         results.append(
@@ -85,7 +85,7 @@ def _pod(pod: Json) -> ReplicaPod:
 
 
 def _pod_requests(pod: Json) -> dict[str, int] | None:
-    """What a pod with requests of its own asks for: what these leave out is asked for by its containers."""
+    """The requests of a pod with pod-level requests: for resources that these leave out, those of its containers count."""
     if "podRequests" not in pod:
         return None
     sums: Counter[str] = Counter()

@@ -1,4 +1,4 @@
-"""Hand-written cases whose answers Kubernetes documents: the oracle must know them, and we must agree."""
+"""Hand-written cases with results that Kubernetes documents: the oracle must give them, and our side must agree."""
 
 from collections import Counter
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ def oracle() -> Iterator[Oracle]:
 
 
 def case(*steps: Json, **spec: Any) -> Json:
-    """A service of 1 to 10 replicas that wants 10 of the metric ``load`` for each."""
+    """A service of 1 to 10 replicas with a target of 10 of the metric ``load`` per replica."""
     target = {"type": "AverageValue", "averageValue": "10"}
     metrics = [{"type": "Pods", "pods": {"metric": {"name": "load"}, "target": target}}]
     reference = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "serving"}
@@ -39,7 +39,7 @@ def case(*steps: Json, **spec: Any) -> Json:
 
 
 def at(seconds: float, *loads: int, replicas: int | None = None) -> Json:
-    """What is seen then: one running pod for each load."""
+    """The observations at ``seconds``: one running pod for each load."""
     pods = [{"name": f"p{number}", **RUNNING} for number in range(len(loads))]
     samples = {f"p{number}": {"value": load * 1000, "at": seconds, "window": 60} for number, load in enumerate(loads)}
     return {"at": seconds, "replicas": replicas, "observed": None, "pods": pods, "metrics": {"load": {"pods": samples}}}
@@ -58,11 +58,11 @@ def test_within_the_tolerance_nothing_changes(oracle: Oracle) -> None:
     assert replicas(oracle, case(at(0, 11, 11, replicas=2))) == [2]
 
 
-def test_virtual_time_passes_between_steps_and_lets_the_stabilisation_window_end(oracle: Oracle) -> None:
+def test_virtual_time_passes_between_steps_so_that_the_stabilisation_window_ends(oracle: Oracle) -> None:
     assert replicas(oracle, case(at(0, 10, 10, replicas=2), at(15, 1, 1), at(300, 1, 1), at(301, 1, 1))) == [2, 2, 2, 1]
 
 
-def test_the_rate_of_a_behaviour_holds_over_its_period(oracle: Oracle) -> None:
+def test_the_rate_of_a_behaviour_applies_over_its_period(oracle: Oracle) -> None:
     rules = {"policies": [{"type": "Pods", "value": 1, "periodSeconds": 60}]}
 
     assert replicas(oracle, case(at(0, 90, replicas=1), at(15, 90), at(60, 90), behavior={"scaleUp": rules})) == [2, 2, 3]
@@ -79,7 +79,7 @@ def test_random_cases_find_no_difference(oracle: Oracle) -> None:
     assert [number for number in range(50) if list(differences(oracle, draw_case(7, number), Counter()))] == []
 
 
-def test_the_api_server_refuses_what_it_documents_and_fills_in_defaults(oracle: Oracle) -> None:
+def test_the_api_server_rejects_invalid_objects_and_fills_in_defaults(oracle: Oracle) -> None:
     taken: Json = {"apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": "a", "namespace": "b"}}
     taken["spec"] = case()["autoscaler"]["spec"]
     refused = {**taken, "spec": {**taken["spec"], "minReplicas": 11}}
@@ -89,5 +89,5 @@ def test_the_api_server_refuses_what_it_documents_and_fills_in_defaults(oracle: 
     assert list(misreadings(oracle, taken, Counter())) == list(misreadings(oracle, refused, Counter())) == []
 
 
-def test_random_objects_are_read_alike(oracle: Oracle) -> None:
+def test_random_objects_are_read_like_the_api_server_reads_them(oracle: Oracle) -> None:
     assert [number for number in range(200) if list(misreadings(oracle, draw_object(7, number), Counter()))] == []

@@ -1,10 +1,11 @@
-"""Random small clusters and pods, each from a seed and a number: the cases of the conformance run.
+"""The cases of the conformance run: small random clusters and pods, each from a seed and a number.
 
-This generator has nothing in common with the one of the property tests, so that a blind spot of one is not one of the other.
-Every case is what an API server could store. A pod is drawn plain, then one or a few features are added to it, so that every
-plug-in is often the only one that refuses a node. Each case has a few topics, features that its pods share: ports meet ports.
+This generator shares no code with that of the property tests, so that they do not have the same blind spots. An API server could store
+every case. A pod is drawn plain, then one or a few features are added to it, so that every plug-in is often the only one that refuses a
+node. Each case has a few topics: features that its pods share, so that for example ports conflict with ports.
 
-Left out is what the scheduler answers by chance (two volumes of one size, or reserved for one claim: it takes the first of a Go map).
+Cases do not include situations with a random result (two volumes of one size, or reserved for one claim: the scheduler takes the first
+of a Go map).
 """
 
 import random
@@ -17,7 +18,7 @@ from .world import NAMESPACES, Json, World
 
 Feature = Callable[[World, Json], None]
 
-#: Features of pods that wait, by how often each is a topic.
+#: Features of pending pods, by how often each is a topic.
 PENDING: dict[Feature, float] = {
     requests.large: 1.6,
     placing.node_name: 3.7,
@@ -34,7 +35,7 @@ PENDING: dict[Feature, float] = {
     volumes.bound_somewhere: 3.8,
     volumes.harmless: 0.5,
 }
-#: Features of pods that run, where no topic says more.
+#: Features of running pods, in addition to topics.
 BOUND: dict[Feature, float] = {
     requests.large: 1.6,
     placing.host_ports: 2.0,
@@ -45,12 +46,12 @@ BOUND: dict[Feature, float] = {
     volumes.bound_somewhere: 0.5,
     placing.tolerations: 0.5,
 }
-#: Every so many cases, the pending pods are placed one after the other instead of being judged side by side.
+#: In every case with a number divisible by this, pending pods are placed one after the other instead of being judged independently.
 REPLAYED = 4
 
 
 def draw_case(seed: int, number: int) -> Json:
-    """Case ``number`` of ``seed``, as the oracle reads it: lists of Kubernetes objects by kind, and the pods to judge."""
+    """Case ``number`` of ``seed``, in the oracle's form: lists of Kubernetes objects by kind, and the pods to judge."""
     world = World(random.Random(f"{seed}/{number}"))
     draw_namespaces(world)
     draw_nodes(world)
@@ -85,7 +86,7 @@ def pending_pod(world: World, topics: list[Feature]) -> Json:
 
 
 def like(world: World, model: Json) -> Json:
-    """One more pod of the controller that made ``model``, waiting; its volumes are the same ones, or missing."""
+    """Another pending pod of the controller that created ``model``; its volumes are the same, or missing."""
     name = world.name("pod")
     spec = {key: value for key, value in model["spec"].items() if key != "nodeName"}
     metadata = {key: value for key, value in model["metadata"].items() if key != "deletionTimestamp"}
@@ -122,7 +123,7 @@ def plain_pod(world: World) -> Json:
 
 
 def add_features(world: World, pod: Json, features: set[Feature]) -> None:
-    """Add features in the order of the tables, not in that of the set: requests replace the containers, so they come first."""
+    """Add features in the order of the tables, not of the set: requests replace the containers, so they come first."""
     for feature in {**PENDING, **BOUND}:
         if feature in features:
             feature(world, pod)

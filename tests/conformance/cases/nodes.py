@@ -1,4 +1,4 @@
-"""Nodes and namespaces: labels that may be missing, odd or old, taints, and little of every resource."""
+"""Nodes and namespaces: labels that may be missing, odd or old, taints, and small amounts of every resource."""
 
 from .world import HOSTNAME, NAMESPACES, OLD_REGION, OLD_ZONE, RACK, REGION, ZONE, ZONES, Json, World
 

@@ -1,4 +1,4 @@
-"""Where a pod may go because of other pods: affinity, anti-affinity, topology spread."""
+"""Pod features that depend on other pods: affinity, anti-affinity, topology spread."""
 
 from .placing import INVALID, REQUIRED, node_selector
 from .world import HOSTNAME, NAMESPACES, RACK, REGION, TOPOLOGY_KEYS, ZONE, Json, World, or_null
@@ -49,7 +49,7 @@ def term(world: World, pod: Json) -> Json:
 
 
 def merge_label_keys(world: World, pod: Json, drawn: Json, selector: Json, *, name: str, operator: str) -> None:
-    """``matchLabelKeys`` or ``mismatchLabelKeys`` as they are stored: the API server has added them to the selector."""
+    """Add ``matchLabelKeys`` or ``mismatchLabelKeys`` as they are stored: the API server merges them into the selector."""
     keys = world.some(tuple(LABELS), 2)
     drawn[name] = keys
     values = pod["metadata"].get("labels") or {}
@@ -59,7 +59,7 @@ def merge_label_keys(world: World, pod: Json, drawn: Json, selector: Json, *, na
 
 
 def label_selector(world: World, pod: Json) -> Json | None:
-    """Mostly a selector that some pods match; every third time one that the pod itself matches; now and then empty or none."""
+    """Mostly a selector that some pods match; every third time one that the pod itself matches; sometimes empty or none."""
     labels = pod["metadata"].get("labels") or {}
     if world.chance(0.04):
         return None
@@ -115,7 +115,7 @@ def constraint(world: World, pod: Json, key: str) -> Json:
 
 
 def spread_label_keys(world: World, pod: Json, drawn: Json, selector: Json | None) -> None:
-    """``matchLabelKeys`` of a spread constraint: merged into the selector since 1.34, as they were given in pods from before."""
+    """Add ``matchLabelKeys`` to a spread constraint: merged into the selector since 1.34, unchanged in older pods."""
     if selector is not None and world.chance(0.7):
         merge_label_keys(world, pod, drawn, selector, name="matchLabelKeys", operator="In")
     else:

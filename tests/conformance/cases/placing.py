@@ -1,9 +1,9 @@
-"""Where a pod may go by itself: node name, node selector, node affinity, tolerations, host ports."""
+"""Pod features that restrict nodes: node name, node selector, node affinity, tolerations, host ports."""
 
 from .nodes import EFFECTS, SIZES, TAINT_KEYS, TAINT_VALUES
 from .world import HOSTNAME, RACK, ZONE, ZONES, Json, World, or_null
 
-#: Label values that a node may have, and some that none has.
+#: Label values that a node may have, and some that no node has.
 VALUES = {
     ZONE: (*ZONES, "eu-west9-a"),
     RACK: ("a", "b", ""),
@@ -12,9 +12,9 @@ VALUES = {
     HOSTNAME: ("node0", "node1", "node2"),
     "missing": ("x", "y"),
 }
-#: No label values at all. The API server refuses them in new pods; those in older pods make their whole term match nothing.
+#: Invalid label values. The API server rejects them in new pods; in older pods they make their whole term match nothing.
 INVALID = ("y z!", "-5", "+4")
-#: What labels are compared with as numbers, or cannot be.
+#: Operands of numeric comparisons of labels, some of them invalid.
 BOUNDS = ("4", "0", "7", "010", "1.5", "x", "9223372036854775808")
 PORTS = {80: 6.0, 443: 2.0, 8080: 2.0}
 ADDRESSES = ("", "0.0.0.0", "10.0.0.1", "127.0.0.1", "::1")
@@ -66,7 +66,7 @@ def node_requirement(world: World) -> Json:
 
 
 def field_requirement(world: World) -> Json:
-    """A requirement of the node's name; now and then one that the API server refuses, which matches nothing or asks for no field."""
+    """A requirement on the node's name; sometimes one that the API server rejects, which matches nothing or has an unknown field."""
     drawn: Json = {
         "key": "metadata.name",
         "operator": world.one(("In", "In", "NotIn")),

@@ -1,10 +1,10 @@
-"""What a pod requests: containers, init containers, sidecars, overhead, pod-level resources, and resizes on the way."""
+"""Requests of a pod: containers, init containers, sidecars, overhead, pod-level resources, and resizes in progress."""
 
 from .world import Json, World
 
 CPU = ("0", "100m", "250m", "0.5", "1", "1500m", "2", "1e0", "333m")
 MEMORY = ("0", "128Mi", "1Gi", "512M", "1.5Gi", "1e9", "2Gi", "129e6")
-#: Legal, and finer than the scheduler counts.
+#: Valid amounts that are finer than the scheduler counts.
 FINE = {"cpu": ("100500u", "0.1005", "1n"), "memory": ("1500m", "0.5", "100.1Mi")}
 EXTENDED = {
     "nvidia.com/gpu": ("0", "1", "2", "4"),
@@ -15,12 +15,12 @@ EXTENDED = {
 
 
 def small(world: World, pod: Json) -> None:
-    """Requests that most nodes have room for."""
+    """Add requests that most nodes have room for."""
     pod["spec"]["containers"] = [{"name": "main", "resources": world.one(({}, {"requests": {"cpu": "100m", "memory": "64Mi"}}, {}))}]
 
 
 def large(world: World, pod: Json) -> None:
-    """Requests that many nodes have no room for, in every form that Kubernetes knows."""
+    """Add requests that many nodes have no room for, in every form that Kubernetes supports."""
     spec = pod["spec"]
     spec["containers"] = [container(world, f"c{number}", large=number == 0) for number in range(world.weighted({1: 6, 2: 3, 3: 1}))]
     if world.chance(0.3):
@@ -32,9 +32,9 @@ def large(world: World, pod: Json) -> None:
 
 
 def pod_level(world: World, spec: Json) -> None:
-    """Requests of the pod as a whole, which replace those of its containers.
+    """Add pod-level requests, which replace those of its containers.
 
-    Its containers have no huge pages then: the API server would fill in further requests of the pod from their limits.
+    Its containers then have no huge pages: the API server would add requests of the pod from their limits.
     """
     requests = {"cpu": world.one(("3", "5")), "memory": world.one(("4Gi", "9Gi"))}
     if world.chance(0.3):
@@ -61,7 +61,7 @@ def container(world: World, name: str, *, large: bool = False) -> Json:
 
 
 def with_limits(world: World, amounts: dict[str, str]) -> Json:
-    """Requests as the API server stores them: whatever has a limit has a request, extended resources have both, and alike."""
+    """Requests as the API server stores them: every limit has a request, and extended resources have both with the same amount."""
     if not amounts:
         return world.one(({}, {"requests": {}}, {"requests": None}))
     limits = {resource: amount for resource, amount in amounts.items() if "/" in resource or resource.startswith("hugepages-")}
@@ -78,7 +78,7 @@ def init_container(world: World, name: str) -> Json:
 
 
 def resized(world: World, pod: Json) -> None:
-    """A running pod in the middle of an in-place resize: the kubelet reports other amounts than the specification asks for."""
+    """Put a running pod in the middle of an in-place resize: the kubelet reports amounts that differ from the requests in the spec."""
     statuses = []
     for drawn in pod["spec"]["containers"]:
         asked = (drawn.get("resources") or {}).get("requests") or {}

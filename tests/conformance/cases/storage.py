@@ -1,9 +1,9 @@
-"""Storage objects: classes, drivers and their limits, volumes and claims in every state of their lives."""
+"""Storage objects: classes, drivers and their limits, volumes and claims in every state."""
 
 from .world import HOSTNAME, OLD_REGION, OLD_ZONE, REGION, ZONE, ZONES, Json, World
 
 FAST, CAPPED = "csi.fast", "csi.capped"
-#: CSI drivers with limits on nodes, by the node label of their topology. All but the first took over an in-tree plug-in.
+#: CSI drivers with limits on nodes, with the node label of their topology. All but the first replaced an in-tree plug-in.
 DRIVERS = {
     FAST: None,
     "ebs.csi.aws.com": "topology.ebs.csi.aws.com/zone",
@@ -12,14 +12,14 @@ DRIVERS = {
     "disk.csi.azure.com": None,
     "cinder.csi.openstack.org": "topology.cinder.csi.openstack.org/zone",
 }
-#: Ids of one disk, which several volumes may name.
+#: IDs of one disk that several volumes may refer to.
 EBS_IDS = ("vol-3", "aws://eu-west1-a/vol-3", "aws:///vol-3", "aws:///vol-3/")
-#: Disks that in-tree volumes name, too, as their CSI drivers name them.
+#: Disks that in-tree volumes also refer to, with the names of their CSI drivers.
 ON_CSI = {
     "ebs": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-3"},
     "gce": {"driver": "pd.csi.storage.gke.io", "volumeHandle": "projects/UNSPECIFIED/zones/UNSPECIFIED/disks/disk3"},
 }
-#: In-tree plug-ins that CSI drivers took over, by the storage class here that uses each.
+#: In-tree plug-ins that were migrated to CSI drivers, by the storage class here that uses each.
 IN_TREE = {
     "ebs": "kubernetes.io/aws-ebs",
     "gce": "kubernetes.io/gce-pd",
@@ -31,7 +31,7 @@ SIZES = ("1Gi", "5Gi", "10G")
 
 
 def draw_storage(world: World) -> None:
-    """Classes, drivers, capacities and CSINodes. Volumes and claims come with the pods that use them."""
+    """Draw classes, drivers, capacities and CSINodes. Volumes and claims are drawn with the pods that use them."""
     draw_class(world, "fast", FAST)
     zones = [{"matchLabelExpressions": [{"key": ZONE, "values": world.some(ZONES, 2)}]} for _ in range(world.rng.randint(1, 2))]
     if world.chance(0.2):
@@ -94,7 +94,7 @@ def draw_csi_node(world: World, name: str) -> None:
 
 
 def draw_attachments(world: World) -> None:
-    """Volumes that are attached to a node, which need not be one where a pod uses them, and one that no longer exists."""
+    """Draw attachments of volumes, also to nodes where no pod uses them, and sometimes of a volume that no longer exists."""
     for drawn in world.some(world.of("persistentVolumes"), 4, 0):
         driver = drawn["spec"].get("csi", {}).get("driver", "ebs.csi.aws.com")
         attach = {"attacher": driver, "nodeName": world.node_name(), "source": {"persistentVolumeName": drawn["metadata"]["name"]}}
@@ -105,7 +105,7 @@ def draw_attachments(world: World) -> None:
 
 
 def volume(world: World, storage_class: str, **more: object) -> Json:
-    """A PersistentVolume that no claim has, without a topology of its own."""
+    """A PersistentVolume without a claim and without its own topology."""
     name = world.name("pv")
     source = {
         "ebs": {
@@ -142,7 +142,7 @@ def claim(world: World, namespace: str, storage_class: str | None, *, name: str 
 
 
 def bind(world: World, drawn_claim: Json, drawn_volume: Json) -> None:
-    """Bound both ways, as the volume controller leaves them; now and then the volume is gone, or the binding is not complete."""
+    """Bind claim and volume as the volume controller does; sometimes the volume is gone, or the binding is not complete."""
     metadata, spec = drawn_claim["metadata"], drawn_claim["spec"]
     spec["volumeName"] = drawn_volume["metadata"]["name"]
     if not world.chance(0.02):
@@ -176,7 +176,7 @@ def volume_affinity(world: World) -> Json:
 
 
 def old_affinity(world: World) -> Json:
-    """Node affinity to the zone and the region of a node by their labels of old, which the node need not have."""
+    """Node affinity to the zone and the region of a node by their old labels, which the node need not have."""
     labels = world.one(world.nodes)["metadata"]["labels"] or {}
     wanted = {OLD_ZONE: labels.get(ZONE, ZONES[0]), OLD_REGION: labels.get(REGION, "r1")}
     terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [value]} for key, value in wanted.items()]}]
@@ -184,9 +184,9 @@ def old_affinity(world: World) -> Json:
 
 
 def label_zones(world: World, drawn_volume: Json) -> None:
-    """Give a volume zone labels; ``a__b`` is either zone.
+    """Give a volume zone labels; ``a__b`` means either zone.
 
-    ``a__`` cannot be read, and makes translation to CSI fail, as two zones of two regions do.
+    ``a__`` cannot be parsed and makes the translation to CSI fail, like two zones of two regions.
     """
     labels = {}
     for key in world.weighted({(ZONE,): 6.0, (OLD_ZONE,): 3.0, (ZONE, OLD_ZONE): 2.0}):

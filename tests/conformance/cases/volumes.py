@@ -1,4 +1,4 @@
-"""Volumes of pods: inline disks that conflict, claims that bind, have a zone, or take up attachments."""
+"""Volumes of pods: inline disks that conflict, claims that bind, have a zone, or count against attach limits."""
 
 from .storage import EBS_IDS, FAST, bind, claim, label_zones, old_affinity, volume, volume_affinity
 from .world import Json, World
@@ -24,7 +24,7 @@ def harmless(world: World, pod: Json) -> None:
 
 
 def disks(world: World, pod: Json) -> None:
-    """What VolumeRestrictions looks at: inline disks, and claims for one pod only."""
+    """Add volumes for VolumeRestrictions: inline disks, and claims for only one pod."""
     if world.chance(0.35):
         once_only(world, pod)
         return
@@ -48,7 +48,7 @@ def inline_disk(world: World) -> Json:
 
 
 def once_only(world: World, pod: Json) -> None:
-    """A ReadWriteOncePod claim, most of the time one that exists already."""
+    """Add a ReadWriteOncePod claim, mostly an existing one."""
     namespace = pod["metadata"]["namespace"]
     known = [one for one in claims_in(world, namespace) if one["spec"]["accessModes"] == ["ReadWriteOncePod"]]
     if known and world.chance(0.8):
@@ -60,7 +60,7 @@ def once_only(world: World, pod: Json) -> None:
 
 
 def attached(world: World, pod: Json) -> None:
-    """Claims whose volumes count against the attach limits of the node, shared ones and unbound ones too."""
+    """Add claims with volumes that count against the attach limits of the node, including shared and unbound ones."""
     namespace = pod["metadata"]["namespace"]
     for _ in range(world.weighted({1: 3, 2: 2})):
         fits = [one for one in claims_in(world, namespace) if one["spec"].get("storageClassName") == "fast"]
@@ -88,7 +88,7 @@ def attached(world: World, pod: Json) -> None:
 
 
 def zoned(world: World, pod: Json) -> None:
-    """A bound claim whose volume has zone labels, and most of the time no node affinity."""
+    """Add a bound claim with a volume that has zone labels and mostly no node affinity."""
     storage_class = world.weighted({"now": 5.0, "fast": 3.0, "ebs": 1.0, "gce": 1.0, "cinder": 0.5})
     drawn = claim(world, pod["metadata"]["namespace"], storage_class)
     drawn_volume = volume(world, storage_class, **({"nodeAffinity": volume_affinity(world)} if world.chance(0.1) else {}))
@@ -98,7 +98,7 @@ def zoned(world: World, pod: Json) -> None:
 
 
 def bound_somewhere(world: World, pod: Json) -> None:
-    """What VolumeBinding looks at: bound volumes with node affinity, and unbound claims in all their states."""
+    """Add claims for VolumeBinding: bound volumes with node affinity, and unbound claims in all their states."""
     kinds = {pinned: 6.0, provisioned: 4.0, preselected: 2.0, matched: 6.0, ephemeral: 2.5, capped: 2.0, broken: 1.0}
     world.mostly("claims", kinds)(world, pod)
 
@@ -115,24 +115,24 @@ def pinned(world: World, pod: Json) -> None:
 
 
 def provisioned(world: World, pod: Json) -> None:
-    """Unbound, and provisioned for its first consumer where the class allows it."""
+    """Add an unbound claim that is provisioned for its first consumer where the class allows it."""
     use(pod, waiting(world, pod, "zonal"))
 
 
 def preselected(world: World, pod: Json) -> None:
-    """Unbound, with a node chosen already; the scheduler looks nowhere else."""
+    """Add an unbound claim with a selected node; the scheduler considers no other node."""
     drawn = claim(world, pod["metadata"]["namespace"], world.one(("fast", "zonal", "ebs", "gce")))
     drawn["metadata"].setdefault("annotations", {})[SELECTED] = world.node_name()
     use(pod, drawn)
 
 
 def capped(world: World, pod: Json) -> None:
-    """Unbound, of a driver that tracks its capacity."""
+    """Add an unbound claim of a driver that tracks its capacity."""
     use(pod, waiting(world, pod, "capped"))
 
 
 def waiting(world: World, pod: Json, storage_class: str) -> Json:
-    """An unbound claim, now and then one that another pod has, too: whoever is placed first settles it for both."""
+    """An unbound claim, sometimes shared with another pod: the pod that is placed first settles it for both."""
     namespace = pod["metadata"]["namespace"]
     known = [
         one
@@ -145,7 +145,7 @@ def waiting(world: World, pod: Json, storage_class: str) -> Json:
 
 
 def matched(world: World, pod: Json) -> None:
-    """Unbound, to be matched with a volume that exists; one or two claims compete for the volumes of one class."""
+    """Add unbound claims to be matched with existing volumes; one or two claims compete for the volumes of one class."""
     drawn = [waiting(world, pod, "local") for _ in range(world.weighted({1: 3, 2: 1}))]
     drawn = [one for number, one in enumerate(drawn) if one not in drawn[:number]]
     for one in drawn:
@@ -160,9 +160,9 @@ def matched(world: World, pod: Json) -> None:
 
 
 def loose_volume(world: World, claims: list[Json]) -> None:
-    """A volume that the claims may be matched with.
+    """Draw a volume that the claims may be matched with.
 
-    No two are of one size, and no two are reserved for one claim: between such volumes the scheduler takes the first of a Go map.
+    No two have the same size, and no two are reserved for one claim: of such volumes the scheduler takes the first of a Go map.
     """
     drawn = volume(world, world.weighted({"local": 9.0, "fast": 1.0}), nodeAffinity=volume_affinity(world))
     if world.chance(0.3):
@@ -187,7 +187,7 @@ def loose_volume(world: World, claims: list[Json]) -> None:
 
 
 def ephemeral(world: World, pod: Json) -> None:
-    """A generic ephemeral volume: its claim is named after the pod and must be owned by it."""
+    """Add a generic ephemeral volume: its claim is named after the pod and must be owned by it."""
     number = len(pod["spec"].get("volumes") or ())
     mount(pod, {"ephemeral": {"volumeClaimTemplate": {"spec": {"storageClassName": "zonal"}}}})
     if world.chance(0.05):
@@ -197,7 +197,7 @@ def ephemeral(world: World, pod: Json) -> None:
     first = metadata["name"].partition("-")[0]
     owner = metadata["uid"] if world.chance(0.8 if first == metadata["name"] else 0.4) else world.one(("another", f"uid-{first}"))
     if world.chance(0.3):
-        # For one pod at a time, which this pod is, and another that names the claim is not.
+        # For one pod at a time: this pod may use it, another pod that refers to the claim may not.
         drawn["spec"]["accessModes"] = ["ReadWriteOncePod"]
     if world.chance(0.97):
         drawn["metadata"]["ownerReferences"] = [
@@ -208,7 +208,7 @@ def ephemeral(world: World, pod: Json) -> None:
 
 
 def broken(world: World, pod: Json) -> None:
-    """Claims that keep a pod from every node: missing, lost, going away, waiting for their volume, of a class that is gone."""
+    """Add a claim that excludes every node: missing, lost, terminating, waiting for its volume, without a class, or not fully bound."""
     state = world.one(("missing", "lost", "deleted", "immediate", "classless", "prebound"))
     if state == "missing":
         mount(pod, {"persistentVolumeClaim": {"claimName": "nowhere"}})

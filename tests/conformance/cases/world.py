@@ -1,6 +1,6 @@
-"""The small world of one case: its random numbers, its objects so far, and the few words everything is made of.
+"""The world of one case: its random numbers, its objects so far, and its vocabulary.
 
-The vocabulary is small on purpose: with three zones, three apps and five ports most things meet, and filters have something to say.
+The vocabulary is small on purpose: with three zones, three apps and five ports most objects interact, and filters reject nodes often.
 """
 
 import random
@@ -24,7 +24,7 @@ NAMESPACES = ("default", "blue", "green")
 
 @dataclass
 class World:
-    """One case while it is drawn. ``objects`` has the lists of the oracle's request by their name there."""
+    """One case while it is drawn. ``objects`` has the lists of the oracle's request, by their names there."""
 
     rng: random.Random
     nodes: list[Json] = field(default_factory=list)
@@ -42,7 +42,7 @@ class World:
         return self.rng.choices(tuple(items), tuple(items.values()))[0]
 
     def mostly(self, name: str, items: dict[T, float]) -> T:
-        """Like :meth:`weighted`, but two times of three what was drawn first for ``name`` in this world: like meets like."""
+        """Like :meth:`weighted`, but two times out of three the item drawn first for ``name`` in this world, so that items interact."""
         favourite: T = self.favourites.setdefault(name, self.weighted(items))
         return favourite if self.chance(0.67) else self.weighted(items)
 
@@ -62,7 +62,7 @@ class World:
         return self.objects.get(kind, [])
 
     def node_name(self) -> str:
-        """The name of a node, now and then of one that is gone."""
+        """The name of a node, sometimes of one that is gone."""
         return "gone" if not self.nodes or self.chance(0.05) else str(self.one(self.nodes)["metadata"]["name"])
 
 

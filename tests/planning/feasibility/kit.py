@@ -1,4 +1,4 @@
-"""Short ways to ask the filters which nodes admit a pod."""
+"""Helpers to find the nodes that the filters admit a pod to."""
 
 from gpuscaler.model.cluster import Cluster, Item
 from gpuscaler.model.labels import LabelSet
@@ -17,5 +17,5 @@ def rows(room: Room, wanted: PodSpec, **labels: str) -> list[str]:
 
 
 def why(room: Room, wanted: PodSpec, name: str, **labels: str) -> tuple[str, str]:
-    """The first filter that rejects the pod on the node ``name``, and its words."""
+    """The first filter that rejects the pod on the node ``name``, and its explanation."""
     return room.reason(wanted, LabelSet(labels), room.table.row[name])

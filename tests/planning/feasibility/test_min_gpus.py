@@ -55,25 +55,25 @@ SMALL, BIG = pool(ONE), pool(EIGHT, min_gpus_per_pod=4)
 
 
 def big(name: str, **more: Any) -> Node:
-    """A machine of the pool BIG as it stands in a cluster that is steered: closed."""
+    """A machine of the pool BIG as it is in a cluster with a controller: closed."""
     return node(name, EIGHT, **{"taints": (CLOSED,), **more})
 
 
-def test_a_small_pod_gets_a_machine_of_its_own_rather_than_room_on_one_that_is_kept() -> None:
+def test_a_small_pod_gets_its_own_machine_instead_of_room_on_a_kept_one() -> None:
     made = planned([big("b"), pod("small"), pod("none", spec(cpu=1))], SMALL, BIG)
 
     assert placed(made) == {}
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_large_pod_goes_to_a_kept_machine_although_that_is_closed() -> None:
+def test_a_large_pod_is_placed_on_a_closed_kept_machine() -> None:
     made = planned([big("b"), pod("large", spec(gpus=4))], SMALL, BIG)
 
     assert placed(made) == {"large": "b"}
     assert bought(made) == {}
 
 
-def test_a_kept_machine_that_is_partly_taken_takes_large_pods_as_far_as_it_has_room() -> None:
+def test_a_partly_used_kept_machine_takes_large_pods_while_it_has_room() -> None:
     made = planned([big("b"), pod("runs", spec(gpus=4), on="b", owner=JOB), *pods("large", 2, spec(gpus=4))], SMALL, BIG)
 
     assert list(placed(made).values()) == ["b"]
@@ -86,20 +86,20 @@ def test_other_taints_of_a_kept_machine_count() -> None:
     assert placed(made) == {}
 
 
-def test_machines_of_other_pools_that_are_closed_take_nobody() -> None:
+def test_closed_machines_of_other_pools_take_no_pods() -> None:
     made = planned([node("s", ONE, taints=(CLOSED,)), pod("one")], SMALL, BIG)
 
     assert placed(made) == {}
 
 
-def test_the_room_left_on_a_machine_that_is_bought_for_a_large_pod_is_for_no_small_one() -> None:
+def test_a_small_pod_gets_no_room_on_a_machine_bought_for_a_large_one() -> None:
     made = planned([pod("large", spec(gpus=7)), pod("small")], SMALL, BIG)
 
     assert bought(made) == {"b.8": 1, "s.1": 1}
     assert {machine.instance_type: machine.pods for machine in made.machines} == {"b.8": ("default/large",), "s.1": ("default/small",)}
 
 
-def test_a_kept_machine_that_is_on_its_way_is_for_large_pods_alone() -> None:
+def test_an_ordered_kept_machine_takes_only_large_pods() -> None:
     coming = Upcoming("m", "big", "b.8", "on-demand", "z1")
 
     made = planned([pod("large", spec(gpus=4)), pod("small")], SMALL, BIG, state=State(upcoming=(coming,)))
@@ -108,7 +108,7 @@ def test_a_kept_machine_that_is_on_its_way_is_for_large_pods_alone() -> None:
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_registered_machine_of_the_ledger_is_for_large_pods_alone() -> None:
+def test_a_registered_kept_machine_of_the_ledger_takes_only_large_pods() -> None:
     coming = Upcoming("m", "big", "b.8", "on-demand", "z1", node="b")
 
     made = planned([big("b"), pod("large", spec(gpus=4)), pod("small")], SMALL, BIG, state=State(upcoming=(coming,)))
@@ -117,7 +117,7 @@ def test_a_registered_machine_of_the_ledger_is_for_large_pods_alone() -> None:
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_node_without_the_pools_label_is_kept_where_its_type_says_whose_it_is() -> None:
+def test_a_node_without_a_pool_label_is_kept_if_its_type_identifies_its_pool() -> None:
     unlabelled = big("b", labels={TYPE: "b.8"})
     unlabelled = msgspec.structs.replace(
         unlabelled, labels={key: value for key, value in unlabelled.labels.items() if key != "gpuscaler.io/pool"}
@@ -139,7 +139,7 @@ def test_parts_of_gpus_are_counted_by_whole_ones(amount: int) -> None:
     assert unplaced(made) == ["part"]
 
 
-def test_who_is_too_small_is_told_so() -> None:
+def test_a_pod_that_is_too_small_gets_that_reason() -> None:
     made = planned([pod("small"), pod("none", spec(cpu=1))], BIG)
 
     assert [(reason.pool, reason.excluded_by) for reason in reasons(made, "small")] == [("big", "taint")]
@@ -147,13 +147,13 @@ def test_who_is_too_small_is_told_so() -> None:
     assert reasons(made, "none")[0].detail == "b.8 in z1 takes only pods with at least 4 GPUs (min_gpus_per_pod), the pod requests none"
 
 
-def test_who_is_large_enough_and_does_not_fit_is_told_what_is_missing() -> None:
+def test_a_large_pod_that_does_not_fit_gets_the_missing_resource_as_reason() -> None:
     made = planned([pod("huge", spec(gpus=16))], BIG)
 
     assert reasons(made, "huge")[0].excluded_by == "resource"
 
 
-def test_pods_that_spread_over_zones_find_the_pools_of_their_size() -> None:
+def test_pods_that_spread_over_zones_use_the_pools_for_their_size() -> None:
     kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
     app = {"app": "a"}
     rule = (spread(ZONE, app="a"),)
@@ -165,7 +165,7 @@ def test_pods_that_spread_over_zones_find_the_pools_of_their_size() -> None:
     assert bought(made) == {"b.8": 2, "s.1": 2}
 
 
-def test_large_pods_get_the_nodes_they_prefer() -> None:
+def test_large_pods_get_their_preferred_nodes() -> None:
     wish = spec(gpus=8, preferred_nodes=((10, term((ZONE, "In", "z2"))),))
     kept = pool(*zones("b.8", 6.0, names=("z1", "z2"), pool="big", gpus=8, cpu=64, memory=256), min_gpus_per_pod=8)
 
@@ -174,7 +174,7 @@ def test_large_pods_get_the_nodes_they_prefer() -> None:
         assert [machine.zone for machine in made.machines] == ["z2"]
 
 
-def test_an_idle_kept_machine_goes_when_its_time_has_come() -> None:
+def test_an_idle_kept_machine_is_removed_after_its_idle_time() -> None:
     made = planned([big("b")], SMALL, BIG, state=State(idle_seconds={"b": 700.0}))
 
     assert [removal.node for removal in made.removals] == ["b"]
@@ -192,7 +192,7 @@ def test_large_pods_move_to_a_kept_machine_and_small_ones_do_not() -> None:
     assert moves(3) == {}
 
 
-def test_no_kept_machine_is_bought_in_place_of_others_for_small_pods() -> None:
+def test_no_kept_machine_is_bought_to_replace_machines_of_small_pods() -> None:
     machines = [node(f"s{number}", ONE) for number in range(8)]
     running = [pod(f"p{number}", spec(gpus=1), on=f"s{number}") for number in range(8)]
 
@@ -200,7 +200,7 @@ def test_no_kept_machine_is_bought_in_place_of_others_for_small_pods() -> None:
     assert planned([*machines, *running], SMALL, BIG).removals == ()
 
 
-def test_pods_that_run_on_a_machine_since_before_it_was_kept_stay() -> None:
+def test_pods_that_ran_on_a_machine_before_it_was_kept_stay() -> None:
     agent = pod("agent", spec(cpu=1), on="b", owner=DAEMON)
     made = planned([big("b"), pod("small", on="b", owner=JOB), agent, Workload("DaemonSet", "default", "agent", template=agent.spec)], BIG)
 
@@ -208,7 +208,7 @@ def test_pods_that_run_on_a_machine_since_before_it_was_kept_stay() -> None:
     assert [entry.blocker for entry in made.blocked_nodes] == ["job"]
 
 
-def test_small_pods_that_spread_do_not_go_to_kept_machines_while_others_are_on_their_way() -> None:
+def test_small_pods_that_spread_wait_for_ordered_machines_instead_of_using_kept_ones() -> None:
     coming = Upcoming("m", "small", "s.1", "on-demand", "z1")
     waiting = pods("small", 2, spec(gpus=1, spread=(spread(ZONE, skew=5, app="a"),)), labels={"app": "a"})
 
@@ -218,7 +218,7 @@ def test_small_pods_that_spread_do_not_go_to_kept_machines_while_others_are_on_t
         assert bought(made) == {"s.1": 1}
 
 
-def test_a_large_pod_that_must_be_near_one_that_is_bought_for_finds_a_kept_machine() -> None:
+def test_a_large_pod_with_affinity_to_a_pod_on_a_new_machine_uses_a_kept_machine() -> None:
     beside = spec(gpus=4, affinity=(near(ZONE, app="small"),))
 
     made = planned([big("b"), pod("small", labels={"app": "small"}), pod("large", beside)], SMALL, BIG)
@@ -227,7 +227,7 @@ def test_a_large_pod_that_must_be_near_one_that_is_bought_for_finds_a_kept_machi
     assert bought(made) == {"s.1": 1}
 
 
-def test_a_small_pod_that_must_be_beside_a_large_one_has_no_place_on_a_machine_that_is_bought() -> None:
+def test_a_small_pod_with_affinity_to_a_large_one_gets_no_room_on_its_kept_machine() -> None:
     beside = spec(gpus=1, affinity=(near(HOST, app="large"),))
 
     made = planned([pod("large", spec(gpus=4), labels={"app": "large"}), pod("small", beside)], BIG)
@@ -236,7 +236,7 @@ def test_a_small_pod_that_must_be_beside_a_large_one_has_no_place_on_a_machine_t
     assert unplaced(made) == ["small"]
 
 
-def test_a_kept_machine_counts_as_headroom_although_it_is_closed() -> None:
+def test_a_closed_kept_machine_counts_as_headroom() -> None:
     ready = msgspec.structs.replace(BIG, spare=Spare(machines=1))
 
     made = planned([big("b"), big("c")], ready, state=State(idle_seconds={"b": 700.0, "c": 700.0}))
@@ -245,7 +245,7 @@ def test_a_kept_machine_counts_as_headroom_although_it_is_closed() -> None:
     assert [(entry.node, entry.blocker) for entry in made.blocked_nodes] == [("b", "spare")]
 
 
-def test_room_on_a_kept_machine_is_kept_for_large_pods_that_are_on_their_way() -> None:
+def test_room_on_a_kept_machine_is_reserved_for_large_pods_that_are_moving() -> None:
     leaving = big("old", taints=(CLOSED, Taint("gpuscaler.io/leaving")))
 
     made = planned([leaving, pod("moves", spec(gpus=8), on="old"), big("b")], BIG, state=State(idle_seconds={"b": 700.0}))
@@ -254,7 +254,7 @@ def test_room_on_a_kept_machine_is_kept_for_large_pods_that_are_on_their_way() -
     assert {entry.node: entry.blocker for entry in made.blocked_nodes} == {"old": "disrupting", "b": "needed"}
 
 
-def test_kept_machines_that_are_not_ready_are_counted_before_anything_is_removed() -> None:
+def test_kept_machines_that_are_not_ready_count_for_the_unhealthy_guard() -> None:
     lost = [big(f"b{number}", ready=False) for number in range(4)]
 
     made = planned([*lost, node("s", ONE)], SMALL, BIG, state=State(idle_seconds={"s": 700.0}))
@@ -262,7 +262,7 @@ def test_kept_machines_that_are_not_ready_are_counted_before_anything_is_removed
     assert {entry.blocker for entry in made.blocked_nodes} == {"unhealthy"}
 
 
-def test_a_planner_sees_that_a_machine_on_its_way_is_of_another_pool() -> None:
+def test_a_planner_notices_that_an_ordered_machine_belongs_to_another_pool() -> None:
     small = msgspec.structs.replace(EIGHT, pool="small", labels={})
     policy = Policy((pool(small), pool(msgspec.structs.replace(EIGHT, labels={}), min_gpus_per_pod=4)))
     planner, cluster = Planner(policy), Cluster.of([pod("small")])
@@ -272,14 +272,14 @@ def test_a_planner_sees_that_a_machine_on_its_way_is_of_another_pool() -> None:
         assert placed(planner.plan(cluster, state, NOW)) == places
 
 
-# What holds of every plan.
+# Properties of every plan.
 
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
 def kept_cases(draw: st.DrawFn) -> Case:
-    """Cases in which one pool at least is for large pods."""
+    """Cases in which at least one pool is for large pods."""
     case = draw(cases())
     first, *others = case.policy.pools
     floors = draw(st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from((0, 0, 4))))
@@ -300,7 +300,7 @@ def serves(pool: Pool, waiting: Pod) -> bool:
 
 
 def seats(case: Case, made: Plan) -> Iterator[tuple[Pod, str]]:
-    """Every pod that the plan places, and where; pods that it moves, too."""
+    """Every pod that the plan places or moves, and its node."""
     for key, name in homes(case, made).items():
         yield case.cluster.pods[key], name
     for removal in made.removals:
@@ -320,7 +320,7 @@ def test_no_plan_puts_a_small_pod_on_a_kept_machine(case: Case) -> None:
 
 @SEARCH
 @given(kept_cases())
-def test_no_plan_buys_for_a_pod_that_a_machine_takes(case: Case) -> None:
+def test_no_plan_buys_a_machine_for_a_pod_that_fits_an_existing_one(case: Case) -> None:
     made = case.plan()
     pools, rooms = pool_of(case, made), assert_comes_true(case, made)
     left = {entry.pod for entry in made.unplaced} | {
@@ -343,7 +343,7 @@ def is_open(case: Case, name: str) -> bool:
 
 @SEARCH
 @given(kept_cases())
-def test_that_kept_machines_are_closed_changes_no_plan(case: Case) -> None:
+def test_closing_kept_machines_changes_no_plan(case: Case) -> None:
     kept = {pool.name for pool in case.policy.pools if pool.min_gpus_per_pod}
 
     def closed(item: Item) -> Item:

@@ -40,16 +40,16 @@ NODES = (
         (("gpu", "in", "t4"), []),
     ],
 )
-def test_a_requirement_admits_the_nodes_whose_labels_satisfy_it(expression: tuple[Any, ...], admitted: list[str]) -> None:
+def test_a_requirement_admits_nodes_with_labels_that_satisfy_it(expression: tuple[Any, ...], admitted: list[str]) -> None:
     assert rows(room(*NODES), spec(node_affinity=affinity(expression))) == sorted(admitted)
 
 
-def test_terms_are_alternatives_and_the_expressions_of_a_term_are_not() -> None:
+def test_terms_are_alternatives_and_expressions_of_a_term_must_all_match() -> None:
     wanted = NodeSelector((term(("gpu", "In", "t4"), ("size", "Gt", "3")), term(("gpu", "DoesNotExist"))))
     assert rows(room(*NODES), spec(node_affinity=wanted)) == ["bare"]
 
 
-def test_a_term_with_an_unreadable_requirement_leaves_the_other_terms_alone() -> None:
+def test_a_term_with_an_unreadable_requirement_does_not_affect_other_terms() -> None:
     wanted = NodeSelector((term(("gpu", "Exists"), ("size", "Gt", "x")), term(("gpu", "In", "a100"))))
     assert rows(room(*NODES), spec(node_affinity=wanted)) == ["five"]
 
@@ -71,7 +71,7 @@ def test_no_terms_and_an_empty_term_match_no_node(selector: NodeSelector) -> Non
         (("spec.other", "In", "x"), []),
     ],
 )
-def test_a_field_requirement_takes_one_value_and_knows_the_name_only(field: tuple[Any, ...], admitted: list[str]) -> None:
+def test_a_field_requirement_takes_one_value_and_supports_only_the_name(field: tuple[Any, ...], admitted: list[str]) -> None:
     assert rows(room(*NODES), spec(node_affinity=affinity(fields=(field,)))) == sorted(admitted)
 
 
@@ -134,11 +134,11 @@ EITHER = NodeSelector((term(("gpu", "In", "x", "y"), ("size", "Gt", "9")), term(
         ({"node_affinity": NodeSelector()}, "one", ("NodeAffinity", "the required node affinity has no term that can match a node")),
     ],
 )
-def test_the_reason_quotes_the_requirement_that_was_nearest_to_hold(fields: dict[str, Any], name: str, reason: tuple[str, str]) -> None:
+def test_the_reason_quotes_the_term_with_the_fewest_misses(fields: dict[str, Any], name: str, reason: tuple[str, str]) -> None:
     assert why(room(*NODES), spec(**fields), name) == reason
 
 
-def test_a_taint_and_a_cordon_are_named() -> None:
+def test_taints_and_cordons_are_named_in_the_reason() -> None:
     here = room(
         bare_node("a", taints=(Taint("soft", "", "PreferNoSchedule"), Taint("dedicated", "ml"))), bare_node("b", unschedulable=True)
     )
@@ -146,7 +146,7 @@ def test_a_taint_and_a_cordon_are_named() -> None:
     assert why(here, spec(), "b") == ("NodeUnschedulable", "node is cordoned")
 
 
-def test_what_placing_cannot_change_is_told_apart_from_room() -> None:
+def test_the_static_mask_does_not_depend_on_room() -> None:
     here = room(bare_node("a", {"gpu": "t4"}), bare_node("b"))
     wanted = spec(node_selector=(("gpu", "t4"),), requests={"cpu": 10**9})
     assert here.static_mask(wanted).tolist() == [True, False]

@@ -1,4 +1,4 @@
-"""Properties of placing: a room that was worked on is the room of the cluster that it stands for."""
+"""Properties of placing: a room after placements equals the room of a cluster with these pods."""
 
 from typing import NamedTuple
 
@@ -102,12 +102,12 @@ def assert_equal(worked: Room, fresh: Room, probes: list[PodSpec]) -> None:
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
 @settings(max_examples=examples(50), deadline=None)
-def test_placing_equals_a_cluster_with_the_pods_bound(
+def test_placing_pods_equals_a_cluster_with_the_pods_bound(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], asked: bool
 ) -> None:
     worked = Room.of(Cluster.of((*nodes, *STORAGE, *pods(before, nodes))))
     if asked:
-        # Counters that exist before placing are kept current, others are built afterwards: both must come out the same.
+        # Counters that exist before placing are kept current, others are built afterwards: both must give the same result.
         assert_equal(worked, worked.copy(), probes)
     together = worked.copy()
     for step in placed:
@@ -120,7 +120,7 @@ def test_placing_equals_a_cluster_with_the_pods_bound(
 
 @given(nodes=nodes(), before=steps, removed=st.integers(0, 8), probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
 @settings(max_examples=examples(40), deadline=None)
-def test_removing_equals_a_cluster_without_the_pods(
+def test_removing_pods_equals_a_cluster_without_the_pods(
     *, nodes: list[Node], before: list[Step], removed: int, probes: list[PodSpec], asked: bool
 ) -> None:
     worked = Room.of(Cluster.of((*nodes, *STORAGE, *pods(before, nodes))))
@@ -151,12 +151,12 @@ def test_appending_rows_equals_having_them_from_the_start(
 
 @given(nodes=nodes(), before=steps, placed=steps, probes=st.lists(specs, min_size=1, max_size=2), asked=st.booleans())
 @settings(max_examples=examples(40), deadline=None)
-def test_a_room_and_its_copy_do_not_see_each_others_work(
+def test_a_room_and_its_copy_are_independent(
     *, nodes: list[Node], before: list[Step], placed: list[Step], probes: list[PodSpec], asked: bool
 ) -> None:
     cluster = Cluster.of((*nodes, *STORAGE, *pods(before, nodes)))
     original = Room.of(cluster)
-    # Volumes, ports and counters are shared where they exist at the time of the copy.
+    # Volumes, ports and counters are shared if they exist at the time of the copy.
     for step in (*placed, *before) if asked else ():
         original.verdict(step.spec, step.labels)
     first, then = placed[::2], placed[1::2]
@@ -174,10 +174,10 @@ def test_a_room_and_its_copy_do_not_see_each_others_work(
 
 @given(nodes=nodes(), before=steps, probe=specs, labels=st.sampled_from(LABELS))
 @settings(max_examples=examples(100), deadline=None)
-def test_the_capacity_of_a_row_is_how_many_copies_it_takes_one_after_the_other(
+def test_the_capacity_of_a_row_is_the_number_of_copies_placed_one_after_another(
     *, nodes: list[Node], before: list[Step], probe: PodSpec, labels: LabelSet
 ) -> None:
-    # Spread over larger domains is left to the caller; the filters would stop earlier than the capacity says.
+    # Spread over larger domains is left to the caller, so the filters would stop before the capacity is reached.
     probe = spec(
         namespace=probe.namespace,
         requests=probe.requests,
@@ -200,7 +200,7 @@ def test_the_capacity_of_a_row_is_how_many_copies_it_takes_one_after_the_other(
 
 @given(nodes=nodes(), before=steps, probe=specs, labels=st.sampled_from(LABELS))
 @settings(max_examples=examples(40), deadline=None)
-def test_every_refused_row_has_a_reason_and_no_admitted_one(
+def test_every_rejected_row_has_a_reason_and_no_admitted_row_has_one(
     *, nodes: list[Node], before: list[Step], probe: PodSpec, labels: LabelSet
 ) -> None:
     here = Room.of(Cluster.of((*nodes, *STORAGE, *pods(before, nodes))))

@@ -1,4 +1,4 @@
-"""NodeResourcesFit, and GPUs shared by the thousandth."""
+"""NodeResourcesFit, and GPUs shared in thousandths."""
 
 import pytest
 from tests.planning.building import bare_node, pod, spec
@@ -48,7 +48,7 @@ def test_a_node_takes_copies_until_a_counted_request_or_the_pod_count_runs_out(r
     assert rows(here, wanted) == (["a"] if copies else [])
 
 
-def test_an_overcommitted_node_still_takes_pods_that_do_not_ask_for_what_is_missing() -> None:
+def test_an_overcommitted_node_takes_pods_that_do_not_request_the_missing_resource() -> None:
     here = room(bare_node("a", allocatable=OFFERS), pod("p", spec(requests={"cpu": 9000}), on="a"))
     assert rows(here, spec(requests={"memory": 1})) == ["a"]
     assert rows(here, spec(requests={"cpu": 0})) == ["a"]
@@ -86,11 +86,11 @@ def test_pods_of_unknown_nodes_take_no_room() -> None:
         ((700, 500, 300, 500), 1, 0),
         ((2000,), 1, 0),
         ((700, 700, 700, 700), 300, 0),
-        # Smallest first would leave the last of 600 on no device, and 400 free on each.
+        # Placing the smallest first would leave the last request of 600 without a device, and 400 free on each.
         ((300, 300, 600, 600), 200, 0),
     ],
 )
-def test_shared_gpus_are_filled_largest_first_each_on_the_fullest_device_that_takes_it(
+def test_shared_gpus_are_filled_largest_request_first_on_the_fullest_device_that_fits(
     held: tuple[int, ...], amount: int, copies: int
 ) -> None:
     pods = [pod(f"p{n}", spec(requests={GPU_MILLI: milli}), on="a") for n, milli in enumerate(held)]
@@ -100,7 +100,7 @@ def test_shared_gpus_are_filled_largest_first_each_on_the_fullest_device_that_ta
     assert rows(here, wanted) == (["a"] if copies else [])
 
 
-def test_shares_that_fit_no_device_are_on_none() -> None:
+def test_shares_that_fit_no_device_are_put_on_none() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 50}))
     share = spec(requests={GPU_MILLI: 700})
     here.place(share, NO_LABELS, 0, 3)
@@ -110,7 +110,7 @@ def test_shares_that_fit_no_device_are_on_none() -> None:
     assert here.device_free(0) == (1000, 1000)
 
 
-def test_rows_without_shared_gpus_take_no_share_and_lose_nothing() -> None:
+def test_rows_without_shared_gpus_take_no_shares() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 1000, "pods": 5}), bare_node("b"))
     share = spec(requests={GPU_MILLI: 500})
     assert rows(here, share) == ["a"]
@@ -120,7 +120,7 @@ def test_rows_without_shared_gpus_take_no_share_and_lose_nothing() -> None:
     assert here.device_free(0) == (1000,)
 
 
-def test_appended_rows_bring_their_own_devices() -> None:
+def test_appended_rows_have_their_own_devices() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 1000, "pods": 5}))
     share = spec(requests={GPU_MILLI: 700})
     here.place(share, NO_LABELS, 0)
@@ -131,7 +131,7 @@ def test_appended_rows_bring_their_own_devices() -> None:
     assert room(bare_node("c")).extended([bare_node("d", allocatable={GPU_MILLI: 2000, "pods": 5})]).device_free(1) == (1000, 1000)
 
 
-def test_a_request_for_several_whole_gpus_is_given_back_whole() -> None:
+def test_a_request_for_several_whole_gpus_is_freed_completely() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 3000, "pods": 5}))
     two = spec(requests={GPU_MILLI: 2000})
     here.place(two, NO_LABELS, 0)

@@ -37,7 +37,7 @@ def test_a_class_is_placed_on_many_rows_at_once() -> None:
     assert here.matching(("default",), None, selector(app="x")).tolist() == [3, 0, 1]
 
 
-def test_a_copy_and_its_original_do_not_see_each_others_placements() -> None:
+def test_placements_in_a_copy_and_its_original_are_independent() -> None:
     alone = spec(anti_affinity=(PodAffinityTerm("kubernetes.io/hostname", selector(app="x"), ("default",)),))
     ported = spec(host_ports=(HostPort(80),))
     here = room(bare_node("a"), bare_node("b"))
@@ -76,7 +76,7 @@ def test_a_request_for_whole_gpus_takes_unused_devices() -> None:
     assert here.capacity(spec(requests={GPU_MILLI: 1000}), NO_LABELS).tolist() == [3]
 
 
-def test_a_small_shared_request_goes_to_the_fullest_device_that_takes_it() -> None:
+def test_a_small_shared_request_uses_the_fullest_device_that_fits() -> None:
     here = room(bare_node("a", allocatable={GPU_MILLI: 2000, "pods": 9}))
     for amount in (500, 700, 300):
         here.place(spec(requests={GPU_MILLI: amount}), NO_LABELS, 0)

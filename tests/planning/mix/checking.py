@@ -1,4 +1,4 @@
-"""What tests of the optimiser share: random small problems, the rules every answer obeys, and the exact optimum by exhaustion."""
+"""Shared by tests of the optimiser: small random problems, a check of solutions, and the exact optimum by exhaustive search."""
 
 import itertools
 import random
@@ -8,7 +8,7 @@ from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Solution, Tog
 
 
 def packs(shares: list[int], devices: int) -> bool:
-    """Whether shares of devices (thousandths) fit, by trying every place for every share."""
+    """Whether shares of devices (thousandths) fit, by trying every device for every share."""
     free = [1000] * devices
 
     def place(index: int) -> bool:
@@ -55,7 +55,7 @@ def fits(problem: Problem, kind: int, pods: dict[int, int]) -> bool:
 
 
 def assert_valid(problem: Problem, found: Solution) -> None:
-    """Every pod is placed once or unmet, every machine holds its pods, every limit holds, and the cost is not below the bound."""
+    """Assert that every pod is placed once or unmet, every machine holds its pods, limits hold, and the cost is not below the bound."""
     placed = [0] * len(problem.items)
     for pattern in found.machines:
         assert pattern.times > 0
@@ -83,7 +83,7 @@ def assert_valid(problem: Problem, found: Solution) -> None:
 
 
 def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> Problem:
-    """2 to 4 items of 1 to 4 pods over 2 to 4 kinds, with caps, groups, pairs, shared devices and (on demand) limits by chance."""
+    """2 to 4 items of 1 to 4 pods over 2 to 4 kinds, with random caps, groups, pairs, shared devices and (if ``limited``) limits."""
     draw = random.Random(seed)
     count = draw.randint(2, 4)
     devices = extras and draw.random() < 0.3
@@ -118,7 +118,7 @@ def small_problem(seed: int, *, limited: bool = False, extras: bool = True) -> P
 
 
 def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
-    """The best (pods unmet by priority, highest first; cost), by dynamic programming over everything that can be left to serve."""
+    """The best (unmet pods by priority, highest first; cost), by dynamic programming over all possible remaining demands."""
     items, kinds, limits = problem.items, problem.kinds, problem.limits
     ranges = [range(item.count + 1) for item in items]
     patterns = [
@@ -161,6 +161,6 @@ def exact(problem: Problem) -> tuple[tuple[int, ...], float]:
 
 
 def unmet_by_priority(problem: Problem, found: Solution) -> tuple[int, ...]:
-    """Pods left out, highest priority first, as :func:`exact` counts them."""
+    """Unmet pods, highest priority first, as :func:`exact` counts them."""
     tiers = sorted({item.priority for item in problem.items}, reverse=True)
     return tuple(sum(found.unmet.get(i, 0) for i, item in enumerate(problem.items) if item.priority == tier) for tier in tiers)

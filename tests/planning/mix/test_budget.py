@@ -11,7 +11,7 @@ GIB = 1 << 30
 
 
 def catalogue_like(seed: int, *, items: int = 7, kinds: int = 40) -> Problem:
-    """Shapes of GPU and CPU pods over families of machines whose prices are nearly linear."""
+    """Shapes of GPU and CPU pods over families of machines with nearly linear prices."""
     draw = random.Random(seed)
     offered = []
     for n in range(kinds):
@@ -55,7 +55,7 @@ def by_key(problem: Problem, found: Solution) -> tuple[list[tuple[str, tuple[tup
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_answer_does_not_depend_on_the_order_of_items_kinds_or_resources(seed: int) -> None:
+def test_the_solution_does_not_depend_on_the_order_of_items_kinds_or_resources(seed: int) -> None:
     problem = small_problem(seed, limited=seed % 2 == 1) if seed < 8 else catalogue_like(seed)
     other, _, _ = shuffled(problem, seed)
     first, second = solve(problem), solve(other)
@@ -64,7 +64,7 @@ def test_the_answer_does_not_depend_on_the_order_of_items_kinds_or_resources(see
 
 
 @pytest.mark.parametrize("work", [1, 20_000, 200_000, 1_000_000])
-def test_the_same_work_gives_the_same_answer_and_any_work_a_valid_one(work: int) -> None:
+def test_the_same_work_gives_the_same_solution_and_any_work_a_valid_one(work: int) -> None:
     problem = catalogue_like(3)
     first, second = solve(problem, work=work), solve(problem, work=work)
     assert first == second
@@ -78,7 +78,7 @@ def test_more_work_never_costs_more() -> None:
         assert costs == sorted(costs, reverse=True)
 
 
-def test_the_brake_ends_the_search_with_a_valid_mix_and_says_so() -> None:
+def test_the_brake_ends_the_search_with_a_valid_mix_and_is_reported() -> None:
     problem = catalogue_like(3)
     asked = []
 
@@ -92,7 +92,7 @@ def test_the_brake_ends_the_search_with_a_valid_mix_and_says_so() -> None:
     assert_valid(problem, found)
 
 
-def test_a_brake_that_is_never_pulled_changes_nothing() -> None:
+def test_an_unused_brake_changes_nothing() -> None:
     problem = catalogue_like(3)
     assert solve(problem, should_stop=lambda: False) == solve(problem)
 
@@ -106,14 +106,14 @@ def test_the_brake_under_limits_still_respects_them() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_middling_problems_come_within_half_a_percent_of_their_bound(seed: int) -> None:
+def test_medium_problems_come_within_half_a_percent_of_their_bound(seed: int) -> None:
     problem = catalogue_like(seed)
     found = solve(problem)
     assert_valid(problem, found)
     assert found.cost <= found.lower_bound * 1.005
 
 
-def test_forty_classes_of_gpu_pods_need_half_the_budget_to_come_close_to_their_bound() -> None:
+def test_forty_classes_of_gpu_pods_reach_their_bound_within_half_the_budget() -> None:
     sizes = ((1, 4, 16), (1, 8, 32), (1, 16, 64), (4, 48, 192), (4, 96, 384), (8, 192, 768))
     prices = (1.0, 1.2, 1.6, 5.7, 8.1, 16.3)
     kinds = [

@@ -1,4 +1,4 @@
-"""The second opinion on bounds."""
+"""The independent check of bounds."""
 
 import dataclasses
 
@@ -18,7 +18,7 @@ def test_the_duals_of_a_solution_prove_its_bound() -> None:
     assert certificate.bound == pytest.approx(found.lower_bound)
 
 
-def test_duals_that_promise_too_much_are_refused_and_the_kind_is_named() -> None:
+def test_duals_that_are_too_high_are_rejected_and_the_kind_is_named() -> None:
     found = solve(PROBLEM)
     greedy = dataclasses.replace(found, duals=Duals(tuple(2 * value for value in found.duals.items)))
     certificate = certify(PROBLEM, greedy)
@@ -28,31 +28,31 @@ def test_duals_that_promise_too_much_are_refused_and_the_kind_is_named() -> None
     assert certificate.bound == pytest.approx(found.lower_bound, rel=1e-6)
 
 
-def test_one_value_raised_a_little_is_noticed() -> None:
+def test_a_slightly_raised_value_is_detected() -> None:
     found = solve(PROBLEM)
     values = list(found.duals.items)
     values[values.index(max(values))] *= 1.01
     assert not certify(PROBLEM, dataclasses.replace(found, duals=Duals(tuple(values)))).holds
 
 
-def test_no_duals_prove_nothing() -> None:
+def test_missing_duals_prove_a_bound_of_zero() -> None:
     found = dataclasses.replace(solve(PROBLEM), duals=Duals())
     certificate = certify(PROBLEM, found)
     assert certificate.holds
     assert certificate.bound == 0.0
 
 
-def test_a_bound_by_resources_is_proven_by_its_duals_and_below_the_bound_of_a_mix() -> None:
+def test_a_resource_bound_is_proven_by_its_duals_and_below_the_bound_of_a_mix() -> None:
     found, mix = resource_bound(PROBLEM), solve(PROBLEM)
     certificate = certify(PROBLEM, found)
     assert certificate.holds
     assert certificate.bound == pytest.approx(found.lower_bound)
-    # 26 vCPU at the price of the larger machine, whose vCPU are the cheaper ones.
+    # 26 vCPU at the price of the larger machine, which has the cheaper vCPU.
     assert found.lower_bound == pytest.approx(26 * 2 / 9)
     assert found.lower_bound <= mix.lower_bound
 
 
-def test_pods_that_fit_no_kind_are_left_out_of_a_bound_by_resources() -> None:
+def test_pods_that_fit_no_kind_are_left_out_of_a_resource_bound() -> None:
     large = Item("large", 3, {"cpu": 99_000, "pods": 1})
     found = resource_bound(dataclasses.replace(PROBLEM, items=(large, *PROBLEM.items)))
     assert found.unmet == {0: 3}
@@ -61,7 +61,7 @@ def test_pods_that_fit_no_kind_are_left_out_of_a_bound_by_resources() -> None:
     assert (alone.unmet, alone.lower_bound) == ({0: 3}, 0.0)
 
 
-def test_charges_for_limits_raise_what_a_machine_may_be_worth() -> None:
+def test_charges_for_limits_raise_the_permitted_worth_of_a_machine() -> None:
     problem = dataclasses.replace(PROBLEM, limits=Limits(pools={"p": 4}, dollars_per_hour=20.0))
     found = solve(problem)
     certificate = certify(problem, found)

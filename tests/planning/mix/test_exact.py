@@ -1,4 +1,4 @@
-"""Against exhaustion: small random problems, with and without limits."""
+"""Comparison with exhaustive search: small random problems, with and without limits."""
 
 import pytest
 from tests.planning.mix.checking import assert_valid, exact, small_problem, unmet_by_priority
@@ -22,7 +22,7 @@ def test_the_mix_is_the_cheapest_and_its_bound_is_certified(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_under_limits_the_highest_priority_is_served_best_and_the_bound_holds_for_what_is_served(seed: int) -> None:
+def test_limits_serve_the_highest_priority_best_and_the_bound_holds_for_the_served_pods(seed: int) -> None:
     problem = small_problem(seed, limited=True)
     found = solve(problem)
     assert_valid(problem, found)

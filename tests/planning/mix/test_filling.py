@@ -1,4 +1,4 @@
-"""Filling many machines at once gives what filling each of them item by item gives."""
+"""Filling many machines at once gives the same result as filling each of them item by item."""
 
 import random
 
@@ -24,14 +24,14 @@ def one_by_one(instance: ProblemArrays, order: Ints, remaining: Floats, kind: in
 
 
 def wide_problem(seed: int) -> Problem:
-    """Forty items, more than are looked at together, over machines of three sizes."""
+    """Forty items, more than one block of :func:`fill`, over machines of three sizes."""
     draw = random.Random(seed)
     items = tuple(Item(f"{n:02}", draw.randint(1, 5), {"cpu": draw.randint(1, 9), "memory": draw.randint(1, 9)}) for n in range(40))
     return Problem(items, tuple(MixKind(f"k{n}", {"cpu": n, "memory": n}, float(n)) for n in (10, 25, 60)))
 
 
 @pytest.mark.parametrize("seed", range(60))
-def test_machines_filled_together_hold_what_each_would_hold_alone(seed: int) -> None:
+def test_machines_filled_together_hold_the_same_pods_as_if_filled_alone(seed: int) -> None:
     draw = random.Random(seed)
     problem = wide_problem(seed) if seed % 3 == 0 else small_problem(seed)
     instance = build(problem)
@@ -46,6 +46,6 @@ def test_machines_filled_together_hold_what_each_would_hold_alone(seed: int) -> 
     assert fit(instance, held).diagonal().all()
 
 
-def test_no_machines_hold_nothing() -> None:
+def test_filling_no_machines_gives_an_empty_result() -> None:
     instance = build(wide_problem(1))
     assert fill(instance, np.arange(len(instance.demand)), instance.demand, np.zeros(0, dtype=np.int64)).shape == (0, len(instance.demand))

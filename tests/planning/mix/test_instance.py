@@ -1,4 +1,4 @@
-"""What a problem is reduced to."""
+"""The reduction of a problem to arrays."""
 
 from gpuscaler.planning.mix import Item, Limits, MixKind, Problem, Together
 from gpuscaler.planning.mix.instance import build
@@ -22,11 +22,11 @@ def test_a_kind_that_is_no_larger_and_no_cheaper_than_another_is_dropped() -> No
     assert kinds_left(Problem(PODS, kinds)) == {"good"}
 
 
-def test_of_equal_kinds_one_stays() -> None:
+def test_one_of_several_equal_kinds_stays() -> None:
     assert kinds_left(Problem(PODS, (MixKind("b", ROOM, 1.0), MixKind("a", ROOM, 1.0)))) == {"a"}
 
 
-def test_a_dearer_kind_stays_while_the_better_one_is_limited() -> None:
+def test_a_more_expensive_kind_stays_if_the_better_one_is_limited() -> None:
     kinds = (MixKind("spot", ROOM, 0.3, limit=2), MixKind("on-demand", ROOM, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"spot", "on-demand"}
     assert kinds_left(Problem(PODS, (kinds[0], MixKind("on-demand", ROOM, 1.0, pool="p")), limits=Limits(pools={"p": 3}))) == {
@@ -40,17 +40,17 @@ def test_a_limit_that_cannot_bind_is_dropped() -> None:
     assert build(problem).limits == ()
 
 
-def test_a_kind_that_admits_other_items_is_not_compared() -> None:
+def test_a_kind_that_admits_other_items_is_kept() -> None:
     items = (*PODS, Item("b", 1, {"cpu": 1000, "pods": 1}, allowed=(1,)))
     assert kinds_left(Problem(items, (MixKind("x", ROOM, 1.0), MixKind("y", ROOM, 2.0)))) == {"x", "y"}
 
 
-def test_resources_that_nobody_asks_for_do_not_matter() -> None:
+def test_resources_that_no_item_requests_do_not_matter() -> None:
     kinds = (MixKind("gpu", {**ROOM, "nvidia.com/gpu": 8}, 9.0), MixKind("cpu", ROOM, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"cpu"}
 
 
-def test_items_that_machines_treat_alike_are_merged() -> None:
+def test_identical_items_are_merged() -> None:
     items = (Item("a", 2, {"cpu": 1000, "pods": 1, "memory": 0}), Item("b", 3, {"pods": 1, "cpu": 1000}, allowed=(0,)), *PODS[1:])
     same = (items[0], Item("c", 3, {"pods": 1, "cpu": 1000}))
     assert items_left(Problem(same, (MixKind("k", ROOM, 1.0),))) == [{"a", "c"}]

@@ -11,7 +11,7 @@ GIB, MIB = 1 << 30, 1 << 20
 
 
 def linear(pods: int, items: int, kinds: int) -> Problem:
-    """Random requests over kinds whose price grows with their size."""
+    """Random requests over kinds with prices that grow with their size."""
     draw = random.Random(5)
     offered = tuple(
         MixKind(f"k{n:03}", {"cpu": n * 1000 - 100, "memory": 2 * n * GIB, "pods": 10 * n}, n * 0.0275) for n in range(1, kinds + 1)
@@ -24,7 +24,7 @@ def linear(pods: int, items: int, kinds: int) -> Problem:
 
 
 def capped(problem: Problem, cap: int) -> Problem:
-    """Every fifth item at most twice on a machine, every other fifth in a group of which a machine holds at most ``cap``."""
+    """The problem with caps: every fifth item at most twice on a machine, another fifth in a group with at most ``cap`` per machine."""
     items = [Item(item.key, item.count, item.request, per_machine=2) if n % 5 == 0 else item for n, item in enumerate(problem.items)]
     group = Together(tuple(n for n in range(len(items)) if n % 5 == 1), cap)
     return Problem(tuple(items), problem.kinds, (group,))

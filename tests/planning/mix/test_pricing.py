@@ -1,4 +1,4 @@
-"""The search for the pods worth most on one machine, and the bounds it prunes with."""
+"""The search for the most valuable pods for one machine, and the bounds it prunes with."""
 
 import itertools
 
@@ -13,7 +13,7 @@ from gpuscaler.planning.mix.work import Meter
 
 
 def case(seed: int) -> tuple[ProblemArrays, np.ndarray, np.ndarray]:
-    """An instance, random values of its items, and by exhaustion the most valuable pods on each of its kinds."""
+    """An instance, random values of its items, and the value of the best pods on each of its kinds by exhaustive search."""
     problem = small_problem(seed)
     instance = build(problem)
     values = np.random.default_rng(seed).uniform(0.1, 1.0, len(instance.demand))
@@ -30,7 +30,7 @@ SEEDS = [seed for seed in range(40) if len(build(small_problem(seed)).members) =
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_relaxed_worth_is_never_below_the_best_pods_and_sharpening_never_raises_it(seed: int) -> None:
+def test_the_relaxed_bound_is_never_below_the_best_pods_and_sharpening_never_raises_it(seed: int) -> None:
     instance, values, best = case(seed)
     kinds = np.arange(len(instance.price))
     start = 0.01 / np.maximum(instance.capacity, 1.0)
@@ -56,13 +56,13 @@ def test_a_wide_search_finds_the_best_pods_of_every_kind(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-def test_a_narrow_search_still_bounds_what_it_has_not_seen(seed: int) -> None:
+def test_a_narrow_search_still_bounds_patterns_it_has_not_seen(seed: int) -> None:
     instance, values, best = case(seed)
     found = search(instance, values=values, targets=best * 0.5, starts=(), width=4, meter=Meter(10**9))
     assert np.all(found.worth >= best - 1e-9)
 
 
-def test_nothing_worth_more_than_its_target_is_proven_at_once() -> None:
+def test_the_absence_of_improving_patterns_is_proven() -> None:
     instance, values, best = case(SEEDS[0])
     found = search(instance, values=values, targets=best + 1e-6, starts=(), width=100_000, meter=Meter(10**9))
     assert not len(found.kinds)

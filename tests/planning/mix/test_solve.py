@@ -1,4 +1,4 @@
-"""The optimiser on problems whose optimum can be worked out by hand."""
+"""The optimiser on problems with an optimum that can be computed by hand."""
 
 import pytest
 from tests.planning.mix.checking import assert_valid
@@ -34,7 +34,7 @@ FAMILIES = (
 
 
 @pytest.mark.parametrize("count", [2, 8, 64, 1000])
-def test_gpu_pods_get_one_small_machine_each_when_larger_ones_cost_more_per_gpu(count: int) -> None:
+def test_each_gpu_pod_gets_a_small_machine_if_larger_ones_cost_more_per_gpu(count: int) -> None:
     problem = Problem((Item("a", count, {"cpu": 2000, "memory": 13 * GIB, "pods": 1, GPU: 1}),), FAMILIES)
     found = solve(problem)
     assert bought(problem, found) == {"g5.xlarge": count}
@@ -43,14 +43,14 @@ def test_gpu_pods_get_one_small_machine_each_when_larger_ones_cost_more_per_gpu(
     assert found.proven
 
 
-def test_pods_without_gpus_use_what_gpu_machines_have_left_and_buy_no_gpu_for_themselves() -> None:
+def test_pods_without_gpus_fill_gpu_machines_and_never_cause_a_gpu_purchase() -> None:
     items = (
         Item("gpu", 4, {"cpu": 2000, "memory": 10 * GIB, "pods": 1, GPU: 1}),
         Item("cpu", 8, {"cpu": 1900, "memory": 1 * GIB, "pods": 1}),
     )
     problem = Problem(items, FAMILIES)
     found = solve(problem)
-    # One beside each GPU pod; the four others on four c6i.large ($0.340) rather than on two m6i.xlarge ($0.384).
+    # One CPU pod beside each GPU pod; the other four on four c6i.large ($0.340), not on two m6i.xlarge ($0.384).
     assert bought(problem, found) == {"g5.xlarge": 4, "c6i.large": 4}
     assert found.cost == pytest.approx(4 * 1.006 + 4 * 0.085)
 
@@ -68,7 +68,7 @@ def test_fifty_thousand_equal_pods_are_one_pattern() -> None:
     assert found.work_used < 50_000
 
 
-def test_the_last_machine_is_no_larger_than_the_pods_left_need() -> None:
+def test_the_last_machine_is_no_larger_than_the_remaining_pods_need() -> None:
     kinds = (MixKind("small", {"cpu": 1000, "pods": 10}, 1.1), MixKind("large", {"cpu": 10_000, "pods": 10}, 10.0))
     problem = Problem((Item("a", 21, {"cpu": 1000, "pods": 1}),), kinds)
     assert bought(problem, solve(problem)) == {"large": 2, "small": 1}
@@ -80,7 +80,7 @@ def test_a_free_kind_is_taken_first() -> None:
     assert bought(problem, solve(problem)) == {"free": 1, "paid": 2}
 
 
-def test_a_dearer_twin_serves_what_the_limit_of_the_cheaper_leaves() -> None:
+def test_a_more_expensive_twin_serves_the_pods_beyond_the_limit_of_the_cheaper_kind() -> None:
     kinds = (MixKind("spot", {"cpu": 1000, "pods": 10}, 0.3, limit=2), MixKind("on-demand", {"cpu": 1000, "pods": 10}, 1.0))
     problem = Problem((Item("a", 5, {"cpu": 1000, "pods": 1}),), kinds)
     found = solve(problem)
@@ -142,7 +142,7 @@ def test_nothing_to_place_or_nothing_to_buy_gives_an_empty_mix(problem: Problem)
     assert not found.machines
 
 
-def test_no_limit_left_leaves_everything_unmet() -> None:
+def test_an_exhausted_limit_leaves_all_pods_unmet() -> None:
     items = (Item("a", 3, {"cpu": 1, "pods": 1}),)
     problem = Problem(items, (MixKind("k", {"cpu": 1, "pods": 1}, 1.0),), limits=Limits(machines=0))
     found = solve(problem)
@@ -161,7 +161,7 @@ def test_a_cap_on_a_group_counts_its_items_together() -> None:
     assert bought(problem, solve(problem)) == {"k": 2}
 
 
-def test_items_kept_apart_share_no_machine() -> None:
+def test_items_that_are_kept_apart_share_no_machine() -> None:
     items = (Item("a", 3, {"cpu": 100, "pods": 1}), Item("b", 3, {"cpu": 200, "pods": 1}))
     problem = Problem(items, (MixKind("k", {"cpu": 4000, "pods": 10}, 1.0),), apart=((0, 1),))
     assert bought(problem, solve(problem)) == {"k": 2}
@@ -198,7 +198,7 @@ def test_whole_devices_and_shares_fill_a_machine_exactly() -> None:
         ((Item("a", 1, {}),), (), (Together((4,), 1),), "together and apart name items 0 to 0; saw 4 to 4"),
     ],
 )
-def test_a_problem_that_contradicts_itself_is_refused_by_name(
+def test_an_inconsistent_problem_is_rejected_with_the_name_of_the_object(
     items: tuple[Item, ...], kinds: tuple[MixKind, ...], together: tuple[Together, ...], message: str
 ) -> None:
     with pytest.raises(MixError, match=message):

@@ -1,4 +1,4 @@
-"""Short ways to write clusters and to ask for their scale-down."""
+"""Helpers to write clusters and to compute their scale-down."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -25,7 +25,7 @@ def big(name: str, **more: Any) -> Node:
 
 
 def movable(name: str, on: str = "", of: PodSpec | None = None, *, options: Mapping[str, Any] | None = None, **more: Any) -> Pod:
-    """A pod without GPUs that may be moved to save money, unless ``options`` say something else of its disruption."""
+    """A pod without GPUs that may be moved to save money, unless ``options`` override that."""
     of = of or spec()
     fields = {"labels": {"app": "web"}, "created": NOW - 7200, "started": NOW - 7200, **more}
     return pod(name, of, on=on, options={"disruption": "allow", **(options or {})}, **fields)
@@ -40,9 +40,9 @@ def situation(
     places: Mapping[str, str] | None = None,
     **policy: Any,
 ) -> Situation:
-    """Where ``items`` stand. Without ``state`` every node has been idle for an hour.
+    """The situation of a cluster of ``items``. Without ``state`` every node has been idle for an hour.
 
-    ``places`` says, by name, to which node the plan sends pods that wait.
+    ``places`` gives the node that the plan assigns to pending pods, by key.
     """
     cluster = Cluster.of(items)
     room = Room.of(cluster)

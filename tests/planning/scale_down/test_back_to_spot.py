@@ -1,4 +1,4 @@
-"""Back to spot: one machine of a pool at a time, only to spot that is relied upon, and only what pays and may be moved."""
+"""Return to spot: one machine of a pool at a time, only to trusted spot, and only if it pays and the pods may be moved."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ GPU = spec(gpus=1, cpu=2, memory=8)
 
 
 def on(*names: str, **fields: Any) -> list[Node | Pod]:
-    """Dear machines with a pod each."""
+    """Expensive machines with a pod each."""
     return [one for name in names for one in (node(name, DEAR), movable(f"p-{name}", name, GPU, **fields))]
 
 
@@ -38,14 +38,14 @@ def markets(answer: Down) -> list[str]:
 
 
 def state(*events: Any, pools: tuple[Pool, ...] = (BOTH,), now: float = NOW, **more: Any) -> State:
-    """What is remembered after ``events``."""
+    """The state after ``events``."""
     known = Breakers()
     for event in events:
         known = step(known, event)
     return with_breakers(State(**more), known, [one.key for each in pools for one in each.offerings], now)
 
 
-def test_of_several_machines_one_goes_back_to_spot_and_the_others_say_what_they_wait_for() -> None:
+def test_one_of_several_machines_returns_to_spot_and_the_others_report_why_they_wait() -> None:
     answer = down(on("a", "b", "c"), BOTH)
 
     assert (len(removed(answer)), markets(answer)) == (1, ["spot"])
@@ -56,18 +56,18 @@ def test_of_several_machines_one_goes_back_to_spot_and_the_others_say_what_they_
     assert detail(answer, first) == "it could run cheaper on spot; machines of pool main return to spot one at a time"
 
 
-def test_while_one_leaves_with_its_pods_no_other_of_its_pool_goes_back() -> None:
+def test_no_machine_returns_to_spot_while_a_busy_one_of_its_pool_is_leaving() -> None:
     answer = down(on("a", "b"), BOTH, state=State(disrupting=frozenset({"a"})))
 
     assert (removed(answer), blockers(answer)["b"]) == ([], "going-back")
 
 
-def test_an_idle_machine_that_leaves_holds_nobody_up() -> None:
+def test_an_idle_machine_that_leaves_does_not_delay_returns_to_spot() -> None:
     assert removed(down([node("a", DEAR), *on("b")], BOTH, state=State(disrupting=frozenset({"a"})))) == ["b"]
 
 
 @pytest.mark.parametrize(("bound", "gone"), [(False, 1), (True, 2)])
-def test_pools_go_back_side_by_side_but_to_one_pool_one_at_a_time(bound: bool, gone: int) -> None:
+def test_pools_return_to_spot_in_parallel_but_one_machine_per_target_pool(bound: bool, gone: int) -> None:
     dear, cheap = offering("g.1", 4.0, pool="other", **ROOM), offering("g.1", 1.2, pool="other", market="spot", **ROOM)
     own = spec(requests=dict(GPU.requests), node_selector=((POOL_LABEL, "other"),)) if bound else GPU
     pools = (BOTH, pool(dear, cheap, name="other") if bound else pool(dear, name="other"))
@@ -75,20 +75,20 @@ def test_pools_go_back_side_by_side_but_to_one_pool_one_at_a_time(bound: bool, g
     assert len(removed(down([*on("a"), node("b", dear), movable("p-b", "b", own)], *pools))) == gone
 
 
-def test_a_machine_is_split_onto_several_of_spot_in_one_step() -> None:
+def test_a_machine_is_split_onto_several_spot_machines_in_one_step() -> None:
     big = offering("g.8", 16.0, gpus=8, cpu=96, memory=768)
     answer = down([node("a", big), *(movable(f"p-{number}", "a", GPU) for number in range(3))], pool(big, SPOT))
 
     assert (removed(answer), markets(answer)) == (["a"], ["spot"] * 3)
 
 
-def test_on_demand_gives_way_to_cheaper_on_demand_together() -> None:
+def test_on_demand_machines_are_replaced_together_by_cheaper_on_demand() -> None:
     cheap = offering("g.1x", 1.0, **ROOM)
 
     assert removed(down(on("a", "b", "c"), pool(DEAR, cheap))) == ["a", "b", "c"]
 
 
-def test_spot_gives_way_to_cheaper_spot_together() -> None:
+def test_spot_machines_are_replaced_together_by_cheaper_spot() -> None:
     dear = offering("g.1", 3.0, market="spot", **ROOM)
     cheap = offering("g.1", 1.0, market="spot", zone="z2", **ROOM)
     items = [one for name in "abc" for one in (node(name, dear), movable(f"p-{name}", name, GPU))]
@@ -106,13 +106,13 @@ def test_spot_gives_way_to_cheaper_spot_together() -> None:
         {"options": {"restart_cost": 4 * 3600.0}},
         {"owner": JOB},
     ],
-    ids=["on-demand alone", "a deadline", "do-not-disrupt", "safe-to-evict", "it loses more than it saves", "a job without a restart cost"],
+    ids=["only on-demand", "a deadline", "do-not-disrupt", "safe-to-evict", "loses more than it saves", "a job without a restart cost"],
 )
-def test_pods_that_may_not_or_need_not_move_keep_their_machine(more: dict[str, Any]) -> None:
+def test_pods_that_must_not_move_keep_their_machine(more: dict[str, Any]) -> None:
     assert down(on("a", **more), BOTH).removals == ()
 
 
-# What is relied upon
+# Trusted spot
 
 REFUSED, GRANTED = Refused(SPOT.key, NOW - 2000.0), Granted(SPOT.key, NOW - 1500.0)
 
@@ -126,14 +126,14 @@ REFUSED, GRANTED = Refused(SPOT.key, NOW - 2000.0), Granted(SPOT.key, NOW - 1500
         ((REFUSED, Granted(SPOT.key, NOW - SETTLE_SECONDS + 1.0)), False),
         ((REFUSED, Granted(SPOT.key, NOW - SETTLE_SECONDS)), True),
     ],
-    ids=["refused", "to be probed too early", "to be probed by the move", "proven a short while ago", "proven"],
+    ids=["refused", "probe too early", "probe due", "proven too recently", "proven"],
 )
-def test_a_machine_goes_back_to_spot_that_has_been_back_for_a_while_or_is_probed_by_it(events: tuple[Any, ...], goes: bool) -> None:
+def test_a_machine_returns_to_spot_that_is_proven_or_due_for_a_probe(events: tuple[Any, ...], goes: bool) -> None:
     assert removed(down(on("a"), BOTH, state=state(*events))) == (["a"] if goes else [])
 
 
 @pytest.mark.parametrize(("dry", "goes"), [(1, True), (2, False)])
-def test_a_set_that_the_cloud_chooses_from_is_relied_upon_as_long_as_one_of_it_is(dry: int, goes: bool) -> None:
+def test_offerings_that_the_cloud_chooses_from_are_trusted_while_one_of_them_is(dry: int, goes: bool) -> None:
     some = [offering(kind, 1.0, pool="spot", market="spot", **ROOM) for kind in ("g.1", "g.2")]
     pools = (pool(DEAR), pool(*some, name="spot", chooser="cloud"))
     after = state(*(Refused(one.key, NOW - 10.0) for one in some[:dry]), pools=pools)
@@ -141,7 +141,7 @@ def test_a_set_that_the_cloud_chooses_from_is_relied_upon_as_long_as_one_of_it_i
     assert removed(down(on("a"), *pools, state=after)) == (["a"] if goes else [])
 
 
-def test_it_says_which_spot_would_be_cheaper_and_why_it_is_not_relied_upon() -> None:
+def test_the_blocker_names_the_cheaper_spot_and_why_it_is_not_trusted() -> None:
     answer = down(on("a"), BOTH, state=state(Refused(SPOT.key, NOW - 10.0, detail="no g.1")))
 
     assert blockers(answer) == {"a": "in-use"}
@@ -149,14 +149,14 @@ def test_it_says_which_spot_would_be_cheaper_and_why_it_is_not_relied_upon() -> 
     assert said in detail(answer, "a")
 
 
-def test_who_takes_no_spot_is_not_told_of_it() -> None:
+def test_pods_that_exclude_spot_get_no_note_about_it() -> None:
     answer = down(on("a", options={"market": ("on-demand",)}), BOTH, state=state(Refused(SPOT.key, NOW - 10.0)))
 
     assert "on spot" not in detail(answer, "a")
 
 
 @pytest.mark.parametrize(("ago", "goes"), [(RETURN_SECONDS - 1.0, False), (RETURN_SECONDS, True)])
-def test_after_spot_of_a_pool_was_taken_back_nothing_goes_back_to_the_pool_for_an_hour_whatever_was_granted(ago: float, goes: bool) -> None:
+def test_after_a_spot_reclaim_no_machine_returns_to_the_pool_for_an_hour_despite_grants(ago: float, goes: bool) -> None:
     other = offering("g.2", 1.5, market="spot", zone="z2", **ROOM)
     taken = Reclaimed(other.key, NOW - ago)
     after = state(taken, Granted(other.key, NOW - ago + 300.0), pools=(pool(DEAR, SPOT, other),))
@@ -173,7 +173,7 @@ CHOSEN: tuple[Mapping[str, Any], ...] = ({}, {}, {"restart_cost": 60.0}, {"marke
 
 @st.composite
 def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
-    """Pools of spot and on-demand, machines of them with pods, and what happened to spot lately."""
+    """Pools of spot and on-demand, machines of them with pods, and recent spot events."""
     pools = []
     for name in ("one", "two"):
         dear = offering("g.1", draw(st.sampled_from((2.0, 4.0))), pool=name, **ROOM)
@@ -197,7 +197,7 @@ def fallen(draw: st.DrawFn) -> tuple[list[Node | Pod], tuple[Pool, ...], State]:
 
 @settings(max_examples=examples(150), derandomize=True, deadline=None)
 @given(fallen())
-def test_never_do_two_machines_of_a_pool_go_back_at_once_nor_any_to_spot_that_is_not_relied_upon(
+def test_two_machines_of_a_pool_never_return_at_once_nor_any_to_untrusted_spot(
     case: tuple[list[Node | Pod], tuple[Pool, ...], State],
 ) -> None:
     items, pools, known = case

@@ -1,4 +1,4 @@
-"""Every node that stays says why: reasons that lie in the node and in what it runs."""
+"""Every node that stays has a blocker: reasons from the node and from its pods."""
 
 from typing import Any
 
@@ -13,12 +13,12 @@ from gpuscaler.model.taints import Taint
 from gpuscaler.model.workloads import PodDisruptionBudget
 from gpuscaler.planning.state import State, Upcoming
 
-#: Room for what runs on the node under test, so that only the blocker can keep it.
+#: Room for the pods of the node under test, so that only the blocker can keep it.
 ELSEWHERE = (big("other", do_not_disrupt=True), movable("there", "other"))
 
 
 def of_pod(**fields: Any) -> tuple[str, str]:
-    """The blocker of a node that runs one pod with these fields, and its sentence."""
+    """The blocker of a node that runs one pod with these fields, and its detail."""
     extra = fields.pop("also", ())
     answer = down([big("n"), movable("p", "n", **fields), *ELSEWHERE, *extra])
     return blockers(answer).get("n", ""), detail(answer, "n") if "n" in blockers(answer) else ""
@@ -36,7 +36,7 @@ def of_pod(**fields: Any) -> tuple[str, str]:
         ({"labels": {"node.kubernetes.io/instance-type": "unheard.of"}}, "not-in-a-pool"),
     ],
 )
-def test_a_node_is_kept_for_what_it_is(fields: dict[str, Any], blocker: str) -> None:
+def test_a_node_is_kept_by_its_own_state(fields: dict[str, Any], blocker: str) -> None:
     answer = down([replace(big("n"), **fields)])
     assert blockers(answer) == {"n": blocker}
 
@@ -45,7 +45,7 @@ def test_a_node_that_pending_pods_need_is_kept() -> None:
     assert blockers(down([big("n")], taken=["n"])) == {"n": "needed"}
 
 
-def test_a_node_whose_removal_is_under_way_is_not_proposed_again() -> None:
+def test_a_node_with_a_removal_in_progress_is_not_proposed_again() -> None:
     assert blockers(down([big("n")], state=State(idle_seconds={"n": 9e9}, disrupting=frozenset(["n"])))) == {"n": "disrupting"}
 
 
@@ -58,11 +58,11 @@ def test_a_pod_without_a_controller_keeps_its_node() -> None:
     assert of_pod(owner=NO_OWNER) == ("bare-pod", "pod default/p has no controller that would recreate it")
 
 
-def test_a_bare_pod_that_is_safe_to_evict_does_not() -> None:
+def test_a_bare_pod_that_is_safe_to_evict_does_not_keep_its_node() -> None:
     assert of_pod(owner=NO_OWNER, options={"safe_to_evict": True})[0] == ""
 
 
-def test_local_storage_keeps_its_node_and_is_named() -> None:
+def test_local_storage_keeps_the_node_and_is_named() -> None:
     assert of_pod(of=spec(local_storage=("scratch", "cache"))) == (
         "local-storage",
         "pod default/p keeps data on the node in scratch, cache",
@@ -70,7 +70,7 @@ def test_local_storage_keeps_its_node_and_is_named() -> None:
 
 
 @pytest.mark.parametrize("options", [{"safe_to_evict": True}, {"safe_to_evict_local_volumes": ("scratch", "cache")}])
-def test_local_storage_that_is_safe_to_evict_does_not(options: dict[str, Any]) -> None:
+def test_local_storage_that_is_safe_to_evict_does_not_keep_the_node(options: dict[str, Any]) -> None:
     assert of_pod(of=spec(local_storage=("scratch", "cache")), options=options)[0] == ""
 
 
@@ -104,7 +104,7 @@ def test_a_duration_of_do_not_disrupt_protects_while_the_start_is_unknown() -> N
     assert of_pod(options={"do_not_disrupt": 600.0}, started=0.0, created=0.0)[0] == "do-not-disrupt"
 
 
-def test_do_not_disrupt_counts_on_a_daemonsets_pod_too() -> None:
+def test_do_not_disrupt_also_counts_on_a_daemonset_pod() -> None:
     assert of_pod(owner=DAEMON, options={"do_not_disrupt": True})[0] == "do-not-disrupt"
 
 
@@ -121,12 +121,12 @@ def test_a_system_pod_without_a_budget_keeps_its_node() -> None:
     assert of_pod(of=spec(namespace="kube-system"))[0] == "kube-system"
 
 
-def test_a_system_pod_with_a_budget_does_not() -> None:
+def test_a_system_pod_with_a_budget_does_not_keep_its_node() -> None:
     budget = PodDisruptionBudget("kube-system", "dns", selector(app="web"), disruptions_allowed=1)
     assert of_pod(of=spec(namespace="kube-system"), also=(budget,))[0] == ""
 
 
-def test_a_pod_disruption_budget_that_allows_nothing_keeps_the_node() -> None:
+def test_a_pod_disruption_budget_that_allows_no_disruption_keeps_the_node() -> None:
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0)
     word, sentence = of_pod(also=(budget,))
     assert word == "pdb"
@@ -143,7 +143,7 @@ def test_a_pod_disruption_budget_that_allows_nothing_keeps_the_node() -> None:
         (False, False, "Running", "pdb"),
     ],
 )
-def test_a_budget_that_always_lets_unhealthy_pods_be_evicted_does_not_keep_their_nodes(
+def test_a_budget_that_always_allows_evicting_unhealthy_pods_does_not_keep_their_nodes(
     unhealthy: bool, ready: bool | None, phase: str, blocker: str
 ) -> None:
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=0, always_evict_unhealthy=unhealthy)
@@ -156,8 +156,8 @@ def test_a_healthy_pod_beside_an_unhealthy_one_is_protected_by_their_budget() ->
     assert (word, "PodDisruptionBudget web allows 0 disruptions" in sentence) == ("pdb", True)
 
 
-def test_evictions_of_unhealthy_pods_use_nothing_of_what_such_a_budget_allows() -> None:
-    """One disruption is allowed, and one healthy pod is moved with it; the two that are not Ready need none."""
+def test_evictions_of_unhealthy_pods_do_not_use_up_such_a_budget() -> None:
+    """One disruption is allowed and used for the healthy pod; the two pods that are not Ready need none."""
     budget = PodDisruptionBudget("default", "web", selector(app="web"), disruptions_allowed=1, always_evict_unhealthy=True)
     more = (movable("q", "n", ready=False, phase="Running"), movable("r", "n", ready=True, phase="Running"))
     assert of_pod(also=(budget, *more), ready=False, phase="Running")[0] == ""
@@ -170,12 +170,12 @@ def test_several_pod_disruption_budgets_over_one_pod_keep_the_node() -> None:
     assert "(a, b)" in sentence
 
 
-def test_a_budget_of_another_namespace_or_without_a_selector_says_nothing() -> None:
+def test_a_budget_of_another_namespace_or_without_a_selector_is_ignored() -> None:
     others = (PodDisruptionBudget("elsewhere", "x", selector(app="web")), PodDisruptionBudget("default", "y", None))
     assert of_pod(also=others)[0] == ""
 
 
-def test_a_pod_of_a_foreign_scheduler_keeps_its_node() -> None:
+def test_a_pod_of_another_scheduler_keeps_its_node() -> None:
     word, sentence = of_pod(of=spec(scheduler_name="volcano"))
     assert word == "in-use"
     assert "'volcano'" in sentence

@@ -39,7 +39,7 @@ def test_the_most_restrictive_active_budget_of_the_reason_counts(budgets: list[B
     assert allowed(pool(BIG, budgets=tuple(budgets)), reason, nodes=10, now=FRIDAY_NOON) == count
 
 
-def test_a_budget_lets_the_dearest_machines_go_first() -> None:
+def test_a_budget_removes_the_most_expensive_machines_first() -> None:
     dear = offering("m.dear", 9.0, gpus=0)
     answer = down([big("a"), big("b"), node("c", dear)], pool(BIG, dear, budgets=(Budget("2"),)))
     assert removed(answer) == ["a", "c"]
@@ -47,7 +47,7 @@ def test_a_budget_lets_the_dearest_machines_go_first() -> None:
     assert detail(answer, "b") == "the disruption budgets of pool main allow no more removals for the reason idle now"
 
 
-def test_machines_that_are_disrupted_already_use_the_budget_up() -> None:
+def test_already_disrupted_machines_use_up_the_budget() -> None:
     nodes = [big("a"), big("b"), big("sick", ready=False), big("leaving")]
     state = State(idle_seconds={"a": 9e9, "b": 9e9}, disrupting=frozenset(["leaving"]))
     assert removed(down(nodes, pool(BIG, budgets=(Budget("3"),)), state=state)) == ["a"]

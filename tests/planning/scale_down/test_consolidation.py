@@ -1,4 +1,4 @@
-"""Consolidation by deletion: whose pods fit on machines that stay."""
+"""Consolidation by deletion: removes machines with pods that fit on machines that stay."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpuscaler.planning.plans import Removal
 from gpuscaler.planning.scale_down import Down
 from gpuscaler.planning.state import State
 
-#: Fills most of a node that nothing may empty.
+#: Options of pods that fill most of a node and must not be moved.
 ANCHOR = {"do_not_disrupt": True}
 
 
@@ -27,7 +27,7 @@ def crowd(name: str, on: str, count: int, of: PodSpec | None = None, **fields: A
     return [movable(f"{name}-{number}", on, of, **fields) for number in range(count)]
 
 
-def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
+def test_a_machine_is_removed_if_its_pods_fit_elsewhere() -> None:
     answer = down([big("a"), big("b"), *crowd("x", "a", 2), *crowd("y", "b", 3)])
     removal = only(answer)
     assert removal.node == "a"
@@ -37,7 +37,7 @@ def test_a_machine_whose_pods_fit_elsewhere_goes() -> None:
     assert removal.needs == ()
 
 
-def test_where_nobody_asks_for_consolidation_only_idle_machines_go() -> None:
+def test_without_consolidation_only_idle_machines_are_removed() -> None:
     idle = big("c")
     answer = down(
         [big("a"), big("b"), idle, *crowd("x", "a", 2), *crowd("y", "b", 3)],
@@ -48,33 +48,33 @@ def test_where_nobody_asks_for_consolidation_only_idle_machines_go() -> None:
     assert detail(answer, "a") == "pods run on it; whether they fit elsewhere was checked a short while ago"
 
 
-def test_the_machine_that_stays_says_that_it_is_in_use() -> None:
+def test_a_machine_that_stays_is_reported_as_in_use() -> None:
     answer = down([big("a"), *crowd("x", "a", 2)])
     assert blockers(answer) == {"a": "in-use"}
     assert detail(answer, "a") == "pod default/x-0 fits on no other node: there is no other open node"
 
 
-def test_a_pod_that_fits_nowhere_else_is_named_with_what_is_missing() -> None:
+def test_a_pod_that_fits_nowhere_else_is_reported_with_the_shortage() -> None:
     tainted = offering("m.odd", taints=(Taint("odd"),), gpus=0)
     others = [big("b"), *crowd("y", "b", 6, options=ANCHOR), node("c", tainted), *crowd("z", "c", 1, options=ANCHOR)]
     answer = down([big("a"), movable("x", "a", spec(cpu=3)), *others], pool(BIG, tainted))
     assert detail(answer, "a") == "pod default/x fits on no other node: of 2 open nodes, 1 do not admit it, 1 have too little cpu"
 
 
-def test_pods_that_fit_one_by_one_but_not_together_are_counted() -> None:
+def test_pods_that_fit_singly_but_not_together_are_counted() -> None:
     others = [big("b"), *crowd("y", "b", 6, options=ANCHOR)]
     answer = down([big("a"), *crowd("x", "a", 3), *others])
     assert detail(answer, "a") == "its 3 pods do not all fit into the free room of other nodes"
 
 
-def test_three_thirds_end_on_one_machine() -> None:
+def test_the_pods_of_three_small_loads_end_up_on_one_machine() -> None:
     names = ("a", "b", "c")
     answer = down([*map(big, names), *(one for name in names for one in crowd(name, name, 2))])
     assert len(answer.removals) == 2
     assert {move.to for removal in answer.removals for move in removal.moves}.isdisjoint(removed(answer))
 
 
-def test_two_machines_are_never_promised_the_same_room() -> None:
+def test_the_same_room_is_never_promised_to_two_machines() -> None:
     room: list[Any] = [big("keep"), *crowd("k", "keep", 5, options=ANCHOR)]
     halves: list[Any] = [
         big("a"),
@@ -89,13 +89,13 @@ def test_two_machines_are_never_promised_the_same_room() -> None:
     assert len(answer.removals) == 1
 
 
-def test_the_dearest_of_equally_used_machines_goes() -> None:
+def test_the_most_expensive_of_equally_used_machines_is_removed() -> None:
     dear = offering("m.dear", 1.2, gpus=0)
     answer = down([big("a"), node("b", dear), *crowd("x", "a", 2), *crowd("y", "b", 2)], pool(BIG, dear))
     assert removed(answer) == ["b"]
 
 
-def test_pods_below_the_priority_cutoff_need_no_new_home() -> None:
+def test_pods_below_the_priority_cutoff_need_no_new_node() -> None:
     low = spec(cpu=6, priority=-20)
     full: list[Any] = [big("full"), *crowd("f", "full", 8, options=ANCHOR)]
     removal = only(down([big("a"), movable("batch", "a", low), *full]))
@@ -104,7 +104,7 @@ def test_pods_below_the_priority_cutoff_need_no_new_home() -> None:
     assert removal.reason == "runs only pods below the priority cut-off, which saves $1.0000 per hour"
 
 
-def test_a_machine_is_not_emptied_onto_an_idle_one_that_is_about_to_go() -> None:
+def test_a_machine_is_not_emptied_onto_an_idle_one_that_will_be_removed() -> None:
     answer = down([big("a"), big("b"), movable("x", "a")], state=State(idle_seconds={"b": 60.0}))
     assert blockers(answer) == {"a": "in-use", "b": "idle-clock"}
 
@@ -120,7 +120,7 @@ def test_pods_never_move_to_a_machine_that_is_closed(fields: dict[str, Any]) -> 
     assert removed(answer) == []
 
 
-def test_room_that_pods_under_way_need_is_not_promised_again() -> None:
+def test_room_for_pods_of_leaving_machines_is_not_promised_again() -> None:
     items = [big("a"), *crowd("x", "a", 3), big("b"), *crowd("y", "b", 5, options=ANCHOR), big("c"), *crowd("z", "c", 3)]
     assert len(removed(down(items))) == 1
     under_way = State(disrupting=frozenset(["a"]))
@@ -129,7 +129,7 @@ def test_room_that_pods_under_way_need_is_not_promised_again() -> None:
     assert blockers(answer)["a"] == "disrupting"
 
 
-def test_a_machine_bought_for_pods_that_are_still_under_way_is_not_idle() -> None:
+def test_a_machine_bought_for_pods_that_have_not_arrived_is_not_idle() -> None:
     items = [big("a"), *crowd("x", "a", 3), big("new", created=NOW - 60)]
     answer = down(items, pool(BIG, idle_after=0), state=State(disrupting=frozenset(["a"])))
     assert blockers(answer) == {"a": "disrupting", "new": "needed"}
@@ -142,7 +142,7 @@ def test_spare_machines_take_no_pods() -> None:
     assert blockers(answer) == {"a": "in-use", "b": "spare"}
 
 
-def test_a_saving_below_the_least_keeps_the_machine() -> None:
+def test_a_saving_below_the_minimum_keeps_the_machine() -> None:
     items: list[Any] = [big("a"), big("b"), movable("x", "a"), *crowd("y", "b", 2)]
     assert removed(down(items, min_saving=1.0)) == ["a"]
     answer = down(items, min_saving=1.01)
@@ -155,14 +155,14 @@ def test_a_machine_without_a_known_price_is_only_removed_when_idle() -> None:
     assert blockers(down([lost, movable("x", "a"), big("b"), *crowd("y", "b", 2)]))["a"] == "unknown-offering"
 
 
-def test_a_young_machine_is_left_alone() -> None:
+def test_a_young_machine_is_kept() -> None:
     young = big("a", created=NOW - 300)
     answer = down([young, movable("x", "a"), big("b"), *crowd("y", "b", 2, options=ANCHOR)])
     assert blockers(answer)["a"] == "young"
     assert removed(down([young, movable("x", "a"), big("b"), *crowd("y", "b", 2, options=ANCHOR)], pool(BIG, idle_after=0))) == ["a"]
 
 
-def test_a_machine_of_unknown_age_is_left_alone() -> None:
+def test_a_machine_of_unknown_age_is_kept() -> None:
     answer = down([big("a", created=0.0), movable("x", "a"), big("b"), *crowd("y", "b", 2, options=ANCHOR)])
     assert "of unknown age" in detail(answer, "a")
 
@@ -202,7 +202,7 @@ def test_idle_and_consolidated_machines_share_the_minimum_size() -> None:
 
 def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> None:
     others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
-    # An eighth of a machine at $1 an hour: 8 hours of work lost are worth what an hour without the machine saves.
+    # The pod uses an eighth of a machine at $1 an hour: 8 hours of lost work cost as much as an hour without the machine saves.
     assert removed(down([big("a"), movable("x", "a", owner=JOB, options={"restart_cost": 7 * 3600.0}), *others])) == ["a"]
     answer = down([big("a"), movable("x", "a", owner=JOB, options={"restart_cost": 8 * 3600.0}), *others])
     assert blockers(answer)["a"] == "job"
@@ -212,7 +212,7 @@ def test_a_job_with_a_small_restart_cost_moves_and_with_a_large_one_stays() -> N
     )
 
 
-def test_a_removal_that_waits_longer_for_its_pods_than_it_saves_is_not_begun() -> None:
+def test_a_removal_is_not_started_if_waiting_for_its_pods_costs_more_than_it_saves() -> None:
     others: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     assert removed(down([big("a"), movable("x", "a", options={"grace": 1800.0}), *others])) == ["a"]
     answer = down([big("a"), movable("x", "a", options={"grace": 3600.0}), *others])
@@ -239,7 +239,7 @@ def test_a_gang_member_stays_in_its_zone() -> None:
     assert removed(down([big("a"), movable("x", "a", options=anywhere), node("keep", other), *keep], pool(BIG, other))) == ["a"]
 
 
-def test_a_pod_that_asks_for_on_demand_does_not_move_to_spot() -> None:
+def test_a_pod_that_requires_on_demand_does_not_move_to_spot() -> None:
     spot = offering("m.big", 0.3, market="spot", gpus=0)
     keep: list[Any] = [node("keep", spot), *crowd("k", "keep", 2, options=ANCHOR)]
     assert removed(down([big("a"), movable("x", "a", options={"market": ("on-demand",)}), *keep], pool(BIG, spot))) == []
@@ -247,7 +247,7 @@ def test_a_pod_that_asks_for_on_demand_does_not_move_to_spot() -> None:
     assert removed(down([big("a"), movable("x", "a"), *keep], pool(BIG, spot))) == ["a"]
 
 
-def test_a_pod_stays_on_the_architecture_on_which_it_runs() -> None:
+def test_a_pod_keeps_its_architecture() -> None:
     arm = offering("a.big", 1.0, labels={ARCH: "arm64"}, gpus=0)
     keep: list[Any] = [node("keep", arm), *crowd("k", "keep", 2, options=ANCHOR)]
     assert removed(down([big("a"), movable("x", "a"), *keep], pool(BIG, arm))) == []
@@ -270,7 +270,7 @@ def test_the_anti_affinity_of_another_pod_is_kept() -> None:
     assert removed(answer) == []
 
 
-def test_a_host_port_is_free_only_once() -> None:
+def test_a_host_port_is_used_only_once_per_node() -> None:
     ported = spec(host_ports=(HostPort(80),))
     keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR)]
     answer = down([big("a"), big("b"), movable("x", "a", ported), movable("y", "b", ported), *keep])
@@ -293,7 +293,7 @@ def test_a_spread_over_zones_is_kept() -> None:
     assert only(answer).moves[0].to == "keep"
 
 
-def test_a_pod_that_pending_pods_want_to_share_a_machine_with_stays() -> None:
+def test_a_pod_that_pending_pods_have_affinity_to_stays() -> None:
     follower = spec(affinity=(near(HOST, app="web"),))
     keep: list[Any] = [big("keep"), *crowd("k", "keep", 2, options=ANCHOR, labels={})]
     answer = down([big("a"), movable("x", "a"), *keep, movable("soon", of=follower, labels={"app": "friend"})])
@@ -301,7 +301,7 @@ def test_a_pod_that_pending_pods_want_to_share_a_machine_with_stays() -> None:
     assert detail(answer, "a") == "pending pods have affinity or spread rules that select pod default/x"
 
 
-def test_a_pod_that_others_count_by_zone_stays_in_its_zone() -> None:
+def test_a_pod_that_other_pods_have_zone_affinity_to_stays_in_its_zone() -> None:
     other = offering("m.big", 1.0, zone="z2", gpus=0)
     follower = spec(affinity=(near(ZONE, app="web"),))
     keep = crowd("k", "keep", 2, options=ANCHOR, labels={})
@@ -334,13 +334,13 @@ def test_pods_without_accelerators_leave_a_gpu_machine_for_another() -> None:
     assert {"h", "i"} & set(removed(answer))
 
 
-#: Wants to be in a zone with a pod of the app "b", as its own kind is.
+#: Must be in a zone with a pod of the app "b".
 NEAR_B = spec(affinity=(near(ZONE, app="b"),))
 B = {"app": "b"}
 
 
-def test_a_pod_does_not_follow_one_that_is_still_to_come_from_a_machine_that_leaves() -> None:
-    """While b-0 runs, its zone is the only one for b-1. Room near b-1 is kept for b-0, which does not make that its zone yet."""
+def test_a_pod_does_not_rely_on_one_that_has_not_yet_moved_from_a_leaving_machine() -> None:
+    """While b-0 runs, its zone is the only one for b-1. Room near b-1 is reserved for b-0, but that is not its zone yet."""
     there, here = offering("m.big", zone="z2", gpus=0), BIG
     pods = [movable("b-0", "leaving", NEAR_B, labels=B), movable("b-1", "n2", NEAR_B, labels=B)]
     nodes = [node("leaving", there, ready=False), node("n1", here), node("n2", here), *crowd("y", "n1", 1, options=ANCHOR)]
@@ -350,14 +350,14 @@ def test_a_pod_does_not_follow_one_that_is_still_to_come_from_a_machine_that_lea
 
 
 @pytest.mark.parametrize("alone", [False, True])
-def test_a_pod_does_not_stay_with_one_that_goes_with_its_machine_for_good(alone: bool) -> None:
-    """A DaemonSet's pod is all that draws it to the zone, and it is on the machine that is given back."""
+def test_a_pod_does_not_rely_on_one_that_leaves_with_its_machine(alone: bool) -> None:
+    """Only a DaemonSet pod satisfies its affinity in the zone, and that pod is on the machine that is removed."""
     agents = [movable("agent-0", "n1", labels=B, owner=DAEMON)] + ([] if alone else [movable("agent-1", "n2", labels=B, owner=DAEMON)])
     answer = down([big("n1"), big("n2"), movable("x", "n1", NEAR_B), *crowd("y", "n2", 1, options=ANCHOR), *agents])
     assert removed(answer) == ([] if alone else ["n1"])
 
 
-def test_a_pod_does_not_stay_with_one_below_the_priority_cutoff_that_goes_with_its_machine() -> None:
+def test_a_pod_does_not_rely_on_one_below_the_cutoff_that_leaves_with_its_machine() -> None:
     low = movable("b", "n1", spec(priority=-50), labels=B)
     answer = down([big("n1"), big("n2"), movable("x", "n1", NEAR_B), low, *crowd("y", "n2", 1, options=ANCHOR)])
     assert removed(answer) == []

@@ -1,4 +1,4 @@
-"""What may be moved to save money (I6): what pods, owners and namespaces say, and what their replicas leave."""
+"""Which pods may be moved to save money (I6): annotations of pods, owners and namespaces, and the number of ready replicas."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -25,7 +25,7 @@ WEB = Owner("Deployment", "web", "web-uid")
 
 
 def said(disruption: str = "", **more: Any) -> dict[str, Any]:
-    """The options of a pod, which says nothing of its disruption where that is empty."""
+    """The options of a pod; without ``disruption`` it has no such annotation."""
     return {"options": {"disruption": disruption, **more}}
 
 
@@ -34,12 +34,12 @@ def holds(name: str, on: str, owner: Owner = NOTEBOOK, **more: Any) -> Pod:
 
 
 def room(*items: Item, names: Iterable[str] = ("a",)) -> Down:
-    """The scale-down of the machines ``names``, beside one on which enough is free for all that they hold."""
+    """The scale-down of the machines ``names``, beside one with enough free room for all their pods."""
     beside = [node("other", CARDS), movable("busy", "other", GPU, **said("never"))]
     return down([*beside, *(node(name, CARDS) for name in names), *items], pool(CARDS))
 
 
-def test_a_notebook_is_not_moved_to_save_money_and_the_node_says_what_would_allow_it() -> None:
+def test_a_notebook_is_not_moved_to_save_money_and_the_blocker_names_the_annotation() -> None:
     answer = room(holds("nb-0", "a"))
 
     assert removed(answer) == []
@@ -61,7 +61,7 @@ def test_a_notebook_is_not_moved_to_save_money_and_the_node_says_what_would_allo
     ],
     ids=["allow", "never", "safe to evict", "restart cost", "never beside others"],
 )
-def test_a_pod_says_itself_whether_it_may_be_moved(fields: dict[str, Any], may: bool) -> None:
+def test_annotations_of_a_pod_decide_whether_it_may_be_moved(fields: dict[str, Any], may: bool) -> None:
     assert removed(room(holds("nb-0", "a", **fields))) == (["a"] if may else [])
 
 
@@ -69,13 +69,13 @@ def test_a_pod_says_itself_whether_it_may_be_moved(fields: dict[str, Any], may: 
     ("word", "namespace", "may"),
     [("allow", "", True), ("allow", "never", True), ("never", "allow", False), ("", "allow", True), ("", "never", False), ("", "", False)],
 )
-def test_the_nearest_word_counts(word: str, namespace: str, may: bool) -> None:
+def test_the_nearest_annotation_counts(word: str, namespace: str, may: bool) -> None:
     owner = Workload("StatefulSet", "default", "nb", "nb-uid", disruption=word)
 
     assert removed(room(holds("nb-0", "a"), owner, Namespace("default", disruption=namespace))) == (["a"] if may else [])
 
 
-def test_the_word_of_a_deployment_holds_for_the_pods_of_its_replica_sets() -> None:
+def test_the_annotation_of_a_deployment_applies_to_the_pods_of_its_replica_sets() -> None:
     items = (
         Workload("ReplicaSet", "default", "chat-1", "rs-uid", owner=WEB),
         Workload("Deployment", "default", "web", "web-uid", disruption="allow"),
@@ -84,13 +84,13 @@ def test_the_word_of_a_deployment_holds_for_the_pods_of_its_replica_sets() -> No
     assert removed(room(holds("web-1-x", "a", OF_WEB), *items)) == ["a"]
 
 
-def test_the_word_of_an_owner_that_has_been_made_again_under_the_same_name_counts_for_its_own_pods_only() -> None:
+def test_the_annotation_of_a_recreated_owner_does_not_apply_to_pods_of_the_old_one() -> None:
     other = Workload("StatefulSet", "default", "nb", "another-uid", disruption="allow")
 
     assert removed(room(holds("nb-0", "a"), other)) == []
 
 
-def test_never_keeps_pods_without_a_gpu_and_with_replicas_too() -> None:
+def test_never_also_keeps_pods_without_a_gpu_and_with_replicas() -> None:
     light = [movable(f"p-{name}", name, spec(), **said()) for name in ("a", "other")]
 
     answer = room(*light, Namespace("default", disruption="never"))
@@ -100,7 +100,7 @@ def test_never_keeps_pods_without_a_gpu_and_with_replicas_too() -> None:
     assert detail(answer, "a") == "pod default/p-a may not be moved to save money: Namespace default has gpuscaler.io/disruption: never"
 
 
-def test_pods_without_a_gpu_move_as_ever() -> None:
+def test_pods_without_a_gpu_move_freely() -> None:
     assert removed(room(movable("p", "a", spec(), **said()))) == ["a"]
 
 
@@ -108,7 +108,7 @@ def test_a_pod_with_a_gpu_moves_while_another_replica_is_ready_elsewhere() -> No
     assert removed(room(holds("web-1-x", "a", OF_WEB), holds("web-1-y", "other", OF_WEB))) == ["a"]
 
 
-def test_replicas_of_two_replica_sets_of_one_deployment_stand_in_for_each_other() -> None:
+def test_replicas_of_two_replica_sets_of_one_deployment_replace_each_other() -> None:
     """As in the middle of a rolling update."""
     newer = Owner("ReplicaSet", "web-2", "rs-2")
     sets = [Workload("ReplicaSet", "default", name, uid, owner=WEB) for name, uid in (("chat-1", "rs-uid"), ("web-2", "rs-2"))]
@@ -119,9 +119,9 @@ def test_replicas_of_two_replica_sets_of_one_deployment_stand_in_for_each_other(
 @pytest.mark.parametrize(
     "other",
     [{"ready": False}, {"deleted": 1.0}, {"phase": "Pending"}, {"ready": None, "phase": "Failed"}],
-    ids=["not ready", "ending", "starting", "failed"],
+    ids=["not ready", "terminating", "starting", "failed"],
 )
-def test_a_replica_that_does_not_serve_is_none(other: dict[str, Any]) -> None:
+def test_a_replica_that_is_not_serving_does_not_count(other: dict[str, Any]) -> None:
     assert removed(room(holds("web-1-x", "a", OF_WEB), holds("web-1-y", "other", OF_WEB, **other))) == []
 
 
@@ -139,7 +139,7 @@ def test_two_replicas_on_one_machine_are_not_moved_together() -> None:
     assert (removed(answer), blockers(answer)["a"]) == ([], "sole-replica")
 
 
-def test_a_replica_on_a_machine_that_is_leaving_does_not_stand_in_for_another() -> None:
+def test_a_replica_on_a_leaving_machine_does_not_count() -> None:
     state = State(disrupting=frozenset(("b",)))
     items = [node(name, CARDS) for name in ("a", "b", "other", "empty")]
     items_of = [holds("web-1-x", "a", OF_WEB), holds("web-1-y", "b", OF_WEB), movable("busy", "other", GPU, **said("never"))]
@@ -149,7 +149,7 @@ def test_a_replica_on_a_machine_that_is_leaving_does_not_stand_in_for_another() 
     assert (removed(answer), blockers(answer)["a"]) == ([], "sole-replica")
 
 
-def test_a_replica_on_a_node_that_is_not_ready_does_not_stand_in_for_another() -> None:
+def test_a_replica_on_a_node_that_is_not_ready_does_not_count() -> None:
     lost = node("lost", CARDS, ready=False)
 
     assert removed(room(lost, holds("web-1-x", "a", OF_WEB), holds("web-1-y", "lost", OF_WEB))) == []
@@ -159,11 +159,11 @@ def test_a_job_needs_its_restart_cost_whatever_is_allowed() -> None:
     assert blockers(room(holds("j", "a", JOB, **said("allow"))))["a"] == "job"
 
 
-def test_a_bare_pod_that_is_allowed_to_move_still_has_nothing_that_would_start_it_again() -> None:
+def test_a_bare_pod_is_kept_even_if_it_is_allowed_to_move() -> None:
     assert blockers(room(holds("b", "a", Owner(), **said("allow"))))["a"] == "bare-pod"
 
 
-def test_owners_that_own_each_other_in_a_circle_end_somewhere() -> None:
+def test_a_cycle_of_owners_terminates() -> None:
     circle = [
         Workload("ReplicaSet", "default", "chat-1", owner=Owner("Deployment", "web")),
         Workload("Deployment", "default", "web", owner=Owner("ReplicaSet", "chat-1")),
@@ -174,7 +174,7 @@ def test_owners_that_own_each_other_in_a_circle_end_somewhere() -> None:
 
 @SEARCH
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2), st.booleans()), max_size=14), st.integers(2, 6))
-def test_every_owner_keeps_a_ready_replica_that_no_plan_takes(replicas: list[tuple[int, int, bool]], machines: int) -> None:
+def test_every_owner_keeps_a_ready_replica(replicas: list[tuple[int, int, bool]], machines: int) -> None:
     items: list[Item] = [node(f"n{number}", CARDS) for number in range(machines)]
     pods = [
         holds(f"p-{number}", f"n{on % machines}", Owner("ReplicaSet", f"web-{of}", f"u{of}"), ready=ready)

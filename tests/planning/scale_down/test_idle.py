@@ -1,4 +1,4 @@
-"""Idle machines: what idle means, when they go, and what is kept as headroom."""
+"""Idle machines: the meaning of idle, when they are removed, and which are kept as headroom."""
 
 from tests.planning.building import DAEMON, NOW, TYPE, node, offering, pool, spec
 from tests.planning.scale_down.kit import BIG, big, blockers, detail, down, movable, removed, situation
@@ -12,7 +12,7 @@ def idle_for(**seconds: float) -> State:
     return State(idle_seconds=seconds)
 
 
-def test_an_idle_machine_goes_when_its_pools_idle_time_has_passed() -> None:
+def test_an_idle_machine_is_removed_after_the_idle_time_of_its_pool() -> None:
     answer = down([big("a"), big("b")], pool(BIG, idle_after=600), state=idle_for(a=600, b=599))
     assert removed(answer) == ["a"]
     assert answer.removals[0].saving_per_hour == 1.0
@@ -29,7 +29,7 @@ def test_an_unknown_idle_time_does_not_matter_to_a_pool_that_does_not_wait() -> 
     assert removed(down([big("a")], pool(BIG, idle_after=0), state=idle_for())) == ["a"]
 
 
-def test_a_clock_older_than_the_machine_is_not_believed() -> None:
+def test_an_idle_clock_older_than_the_machine_is_ignored() -> None:
     answer = down([big("a", created=NOW - 60)], pool(BIG, idle_after=600), state=idle_for(a=7000))
     assert blockers(answer) == {"a": "young"}
 
@@ -44,7 +44,7 @@ def test_daemonset_mirror_and_finished_pods_do_not_make_a_machine_busy() -> None
     assert Rolls().idle(situation([big("a"), big("b"), *here, movable("p", "b")]).cluster, NOW) == {"a"}
 
 
-def test_another_pools_pending_pods_are_no_reason_to_keep_a_machine() -> None:
+def test_pending_pods_of_another_pool_do_not_keep_a_machine() -> None:
     pools = (pool(BIG), pool(offering("m.other", pool="other", gpus=0), name="other"))
     answer = down([big("a"), node("b", offering("m.other", pool="other", gpus=0))], *pools, taken=["b"])
     assert removed(answer) == ["a"]
@@ -64,7 +64,7 @@ def test_machines_that_are_leaving_do_not_count_for_the_minimum_size() -> None:
     assert blockers(down([big("a"), big("b")], pool(BIG, min=1), state=state)) == {"a": "disrupting", "b": "minimum-size"}
 
 
-def test_spare_machines_stay_and_are_those_that_stay_anyway() -> None:
+def test_machines_that_stay_anyway_serve_as_spare_machines() -> None:
     answer = down([big("a"), big("b"), big("c")], pool(BIG, spare=Spare(machines=1)), state=idle_for(a=9e9, b=9e9, c=1))
     assert removed(answer) == ["a", "b"]
     assert blockers(answer) == {"c": "idle-clock"}
@@ -76,7 +76,7 @@ def test_spare_machines_are_kept_from_the_idle_ones() -> None:
     assert blockers(answer) == {"a": "spare", "b": "spare"}
 
 
-def test_spare_gpus_are_counted_where_they_are_free() -> None:
+def test_spare_gpus_are_counted_on_partly_used_machines_first() -> None:
     gpu = offering("g.big", gpus=8, pods=20)
     half = movable("p", "busy", spec(requests={"nvidia.com/gpu": 5}), options={"do_not_disrupt": True})
     nodes = [node("busy", gpu), node("a", gpu), node("b", gpu)]
@@ -86,7 +86,7 @@ def test_spare_gpus_are_counted_where_they_are_free() -> None:
     assert blockers(answer) == {"busy": "do-not-disrupt", "a": "spare"}
 
 
-def test_an_idle_machine_of_unknown_price_goes_too() -> None:
+def test_an_idle_machine_of_unknown_price_is_removed() -> None:
     lost = big("a", labels={TYPE: "retired"})
     answer = down([lost])
     assert removed(answer) == ["a"]

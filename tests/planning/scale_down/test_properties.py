@@ -1,4 +1,4 @@
-"""What must hold whatever the cluster: the moves of a plan can be made one after the other, and no account is overdrawn."""
+"""Properties of scale-down on any cluster: the moves of a plan can be made one after the other, and no allowance is exceeded."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def rules_for(app: str) -> tuple[dict[str, Any], ...]:
 
 @st.composite
 def specs(draw: st.DrawFn, app: str) -> PodSpec:
-    """Often a plain pod, sometimes one under one or two rules."""
+    """Often a plain pod, sometimes one with one or two rules."""
     fields: dict[str, Any] = {}
     for rule in draw(st.lists(st.sampled_from(rules_for(app)), max_size=2)):
         fields |= rule
@@ -108,7 +108,7 @@ def clusters(draw: st.DrawFn) -> tuple[list[Item], Pool, State]:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(clusters(), st.randoms(use_true_random=False))
-def test_a_plan_can_be_carried_out_and_overdraws_nothing(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
+def test_a_plan_can_be_executed_and_exceeds_no_allowance(made: tuple[list[Item], Pool, State], shuffle: Any) -> None:
     items, rules, state = made
     places = place_of_waiting(items)
     asked = situation(items, rules, state=state, places=places)
@@ -123,7 +123,7 @@ def test_a_plan_can_be_carried_out_and_overdraws_nothing(made: tuple[list[Item],
 
 
 def place_of_waiting(items: Sequence[Item]) -> dict[str, str]:
-    """A node that admits the pod that waits, if any does: the first of them by name."""
+    """The first node by name that admits the pending pod, if any does."""
     cluster = Cluster.of(items)
     room = Room.of(cluster)
     waiting = [one for one in cluster.pods.values() if not one.node_name]
@@ -139,9 +139,9 @@ def everything_is_answered_for(asked: Situation, answer: Down) -> None:
 
 
 def moves_can_be_made(asked: Situation, answer: Down) -> None:
-    """Every pod that must move does so once, to a machine that stays or is bought and, at that moment, passes every filter there.
+    """Every pod that must move does so once, to a machine that stays or is bought, and passes every filter there at that moment.
 
-    That holds whether or not pods that wait have come, and while pods that go with their machines for good are there as when they are gone.
+    This holds whether or not pending pods have arrived, and whether or not pods that leave with their machines are already gone.
     """
     cluster = asked.cluster
     new = {machine.id: machine for machine in answer.machines}
@@ -175,7 +175,7 @@ def template(machine: Machine) -> Node:
 
 
 def the_books_balance(asked: Situation, answer: Down) -> None:
-    """What removals save is the price of what leaves less the price of what comes, and never below nothing."""
+    """The savings of removals equal the price of removed machines less the price of new ones, and each is positive."""
     price = {name: member.offering.price for name, member in asked.members.items() if member.offering is not None}
     left = sum(price[removal.node] for removal in answer.removals)
     came = sum(machine.price_per_hour for machine in answer.machines)

@@ -1,4 +1,4 @@
-"""Consolidation by replacement: machines whose pods run cheaper on others that are bought for them."""
+"""Consolidation by replacement: replaces machines with cheaper ones that are bought for their pods."""
 
 from dataclasses import replace
 from typing import Any
@@ -41,7 +41,7 @@ def test_one_large_machine_is_split_into_several_small_ones() -> None:
     assert all(machine.purpose == "replacement" and len(machine.pods) == 1 for machine in answer.machines)
 
 
-def test_a_machine_with_one_pod_gives_way_to_a_small_one() -> None:
+def test_a_machine_with_one_pod_is_replaced_by_a_small_one() -> None:
     (removal,) = down([node("a", BIG), *on("a", 1)], pool(BIG, SMALL)).removals
     assert removal.reason == "its pod runs cheaper on 1 x g.1 (on-demand, z1), which saves $13.5000 per hour"
 
@@ -58,7 +58,7 @@ def test_several_machines_are_merged_into_one() -> None:
     assert all(removal.needs == ("replacement-1",) for removal in answer.removals)
 
 
-def test_pods_use_room_that_is_left_before_machines_are_bought() -> None:
+def test_pods_use_free_room_before_machines_are_bought() -> None:
     keep = [node("keep", SMALL, do_not_disrupt=True), movable("cpu", "keep", spec(cpu=0.1))]
     answer = down([node("a", BIG), *on("a", 2), *keep], pool(BIG, SMALL))
     assert bought(answer) == ["g.1"]
@@ -67,13 +67,13 @@ def test_pods_use_room_that_is_left_before_machines_are_bought() -> None:
     assert answer.removals[0].reason.startswith("its 2 pods run cheaper on 1 x g.1 (on-demand, z1) and on other nodes (1)")
 
 
-def test_nothing_is_replaced_by_its_equal() -> None:
+def test_a_machine_is_not_replaced_by_an_equal_one() -> None:
     answer = down([node("a", SMALL), *on("a", 1)], pool(BIG, SMALL))
     assert answer.machines == ()
     assert blockers(answer) == {"a": "in-use"}
 
 
-def test_a_replacement_must_save_the_least_saving() -> None:
+def test_a_replacement_must_save_the_minimum() -> None:
     items = [node("a", BIG), *on("a", 3)]
     assert len(down(items, pool(BIG, SMALL), min_saving=7.8).machines) == 3
     answer = down(items, pool(BIG, SMALL), min_saving=8.6)
@@ -81,14 +81,14 @@ def test_a_replacement_must_save_the_least_saving() -> None:
     assert blockers(answer) == {"a": "in-use"}
 
 
-def test_a_small_saving_does_not_pay_for_the_time_that_both_machines_run() -> None:
+def test_a_small_saving_does_not_cover_the_overlap_of_both_machines() -> None:
     cheaper = offering("g.8x", 15.0, **WHOLE)
     assert down([node("a", BIG), *on("a", 8)], pool(BIG, cheaper)).machines == ()
     much_cheaper = offering("g.8x", 14.0, **WHOLE)
     assert len(down([node("a", BIG), *on("a", 8)], pool(BIG, much_cheaper)).machines) == 1
 
 
-def test_the_work_that_is_lost_counts_against_the_saving() -> None:
+def test_lost_work_counts_against_the_saving() -> None:
     cheap = {"restart_cost": 3600.0}
     dear = {"restart_cost": 9 * 3600.0}
     assert len(down([node("a", BIG), *on("a", 3, options=cheap)], pool(BIG, SMALL)).machines) == 3
@@ -99,17 +99,17 @@ def test_the_work_that_is_lost_counts_against_the_saving() -> None:
     "limits",
     [{"limits": Limits(machines=3)}, {"limits": Limits(gpus=10)}, {"limits": Limits(dollars_per_hour=20.0)}],
 )
-def test_replacements_hold_the_limits_with_what_they_replace(limits: dict[str, Any]) -> None:
+def test_replacements_respect_limits_together_with_the_machines_they_replace(limits: dict[str, Any]) -> None:
     assert down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), **limits).machines == ()
 
 
-def test_replacements_hold_the_maximum_of_their_pool() -> None:
+def test_replacements_respect_the_maximum_of_their_pool() -> None:
     items = [node("a", BIG), *on("a", 3)]
     assert down(items, pool(BIG, SMALL, max=3)).machines == ()
     assert len(down(items, pool(BIG, SMALL, max=4)).machines) == 3
 
 
-def test_an_offering_of_which_few_can_be_had_is_not_bought_beyond_that() -> None:
+def test_an_offering_is_not_bought_beyond_its_count() -> None:
     few = offering("g.1", 0.5, market="reserved", **ONE, count=2)
     high, low = offering("g.8", 16.0, pool="high", **WHOLE), offering("g.8", 16.0, pool="low", **WHOLE)
     offers = offering("g.1", 0.5, pool="both", market="reserved", **ONE, count=8)
@@ -120,12 +120,12 @@ def test_an_offering_of_which_few_can_be_had_is_not_bought_beyond_that() -> None
     assert removed(answer) == ["a"]
 
 
-def test_an_offering_whose_breaker_is_open_is_not_bought() -> None:
+def test_an_offering_with_an_open_breaker_is_not_bought() -> None:
     state = State(blocked_offerings=frozenset([SMALL.key]))
     assert down([node("a", BIG), *on("a", 3)], pool(BIG, SMALL), state=state).machines == ()
 
 
-def test_budgets_and_minimum_sizes_hold_for_replacements_too() -> None:
+def test_budgets_and_minimum_sizes_also_apply_to_replacements() -> None:
     items = [node("a", BIG), *on("a", 3)]
     assert blockers(down(items, pool(BIG, SMALL, budgets=(Budget("0"),)))) == {"a": "budget"}
     assert blockers(down(items, pool(BIG, SMALL, min=1))) == {"a": "minimum-size"}
@@ -142,7 +142,7 @@ def test_pods_of_a_pool_with_high_priority_do_not_move_to_a_lower_one() -> None:
     assert len(down(items, pool(big, name="high"), low).machines) == 3
 
 
-def test_where_the_cloud_chooses_the_machine_lists_the_choices() -> None:
+def test_a_machine_lists_its_choices_if_the_cloud_chooses() -> None:
     other = offering("g.1", 2.6, zone="z2", **ONE)
     big = offering("g.8", 16.0, pool="old", **WHOLE)
     answer = down([node("a", big), *on("a", 1)], pool(big, name="old"), pool(SMALL, other, chooser="cloud"))
@@ -151,14 +151,14 @@ def test_where_the_cloud_chooses_the_machine_lists_the_choices() -> None:
     assert machine.price_per_hour == 2.6
 
 
-def test_a_pod_that_asks_for_on_demand_is_not_replaced_onto_spot() -> None:
+def test_a_pod_that_requires_on_demand_is_not_moved_to_new_spot() -> None:
     spot = offering("g.1", 0.8, market="spot", **ONE)
     asked = [node("a", BIG), *on("a", 1, options={"market": ("on-demand",)})]
     assert down(asked, pool(BIG, spot)).machines == ()
     assert [machine.market for machine in down([node("a", BIG), *on("a", 1)], pool(BIG, spot)).machines] == ["spot"]
 
 
-def test_only_the_machines_that_pay_are_replaced() -> None:
+def test_only_machines_with_a_saving_are_replaced() -> None:
     items = [node("a", BIG), *on("a", 2), node("b", BIG), *on("b", 8)]
     answer = down(items, pool(BIG, SMALL))
     assert removed(answer) == ["a"]
@@ -185,7 +185,7 @@ def test_a_merger_counts_its_saving_as_a_whole() -> None:
     assert down(fewer, pool(BIG, small), min_saving=4.9).removals == ()
 
 
-def test_siblings_that_keep_apart_get_machines_of_their_own() -> None:
+def test_siblings_that_keep_apart_get_separate_machines() -> None:
     alone = spec(gpus=1, cpu=2, memory=1, anti_affinity=(near(HOST, app="web"),))
     two = offering("g.2", 3.0, **{**ONE, "gpus": 2})
     answer = down([node("a", BIG), node("b", BIG), *on("a", 1, alone), *on("b", 1, alone)], pool(BIG, two))
@@ -201,7 +201,7 @@ def test_a_pod_under_a_zone_rule_is_replaced_in_its_zone() -> None:
     assert [machine.zone for machine in answer.machines] == ["z1"]
 
 
-def test_a_reserved_machine_is_not_emptied_to_save_nothing() -> None:
+def test_a_reserved_machine_is_not_emptied_without_a_saving() -> None:
     reserved = offering("g.8", 0.0, market="reserved", **WHOLE)
     answer = down([node("a", reserved), *on("a", 1)], pool(reserved, SMALL))
     assert blockers(answer) == {"a": "no-saving"}

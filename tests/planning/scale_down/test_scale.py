@@ -1,4 +1,4 @@
-"""Quality and bounded work where there are many machines."""
+"""Quality and bounded work with many machines."""
 
 from collections import Counter
 
@@ -11,7 +11,7 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
 
-def test_a_fleet_a_third_full_saves_nearly_all_that_repacking_could() -> None:
+def test_a_fleet_that_is_one_third_full_saves_nearly_all_that_repacking_could() -> None:
     cluster, policy = generate(150, 4_500, 40, utilised=0.35, seed=7)
     made = plan(cluster, State(), policy, NOW)
     assert sum(removal.saving_per_hour for removal in made.removals) >= 0.95 * bound_of(cluster)
@@ -23,7 +23,7 @@ def test_a_fleet_a_third_full_saves_nearly_all_that_repacking_could() -> None:
     assert all(amount <= cluster.nodes[name].allocatable[resource] for name, sums in used.items() for resource, amount in sums.items())
 
 
-def test_machines_beyond_the_work_budget_are_said_to_be_unexamined() -> None:
+def test_machines_beyond_the_work_budget_are_reported_as_not_examined() -> None:
     names = [f"n{number}" for number in range(8)]
     ported = [spec(host_ports=(HostPort(80 + number),)) for number in range(8)]
     items = [*map(big, names), *(movable(f"p-{name}", name, of) for name, of in zip(names, ported, strict=True))]

@@ -1,4 +1,4 @@
-"""Nodes that say that they are one machine stay, and say why (I4)."""
+"""Nodes with the same provider ID stay, with a blocker (I4)."""
 
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, pool
@@ -14,7 +14,7 @@ POLICY = Policy((pool(offering(), idle_after=600.0),))
 TWINS = [node("a", provider_id="i-1"), node("b", provider_id="i-1"), node("c", provider_id="i-2")]
 
 
-def test_of_idle_nodes_with_one_provider_id_none_is_removed_and_each_names_another() -> None:
+def test_idle_nodes_with_the_same_provider_id_stay_and_each_names_another() -> None:
     plan = Planner(POLICY).plan(Cluster.of(TWINS), IDLE, NOW)
 
     assert [one.node for one in plan.removals] == ["c"]
@@ -24,7 +24,7 @@ def test_of_idle_nodes_with_one_provider_id_none_is_removed_and_each_names_anoth
     ]
 
 
-def test_once_one_of_them_is_gone_or_says_something_else_they_go() -> None:
+def test_nodes_are_removed_after_their_twin_is_gone_or_has_another_provider_id() -> None:
     planner, cluster = Planner(POLICY), Cluster.of(TWINS)
     planner.plan(cluster, IDLE, NOW)
 
@@ -34,7 +34,7 @@ def test_once_one_of_them_is_gone_or_says_something_else_they_go() -> None:
     assert [one.node for one in other.removals] == ["a", "b", "c"]
 
 
-def test_nodes_that_do_not_say_which_machine_they_are_are_no_twins() -> None:
+def test_nodes_without_a_provider_id_are_not_twins() -> None:
     nodes = [node("a", provider_id=""), node("b", provider_id="")]
 
     assert [one.node for one in Planner(POLICY).plan(Cluster.of(nodes), IDLE, NOW).removals] == ["a", "b"]

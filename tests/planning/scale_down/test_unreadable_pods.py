@@ -25,7 +25,7 @@ def planned(cluster: Cluster) -> Plan:
 
 
 def unreadable(**more: Any) -> SetAside:
-    """A pod as the API server could only show one if it were newer than we are."""
+    """A pod that cannot be decoded, as from an API server newer than gpuscaler."""
     found = decode_object({"kind": "Pod", "metadata": {"namespace": "n", "name": "odd"}, "spec": {"containers": "none"}} | more, Interner())
     assert isinstance(found, SetAside)
     return found
@@ -37,11 +37,11 @@ def kept(cluster: Cluster) -> dict[str, str]:
     return {one.node: one.blocker for one in made.blocked_nodes}
 
 
-def test_where_every_pod_can_be_read_idle_nodes_go() -> None:
+def test_idle_nodes_are_removed_if_every_pod_can_be_read() -> None:
     assert kept(Cluster.of(NODES)) == {}
 
 
-def test_a_node_with_a_pod_that_cannot_be_read_stays_and_others_go() -> None:
+def test_only_a_node_with_an_unreadable_pod_stays() -> None:
     cluster = Cluster.of(NODES, [unreadable(spec={"nodeName": "a", "containers": "none"})])
 
     assert kept(cluster) == {"a": "unreadable-pod"}
@@ -50,7 +50,7 @@ def test_a_node_with_a_pod_that_cannot_be_read_stays_and_others_go() -> None:
 
 
 @pytest.mark.parametrize("spec", [None, {"nodeName": 5}, {"nodeName": {}, "containers": []}])
-def test_while_the_node_of_a_pod_is_not_known_every_node_stays(spec: Any) -> None:
+def test_every_node_stays_while_the_node_of_an_unreadable_pod_is_unknown(spec: Any) -> None:
     assert kept(Cluster.of(NODES, [unreadable(spec=spec, metadata={"namespace": "n", "name": "odd", "labels": 3})])) == dict.fromkeys(
         "ab", "unreadable-pod"
     )
@@ -61,11 +61,11 @@ def test_while_the_node_of_a_pod_is_not_known_every_node_stays(spec: Any) -> Non
     [{"spec": {"containers": "none"}}, {"status": {"phase": "Succeeded"}, "spec": {"nodeName": "a", "containers": "none"}}],
     ids=["bound to no node", "finished"],
 )
-def test_a_pod_that_holds_no_room_keeps_nothing_though_it_cannot_be_read(more: dict[str, Any]) -> None:
+def test_an_unreadable_pod_that_uses_no_room_keeps_no_node(more: dict[str, Any]) -> None:
     assert kept(Cluster.of(NODES, [unreadable(**more)])) == {}
 
 
-def test_what_was_read_of_a_pod_before_tells_where_it_is() -> None:
+def test_the_last_readable_version_of_a_pod_gives_its_node() -> None:
     before = Cluster.of([*NODES, pod("odd", on="b")])
     after = before.apply(Delta(), set_aside=[SetAside("Pod default/odd", "odd")])
 
@@ -77,12 +77,12 @@ def test_what_was_read_of_a_pod_before_tells_where_it_is() -> None:
     [Delta(deletes=((Pod, "n/odd"),)), Delta(upserts=(pod("odd", spec(namespace="n", gpus=1), phase="Succeeded"),))],
     ids=["gone", "read again"],
 )
-def test_when_the_pod_is_gone_or_can_be_read_again_the_nodes_go(delta: Delta) -> None:
+def test_nodes_are_removed_after_the_unreadable_pod_is_gone_or_readable(delta: Delta) -> None:
     cluster = Cluster.of(NODES, [SetAside("Pod n/odd", "odd")])
     assert kept(cluster).keys() == {"a", "b"}
 
     assert kept(cluster.apply(delta)) == {}
 
 
-def test_other_kinds_that_cannot_be_read_keep_nothing() -> None:
+def test_unreadable_objects_of_other_kinds_keep_no_node() -> None:
     assert kept(Cluster.of(NODES, [SetAside("Job n/odd", "odd"), SetAside("PodGroup n/odd", "odd")])) == {}

@@ -1,4 +1,4 @@
-"""InterPodAffinity: the pod's own terms and those of the pods that are there."""
+"""InterPodAffinity: the pod's own terms and those of existing pods."""
 
 import msgspec
 import pytest
@@ -21,7 +21,7 @@ def test_affinity_admits_the_domains_of_matching_pods() -> None:
     assert rows(here, spec(affinity=(near("zone", app="db"),))) == []
 
 
-def test_all_terms_must_be_matched_by_one_pod_each_in_its_own_domain() -> None:
+def test_one_pod_must_match_all_affinity_terms_each_in_its_own_domain() -> None:
     terms = (near("zone", app="web"), near(HOST, tier="front"))
     apart = room(*ZONES, pod("p", on="a1", labels={"app": "web"}), pod("q", on="a1", labels={"tier": "front"}))
     assert rows(apart, spec(affinity=terms)) == []
@@ -29,7 +29,7 @@ def test_all_terms_must_be_matched_by_one_pod_each_in_its_own_domain() -> None:
     assert rows(together, spec(affinity=terms)) == ["a1"]
 
 
-def test_the_first_of_a_series_that_is_drawn_to_itself_goes_anywhere_with_the_label() -> None:
+def test_the_first_pod_with_affinity_to_itself_may_go_to_any_node_with_the_label() -> None:
     wanted = spec(affinity=(near("zone", app="web"),))
     assert rows(room(*ZONES), wanted, app="web") == ["a1", "a2", "b1"]
     assert rows(room(*ZONES), wanted, app="db") == []
@@ -41,18 +41,18 @@ def test_a_matching_pod_outside_every_domain_does_not_end_the_first_pod_rule() -
     assert rows(here, spec(affinity=(near("zone", app="web"),)), app="web") == ["a1", "a2", "b1"]
 
 
-def test_anti_affinity_shuts_the_domains_of_matching_pods_and_no_node_without_the_label() -> None:
+def test_anti_affinity_excludes_domains_of_matching_pods_but_no_node_without_the_label() -> None:
     here = room(*ZONES, pod("web", on="a1", labels={"app": "web"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["b1", "lost"]
     assert rows(here, spec(anti_affinity=(near(HOST, app="web"),))) == ["a2", "b1", "lost"]
 
 
-def test_one_anti_affinity_term_that_is_matched_is_enough() -> None:
+def test_one_matching_anti_affinity_term_is_enough() -> None:
     here = room(*ZONES, pod("p", on="a1", labels={"app": "web"}), pod("q", on="b1", labels={"app": "db"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"), near("zone", app="db")))) == ["lost"]
 
 
-def test_the_anti_affinity_of_pods_that_are_there_keeps_others_away() -> None:
+def test_the_anti_affinity_of_existing_pods_keeps_others_away() -> None:
     shy = spec(anti_affinity=(near("zone", app="web"),))
     here = room(*ZONES, pod("shy", shy, on="a1", labels={"app": "other"}))
     assert rows(here, spec(), app="web") == ["b1", "lost"]
@@ -74,7 +74,7 @@ def test_a_missing_selector_matches_no_pod_and_an_empty_one_every_pod() -> None:
     assert rows(here, spec(affinity=(nobody,)), app="web") == []
 
 
-def test_terms_reach_the_namespaces_that_they_name() -> None:
+def test_terms_apply_to_the_namespaces_that_they_list() -> None:
     here = room(*ZONES, pod("p", spec(namespace="other"), on="a1", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near(HOST, app="web"),))) == []
     assert rows(here, spec(affinity=(near(HOST, where=("default", "other"), app="web"),))) == ["a1"]
@@ -90,11 +90,11 @@ def unlabelled(key: str) -> LabelSelector:
         (selector(team="ml"), ["a1"]),
         (LabelSelector(), ["a1", "a2", "b1"]),
         (selector(team="web"), []),
-        # kube-scheduler 1.35 asks the namespace selector about no labels as well, whatever the namespace has.
+        # kube-scheduler 1.35 also evaluates the namespace selector against an empty set of labels, whatever labels the namespace has.
         (unlabelled("team"), ["a1", "a2", "b1"]),
     ],
 )
-def test_a_namespace_selector_reaches_the_namespaces_it_matches(spaces: LabelSelector, admitted: list[str]) -> None:
+def test_a_namespace_selector_applies_to_the_namespaces_it_matches(spaces: LabelSelector, admitted: list[str]) -> None:
     here = room(
         *ZONES,
         Namespace("ml", {"team": "ml"}),
@@ -106,14 +106,14 @@ def test_a_namespace_selector_reaches_the_namespaces_it_matches(spaces: LabelSel
     assert rows(here, spec(affinity=(near(HOST, where=(), spaces=spaces, app="web"),))) == admitted
 
 
-def test_the_namespace_selector_of_a_pod_that_is_there_sees_the_labels_of_the_incoming_pods_namespace() -> None:
+def test_an_existing_pods_namespace_selector_uses_the_labels_of_the_new_pods_namespace() -> None:
     shy = spec(anti_affinity=(near(HOST, where=(), spaces=unlabelled("team"), app="web"),))
     here = room(*ZONES, Namespace("ml", {"team": "ml"}), pod("shy", shy, on="a1"))
     assert rows(here, spec(namespace="ml"), app="web") == ["a1", "a2", "b1", "lost"]
     assert rows(here, spec(namespace="elsewhere"), app="web") == ["a2", "b1", "lost"]
 
 
-def test_placed_pods_attract_and_repel_at_once() -> None:
+def test_placed_pods_attract_and_repel_immediately() -> None:
     here = room(*ZONES)
     follower, loner = spec(affinity=(near("zone", app="web"),)), spec(anti_affinity=(near("zone", app="web"),))
     assert rows(here, follower) == []
@@ -132,7 +132,7 @@ def test_a_pod_that_excludes_itself_fits_once_in_a_domain(key: str, copies: list
     assert room(*roomy).capacity(wanted, LabelSet(app="web")).tolist() == copies
 
 
-def test_the_reason_says_which_rule_was_broken() -> None:
+def test_the_reason_names_the_violated_affinity_rule() -> None:
     here = room(*ZONES, pod("shy", spec(anti_affinity=(near("zone", app="web"),)), on="a1", labels={"app": "db"}))
     assert why(here, spec(affinity=(near("zone", app="x"),)), "a1")[1] == "no pod matching the pod affinity is in the same zone"
     assert why(here, spec(affinity=(near("zone", app="x"),)), "lost")[1] == "pod affinity needs the node label zone, node has none"
@@ -145,14 +145,14 @@ ODD = LabelSelector((Requirement("app", "In", ("no label value",)),))
 
 @pytest.mark.parametrize("part", ["affinity", "anti_affinity", "preferred_affinity", "preferred_anti_affinity"])
 @pytest.mark.parametrize("term", [PodAffinityTerm(HOST, ODD, ("default",)), PodAffinityTerm(HOST, selector(app="web"), (), ODD)])
-def test_a_pod_with_a_selector_that_cannot_be_read_goes_nowhere(part: str, term: PodAffinityTerm) -> None:
+def test_a_pod_with_an_unreadable_affinity_selector_fits_no_node(part: str, term: PodAffinityTerm) -> None:
     here = room(*ZONES)
     odd = msgspec.structs.replace(spec(), **{part: (term,)})
     assert rows(here, odd, app="web") == []
     assert why(here, odd, "a1") == ("InterPodAffinity", "a label selector of the pod cannot be read")
 
 
-def test_a_bound_pod_with_a_selector_that_cannot_be_read_keeps_nobody_away() -> None:
+def test_a_bound_pod_with_an_unreadable_selector_keeps_no_pods_away() -> None:
     shy = spec(anti_affinity=(near(HOST, app="web"), PodAffinityTerm(HOST, ODD, ("default",))))
     assert rows(room(*ZONES, pod("shy", shy, on="a1")), spec(), app="web") == ["a1", "a2", "b1", "lost"]
 
@@ -161,7 +161,7 @@ def undecided(name: str, *zones: str) -> Node:
     return msgspec.structs.replace(bare_node(name), may_be=tuple({HOST: name, "zone": zone} for zone in zones))
 
 
-def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_keeps_others_out_of_all_of_them() -> None:
+def test_a_pod_on_a_machine_with_undecided_zone_repels_in_all_possible_zones() -> None:
     c1 = bare_node("c1", {"zone": "c"})
     here = room(*ZONES, c1, undecided("m", "a", "b"), pod("p", on="m", labels={"app": "web"}))
     assert rows(here, spec(anti_affinity=(near("zone", app="web"),))) == ["c1", "lost", "m"]
@@ -169,6 +169,6 @@ def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_keeps_othe
     assert rows(room(*ZONES, c1, undecided("m", "b", "x"), pod("p", loner, on="m")), spec(), app="db") == ["a1", "a2", "c1", "lost", "m"]
 
 
-def test_a_pod_on_a_machine_that_may_turn_out_in_one_of_several_zones_is_company_in_none_of_them() -> None:
+def test_a_pod_on_a_machine_with_undecided_zone_attracts_in_none_of_the_possible_zones() -> None:
     here = room(*ZONES, undecided("m", "a", "b"), pod("p", on="m", labels={"app": "web"}))
     assert rows(here, spec(affinity=(near("zone", app="web"),))) == []

@@ -36,29 +36,29 @@ def web(*nodes: str, **fields: Any) -> list[Pod]:
         (("gone", "gone"), 1, ["a1", "a2", "b1"]),
     ],
 )
-def test_a_domain_takes_a_pod_while_it_is_ahead_of_the_least_by_no_more_than_the_skew(
+def test_a_domain_takes_a_pod_while_its_count_exceeds_the_minimum_by_at_most_the_skew(
     there: tuple[str, ...], skew: int, admitted: list[str]
 ) -> None:
     assert rows(room(*ZONES, *web(*there)), spec(spread=(over("zone", skew),)), app="web") == admitted
 
 
-def test_a_pod_that_its_own_selector_misses_does_not_count_itself() -> None:
+def test_a_pod_that_its_own_selector_does_not_match_does_not_count_itself() -> None:
     here = room(*ZONES, *web("a1"))
     assert rows(here, spec(spread=(over("zone"),)), app="db") == ["a1", "a2", "b1"]
 
 
-def test_terminating_pods_and_those_of_other_namespaces_do_not_count() -> None:
+def test_terminating_pods_and_pods_of_other_namespaces_do_not_count() -> None:
     here = room(*ZONES, *web("a1", deleted=1.0), pod("x", spec(namespace="other"), on="a1", labels={"app": "web"}))
     assert rows(here, spec(spread=(over("zone"),)), app="web") == ["a1", "a2", "b1"]
 
 
-def test_a_missing_selector_counts_nobody_and_neither_does_an_empty_one() -> None:
+def test_missing_and_empty_spread_selectors_count_no_pods() -> None:
     here = room(*ZONES, *web("a1", "a2"))
     assert rows(here, spec(spread=(over("zone", selector=None),)), app="web") == ["a1", "a2", "b1"]
     assert rows(here, spec(spread=(over("zone", selector=LabelSelector()),)), app="web") == ["a1", "a2", "b1"]
 
 
-def test_fewer_domains_than_the_minimum_make_the_least_count_zero() -> None:
+def test_fewer_domains_than_min_domains_make_the_minimum_count_zero() -> None:
     here = room(*ZONES, *web("a1", "b1"))
     assert rows(here, spec(spread=(over("zone", min_domains=2),)), app="web") == ["a1", "a2", "b1"]
     assert rows(here, spec(spread=(over("zone", min_domains=3),)), app="web") == []
@@ -75,21 +75,21 @@ def test_soft_constraints_admit_every_node() -> None:
 
 
 @pytest.mark.parametrize(("honoured", "admitted"), [(True, ["a1"]), (False, [])])
-def test_nodes_that_the_pods_affinity_excludes_are_left_out_where_the_policy_honours_it(*, honoured: bool, admitted: list[str]) -> None:
+def test_nodes_excluded_by_the_pods_affinity_are_not_counted_if_the_policy_honours_it(*, honoured: bool, admitted: list[str]) -> None:
     here = room(bare_node("a1", {"zone": "a", "gpu": "t4"}), bare_node("b1", {"zone": "b"}), *web("a1"))
     wanted = spec(spread=(over("zone", honor_affinity=honoured),), node_selector=(("gpu", "t4"),))
     assert rows(here, wanted, app="web") == admitted
 
 
 @pytest.mark.parametrize(("honoured", "admitted"), [(True, ["a1"]), (False, [])])
-def test_nodes_whose_taints_are_not_tolerated_are_left_out_where_the_policy_honours_them(*, honoured: bool, admitted: list[str]) -> None:
+def test_nodes_with_untolerated_taints_are_not_counted_if_the_policy_honours_them(*, honoured: bool, admitted: list[str]) -> None:
     here = room(bare_node("a1", {"zone": "a"}), bare_node("b1", {"zone": "b"}, taints=(Taint("gpu"),)), *web("a1"))
     assert rows(here, spec(spread=(over("zone", honor_taints=honoured),)), app="web") == admitted
     tolerant = spec(spread=(over("zone", honor_taints=honoured),), tolerations=(Toleration("gpu", "Exists"),))
     assert rows(here, tolerant, app="web") == ["b1"]
 
 
-def test_placed_pods_move_the_counts() -> None:
+def test_placed_pods_change_the_counts() -> None:
     here = room(*ZONES)
     wanted = spec(spread=(over("zone"), over(HOST)))
     labels = LabelSet(app="web")
@@ -102,7 +102,7 @@ def test_placed_pods_move_the_counts() -> None:
     assert rows(here, wanted, app="web") == ["a1", "a2"]
 
 
-def test_a_removed_pod_that_was_terminating_had_not_been_counted() -> None:
+def test_removing_a_terminating_pod_does_not_change_the_spread_counts() -> None:
     leaving = pod("p", on="a1", labels={"app": "web"}, deleted=1.0)
     here = room(*ZONES, leaving, *web("a2"))
     wanted = spec(spread=(over("zone"),))
@@ -112,7 +112,7 @@ def test_a_removed_pod_that_was_terminating_had_not_been_counted() -> None:
     assert here.matching(("default",), None, WEB).tolist() == [0, 1, 0, 0]
 
 
-def test_the_counts_per_domain_are_given_to_who_spreads_many_pods() -> None:
+def test_spread_counts_returns_counts_and_eligible_domains() -> None:
     here = room(*ZONES, bare_node("c1", {"zone": "c", "gpu": "t4"}), *web("a1", "a2", "b1", "lost"))
     wanted = spec(spread=(over("zone"),), node_selector=(("gpu", "t4"),))
     codes, counts, eligible = here.spread_counts(wanted, LabelSet(app="web"), wanted.spread[0])
@@ -142,12 +142,12 @@ def test_spread_over_hostnames_bounds_the_copies_of_a_row(there: tuple[str, ...]
     assert here.capacity(wanted, LabelSet(app="web")).tolist() == copies
 
 
-def test_one_host_alone_takes_as_many_copies_as_it_has_room_for() -> None:
+def test_a_single_host_takes_as_many_copies_as_it_has_room_for() -> None:
     here = room(bare_node("a", allocatable={"pods": 7}))
     assert here.capacity(spec(requests={}, spread=(over(HOST),)), LabelSet(app="web")).tolist() == [7]
 
 
-def test_the_reason_gives_the_counts() -> None:
+def test_the_spread_reason_gives_the_counts() -> None:
     here = room(*ZONES, *web("a1"))
     wanted = spec(spread=(over("zone"),))
     assert why(here, wanted, "a2", app="web") == (
@@ -157,7 +157,7 @@ def test_the_reason_gives_the_counts() -> None:
     assert why(here, wanted, "lost", app="web") == ("PodTopologySpread", "topology spread needs the node label zone, node has none")
 
 
-def test_a_hard_constraint_whose_selector_cannot_be_read_admits_no_node() -> None:
+def test_a_hard_constraint_with_an_unreadable_selector_admits_no_node() -> None:
     odd = LabelSelector((Requirement("size", "Gt", ("1",)),))
     here = room(*ZONES)
     assert rows(here, spec(spread=(over("zone", selector=odd),))) == []

@@ -36,7 +36,7 @@ def bound(name: str, to: str, **fields: Any) -> PersistentVolumeClaim:
 
 
 def volume(name: str, in_zones: str = "", **fields: Any) -> PersistentVolume:
-    """A CSI volume that can be reached from zones ``in_zones``."""
+    """A CSI volume that is reachable from the zones ``in_zones``."""
     where = affinity((ZONE, "In", *in_zones)) if in_zones else None
     return PersistentVolume(name, **{"driver": "csi.example", "handle": name, "node_affinity": where, **fields})
 
@@ -49,7 +49,7 @@ def disk(kind: str, handle: str, *, read_only: bool = False) -> PodSpec:
     return spec(requests={}, volumes=(VolumeUse(driver=kind, handle=handle, read_only=read_only),))
 
 
-def test_a_bound_claim_goes_where_its_volume_can_be_reached() -> None:
+def test_a_pod_with_a_bound_claim_fits_only_where_its_volume_is_reachable() -> None:
     here = room(*NODES, bound("data", "pv"), volume("pv", "b"))
     assert rows(here, using("data")) == ["b1"]
     assert here.static_mask(using("data")).tolist() == [False, True, False]
@@ -73,7 +73,7 @@ def test_fields_in_a_volumes_affinity_always_hold() -> None:
         ((claim("data", volume="pv", storage_class="late"), LATE, volume("pv")), "claim default/data is not bound"),
     ],
 )
-def test_a_claim_that_cannot_be_had_excludes_every_node(objects: tuple[Any, ...], words: str) -> None:
+def test_an_unusable_claim_excludes_every_node(objects: tuple[Any, ...], words: str) -> None:
     here = room(*NODES, *objects)
     assert rows(here, using("data")) == []
     assert not here.static_mask(using("data")).any()
@@ -82,7 +82,7 @@ def test_a_claim_that_cannot_be_had_excludes_every_node(objects: tuple[Any, ...]
     assert here.reason(using("data"), NO_LABELS, 0)[1].startswith(words)
 
 
-def test_a_claim_that_waits_goes_where_its_class_may_make_a_volume() -> None:
+def test_a_delayed_claim_fits_where_its_class_can_make_a_volume() -> None:
     zonal = StorageClass("late", "csi.example", wait_for_first_consumer=True, allowed_topologies=(term((ZONE, "In", "a", "c")),))
     assert rows(room(*NODES, claim("data", storage_class="late"), zonal), using("data")) == ["a1"]
     assert rows(room(*NODES, claim("data", storage_class="late"), LATE), using("data")) == ["a1", "b1", "bare"]
@@ -115,7 +115,7 @@ def test_the_selected_node_pins_a_claim() -> None:
         ((CSIStorageCapacity("x", "1", "other", LabelSelector(), 100),), []),
     ],
 )
-def test_a_driver_that_tracks_capacity_needs_enough_of_it(capacity: tuple[CSIStorageCapacity, ...], admitted: list[str]) -> None:
+def test_a_driver_that_tracks_capacity_needs_enough_capacity(capacity: tuple[CSIStorageCapacity, ...], admitted: list[str]) -> None:
     wanted = claim("data", storage_class="late", request=100)
     assert rows(room(*NODES, wanted, LATE, CSIDriver("csi.example", storage_capacity=True), *capacity), using("data")) == admitted
     assert rows(room(*NODES, wanted, LATE, CSIDriver("csi.example"), *capacity), using("data")) == ["a1", "b1", "bare"]
@@ -150,7 +150,7 @@ def test_a_claim_finds_a_volume_that_suits_it(changes: dict[str, Any], *, found:
     assert rows(room(*NODES, wanted, STATIC, offered), using("data")) == (["a1"] if found else [])
 
 
-def test_a_volume_meant_for_the_claim_decides_alone() -> None:
+def test_only_a_volume_meant_for_the_claim_is_considered() -> None:
     wanted = claim("data", storage_class="late", request=10)
     meant, other = volume("meant", "b", **SUITABLE, claim="default/data"), volume("other", "a", **SUITABLE)
     assert rows(room(*NODES, wanted, STATIC, meant, other), using("data")) == ["b1"]
@@ -160,12 +160,12 @@ def test_two_claims_of_a_class_need_two_volumes_on_the_node() -> None:
     claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=5))
     volumes = (volume("v1", "a", **SUITABLE), volume("v2", "a", **SUITABLE), volume("v3", "b", **SUITABLE))
     assert rows(room(*NODES, *claims, STATIC, *volumes), using("one", "two")) == ["a1"]
-    # The smaller claim chooses first, and takes the smallest volume that is left for it.
+    # The smaller claim chooses first, and takes the smallest volume that fits.
     tight = (volume("v1", "b", **{**SUITABLE, "capacity": 5}), volume("v2", "b", **SUITABLE))
     assert rows(room(*NODES, *claims, STATIC, *tight), using("one", "two")) == ["b1"]
 
 
-def test_the_smaller_claim_chooses_first_even_where_that_leaves_the_other_none() -> None:
+def test_the_smaller_claim_chooses_first_even_if_the_other_one_then_finds_none() -> None:
     picky = claim("picky", storage_class="late", request=10, selector=selector(tier="fast"))
     easy = claim("easy", storage_class="late", request=5)
     fast, slow = volume("fast", "a", **SUITABLE, labels=(("tier", "fast"),)), volume("slow", "a", **{**SUITABLE, "capacity": 11})
@@ -175,13 +175,13 @@ def test_the_smaller_claim_chooses_first_even_where_that_leaves_the_other_none()
     ]
 
 
-def test_what_no_volume_is_found_for_is_made() -> None:
+def test_a_volume_is_made_for_a_claim_that_finds_none() -> None:
     claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
     here = room(*NODES, *claims, LATE, volume("v1", "a", **SUITABLE))
     assert rows(here, using("one", "two")) == ["a1", "b1", "bare"]
 
 
-def test_placing_a_pod_takes_the_volume_that_its_claim_found() -> None:
+def test_placing_a_pod_reserves_the_volume_that_its_claim_found() -> None:
     claims = (claim("one", storage_class="late", request=10), claim("two", storage_class="late", request=10))
     here = room(*NODES, *claims, STATIC, volume("v1", "a", **SUITABLE))
     assert rows(here, using("two")) == ["a1"]
@@ -194,7 +194,7 @@ def test_placing_a_pod_takes_the_volume_that_its_claim_found() -> None:
     assert rows(here, using("two")) == []
 
 
-def test_placing_a_pod_pins_the_claim_whose_volume_is_to_be_made() -> None:
+def test_placing_a_pod_pins_its_claim_that_needs_a_new_volume() -> None:
     here = room(*NODES, claim("data", storage_class="late"), LATE)
     here.place(using("data"), NO_LABELS, 1, 2)
     assert rows(here, using("data")) == ["b1"]
@@ -204,7 +204,7 @@ def test_placing_a_pod_pins_the_claim_whose_volume_is_to_be_made() -> None:
     assert rows(here, using("data")) == ["a1", "b1", "bare"]
 
 
-def test_a_pod_placed_where_its_claims_do_not_go_settles_nothing() -> None:
+def test_a_pod_placed_where_its_claims_do_not_fit_settles_nothing() -> None:
     zonal = StorageClass("late", "csi.example", wait_for_first_consumer=True, allowed_topologies=(term((ZONE, "In", "a")),))
     here = room(*NODES, claim("data", storage_class="late"), zonal)
     here.place(using("data"), NO_LABELS, 1)
@@ -223,7 +223,7 @@ def test_a_pod_placed_where_its_claims_do_not_go_settles_nothing() -> None:
         ({"other": "x"}, ["a1", "b1", "bare"]),
     ],
 )
-def test_labels_of_a_volume_name_the_zones_of_labelled_nodes(labels: dict[str, str], admitted: list[str]) -> None:
+def test_zone_labels_of_a_volume_restrict_labelled_nodes(labels: dict[str, str], admitted: list[str]) -> None:
     here = room(*NODES, bound("data", "pv"), volume("pv", labels=tuple(labels.items())))
     assert rows(here, using("data")) == admitted
     if "b1" not in admitted:
@@ -234,12 +234,12 @@ EBS = {"driver": "awsElasticBlockStore", "handle": "aws://a/vol-1"}
 
 
 @pytest.mark.parametrize(("served", "admitted"), [(("kubernetes.io/aws-ebs",), []), ((), ["b1"])])
-def test_an_in_tree_volume_is_looked_for_under_its_drivers_zone_where_csi_serves_it(served: tuple[str, ...], admitted: list[str]) -> None:
+def test_an_in_tree_volume_uses_the_zone_label_of_its_driver_where_csi_serves_it(served: tuple[str, ...], admitted: list[str]) -> None:
     here = room(*NODES, bound("data", "pv"), volume("pv", "b", **EBS), CSINode("b1", migrated=served))
     assert rows(here, using("data")) == admitted
 
 
-def test_an_in_tree_volume_without_affinity_has_that_of_its_zone_label() -> None:
+def test_an_in_tree_volume_without_affinity_gets_one_from_its_zone_label() -> None:
     labelled = volume("pv", **EBS, labels=((OLD_ZONE, "a"),))
     nodes = (bare_node("a1", {EBS_ZONE: "a"}), bare_node("a2"))
     here = room(*nodes, bound("data", "pv"), labelled, *(CSINode(n.name, migrated=("kubernetes.io/aws-ebs",)) for n in nodes))
@@ -259,7 +259,7 @@ def test_old_zone_and_region_labels_of_an_in_tree_volume_are_translated_together
     assert rows(here, using("data")) == ["a1"]
 
 
-def test_an_old_region_label_of_which_no_value_is_named_is_not_translated() -> None:
+def test_an_old_region_label_without_listed_values_is_not_translated() -> None:
     old = volume("pv", **EBS, labels=((OLD_ZONE, "a"),), node_affinity=affinity(("failure-domain.beta.kubernetes.io/region", "Exists")))
     nodes = (bare_node("a1", {EBS_ZONE: "a", "topology.kubernetes.io/region": "r"}),)
     assert rows(room(*nodes, bound("data", "pv"), old, CSINode("a1", migrated=("kubernetes.io/aws-ebs",))), using("data")) == []
@@ -275,7 +275,7 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
     assert rows(here, using("x")) == ["a1", "b1", "bare"]
     assert rows(here, using("x", "y")) == ["b1", "bare"]
     busy = room(*objects, pod("p", using("x"), on="a1"))
-    # What is attached for one pod is there for the next.
+    # A volume attached for one pod is available to the next.
     assert rows(busy, using("x")) == ["a1", "b1", "bare"]
     assert rows(busy, using("y")) == ["b1", "bare"]
     words = "node takes 1 volumes of csi.example, 1 are attached and 1 more are needed"
@@ -284,20 +284,20 @@ def test_a_driver_attaches_no_more_volumes_than_its_limit() -> None:
     assert rows(busy, using("y")) == ["a1", "b1", "bare"]
 
 
-def test_a_pod_that_brings_nothing_new_goes_to_a_node_above_its_limit() -> None:
+def test_a_pod_that_adds_no_volume_fits_a_node_above_its_limit() -> None:
     objects = [*NODES, *limited("csi.example", 1), *(o for n in "xy" for o in (bound(n, f"pv-{n}"), volume(f"pv-{n}")))]
     here = room(*objects, pod("p", using("x", "y"), on="a1"))
     assert rows(here, using("x")) == ["a1", "b1", "bare"]
 
 
-def test_claims_without_a_volume_count_for_their_class() -> None:
+def test_claims_without_a_volume_count_for_the_driver_of_their_class() -> None:
     here = room(*NODES, *limited("csi.example", 1), LATE, claim("x", storage_class="late"), claim("y", storage_class="late"))
     assert rows(here, using("x", "y")) == ["b1", "bare"]
     here.place(using("x"), NO_LABELS, 0)
     assert rows(here, using("y")) == ["b1", "bare"]
 
 
-def test_attachments_count_once_with_the_pods_that_use_them() -> None:
+def test_attachments_and_pods_that_use_them_count_once() -> None:
     held = (bound("x", "pv-x"), volume("pv-x"), VolumeAttachment("va", "csi.example", "a1", "pv-x"))
     more = (bound("y", "pv-y"), volume("pv-y"))
     here = room(*NODES, *limited("csi.example", 1), *held, *more)
@@ -306,7 +306,7 @@ def test_attachments_count_once_with_the_pods_that_use_them() -> None:
     assert rows(two, using("y")) == ["a1", "b1", "bare"]
 
 
-def test_attachments_of_nodes_that_join_the_table_later_count_too() -> None:
+def test_attachments_of_nodes_appended_later_count() -> None:
     held = (bound("x", "pv-x"), volume("pv-x"), VolumeAttachment("va", "csi.example", "a1", "pv-x"))
     cluster = Cluster.of((*NODES, *limited("csi.example", 1), *held, bound("y", "pv-y"), volume("pv-y")))
     here = Room.of(cluster, NodeTable(NODES[1:]))
@@ -331,7 +331,7 @@ def test_in_tree_disks_count_for_the_driver_that_serves_them() -> None:
         ("eu-west-a__b", [], False),
     ],
 )
-def test_a_gce_disk_of_several_zones_must_be_of_one_region(zones: str, admitted: list[str], *, counted: bool) -> None:
+def test_a_gce_disk_in_several_zones_must_be_in_one_region(zones: str, admitted: list[str], *, counted: bool) -> None:
     disk_volume = volume("pv", driver="gcePersistentDisk", handle="d", labels=((ZONE, zones),) if zones else ())
     served = CSINode("a1", migrated=("kubernetes.io/gce-pd",), limits=(("pd.csi.storage.gke.io", 0 if counted else 1),))
     plain = room(bare_node("a1"), bound("data", "pv"), disk_volume, CSINode("a1", migrated=("kubernetes.io/gce-pd",)))
@@ -340,7 +340,7 @@ def test_a_gce_disk_of_several_zones_must_be_of_one_region(zones: str, admitted:
     assert limits.tolist() == [not counted]
 
 
-def test_a_disk_whose_name_cannot_be_read_keeps_nodes_from_being_counted() -> None:
+def test_a_disk_with_an_unreadable_name_makes_volumes_of_its_node_uncountable() -> None:
     odd = disk("awsElasticBlockStore", "aws://a/disk-1")
     objects: tuple[Item, ...] = (*NODES, *limited("csi.example", 5), bound("x", "pv-x"), volume("pv-x"))
     assert rows(room(*objects), odd) == ["bare"]
@@ -351,13 +351,13 @@ def test_a_disk_whose_name_cannot_be_read_keeps_nodes_from_being_counted() -> No
     assert why(busy, other, "b1") == ("NodeVolumeLimits", "a disk of the pod has a name that cannot be read")
 
 
-def test_portworx_disks_count_where_the_node_says_that_csi_serves_them() -> None:
+def test_portworx_disks_count_on_nodes_that_list_the_plug_in_as_migrated() -> None:
     limits = (("pxd.portworx.com", 0),)
     here = room(*NODES, CSINode("a1", limits=limits, migrated=("kubernetes.io/portworx-volume",)), CSINode("b1", limits=limits))
     assert rows(here, disk("portworxVolume", "v")) == ["b1", "bare"]
 
 
-def test_a_disk_that_a_pod_names_in_two_ways_counts_once() -> None:
+def test_a_disk_named_in_two_ways_counts_once() -> None:
     by_driver = volume("pv", driver="ebs.csi.aws.com", handle="vol-1")
     both = spec(volumes=(VolumeUse(claim="data"), VolumeUse(driver="awsElasticBlockStore", handle="aws://a/vol-1")))
     one, none = (room(*NODES, *limited("ebs.csi.aws.com", count), bound("data", "pv"), by_driver) for count in (1, 0))
@@ -388,7 +388,7 @@ def test_an_ephemeral_claim_must_belong_to_the_pod() -> None:
         ("azureDisk", False, False, True),
     ],
 )
-def test_pods_of_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool, wanted: bool, free: bool) -> None:
+def test_pods_on_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool, wanted: bool, free: bool) -> None:
     here = room(*NODES, pod("p", disk(kind, "d", read_only=there), on="a1"))
     admitted = rows(here, disk(kind, "d", read_only=wanted))
     assert admitted == (["a1", "b1", "bare"] if free else ["b1", "bare"])
@@ -399,18 +399,18 @@ def test_pods_of_a_node_share_a_disk_only_for_reading(kind: str, *, there: bool,
     ("handle", "free"),
     [("pool/image@m1", False), ("pool/image@m2,m3", False), ("pool/image@m4", True), ("pool/else@m1", True), ("pool/image@", True)],
 )
-def test_rbd_images_are_the_same_when_they_share_a_monitor(handle: str, *, free: bool) -> None:
+def test_rbd_images_are_the_same_if_they_share_a_monitor(handle: str, *, free: bool) -> None:
     here = room(*NODES, pod("p", disk("rbd", "pool/image@m1,m2"), on="a1"))
     assert ("a1" in rows(here, disk("rbd", handle))) is free
 
 
-def test_a_disk_that_is_written_to_fits_once_on_a_node() -> None:
+def test_a_writable_disk_fits_once_on_a_node() -> None:
     here = room(*NODES)
     assert here.capacity(disk("gcePersistentDisk", "d"), NO_LABELS).tolist() == [1, 1, 1]
     assert here.capacity(disk("gcePersistentDisk", "d", read_only=True), NO_LABELS).tolist() == [110, 110, 110]
 
 
-def test_one_pod_at_a_time_uses_a_read_write_once_pod_claim() -> None:
+def test_a_read_write_once_pod_claim_is_used_by_one_pod_at_a_time() -> None:
     objects = (*NODES, bound("data", "pv", access_modes=("ReadWriteOncePod",)), volume("pv"))
     here = room(*objects, pod("gone", using("data"), on="nowhere"))
     assert here.capacity(using("data"), NO_LABELS).tolist() == [1, 1, 1]
@@ -424,7 +424,7 @@ def test_one_pod_at_a_time_uses_a_read_write_once_pod_claim() -> None:
     assert rows(here, using("data")) == ["a1", "b1", "bare"]
 
 
-def test_appended_rows_know_volumes_too() -> None:
+def test_appended_rows_take_part_in_volume_filters() -> None:
     here = room(*NODES, bound("data", "pv"), volume("pv", "c"), pod("p", disk("awsElasticBlockStore", "vol-1"), on="a1"))
     assert rows(here, using("data")) == []
     more = here.extended([bare_node("c1", {ZONE: "c"})])
