@@ -50,7 +50,7 @@ $(TOOLS)/.ready: $(READY) requirements/release.txt
 
 setup: $(READY) ## make .venv with the locked packages and the program
 
-demo: $(READY) ## watch a whole cluster in one process being scaled, for a minute; the report is in build/demo
+demo: $(READY) ## watch gpuscaler scale a whole cluster in one process, for about a minute; the report is in build/demo
 	@$(BIN)/gpuscaler demo --out build/demo
 
 picture: $(READY) ## draw the README's picture again

@@ -41,7 +41,7 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     # It met the same dry market.
     assert peer["evictions"] > 0
     assert re.search(r"^cost +\$[0-9.]+ +\$[0-9.]+$", done.stdout, re.MULTILINE)
-    assert "karpenter: its model in the simulator, on the same jobs, machines, delays and dry spot market." in done.stdout
+    assert "karpenter: its model in the simulator, with the same jobs, machines, delays and spot shortage." in done.stdout
     said = done.stdout[done.stdout.index("Why ") :]
     assert re.match(r"Why [0-9.]+ times the bound: \$[0-9.]+ pays for the work that was done and nothing else", said)
     assert re.search(r"\$[0-9.]+ went to on-demand prices: spot ran dry \(minutes 30 to 48, [0-9]+ refusals\)", said)
@@ -50,13 +50,13 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     # Jobs whose machines were taken back have run again elsewhere, and each pod counts once.
     assert policy["evictions"] > 0
     assert policy["served"] == report["inputs"]["pods"]
-    assert "all work is done and every machine is given back" in done.stdout
+    assert "all work is done and every machine is removed" in done.stdout
     assert policy["promises"]["kept"] > 0
     assert policy["promises"]["broken"] == 0
     assert 0 < policy["lower_bound"] < policy["cost"]
     assert {row["market"] for row in policy["machine_hours"]} == {"spot", "on-demand"}
     page = (tmp_path / "out" / "report.html").read_text()
-    assert "What was decided, and why" in page
+    assert "Decisions and reasons" in page
     assert re.findall(r"https?://\S+", page) == []
     picture = (tmp_path / "out" / "screen.svg").read_text()
     assert picture.startswith("<svg")

@@ -57,7 +57,7 @@ def test_the_head_has_clock_cost_and_pods() -> None:
     text = "\n".join(drawn(frame(waiting=1)))
 
     assert "gpuscaler demo  1:02:03 / 2:00:00  120x" in text
-    assert "$12.50/h  $3.25 so far  3 pods running, 1 waiting, 4 done" in text
+    assert "$12.50/h  $3.25 so far  3 pods running, 1 pending, 4 done" in text
     assert "kubectl --server http://127.0.0.1:1234" in text
     assert "behind" not in text
 
@@ -68,7 +68,7 @@ def test_a_clock_that_is_late_says_by_how_much_real_time() -> None:
 
 
 def test_refusals_of_a_pool_are_told_beside_it() -> None:
-    assert "spot  0 machines  5 of 16 offerings refused lately and are not asked" in drawn(frame(refused=5))
+    assert "spot  0 machines  5 of 16 offerings paused after refusals" in drawn(frame(refused=5))
 
 
 def test_an_output_without_blocks_gets_letters() -> None:
@@ -128,5 +128,5 @@ def test_a_moment_in_which_a_market_refuses_tells_most() -> None:
 
 def test_a_status_is_one_line() -> None:
     assert status_of(frame(machine(used=3, idle=1), waiting=2)) == (
-        "1:02:03 $12.50/h, $3.25 so far; GPUs: 3 used, 1 idle, 0 arriving, 0 leaving; 3 pods running, 2 waiting, 4 done"
+        "1:02:03 $12.50/h, $3.25 so far; GPUs: 3 used, 1 idle, 0 arriving, 0 leaving; 3 pods running, 2 pending, 4 done"
     )

@@ -67,7 +67,7 @@ def started(*arguments: str, **environment: str) -> Iterator[Started]:
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
         running = Started(process)
         try:
-            running.port = int(running.told("serving at port").rpartition(" ")[2])
+            running.port = int(running.told("serving on port").rpartition(" ")[2])
             yield running
         finally:
             process.kill()
@@ -164,7 +164,7 @@ def test_a_host_that_is_none_is_told() -> None:
 
     assert done.exit_code == 2
     assert "--listen ..:9400: saw" in done.output
-    assert "expected an address of this machine" in done.output
+    assert "expected a free address of this machine" in done.output
 
 
 def test_no_api_server_to_ask_is_told_with_what_this_command_can_do_about_it(tmp_path: Path) -> None:

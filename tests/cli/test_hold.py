@@ -36,7 +36,7 @@ def test_hold_keeps_both_in_the_cluster_and_resume_ends_them_one_by_one(tmp_path
         first, second = result.output.splitlines()
         assert result.exit_code == 0, result.output
         assert re.fullmatch(
-            r"Buying is on hold until it is resumed \(asked for by .+\): something is odd; `gpuscaler resume --buying` ends the hold\.",
+            r"Buying is on hold until it is resumed \(requested by .+\): something is odd; `gpuscaler resume --buying` ends the hold\.",
             first,
         )
         assert second.startswith("Removing is on hold")

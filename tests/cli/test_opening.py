@@ -62,7 +62,7 @@ def test_nodes_that_are_named_are_opened_and_one_that_is_not_there_is_reported(t
         make(cluster)
         result = invoke(cluster, "b", "x")
 
-        assert (result.exit_code, result.output) == (1, "Node b is open.\nnode x: there is none of that name\n")
+        assert (result.exit_code, result.output) == (1, "Node b is open.\nnode x: saw no node of this name\n")
         assert closed(cluster)["a"] == [ARRIVING_TAINT, "team"]
 
 

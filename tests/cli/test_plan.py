@@ -234,7 +234,7 @@ def test_a_mistake_in_the_pools_file_ends_with_2_and_says_where_what_was_seen_an
 def test_a_time_that_is_none_or_has_no_offset_is_refused(desktop: Desktop, moment: str) -> None:
     done = desktop.run("--cluster", desktop.objects(), "--pools", desktop.pools, "--now", moment)
     assert done.exit_code == 2
-    assert f"--now: saw {moment!r}, expected a time with offset such as 2026-11-21T12:00:00Z" in done.output
+    assert f"--now: saw {moment!r}, expected a time with an offset such as 2026-11-21T12:00:00Z" in done.output
 
 
 @pytest.mark.parametrize("moment", ["2026-11-21T11:00:30Z", "2026-11-21T12:00:30+01:00", "2026-11-21T11:00:30.5Z"])
@@ -260,10 +260,10 @@ def test_a_person_reads_what_is_bought_what_fits_and_why_the_rest_is_not(desktop
     done = desktop.run("--cluster", file, "--pools", desktop.pools, *NOW)
     assert done.exit_code == 0
     for words in (
-        "1 node, 4 pods, 3 of them waiting for a place.",
+        "1 node, 4 pods, 3 pending.",
         "g.8",
         "$8.00/h",
-        "For waiting pods: $8.00 per hour.",
+        "For pending pods: $8.00 per hour.",
         "n: 1 pod",
         "Not placed: 1 pod.",
         "default/huge",
@@ -291,13 +291,15 @@ def test_a_pod_with_an_old_volume_is_bought_for_in_the_zone_of_the_volume(deskto
 def test_a_person_is_told_where_the_cloud_chooses_and_which_machines_wait_for_others(desktop: Desktop) -> None:
     pools = desktop.write("cloud.yaml", POOLS.replace("- name: gpu", "- name: gpu\n    chooser: cloud"))
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", pools, *NOW)
-    assert "In pool gpu the cloud chooses among 2 offerings at $1.500 to $8.000 per hour; the table shows the dearest." in done.stdout
+    assert (
+        "In pool gpu the cloud chooses among 2 offerings at $1.500 to $8.000 per hour; the table shows the most expensive." in done.stdout
+    )
     term = {"topologyKey": "topology.kubernetes.io/zone", "labelSelector": {"matchLabels": {"app": "a"}}}
     near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
     liked, follower = pod("a", 8), pod("b", 8, affinity=near)
     liked["metadata"]["labels"] = {"app": "a"}
     done = desktop.run("--cluster", desktop.objects(liked, follower), "--pools", desktop.pools, *NOW)
-    assert "1 of them opens once others have, which have pods that theirs must be near." in done.stdout
+    assert "1 of them opens only after the machines that hold pods they have affinity to." in done.stdout
 
 
 def test_a_cluster_that_needs_nothing_says_so(desktop: Desktop) -> None:

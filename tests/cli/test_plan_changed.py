@@ -89,7 +89,7 @@ def test_priorities_that_match_no_pool_are_told_and_change_nothing(desktop: Desk
 def test_who_gives_a_manifest_as_the_cluster_is_told_of_add_pods(desktop: Desktop, kind: str) -> None:
     spec = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template(1)}
     file = desktop.objects({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": spec}, name="train.yaml")
-    hint = f"note: {file}: saw {kind} train and no pods, expected pods, which are what is planned for; --add-pods {file} makes them\n"
+    hint = f"note: {file}: saw {kind} train and no pods, expected pods, because plans are made for pods; --add-pods {file} creates them\n"
 
     assert hint in desktop.run("--cluster", file, "--pools", desktop.pools).stderr
     assert hint in desktop.run("--cluster", desktop.objects(node("n1")), "--cluster", file, "--pools", desktop.pools).stderr
@@ -111,7 +111,7 @@ def test_a_file_of_another_kind_is_named(desktop: Desktop) -> None:
     file = desktop.write("jobs.csv", b"job_id,submit_s\ntrain-1,0\n")
     done = desktop.run("--cluster", file, "--pools", desktop.pools)
 
-    assert f"note: {file}: saw text that is no Kubernetes object, expected nodes and pods, as kubectl get nodes,pods" in done.stderr
+    assert f"note: {file}: saw text without Kubernetes objects, expected nodes and pods, as kubectl get nodes,pods" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_list_of_objects_in_json_is_added_too(desktop: Desktop) -> None:
         (("--price", "g.2=1"), "saw 'g.2', expected an instance type of the file: did you mean g."),
         (("--price", "h.1=1"), "saw 'h.1', expected an instance type of the file"),
         (("--price", "g.8/spot=1"), "expected an instance type of the file"),
-        (("--context", "x"), "saw --cluster beside --kubeconfig or --context"),
+        (("--context", "x"), "saw --cluster together with --kubeconfig or --context"),
     ],
 )
 def test_a_change_that_cannot_be_made_ends_with_2_and_says_what_can(desktop: Desktop, arguments: tuple[str, ...], says: str) -> None:
@@ -181,8 +181,8 @@ def test_a_change_that_cannot_be_made_ends_with_2_and_says_what_can(desktop: Des
     [
         (yaml.safe_dump(pod("a")), "Pod default/a: saw a pod of that name in the cluster already"),
         (yaml.safe_dump_all([pod("b"), pod("b")]), "Pod default/b: saw a pod of that name in the files already"),
-        ("a: [", "saw what is no YAML or JSON"),
-        ("- 1", "saw something without kind and metadata"),
+        ("a: [", "saw neither YAML nor JSON"),
+        ("- 1", "saw an object without kind and metadata"),
         ("kind: Job\nmetadata: {name: j}\nspec: {parallelism: 2}", "Job default/j: saw no template or no usable count"),
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: c}\nspec: {containers: 5}", "more.yaml: Pod default/c: "),
     ],

@@ -75,7 +75,7 @@ def test_the_priority_config_map_of_the_cluster_is_honoured_and_what_it_costs_is
     assert f"note: {place} is in force: 50: big; 10: small\n" in done.stderr
     assert f"note: {place}: pool big (priority 50) comes before pool small (priority 10), which is cheaper" in done.stderr
     assert (
-        "note: the priorities of pools cost $6.50 per hour in this plan: its machines for waiting pods cost $8.00 per hour" in done.stderr
+        "note: the priorities of pools cost $6.50 per hour in this plan: its machines for pending pods cost $8.00 per hour" in done.stderr
     )
 
 
@@ -119,8 +119,8 @@ def test_what_is_optional_and_forbidden_is_planned_without_and_named(cluster: Se
     done = plan(cluster)
 
     assert done.exit_code == 0
-    assert "resourceslices.resource.k8s.io may not be read: planned without them" in done.stderr
-    assert "planned without what the controller remembers" in done.stderr
+    assert "no permission to read resourceslices.resource.k8s.io: planned without them" in done.stderr
+    assert "planned without the controller's memory" in done.stderr
 
 
 def test_a_cluster_that_forbids_what_is_needed_exits_5_and_says_what(cluster: Served) -> None:

@@ -98,7 +98,7 @@ def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: A
     done = asked()
 
     assert done.exit_code == 0
-    assert "2 pools, 1 set aside." in done.stdout
+    assert "2 pools, 1 skipped." in done.stdout
     assert "gpus, more: new machines are not protected from scale-in" in done.stdout
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
@@ -142,7 +142,7 @@ def test_nodes_of_the_cluster_are_compared_with_what_tags_promise(asked: Any, se
     assert done.exit_code == 0, done.output
     first = json.loads(done.stdout)["pools"][0]
     assert "team" not in first["labels"]
-    assert any(text.startswith("the label team=ml is on none of its 1 node, and nodes count: ") for text in first["warnings"])
+    assert any(text.startswith("the label team=ml is on none of its 1 node, and nodes take precedence: ") for text in first["warnings"])
 
 
 def test_without_a_cluster_nothing_is_adopted(asked: Any) -> None:
@@ -186,7 +186,7 @@ def test_where_no_group_speaks_of_the_cluster_the_tags_are_named_that_would(aske
 
     assert done.exit_code == 1
     assert done.stderr == (
-        "eu-west-1: saw no Auto Scaling group that speaks of cluster nobodys, expected one for each pool; tag them "
+        "eu-west-1: saw no Auto Scaling group of cluster nobodys, expected one for each pool; tag them "
         "k8s.io/cluster-autoscaler/enabled and k8s.io/cluster-autoscaler/nobodys, or name them in aws.groups\n"
     )
 
@@ -212,8 +212,8 @@ def test_a_file_for_another_cloud_exits_2(tmp_path: Path) -> None:
 
     assert done.exit_code == 2
     assert done.stderr == (
-        f"{file}: saw cloud simulated, expected cloud: aws, whose account this command looks into; "
-        "validate checks a file with pools of its own\n"
+        f"{file}: saw cloud simulated, expected cloud: aws, because this command reads an AWS account; "
+        "use validate to check a file with pools\n"
     )
 
 
@@ -235,7 +235,10 @@ def test_a_file_without_pools_of_its_own_is_good(tmp_path: Path) -> None:
 
     done = CliRunner().invoke(main, ["validate", str(file)])
 
-    assert (done.exit_code, done.stdout) == (0, f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: 0\n")
+    assert (done.exit_code, done.stdout) == (
+        0,
+        f"{file}: valid; pools come from the account (gpuscaler pools prints them), pools with overrides: 0\n",
+    )
 
 
 @pytest.fixture
@@ -260,7 +263,7 @@ def test_plan_buys_in_the_groups_of_the_account_as_the_file_changes_them(planned
 
     assert first.exit_code == 0, first.output
     assert [[one["pool"] for one in json.loads(done.stdout)["machines"]] for done in (first, other)] == [["gpus"], ["more"]]
-    assert "note: 1 set aside in the account (gpuscaler pools says what, and why)" in first.stderr
+    assert "note: 1 skipped in the account (gpuscaler pools lists them with reasons)" in first.stderr
 
 
 def test_plan_of_an_account_without_pools_buys_nothing_and_says_so(planned: Any) -> None:

@@ -166,7 +166,7 @@ def test_a_file_that_is_no_recording_is_left_alone(cluster: Served, tmp_path: Pa
     done = invoke(cluster, out)
 
     assert done.exit_code == 2
-    assert "saw a file that is no recording (its columns are job_id, submit_s)" in done.stderr
+    assert "saw a file that is not a recording (its columns are job_id, submit_s)" in done.stderr
     assert out.read_text() == "job_id,submit_s\na,1\n"
 
 
@@ -174,7 +174,7 @@ def test_a_device_is_no_recording(cluster: Served) -> None:
     done = invoke(cluster, Path("/dev/zero"))
 
     assert done.exit_code == 2
-    assert "saw a file that is no recording (it is no regular file)" in done.stderr
+    assert "saw a file that is not a recording (it is not a regular file)" in done.stderr
 
 
 def test_a_folder_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_folder_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> 
 
     assert done.exit_code == 2
     assert done.stderr.startswith(
-        f"{tmp_path / 'nowhere' / 'week.csv'}: saw No such file or directory, expected a file that can be written"
+        f"{tmp_path / 'nowhere' / 'week.csv'}: saw No such file or directory, expected a writable file in an existing folder"
     )
 
 
@@ -222,5 +222,5 @@ def test_a_recording_that_never_had_a_whole_list_exits_3_and_leaves_the_file_of_
     done = invoke(cluster, out, "--for", "500ms")
 
     assert done.exit_code == 3
-    assert "saw no whole list of nodes and pods until the end; nothing is written" in done.stderr
+    assert "saw no complete list of nodes and pods until the end; nothing is written" in done.stderr
     assert out.read_text() == before

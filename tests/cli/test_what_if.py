@@ -32,7 +32,7 @@ def test_words_come_first_and_the_figures_after_them(other: Path) -> None:
     assert done.exit_code == 0
     words = [
         "9 jobs, 9 pods",
-        "Set aside: 1 malformed row",
+        "Skipped: 1 malformed row",
         f"A: {EXAMPLES / 'pools.yaml'}",
         f"B: {other}",
         "pool gpu: only A has g5.2xlarge",
@@ -92,11 +92,11 @@ def test_waits_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Pat
     small.write_text((EXAMPLES / "pools.yaml").read_text().replace(", g5.12xlarge", ""))
     done = call(EXAMPLES / "pools.yaml", small)
     lines = {line.split("  ")[0]: line.split("  ")[1:] for line in done.stdout.splitlines()}
-    cells = [cell.strip() for cell in lines["wait, 95 of 100 below"] if cell.strip()]
+    cells = [cell.strip() for cell in lines["wait, p95"] if cell.strip()]
     assert (cells[1][0], cells[2]) == ("≥", "-")
     assert "0" in [cell.strip() for cell in lines["evictions"]]
     assert "≥: at least" in done.stdout
-    assert "Only with A run 2 pods of 4-7 GPUs (trace/train-1, trace/train-2)" in done.stdout
+    assert "Run only with A: 2 pods with 4-7 GPUs (trace/train-1, trace/train-2)" in done.stdout
 
 
 def test_what_is_left_out_of_one_file_only_is_marked(tmp_path: Path) -> None:

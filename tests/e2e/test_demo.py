@@ -31,7 +31,7 @@ def test_the_demo_runs_all_jobs_on_a_real_control_plane_and_gives_every_machine_
     done = subprocess.run([*words, *real], capture_output=True, text=True, timeout=900, env=environ, check=False)
 
     assert done.returncode == 0, done.stderr
-    assert "all work is done and every machine is given back" in done.stdout
+    assert "all work is done and every machine is removed" in done.stdout
     report = json.loads((out / "report.json").read_text())
     (told,) = report["policies"]
     assert report["inputs"]["pods"] == PODS

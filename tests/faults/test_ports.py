@@ -1,4 +1,4 @@
-"""F51 and F52: whoever reaches our ports without a credential, and what poses as an exporter or says too much as one."""
+"""F51 and F52: clients that reach our ports without a credential, and false or over-reaching exporters."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -12,7 +12,7 @@ from gpuscaler.serving.connections import Bounds
 
 pytestmark = pytest.mark.looptime(False)
 
-#: As by default, but that nobody needs to wait.
+#: The defaults, but with short waits.
 SOON = Bounds(first_byte=0.2, head=0.2)
 
 
@@ -57,7 +57,7 @@ async def test_f51_a_flood_from_many_addresses_delays_neither_known_nor_new_clie
             begun = made_by(server)
             assert await probe(server, trust) == 200
             assert await probe(server, trust, source="127.0.0.9") == 200
-            # At ten turns a second neither waited for more than its next three.
+            # At ten turns a second neither waited for more than the next three turns.
             assert len(begun) <= 8
 
 

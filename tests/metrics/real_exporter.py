@@ -31,7 +31,7 @@ async def exporter(folder: Path) -> AsyncIterator[tuple[str, asyncio.subprocess.
     try:
         assert process.stderr is not None
         async with asyncio.timeout(PATIENCE):
-            while b"serving at port" not in (line := await process.stderr.readline()):
+            while b"serving on port" not in (line := await process.stderr.readline()):
                 pass
         yield f"127.0.0.1:{int(line.split(b'port ')[1].split(chr(34).encode())[0])}", process
     finally:

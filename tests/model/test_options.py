@@ -58,7 +58,7 @@ def test_each_annotation_is_typed(name: str, value: str, expected: PodOptions) -
         (f"{CA}safe-to-evict", "yes", '"true" or "false"'),
         ("karpenter.sh/do-not-disrupt", "1 hour", "a duration"),
         ("gpuscaler.io/disruption", "yes", "allow or never"),
-        ("gpuscaler.io/gang-size", "4", "gpuscaler.io/gang beside it"),
+        ("gpuscaler.io/gang-size", "4", "gpuscaler.io/gang as well"),
     ],
 )
 def test_an_unreadable_value_is_a_warning_and_is_ignored(name: str, value: str, expected: str) -> None:

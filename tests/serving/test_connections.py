@@ -65,7 +65,7 @@ def test_beyond_the_bound_of_a_peer_its_own_connection_that_waits_longest_is_clo
         door.open("flood", str(number))
 
     assert door.closed == ["0", "1"]
-    assert door.connections.closed == {"connections of one peer": 2}
+    assert door.connections.closed == {"connections per peer": 2}
 
 
 def test_beyond_all_that_wait_the_one_that_waits_longest_is_closed_and_nothing_inside() -> None:
@@ -76,7 +76,7 @@ def test_beyond_all_that_wait_the_one_that_waits_longest_is_closed_and_nothing_i
         door.open(f"flood{number}", str(number))
 
     assert door.closed == ["0", "1", "2"]
-    assert door.connections.closed == {"connections that wait": 3}
+    assert door.connections.closed == {"waiting connections": 3}
 
 
 def test_newcomers_push_no_acquaintance_out_of_the_queue_nor_acquaintances_newcomers() -> None:
@@ -216,8 +216,8 @@ def test_each_step_of_a_request_has_its_time() -> None:
     assert len(door.connections) == 0
     assert set(door.connections.closed) == {
         "time: no byte, or no turn",
-        "time: no whole head",
-        "time: an answer that was not taken",
+        "time: no complete head",
+        "time: answer not received",
         "time: no further request",
     }
     door.connections.gone(silent)

@@ -118,7 +118,7 @@ async def test_a_connection_without_a_byte_a_whole_head_or_a_further_request_is_
             assert await closed(kept)
             assert set(server.listener.connections.closed) <= {
                 "time: no byte, or no turn",
-                "time: no whole head",
+                "time: no complete head",
                 "time: no further request",
             }
             assert len(server.listener.connections) == 0
@@ -254,7 +254,7 @@ async def test_an_answer_that_nobody_takes_is_cut() -> None:
             slow = connected(stack, server)
             slow.send(b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
             await until(lambda: bool(server.listener.connections.closed))
-            assert server.listener.connections.closed == {"time: an answer that was not taken": 1}
+            assert server.listener.connections.closed == {"time: answer not received": 1}
 
 
 async def test_a_head_beyond_its_bytes_is_cut_and_others_are_answered() -> None:

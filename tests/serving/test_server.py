@@ -134,7 +134,7 @@ async def test_a_new_certificate_that_cannot_be_used_leaves_the_old_one_and_says
         live.look()
         assert await serial(server.port, authority) == first
         assert live.trouble.startswith(f"{certificate} and {key}: saw ")
-        assert live.trouble.endswith("the one before stays in use")
+        assert live.trouble.endswith("the previous certificate stays in use")
         certificate.write_bytes(good)
         live.look()
         assert live.trouble == ""

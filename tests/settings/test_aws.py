@@ -27,7 +27,7 @@ def test_groups_that_are_left_alone_are_names_patterns_and_tags() -> None:
 
 
 def test_a_tag_without_a_key_is_refused() -> None:
-    with pytest.raises(SettingsError, match="a tag's key behind tag:"):
+    with pytest.raises(SettingsError, match="a tag's key after tag:"):
         parse_settings("region: us-east-1\ncloud: aws\naws: {exclude: ['tag:=web']}")
 
 
@@ -51,7 +51,7 @@ def test_a_command_that_needs_pools_in_its_file_says_where_they_are(tmp_path: Pa
     file = tmp_path / "run.yaml"
     file.write_text("region: us-east-1\ncloud: aws")
 
-    with pytest.raises(SettingsError, match="whose pools are in the account"):
+    with pytest.raises(SettingsError, match="which takes its pools from the account"):
         load_policy(file)
 
 

@@ -55,7 +55,7 @@ def test_validate_warns_of_settings_without_a_bound(tmp_path: Path, rest: str, w
     answer = CliRunner().invoke(main, ["validate", str(tmp_path / "pools.yaml")])
 
     assert answer.exit_code == 0
-    assert ("warning: limits: saw none" in answer.stderr) == warns
+    assert ("warning: limits: saw no limits" in answer.stderr) == warns
 
 
 def test_what_the_assumed_limit_keeps_out_is_told_that_nobody_set_it() -> None:
@@ -64,7 +64,7 @@ def test_what_the_assumed_limit_keeps_out_is_told_that_nobody_set_it() -> None:
 
     assert 0 < sum(machine.price_per_hour for machine in made.machines) <= DEFAULT_DOLLARS
     assert "the default, because no limits are set" in made.unplaced[0].reasons[0].detail
-    assert made.warnings[0].startswith("limits: saw none")
+    assert made.warnings[0].startswith("limits: saw no limits")
 
 
 def test_no_machine_with_gpus_is_bought_for_pods_without() -> None:

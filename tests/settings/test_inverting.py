@@ -24,30 +24,30 @@ def test_patterns_that_match_nothing_are_named_with_their_number() -> None:
     assert told("{50: [spot, 'gpu-.*'], 10: [one]}", policy(spot=SPOT4, one=SPOT4)) == ("its pattern 50: gpu-.* matches no pool",)
 
 
-def test_a_pool_that_comes_before_a_cheaper_one_is_named_with_what_that_costs() -> None:
+def test_a_pool_with_precedence_over_a_cheaper_one_is_named_with_the_extra_cost() -> None:
     (only,) = told("{50: [spot], 10: [one]}", policy(spot=SPOT4, one=ONE))
 
     assert only.startswith(
-        "pool spot (priority 50) comes before pool one (priority 10), which is cheaper: a machine of it costs at least $2.27/h"
+        "pool spot (priority 50) comes before pool one (priority 10), which is cheaper: its machines cost at least $2.27/h"
     )
     assert "a pod that fits both and runs alone costs $1.62/h more; " in only
-    assert only.endswith("; filled machines are cheaper all the same ($0.57 by the GPU against $0.65)")
+    assert only.endswith("; but it is cheaper per GPU when full ($0.57 per GPU against $0.65)")
 
 
-def test_an_order_that_is_the_wrong_way_round_is_dearer_by_the_gpu_too() -> None:
+def test_a_reversed_order_is_also_more_expensive_per_gpu() -> None:
     (only,) = told("{1: [spot], 2: [demand]}", policy(spot=offering("g.1", 0.2, market="spot"), demand=ONE))
 
     assert only.startswith("pool demand (priority 2) comes before pool spot (priority 1), which is cheaper: ")
-    assert only.endswith("it is dearer by the GPU, too ($0.65 by the GPU against $0.20)")
+    assert only.endswith("it is also more expensive per GPU ($0.65 per GPU against $0.20)")
 
 
-def test_the_cheapest_of_those_that_come_later_is_named() -> None:
+def test_the_cheapest_of_the_pools_with_lower_priority_is_named() -> None:
     (only,) = told("{9: [dear], 5: [cheap, mid]}", policy(dear=SPOT4, mid=ONE, cheap=offering("g.1", 0.3)))
 
     assert "comes before pool cheap (priority 5)" in only
 
 
-def test_an_order_that_costs_nothing_is_not_told() -> None:
+def test_an_order_without_extra_cost_causes_no_warning() -> None:
     guessed = replace(offering("h", 0.01, pool="guessed"), price_from=BY_SIZE)
     known = policy(spot=offering("g.1", 0.2), one=ONE, cpu=offering("c.1", 0.05, gpus=0), guessed=guessed)
 
@@ -59,4 +59,4 @@ def test_pools_without_gpus_are_compared_with_each_other() -> None:
     (only,) = told("{2: [big], 1: [small]}", policy(big=offering("c.8", 0.4, gpus=0, cpu=8), small=offering("c.2", 0.1, gpus=0, cpu=2)))
 
     assert "pool big (priority 2) comes before pool small (priority 1)" in only
-    assert only.endswith("it is dearer by the CPU, too ($0.0500 by the CPU against $0.0500)")
+    assert only.endswith("it is also more expensive per CPU ($0.0500 per CPU against $0.0500)")

@@ -83,7 +83,7 @@ def test_a_mistake_that_shows_in_every_zone_is_reported_once() -> None:
         ("pools: [a\n", 2, "", "not YAML"),
         ("a: b: c", 1, "", "not YAML: mapping values are not allowed"),
         ("pools:\n\t- name: x", 2, "", "not YAML"),
-        ("pools: \x07", None, "", "remove what is not printable"),
+        ("pools: \x07", None, "", "remove characters that are not printable"),
         ("pools: \ud800", None, "", "surrogate"),
         ("region: a\nregion: b", 2, "region", "a second time (first on line 1)"),
         ("pools:\n- name: a\n  labels:\n    x: '1'\n    x: '2'", 5, "pools[0].labels.x", "a second time (first on line 4)"),
@@ -91,8 +91,8 @@ def test_a_mistake_that_shows_in_every_zone_is_reported_once() -> None:
         ("pools: !custom [x]", 1, "pools", "remove the tag"),
         ("true: 1", 1, "", "saw the key true, expected text; quote it"),
         ("? [a]\n: 1", 1, "", "saw the key a list or mapping"),
-        ("pools: *nowhere", 1, "pools", "*nowhere names nothing above it"),
-        ("pools: &a [*a]", 1, "pools[0]", "*a is inside of what it names"),
+        ("pools: *nowhere", 1, "pools", "*nowhere refers to no anchor above it"),
+        ("pools: &a [*a]", 1, "pools[0]", "*a is inside the value that it refers to"),
         ("<<: 5", 1, "<<", "saw the number 5 merged with <<"),
         ("region: a\n---\nregion: b", 2, "", "a second document"),
         ("[" * 100_000, 1, "", "nested more than 50 deep"),
@@ -104,11 +104,11 @@ def test_what_is_not_strict_yaml_is_reported_with_its_line(text: str, line: int 
     assert any(p.path == path and p.line == line and says in p.message for p in problems(text)), problems(text)
 
 
-def test_a_file_that_unfolds_to_millions_of_values_is_refused_in_seconds() -> None:
+def test_a_file_that_expands_to_millions_of_values_is_refused_in_seconds() -> None:
     zones = ",".join(f"z{index}" for index in range(100_000))
     text = f"pools: [{{name: a, zones: &all [{zones}], types: [g5.xlarge, g5.2xlarge, g5.4xlarge], markets: [spot]}}, {{zones: *all}}]"
 
-    assert any("unfolds to more than 3,000,000 values" in problem.message for problem in problems(text))
+    assert any("expands to more than 3,000,000 values" in problem.message for problem in problems(text))
 
 
 def test_a_file_with_thousands_of_unknown_types_is_answered_in_seconds() -> None:

@@ -13,7 +13,7 @@ def test_a_good_file_exits_0_with_one_line(tmp_path: Path) -> None:
     done = CliRunner().invoke(validate, [str(path)])
 
     assert (done.exit_code, done.stderr) == (0, "")
-    assert done.stdout == f"{path}: good; pools: 1, offerings: 4, instance types: 2\n"
+    assert done.stdout == f"{path}: valid; pools: 1, offerings: 4, instance types: 2\n"
 
 
 def test_a_bad_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) -> None:
@@ -38,7 +38,7 @@ def test_values_of_the_chart_are_checked_below_config_with_their_place(tmp_path:
     path.write_text(f"{text}  pools: [{{name: a, types: [g5.xlarge], min: -1}}]\n")
     bad = CliRunner().invoke(validate, [str(path)])
 
-    assert (good.exit_code, good.stdout) == (0, f"{path}: good; pools: 1, offerings: 1, instance types: 1\n")
+    assert (good.exit_code, good.stdout) == (0, f"{path}: valid; pools: 1, offerings: 1, instance types: 1\n")
     assert (bad.exit_code, bad.stderr.splitlines()[0]) == (
         2,
         f"{path}:6: config.pools[0].min: saw the number -1, expected a number of machines, 0 or more",

@@ -172,7 +172,7 @@ def test_spot_offerings_are_left_out_and_reported(folder: Path) -> None:
         (["--mem-per-gpu", "-1Gi"], "expected a quantity from 0 to 8Ti"),
         (["--cpu-per-gpu", "1G"], "expected a quantity from 0 to 1k"),
         (["--seed", "-1"], "--seed"),
-        (["--policy", "nobody"], "nobody"),
+        (["--policy", "unheard"], "unheard"),
         (["--policy", "static(size=2)"], "'static(size=2)' is not one of"),
         (["--policy", "karpenter(budget)"], "'karpenter(budget)' is not one of"),
         (["--policy", "karpenter(speed=2)"], "unknown setting speed: expected one of batch_idle"),

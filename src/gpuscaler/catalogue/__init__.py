@@ -1,7 +1,7 @@
-"""Instance types of AWS, Azure and GCP: sizes, what pods may use of them, list prices with their date. A data package.
+"""Instance types of AWS, Azure and GCP: sizes, allocatable resources, list prices with their date. A data package.
 
-The files in ``data/`` are made by ``tools/make_catalogue.py``; every figure names its source, and those that were computed rather than
-read say ``DERIVED``. List prices are what a stranger pays: a ``price`` in the pools file always wins.
+The files in ``data/`` are made by ``tools/make_catalogue.py``. Every figure names its source; computed figures are marked ``DERIVED``.
+List prices contain no discounts: a ``price`` in the pools file always takes precedence.
 """
 
 import csv
@@ -15,12 +15,12 @@ from msgspec import Struct
 from gpuscaler.model.pods import Resources
 
 MIB = 2**20
-#: The clouds that the catalogue knows, as :attr:`InstanceType.cloud` names them.
+#: The clouds of the catalogue, as in :attr:`InstanceType.cloud`.
 CLOUDS = ("aws", "azure", "gcp")
 
 
 class Price(Struct, frozen=True, gc=False):
-    """US dollars per hour in one region. ``spot`` is None where no figure is known; most spot figures are estimates, see their source."""
+    """US dollars per hour in a region. ``spot`` is None if no figure is known; most spot figures are estimates, see their source."""
 
     on_demand: float
     spot: float | None
@@ -29,14 +29,14 @@ class Price(Struct, frozen=True, gc=False):
 
 
 class InstanceType(Struct, frozen=True, gc=False):
-    """One instance type.
+    """An instance type.
 
-    ``memory_mib`` is what the cloud advertises; ``allocatable`` what is left for pods, in the units of
-    :data:`~gpuscaler.model.pods.Resources`, under the assumptions that ``allocatable_source`` states. ``gpu_product`` is the value of
-    ``nvidia.com/gpu.product`` ("" where nobody has seen it), ``gpu_karpenter_name`` Karpenter's name of the GPU. ``gpu_memory_mib`` is
-    the board's memory per GPU, ``gpu_visible_memory_mib`` what the driver reports. ``efa`` counts Elastic Fabric Adapters.
-    ``instance_store`` is the size of all local disks in bytes, 0 where there are none or nobody has said.
-    ``prices`` is by region; ``zone_ids`` names, by region, the AWS zone ids that offer a GPU type.
+    ``memory_mib`` is the advertised memory; ``allocatable`` are the resources left for pods, in the units of
+    :data:`~gpuscaler.model.pods.Resources`, under the assumptions in ``allocatable_source``. ``gpu_product`` is the value of
+    ``nvidia.com/gpu.product`` ("" if it is unknown), ``gpu_karpenter_name`` Karpenter's name of the GPU. ``gpu_memory_mib`` is
+    the board's memory per GPU, ``gpu_visible_memory_mib`` the memory that the driver reports. ``efa`` counts Elastic Fabric Adapters.
+    ``instance_store`` is the size of all local disks in bytes, 0 if there are none or their size is unknown.
+    ``prices`` is by region; ``zone_ids`` lists, by region, the AWS zone ids that offer a GPU type.
     """
 
     name: str
@@ -60,7 +60,7 @@ class InstanceType(Struct, frozen=True, gc=False):
 
 
 def lookup(instance_type: str, region: str = "") -> InstanceType | None:
-    """The type of that exact name, or None; with ``region``, None also where its price there is not known."""
+    """Return the type of that exact name, or None; with ``region``, also None if its price there is unknown."""
     found = _by_name().get(instance_type)
     if found is None or (region and region not in found.prices):
         return None
@@ -68,7 +68,7 @@ def lookup(instance_type: str, region: str = "") -> InstanceType | None:
 
 
 def types(cloud: str | None = None, region: str | None = None) -> tuple[InstanceType, ...]:
-    """Every type, by name; only those of ``cloud``, and only those priced in ``region``, where given."""
+    """Return all types, sorted by name; if given, only those of ``cloud``, and only those with a price in ``region``."""
     return tuple(
         found for found in _by_name().values() if (cloud is None or found.cloud == cloud) and (region is None or region in found.prices)
     )
@@ -76,7 +76,7 @@ def types(cloud: str | None = None, region: str | None = None) -> tuple[Instance
 
 @cache
 def regions() -> Mapping[str, str]:
-    """Every region with a price, and its cloud."""
+    """Return all regions with a price, and their clouds."""
     found = {region: type_.cloud for type_ in _by_name().values() for region in type_.prices}
     return MappingProxyType(dict(sorted(found.items())))
 

@@ -1,6 +1,6 @@
-"""Prices where none is known: those of the nearest region that has one, else a guess from types of the same family or size.
+"""Substitutes for unknown prices: the price in the nearest region that has one, else a guess from types of the same family or size.
 
-A guess is never mistaken for a price: whoever takes one says from where it is.
+A guess is never mistaken for a price: callers record where it comes from.
 """
 
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ from msgspec.structs import replace
 from gpuscaler.catalogue import InstanceType, Price, lookup, types
 from gpuscaler.model.accelerators import gpus_in
 
-#: Where the price is looked for first, by what a region's name begins with, the longest that fits. The same continent first; for continents
-#: without any price, the one with which their regions share most of their cables.
+#: Regions to search first, by the longest matching prefix of a region's name. The same continent comes first; for continents without any
+#: price, the continent with most cable connections to them.
 _NEAREST: Final = {
     "us-west": ("us-west-2", "us-east-1"),
     "us-gov-west": ("us-west-2", "us-east-1"),
@@ -33,17 +33,17 @@ _NEAREST: Final = {
 
 
 class Nearby(NamedTuple):
-    """A price, and the region that has it."""
+    """A price and its region."""
 
     region: str
     price: Price
 
 
 def nearest(instance_type: str, region: str) -> Nearby | None:
-    """The price of a type in the region nearest to ``region`` that has one, ``region`` itself first; None where no region has one.
+    """Return the price of a type in ``region``, or in the nearest region that has one; None if no region has one.
 
-    Where a region further away has it, the price is raised, or lowered, as those of other types differ between the two: types that are
-    priced by different regions stay in their order.
+    A price of another region is scaled by the price difference of other types between the two regions, so that types with prices from
+    different regions stay in order.
     """
     known = lookup(instance_type)
     if known is None or not known.prices:
@@ -62,21 +62,21 @@ def nearest(instance_type: str, region: str) -> Nearby | None:
 
 @cache
 def _priced(cloud: str) -> frozenset[str]:
-    """The regions of a cloud in which anything has a price."""
+    """Return the regions of a cloud with any price."""
     return frozenset(region for one in types(cloud) for region in one.prices)
 
 
 @cache
 def _level(cloud: str, region: str, other: str) -> float:
-    """How many times as dear ``other`` is as ``region``, by the types that both have: the median; 1 where they have none in common."""
+    """Return the price ratio of ``other`` to ``region``: the median over types that both have, 1 if they have none in common."""
     both = [one.prices for one in types(cloud) if region in one.prices and other in one.prices] if region != other else []
     return median(prices[other].on_demand / prices[region].on_demand for prices in both) if both else 1.0
 
 
 def guessed(kind: InstanceType, region: str) -> float | None:
-    """Dollars per hour of a type that no region has a price for: by its accelerators, or its CPUs, at what the dearest of its family costs.
+    """Guess the dollars per hour of a type without a price in any region: by accelerator, or by CPU, at the highest rate of its family.
 
-    A family that nobody knows counts as the dearest of its cloud, so that it is bought last. None where the type has neither.
+    An unknown family gets the highest rate of its cloud, so that it is bought last. None if the type has neither accelerators nor CPUs.
     """
     gpus, cpus = gpus_in(kind.allocatable), kind.vcpu
     units = gpus or cpus
@@ -90,7 +90,7 @@ def guessed(kind: InstanceType, region: str) -> float | None:
 
 @cache
 def _rates(cloud: str, region: str, *, by_gpu: bool) -> tuple[tuple[str, float], ...]:
-    """By family what each of its types costs for a GPU, or for a CPU, near ``region``."""
+    """Return (family, price per GPU or per CPU) of each type, near ``region``."""
     return tuple(_of(types(cloud), region, by_gpu=by_gpu))
 
 

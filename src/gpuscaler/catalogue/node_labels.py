@@ -1,4 +1,4 @@
-"""The labels that a new node carries without anybody writing them down.
+"""The labels that a new node has without being configured.
 
 Sources: Kubernetes' list of well-known labels; GPU feature discovery; the label lists of Karpenter's AWS, Azure and GCP providers; the
 EKS, AKS and GKE documentation of node labels.
@@ -10,10 +10,10 @@ from collections.abc import Mapping
 from gpuscaler.catalogue import InstanceType
 from gpuscaler.model.pods import Resources
 
-#: What Karpenter's AWS provider reads from a type's name: category, generation (``p5en.48xlarge`` is p, 5).
+#: Parts that Karpenter's AWS provider reads from a type's name: category, generation (``p5en.48xlarge`` is p, 5).
 _AWS_FAMILY = re.compile(r"([a-z]+)(?:-[0-9]+tb)?([0-9]+).*")
 
-#: The label by which the disk driver of each cloud tells a node's zone. Volumes and storage classes name it: EBS volumes that were made
+#: The zone label of each cloud's disk driver. Volumes and storage classes refer to it: EBS volumes that were created
 #: before v1.33 of the driver have no other. Sources: aws-ebs-csi-driver#729; azuredisk-csi-driver, ``deploy/example/topology``; GKE's
 #: regional persistent disks, and ``k8s.io/csi-translation-lib``, which writes the first and the last for disks of in-tree plug-ins.
 STORAGE_ZONES = {
@@ -44,7 +44,7 @@ def node_labels(
     known: InstanceType | None,
     allocatable: Resources,
 ) -> dict[str, str]:
-    """Labels of a node of this offering. ``known`` is the catalogue's entry, where it has one; ``cloud`` may be ""."""
+    """Return the labels of a node of this offering. ``known`` is the catalogue's entry, if there is one; ``cloud`` may be ""."""
     labels = {
         "gpuscaler.io/pool": pool,
         "node.kubernetes.io/instance-type": instance_type,
@@ -69,7 +69,7 @@ def node_labels(
 
 
 def _market(cloud: str, market: str) -> Mapping[str, str]:
-    """The capacity type in the cloud's own words. AKS and GKE label spot machines only."""
+    """Return the cloud's labels for the capacity type. AKS and GKE label spot machines only."""
     spot = market == "spot"
     if cloud == "aws":
         return {"eks.amazonaws.com/capacityType": "SPOT" if spot else "ON_DEMAND"}
@@ -81,7 +81,7 @@ def _market(cloud: str, market: str) -> Mapping[str, str]:
 
 
 def gpu_feature_discovery(known: InstanceType | None, allocatable: Resources) -> Mapping[str, str]:
-    """What NVIDIA's discovery writes. Where the catalogue knows no GPU, those of ``resources`` count, and their model stays open."""
+    """Return the labels of NVIDIA's discovery. For types not in the catalogue, GPUs come from ``resources``, without a model."""
     model = known if known is not None and known.gpus else None
     if model is not None and model.gpu_manufacturer != "nvidia":
         return {}

@@ -11,26 +11,26 @@ import click
 
 from gpuscaler import __version__
 
-#: Commands by name: the module that holds each, under the command's own name, and what the overview says of it.
+#: Commands by name: the module that defines each (in an attribute of the command's name), and its line in the overview.
 COMMANDS: Mapping[str, tuple[str, str]] = {
-    "bench": ("gpuscaler.cli.bench", "Run a published table again and compare."),
+    "bench": ("gpuscaler.cli.bench", "Reproduce a published table and compare the results."),
     "check-proof": ("gpuscaler.cli.proofs", "Check that a plan's lower bound holds."),
     "cluster": ("gpuscaler.cli.cluster", "Run a small Kubernetes cluster in this process."),
-    "convert": ("gpuscaler.cli.convert", "Print old manifests in versions that clusters serve now."),
-    "demo": ("gpuscaler.cli.demo", "Watch a cluster in this process being scaled, for a minute."),
-    "exporter": ("gpuscaler.cli.exporter", "Measure the GPUs of this node, and for which pod, for Prometheus."),
-    "generate": ("gpuscaler.cli.generate", "Write a trace drawn from a published one's marginals."),
-    "hold": ("gpuscaler.cli.hold", "Stop buying or removing machines, for a while or until resumed."),
+    "convert": ("gpuscaler.cli.convert", "Convert old manifests to API versions that clusters serve now."),
+    "demo": ("gpuscaler.cli.demo", "Watch gpuscaler scale a cluster in this process, for about a minute."),
+    "exporter": ("gpuscaler.cli.exporter", "Export GPU metrics of this node, per pod, for Prometheus."),
+    "generate": ("gpuscaler.cli.generate", "Generate a trace from the marginals of a published one."),
+    "hold": ("gpuscaler.cli.hold", "Pause buying or removing machines, for a while or until resumed."),
     "metrics": ("gpuscaler.cli.metrics", "Serve GPU metrics to the HorizontalPodAutoscaler."),
-    "open": ("gpuscaler.cli.opening", "Take the taints off that close machines."),
-    "plan": ("gpuscaler.cli.plan", "Print what would be bought and given back for a cluster."),
-    "pools": ("gpuscaler.cli.pools", "Print the pools that an AWS account has for the cluster."),
-    "replay": ("gpuscaler.cli.replay", "Make the plan of a decision again and compare."),
-    "record": ("gpuscaler.cli.record", "Record what runs on a cluster, and on which machines, as a trace."),
-    "resume": ("gpuscaler.cli.hold", "End what hold began."),
+    "open": ("gpuscaler.cli.opening", "Remove the taints that keep machines closed."),
+    "plan": ("gpuscaler.cli.plan", "Print which machines would be bought and removed for a cluster."),
+    "pools": ("gpuscaler.cli.pools", "Print the pools of the cluster found in an AWS account."),
+    "replay": ("gpuscaler.cli.replay", "Recompute the plan of a decision and compare."),
+    "record": ("gpuscaler.cli.record", "Record the pods and machines of a cluster as a trace."),
+    "resume": ("gpuscaler.cli.hold", "End a hold."),
     "run": ("gpuscaler.cli.run", "Run the controller on a cluster."),
-    "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print what it cost."),
-    "status": ("gpuscaler.cli.status", "Print what the controller last wrote: pools, waiting pods, decisions."),
+    "simulate": ("gpuscaler.cli.simulate", "Replay a trace of jobs through the planner and print the cost."),
+    "status": ("gpuscaler.cli.status", "Print the controller's last status: pools, pending pods, decisions."),
     "what-if": ("gpuscaler.cli.what_if", "Compare two pools files on one trace and explain the difference."),
     "validate": ("gpuscaler.cli.validate", "Check a pools file or a run file."),
     "why": ("gpuscaler.cli.why", "Explain a pod, a node or a HorizontalPodAutoscaler."),
@@ -38,7 +38,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = {
 
 
 class Commands(click.Group):
-    """Commands that are imported only when they run, so that ``--version`` and completion stay fast."""
+    """Command group that imports a command only when it runs, so that ``--version`` and completion stay fast."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return sorted(COMMANDS)
@@ -63,9 +63,9 @@ class Commands(click.Group):
 
 
 def run() -> None:
-    """The console script. Ctrl-C ends with 130, as the shell expects of an interrupted program, where click would say 1.
+    """The console script. Ctrl-C exits with 130, as shells expect of an interrupted program; click would exit with 1.
 
-    A file that cannot be opened is told by the command that opens it; a disk that fills up while writing is told here.
+    A command reports files that it cannot open; a disk that fills up while writing is reported here.
     """
     try:
         main(standalone_mode=False)
@@ -87,7 +87,7 @@ def run() -> None:
 
 
 def _drop_unwritten() -> None:
-    """Let what the full disk did not take go nowhere: the interpreter writes it again when it ends, and would end with 120."""
+    """Redirect standard output to null: otherwise the interpreter tries to flush it again at exit, and exits with 120."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
@@ -95,9 +95,9 @@ def _drop_unwritten() -> None:
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="gpuscaler")
 def main() -> None:
-    """Scale GPU capacity on Kubernetes: the cheapest machines that really fit, given back when idle, every decision explained.
+    """Scale GPU capacity on Kubernetes: buy the cheapest machines that really fit, remove them when idle, explain every decision.
 
-    Exit codes: 0 done, 1 the answer is no, 2 bad input, 3 a cluster does not answer, 4 gpuscaler is not installed there, 5 forbidden,
+    Exit codes: 0 success, 1 the answer is no, 2 bad input, 3 a cluster does not answer, 4 gpuscaler is not installed there, 5 forbidden,
     130 interrupted.
 
     For completion in bash: eval "$(_GPUSCALER_COMPLETE=bash_source gpuscaler)"; zsh and fish likewise.

@@ -1,4 +1,4 @@
-"""What commands do that plan with the pools of an account: read it once, change nothing."""
+"""Reading the pools of an account once, for commands that plan with them. Nothing is changed."""
 
 import sys
 import time
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 
 
 class Account(NamedTuple):
-    """The policy with the pools that were found, and the machines that they have."""
+    """The policy with the pools found in the account, and the machines of these pools."""
 
     policy: "Policy"
     inventory: "Inventory"
 
 
 def read_account(settings: "RunSettings", *, cache: Path) -> Account:
-    """What the account has for ``settings``; notes go to standard error. Where it cannot be read the command ends with 3 or 5."""
+    """Read the account of ``settings``; notes go to standard error. If it cannot be read, the command exits with 3 or 5."""
     import asyncio
 
     from msgspec.structs import replace
@@ -57,15 +57,15 @@ def read_account(settings: "RunSettings", *, cache: Path) -> Account:
     except CloudError as error:
         click.echo(str(error), err=True)
         sys.exit(FORBIDDEN if error.cause == UNAUTHORISED else UNREACHABLE)
-    aside = [f"{len(looked.set_aside)} set aside in the account (gpuscaler pools says what, and why)"] if looked.set_aside else []
-    nothing = [] if looked.pools else ["saw no group of the cluster in the account, expected one; gpuscaler pools looks closer"]
+    aside = [f"{len(looked.set_aside)} skipped in the account (gpuscaler pools lists them with reasons)"] if looked.set_aside else []
+    nothing = [] if looked.pools else ["saw no group of the cluster in the account, expected one; run gpuscaler pools for details"]
     for note in (*looked.failed, *nothing, *aside):
         click.echo(f"note: {note}", err=True)
     return Account(replace(settings.policy, pools=looked.pools), inventory)
 
 
 def belonging(cluster: "Cluster", inventory: "Inventory") -> "Cluster":
-    """The cluster, whose nodes say what their machines are by the account's own list."""
+    """Return the cluster with the offering of each node taken from the account's list of instances."""
     from msgspec.structs import replace
 
     from gpuscaler.model.cluster import Delta

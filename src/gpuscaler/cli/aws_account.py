@@ -1,4 +1,4 @@
-"""What commands that serve an AWS account share: how it is asked for, and what is said of it."""
+"""Options and messages shared by commands that serve a simulated AWS account."""
 
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -16,19 +16,18 @@ AWS_SIMULATED = "aws-simulated"
 F = TypeVar("F", bound=Callable[..., Any])
 
 _OPTIONS = (
-    click.option("--cloud", type=click.Choice((AWS_SIMULATED,)), help="An AWS account of our own, for boto3 and the AWS CLI."),
+    click.option("--cloud", type=click.Choice((AWS_SIMULATED,)), help="Also serve a simulated AWS account, for boto3 and the AWS CLI."),
+    click.option("--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Port of the account; default: a free one."),
+    click.option("--aws-region", multiple=True, metavar="REGION", help="Region of the account; repeatable. Default: us-east-1."),
+    click.option("--aws-boot", metavar="DURATION", help="How long instances boot, such as 20s; default: about 3 minutes."),
     click.option(
-        "--aws-port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The account's port; the default is a free one."
+        "--aws-condition", multiple=True, metavar="KEY=VALUE", help="Behaviour of the account, such as spelling=random; repeatable."
     ),
     click.option(
-        "--aws-region", multiple=True, metavar="REGION", help="A region of the account; may be repeated. The default is us-east-1."
-    ),
-    click.option("--aws-boot", metavar="DURATION", help="How long instances boot, such as 20s; the default is some 3 minutes."),
-    click.option(
-        "--aws-condition", multiple=True, metavar="KEY=VALUE", help="How the account behaves, such as spelling=random; may be repeated."
-    ),
-    click.option(
-        "--spot", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE", help="Series that the account's spot markets follow."
+        "--spot",
+        type=click.Path(path_type=Path, dir_okay=False),
+        metavar="FILE",
+        help="Availability or price series for the account's spot markets.",
     ),
 )
 
@@ -49,7 +48,7 @@ def beside_of(
     aws_condition: tuple[str, ...],
     spot: Path | None,
 ) -> "Beside | None":
-    """The account that the options ask for, or None."""
+    """Return the account that the options ask for, or None."""
     boot = _boot(aws_boot)
     if cloud is None:
         given = {
@@ -61,12 +60,12 @@ def beside_of(
         }
         for option, told in given.items():
             if told:
-                raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} too; add it", param_hint=option)
+                raise click.BadParameter(f"saw it without --cloud, expected --cloud {AWS_SIMULATED} as well; add it", param_hint=option)
         return None
     from gpuscaler.embedded.aws.serving.beside import Beside
 
     def ready(url: str, queues: Iterable[str]) -> None:
-        click.echo(f"AWS is at {url}; it takes any key and secret. Notices of interruptions come in: {', '.join(queues)}")
+        click.echo(f"AWS is at {url}; it accepts any key and secret. Interruption notices arrive in: {', '.join(queues)}")
 
     conditions = _conditions(aws_condition)
     return Beside(regions=aws_region or ("us-east-1",), port=aws_port, spot=spot, boot=boot, conditions=conditions, ready=ready)
@@ -99,7 +98,7 @@ def _boot(text: str | None) -> float | None:
 
 @contextmanager
 def usable() -> Iterator[None]:
-    """Say it where botocore is not there or the series cannot be used, and end the command."""
+    """End the command with a message if botocore is not installed or a series cannot be used."""
     from gpuscaler.embedded.aws.wire.models import MissingExtraError
     from gpuscaler.simulation.traces.jobs import TraceError
 

@@ -1,4 +1,4 @@
-"""``gpuscaler bench NAME``: published tables, run again."""
+"""``gpuscaler bench NAME``: reproduces published tables."""
 
 import importlib
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ import click
 if TYPE_CHECKING:
     from gpuscaler.simulation.papers import Published
 
-#: Tables by name: the module and the name of the command that makes each, and what the overview says of it.
+#: Tables by name: the module and the name of the command that makes each, and its line in the overview.
 TABLES: Mapping[str, tuple[str, str, str]] = {
     "cant-be-late": ("gpuscaler.cli.spot_tables", "cant_be_late", "Jobs with a deadline on spot and on-demand (NSDI 2024)."),
     "skyserve": ("gpuscaler.cli.spot_tables", "skyserve", "A fleet of replicas on spot in several zones (EuroSys 2025)."),
@@ -18,7 +18,7 @@ TABLES: Mapping[str, tuple[str, str, str]] = {
 
 
 class Tables(click.Group):
-    """Tables that are imported only when they are asked for."""
+    """Command group that imports a table only when it is requested."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         return sorted(TABLES)
@@ -38,11 +38,11 @@ class Tables(click.Group):
 
 @click.group(cls=Tables, subcommand_metavar="NAME [OPTIONS]")
 def bench() -> None:
-    """Run a published table again: the value that was published, ours, the difference, and what could not be matched."""
+    """Reproduce a published table: the published value, our value, the difference, and the inputs that could not be matched."""
 
 
 def show(table: "Published", *, as_json: bool) -> None:
-    """Print a table for a person, or as JSON."""
+    """Print a table as text or as JSON."""
     import msgspec
     from rich.table import Table
 

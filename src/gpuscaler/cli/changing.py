@@ -1,4 +1,4 @@
-"""What-if changes of what is planned for: more pods, fewer pools, other prices."""
+"""What-if changes to the input of a plan: more pods, fewer pools, other prices."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from gpuscaler.model.cluster import Cluster
     from gpuscaler.model.pools import Policy
 
-#: Kinds that make pods of a template, and the field that says how many.
+#: Kinds that create pods from a template, and the field with their number.
 COUNTED: Mapping[str, str] = {
     "Deployment": "replicas",
     "ReplicaSet": "replicas",
@@ -21,14 +21,14 @@ COUNTED: Mapping[str, str] = {
     "StatefulSet": "replicas",
     "Job": "parallelism",
 }
-#: More pods than this from one file are a mistake.
+#: More pods than this from one file are treated as a mistake.
 MOST_PODS = 100_000
-#: Files that are larger than this are no manifest.
+#: Larger files are not treated as manifests.
 MOST_BYTES = 4 * 1024**2
 
 
 def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
-    """``policy`` as if pools of these names could buy nothing; their nodes stay what they are, and belong to no pool."""
+    """Return ``policy`` without the pools of these names. Their nodes stay, and belong to no pool."""
     from msgspec.structs import replace
 
     known = {pool.name for pool in policy.pools}
@@ -42,7 +42,7 @@ def without_pools(policy: "Policy", names: Sequence[str]) -> "Policy":
 
 
 def with_prices(policy: "Policy", prices: Sequence[str]) -> "Policy":
-    """``policy`` with other prices: ``TYPE=USD``, or ``TYPE/MARKET=USD`` for one market of a type. What is reserved keeps its price."""
+    """Return ``policy`` with other prices: ``TYPE=USD``, or ``TYPE/MARKET=USD`` for one market. Reserved offerings keep their price."""
     from msgspec.structs import replace
 
     for text in prices:
@@ -82,9 +82,9 @@ def _nearest(word: str, options: set[str]) -> str:
 
 
 def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Cluster":
-    """``cluster`` with the objects of ``files``: pods, and those that a Deployment or Job would make, wait for a place since ``now``.
+    """Return ``cluster`` with the objects of ``files``: pods, and the pods of Deployments and Jobs, are pending since ``now``.
 
-    A file that cannot be used ends the command with exit code 2.
+    If a file cannot be used, the command ends with exit code 2.
     """
     from gpuscaler.model.aside import SetAside
     from gpuscaler.model.cluster import Delta, Item
@@ -113,7 +113,7 @@ def with_pods(cluster: "Cluster", files: Sequence[str], *, now: float) -> "Clust
 
 
 def priorities_in(file: str) -> str:
-    """The YAML of priorities in ``file``: what a ConfigMap there has in its key ``priorities``, else all of it."""
+    """Return the priorities YAML in ``file``: the key ``priorities`` if it holds a ConfigMap, else the whole text."""
     with click.open_file(file, "rb") as stream:
         text = stream.read().decode()
     data = [_mapping(one.get("data")).get("priorities") for one in _mappings(_documents(text)) if one.get("kind") == "ConfigMap"]
@@ -121,7 +121,7 @@ def priorities_in(file: str) -> str:
 
 
 def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
-    """What people may have meant who gave ``files`` as a cluster that has no pods: manifests are no snapshot of what runs."""
+    """Yield hints for a user whose ``files`` contain no pods: manifests are not a snapshot of what runs."""
     if cluster.pods:
         return
     for file in files:
@@ -129,16 +129,16 @@ def hints(cluster: "Cluster", files: Sequence[str]) -> Iterator[str]:
         kinds = [one for one in _mappings(documents) if isinstance(one.get("kind"), str) and not one["kind"].endswith("List")]
         objects = [f"{one['kind']} {_mapping(one.get('metadata')).get('name', '')}".strip() for one in kinds]
         if documents and all(isinstance(one, str) for one in documents):
-            objects = ["text that is no Kubernetes object"]
+            objects = ["text without Kubernetes objects"]
         makers = [name for name in objects if name.partition(" ")[0] in COUNTED]
         if makers:
-            yield f"{file}: saw {_few(makers)} and no pods, expected pods, which are what is planned for; --add-pods {file} makes them"
+            yield f"{file}: saw {_few(makers)} and no pods, expected pods, because plans are made for pods; --add-pods {file} creates them"
         elif objects and not cluster.nodes:
             yield f"{file}: saw {_few(objects)}, expected nodes and pods, as kubectl get nodes,pods --all-namespaces -o yaml prints them"
 
 
 def _readable(file: str) -> bytes:
-    """The content of a small file; nothing of any other. Standard input has been read by now."""
+    """Return the content of a small file, and nothing for any other. Standard input has already been consumed."""
     try:
         path = Path(file)
         return b"" if file == "-" or path.stat().st_size > MOST_BYTES else path.read_bytes()
@@ -147,7 +147,7 @@ def _readable(file: str) -> bytes:
 
 
 def _documents(text: str | bytes) -> list[Any]:
-    """The documents of YAML or JSON; none where it is neither."""
+    """Return the documents of a YAML or JSON text; none if it is neither."""
     import yaml
 
     try:
@@ -157,7 +157,7 @@ def _documents(text: str | bytes) -> list[Any]:
 
 
 def _mappings(documents: Sequence[Any]) -> list[dict[str, Any]]:
-    """The mappings among documents, those of Lists one by one."""
+    """Return the documents that are mappings, with Lists expanded into their items."""
     listed = [items for one in documents if isinstance(items := _mapping(one).get("items"), list)]
     return [one for some in (documents, *listed) for one in some if isinstance(one, dict)]
 
@@ -167,7 +167,7 @@ def _few(names: Sequence[str]) -> str:
 
 
 def _objects(file: str) -> Iterator[dict[str, Any]]:
-    """The objects of a file as mappings, those of Lists one by one."""
+    """Yield the objects of a file as mappings, with Lists expanded into their items."""
     import yaml
 
     try:
@@ -176,14 +176,14 @@ def _objects(file: str) -> Iterator[dict[str, Any]]:
     except OSError as error:
         _refuse(f"{file}: saw {error.strerror}, expected a readable file with Kubernetes objects")
     except (yaml.YAMLError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        _refuse(f"{file}: saw what is no YAML or JSON ({' '.join(str(error).split())}), expected Kubernetes objects")
+        _refuse(f"{file}: saw neither YAML nor JSON ({' '.join(str(error).split())}), expected Kubernetes objects")
     for document in documents:
         if document is None:
             continue
         items = document.get("items") if isinstance(document, dict) and str(document.get("kind", "")).endswith("List") else [document]
         for one in items if isinstance(items, list) else []:
             if not isinstance(one, dict) or not isinstance(one.get("kind"), str) or not isinstance(one.get("metadata"), dict):
-                _refuse(f"{file}: saw something without kind and metadata, expected Kubernetes objects")
+                _refuse(f"{file}: saw an object without kind and metadata, expected Kubernetes objects")
             yield one
 
 
@@ -200,12 +200,12 @@ def _expanded(file: str, objects: Iterator[dict[str, Any]], now: float) -> Itera
             template = _mapping(spec.get("template"))
             if not template or not isinstance(count, int) or not 0 <= count <= MOST_PODS:
                 name = f"{one['kind']} {metadata['namespace']}/{metadata.get('name', '')}"
-                _refuse(f"{file}: {name}: saw no template or no usable count, expected what kubectl apply takes")
+                _refuse(f"{file}: {name}: saw no template or no usable count, expected a manifest that kubectl apply accepts")
             yield from (_waiting(_made(one, metadata, template, number), now) for number in range(count))
 
 
 def _made(owner: Mapping[str, Any], metadata: Mapping[str, Any], template: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """The pod that a controller would make of its template."""
+    """Return the pod that the object's controller would create from its template."""
     name = str(metadata.get("name", ""))
     reference = {"apiVersion": owner.get("apiVersion", ""), "kind": owner["kind"], "name": name, "uid": f"added-{name}", "controller": True}
     own = {
@@ -218,7 +218,7 @@ def _made(owner: Mapping[str, Any], metadata: Mapping[str, Any], template: Mappi
 
 
 def _waiting(pod: dict[str, Any], now: float) -> dict[str, Any]:
-    """The pod as if it had just been created and the scheduler had found no node for it."""
+    """Return the pod as if it had just been created and the scheduler had found no node for it."""
     from datetime import UTC, datetime
 
     moment = f"{datetime.fromtimestamp(now, UTC):%Y-%m-%dT%H:%M:%SZ}"

@@ -1,4 +1,4 @@
-"""``gpuscaler cluster``: the embedded cluster alone, for kubectl and whatever else speaks to an API server."""
+"""``gpuscaler cluster``: the embedded cluster without a controller, for kubectl and other clients of an API server."""
 
 import asyncio
 import os
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gpuscaler.embedded.aws.serving.beside import Beside
     from gpuscaler.embedded.controlplane.alone import RealAlone
 
-#: ``2`` plain nodes, or ``g5.xlarge=2`` of a type of the catalogue.
+#: ``2`` plain nodes, or ``g5.xlarge=2`` for nodes of an instance type in the catalogue.
 _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
 
 
@@ -28,14 +28,12 @@ _NODES = re.compile(r"(?:(?P<type>[A-Za-z0-9._-]+)=)?(?P<count>[0-9]{1,5})")
     required=True,
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE",
-    help="Where to write the kubeconfig; it is taken away at the end.",
+    help="Where to write the kubeconfig; it is deleted at the end.",
 )
-@click.option("--nodes", multiple=True, metavar="[TYPE=]N", help="Nodes that are there at once: of 8 cores, or of an instance type.")
-@click.option(
-    "--speed", default=1.0, show_default=True, type=click.FloatRange(min=0.01, max=1000), help="How fast the cluster's time passes."
-)
-@click.option("--tls", is_flag=True, help="Serve HTTPS, and ask for the token that the kubeconfig has.")
-@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="The port at 127.0.0.1; the default is a free one.")
+@click.option("--nodes", multiple=True, metavar="[TYPE=]N", help="Nodes at the start: with 8 cores, or of an instance type; repeatable.")
+@click.option("--speed", default=1.0, show_default=True, type=click.FloatRange(min=0.01, max=1000), help="Speed of the cluster's clock.")
+@click.option("--tls", is_flag=True, help="Serve HTTPS, and require the token in the kubeconfig.")
+@click.option("--port", default=0, type=click.IntRange(0, 65535), metavar="N", help="Port on 127.0.0.1; default: a free one.")
 @control_plane_options
 @aws_options
 def cluster(  # noqa: PLR0917 - click passes them by their names
@@ -48,7 +46,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     kubernetes: str | None,
     **aws: Any,
 ) -> None:
-    """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that play pods, controllers."""
+    """Run a small Kubernetes cluster until Ctrl-C: API server, scheduler, kubelets that simulate pods, controllers."""
     from gpuscaler.embedded.serving.alone import Alone, TakenError
 
     def ready(url: str) -> None:
@@ -58,7 +56,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
     check(control_plane, kubernetes)
     beside = beside_of(**aws)
     if control_plane == REAL and speed != 1.0:
-        raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane goes by this machine's clock", param_hint="--speed")
+        raise click.BadParameter(f"saw {speed:g}, expected 1: a real control plane runs on this machine's clock", param_hint="--speed")
     try:
         if control_plane == REAL:
             real = _real(kubeconfig, made, port=port, kubernetes=kubernetes, ready=ready, beside=beside)
@@ -75,7 +73,7 @@ def cluster(  # noqa: PLR0917 - click passes them by their names
         if error.filename:
             text = f"{kubeconfig}: saw {error.strerror}, expected a file that can be written (--kubeconfig)"
         else:
-            text = f"port {port}: saw {error.strerror or error}, expected a free one; name another, or none (--port)"
+            text = f"port {port}: saw {error.strerror or error}, expected a free port; choose another or omit --port"
         click.echo(text, err=True)
         sys.exit(2)
 
@@ -89,17 +87,17 @@ def _real(
     ready: Callable[[str], None],
     beside: "Beside | None",
 ) -> "RealAlone":
-    """A real control plane, whose programs are compiled first where that was not done yet."""
+    """Start a real control plane. Its programs are compiled first if necessary."""
     from gpuscaler.embedded.controlplane.alone import RealAlone
     from gpuscaler.embedded.serving.alone import check_ours
 
-    # Before minutes of compiling.
+    # Checked before compiling, which takes minutes.
     check_ours(kubeconfig)
     return RealAlone(kubeconfig, compiled(kubernetes), environ=os.environ, nodes=nodes, port=port, ready=ready, beside=beside)
 
 
 def nodes_of(told: tuple[str, ...]) -> list[dict[str, Any]]:
-    """The Nodes that ``--nodes`` asks for."""
+    """Return the Nodes that ``--nodes`` asks for."""
     from gpuscaler.embedded.serving.alone import PLAIN, node_named
     from gpuscaler.model.well_known import POOL_LABEL
     from gpuscaler.settings import SettingsError, parse_policy

@@ -1,4 +1,4 @@
-"""What commands that may run a real control plane share: how it is asked for, and what is said while it is compiled."""
+"""Options shared by commands that can run a real control plane, and the progress messages while it is compiled."""
 
 import os
 import sys
@@ -20,9 +20,9 @@ _WHICH = click.option(
     default=EMBEDDED,
     show_default=True,
     type=click.Choice((EMBEDDED, REAL)),
-    help="Our own, in this process, or Kubernetes' own: it is compiled the first time, which takes minutes.",
+    help="The embedded control plane, or a real one of Kubernetes, which is compiled on first use (minutes).",
 )
-_RELEASE = click.option("--kubernetes", metavar="VERSION", help="The release of a real control plane; the default is 1.35.4.")
+_RELEASE = click.option("--kubernetes", metavar="VERSION", help="Release of the real control plane; default: 1.35.4.")
 
 
 def control_plane_options(command: F) -> F:
@@ -31,13 +31,15 @@ def control_plane_options(command: F) -> F:
 
 
 def check(control_plane: str, kubernetes: str | None) -> None:
-    """Refuse a release of Kubernetes where none is run."""
+    """Reject ``--kubernetes`` without ``--control-plane real``."""
     if kubernetes is not None and control_plane != REAL:
-        raise click.BadParameter(f"saw {kubernetes} without --control-plane real, expected both; add it", param_hint="--kubernetes")
+        raise click.BadParameter(
+            f"saw {kubernetes} without --control-plane real, expected both; add --control-plane real", param_hint="--kubernetes"
+        )
 
 
 def compiled(kubernetes: str | None) -> "Programs":
-    """The programs of a release, compiled first where that was not done yet; says on standard error how far it is."""
+    """Return the programs of a release. They are compiled first if necessary, with progress on standard error."""
     from gpuscaler.embedded.controlplane.building import DEFAULT, Progress, programs
     from gpuscaler.embedded.controlplane.golang import BuildError
 
@@ -45,7 +47,7 @@ def compiled(kubernetes: str | None) -> "Programs":
 
     def count(packages: int) -> None:
         if drawn:
-            click.echo(f"\r{packages:,} packages compiled, of some 2,000", err=True, nl=False)
+            click.echo(f"\r{packages:,} packages compiled of about 2,000", err=True, nl=False)
 
     def say(text: str) -> None:
         click.echo(text, err=True)
@@ -62,7 +64,7 @@ def compiled(kubernetes: str | None) -> "Programs":
 
 @contextmanager
 def ended() -> Iterator[None]:
-    """Say it where a program of a control plane has ended, and end the command with the status for what cannot be reached."""
+    """Report a program of the control plane that has exited, and end the command with the exit status for an unreachable cluster."""
     from gpuscaler.embedded.controlplane.processes import EndedError
 
     try:

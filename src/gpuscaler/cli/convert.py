@@ -1,4 +1,4 @@
-"""``gpuscaler convert``: manifests of years ago in versions of the API that are served now."""
+"""``gpuscaler convert``: converts old manifests to API versions that are served now."""
 
 import sys
 from pathlib import Path
@@ -8,12 +8,12 @@ import click
 
 @click.command()
 @click.argument("files", nargs=-1, required=True, type=click.Path(path_type=Path, allow_dash=True))
-@click.option("--image", default="", help="What runs in place of prometheus-adapter. Default: gpuscaler of this version.")
+@click.option("--image", default="", help="Image that replaces prometheus-adapter. Default: gpuscaler of this version.")
 def convert(files: tuple[Path, ...], image: str) -> None:
-    """Print the objects of FILES (- for standard input) in versions that clusters serve now; say on standard error what was done.
+    """Print the objects of FILES (- for standard input) in API versions that clusters serve now; list the changes on standard error.
 
-    HorizontalPodAutoscalers become autoscaling/v2, workloads apps/v1, Ingresses networking.k8s.io/v1, APIServices and roles v1; what ran
-    prometheus-adapter runs gpuscaler metrics, with the same flags and rules. All files together are one lot: apply them together.
+    HorizontalPodAutoscalers become autoscaling/v2, workloads apps/v1, Ingresses networking.k8s.io/v1, APIServices and roles v1. Containers
+    of prometheus-adapter run gpuscaler metrics instead, with the same flags and rules. Convert and apply all files together.
     """
     # Imported here, so that other commands start without YAML.
     from gpuscaler import __version__

@@ -1,4 +1,4 @@
-"""``gpuscaler demo``: a cluster in this process, the real controller on it, and what it does, as it happens."""
+"""``gpuscaler demo``: runs the real controller on a cluster in this process and shows its actions as they happen."""
 
 import asyncio
 import os
@@ -27,31 +27,35 @@ if TYPE_CHECKING:
     from gpuscaler.embedded.demo.stage import Demo
     from gpuscaler.simulation.world.meter import Result
 
-#: Two hours in a minute.
+#: Speed at which two hours pass in a minute.
 SPEED = 120.0
-#: On a real control plane, whose clock is ours, jobs and machines take so many times less: two hours in six minutes.
+#: A real control plane runs on the wall clock, so jobs and machines are shortened by this factor: two hours in six minutes.
 HASTE = 20.0
-#: A terminal is drawn anew so often, in seconds of real time.
+#: Time between two redraws of a terminal, in seconds of real time.
 REDRAW = 0.15
-#: Where there is no terminal: how often lines are printed, and how often one says how things stand, in seconds of the cluster's time.
+#: Without a terminal: how often lines are printed, and how often one of them is a summary, in seconds of the cluster's time.
 LINES, STATUS = 20.0, 600.0
-#: The most rows that the view takes.
+#: Maximum height of the view, in rows.
 ROWS = 40
 PICTURE = "screen.svg"
-#: The chart's characters where the terminal has no better ones.
+#: The chart's characters for terminals that lack block characters.
 ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
 
 
 @click.command()
-@click.option("--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit two busy hours of this trace.")
-@click.option("--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Seed of the workload and of the machines' delays.")
+@click.option(
+    "--trace", "trace_file", metavar="FILE", type=click.Path(path_type=Path), help="Submit the jobs of two busy hours of this trace."
+)
+@click.option(
+    "--seed", default=1, show_default=True, type=click.IntRange(min=0), help="Seed of the workload and of the delays of machines."
+)
 @click.option(
     "--speed",
     default=SPEED,
     show_default=True,
     metavar="X",
     type=click.FloatRange(min=0.1, max=1e6),
-    help="How many seconds pass in the cluster in a second.",
+    help="How many seconds pass in the cluster per real second.",
 )
 @click.option(
     "--out",
@@ -59,16 +63,16 @@ ASCII = str.maketrans("█▇▆▅▄▃▂▁░·┤┼─", "#####...:,|+-")
     show_default=True,
     metavar="DIR",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where the report is written: report.html, report.json, and a picture of the screen.",
+    help="Folder for the report: report.html, report.json, and a picture of the screen.",
 )
 @control_plane_options
 def demo(  # noqa: PLR0917 - click passes them by their names
     trace_file: Path | None, seed: int, speed: float, out: Path, control_plane: str, kubernetes: str | None
 ) -> None:
-    """Run a cluster in this process and let gpuscaler scale it, before your eyes, in about a minute.
+    """Run a cluster in this process and watch gpuscaler scale it, in about a minute.
 
-    API server, scheduler, kubelets and cloud are built in and spoken to over HTTP; the controller is that of `gpuscaler run`. In the middle
-    of it the spot market runs dry. Nothing is needed, and nothing outside of the process is touched but the folder of the report.
+    API server, scheduler, kubelets and cloud are built in and reached over HTTP; the controller is the one of `gpuscaler run`. Halfway
+    through, the spot market runs dry. The demo has no requirements, and writes nothing but the folder of the report.
     """
     from gpuscaler.cli.reporting import writable
     from gpuscaler.embedded.serving.pacing import PacedLoop
@@ -78,7 +82,7 @@ def demo(  # noqa: PLR0917 - click passes them by their names
     if real := control_plane == REAL:
         if speed != SPEED:
             raise click.BadParameter(
-                f"saw {speed:g}, expected none: a real control plane goes by this machine's clock", param_hint="--speed"
+                f"saw {speed:g}, expected none: a real control plane runs on this machine's clock", param_hint="--speed"
             )
         speed = 1.0
     writable(out)
@@ -88,7 +92,7 @@ def demo(  # noqa: PLR0917 - click passes them by their names
         try:
             runner.run(show.run(told) if programs is None else _on_a_real_one(show, told, programs))
         except asyncio.CancelledError:
-            # SIGTERM, as a shell tells it of a program that ends by it; the view has given the terminal its cursor back.
+            # The exit status that shells report after SIGTERM; the view has already restored the terminal's cursor.
             sys.exit(128 + signal.SIGTERM)
         except KeyboardInterrupt:
             _tell(show, out)
@@ -97,7 +101,7 @@ def demo(  # noqa: PLR0917 - click passes them by their names
 
 
 async def _on_a_real_one(show: "_Show", told: "Scenario", programs: "Programs") -> None:
-    """Show ``told`` in haste on a real control plane, which is gone at the end."""
+    """Show ``told``, shortened, on a real control plane that is removed at the end."""
     from gpuscaler.embedded.controlplane.plane import ControlPlane
     from gpuscaler.embedded.demo.scenario import hurried
 
@@ -123,7 +127,7 @@ def _scenario(trace_file: Path | None, seed: int) -> "Scenario":
 
 @contextmanager
 def _no_logs() -> Iterator[None]:
-    """The controller's log would be printed over the view, which shows what it says."""
+    """Suppress the controller's log: it would be printed over the view, which shows the same events."""
     import structlog
 
     before = structlog.get_config()
@@ -141,20 +145,20 @@ def _drop(_logger: object, _name: str, _event: object) -> str:
 
 
 class _Show:
-    """Shows a demo while it runs: drawn over and over in a terminal, as lines elsewhere."""
+    """Shows a demo while it runs: redrawn continuously in a terminal, printed as lines elsewhere."""
 
     def __init__(self, speed: float) -> None:
         from gpuscaler.cli.printing import uncut_console
 
         self.console: Console = uncut_console()
-        #: What is shown, once it has begun.
+        #: The demo that is shown, once it has started.
         self.demo: Demo | None = None
-        #: The moment that tells most, for the picture.
+        #: The frame that shows the most, for the picture.
         self.best: Frame | None = None
         self._speed = speed
 
     async def run(self, told: "Scenario", plane: "ControlPlane | None" = None) -> None:
-        """Show a demo until it has ended."""
+        """Show a demo until it ends."""
         from gpuscaler.control.process.settings_file import SettingsFile
         from gpuscaler.embedded.demo.stage import Demo
 
@@ -204,7 +208,7 @@ class _Show:
                 due += STATUS
 
     def print_lines(self, demo: "Demo", printed: int) -> int:
-        """Print what has happened since the first ``printed`` happenings; returns how many there are now."""
+        """Print the events after the first ``printed`` ones; return how many there are now."""
         from gpuscaler.cli.demo_screen import line_of
         from gpuscaler.embedded.demo.decisions import lines
 
@@ -222,7 +226,7 @@ class _Show:
 
 
 def _tell(show: _Show, out: Path) -> None:
-    """The summary, and the report: of what there was until then where it was interrupted, of nothing where it had hardly begun."""
+    """Print the summary and write the report. An interrupted demo is reported up to then, or not at all if it had hardly started."""
     from gpuscaler.cli.demo_screen import line_of, picture_of
     from gpuscaler.cli.printing import count
     from gpuscaler.cli.reporting import print_comparison, print_machines, write
@@ -236,22 +240,22 @@ def _tell(show: _Show, out: Path) -> None:
     if ended is None or ended.last is None:
         return
     result, inputs, console = result_of(ended), inputs_of(ended), show.console
-    # A peer has the whole of it; in haste nothing compares.
+    # The peer is simulated on the whole workload; a shortened demo has nothing comparable.
     whole = not (ended.last.running or ended.last.pending) and ended.scenario.haste == 1 and ended.scenario.trace.jobs
     results = [result, peer_of(ended.scenario, ended.policy)] if whole else [result]
     console.print(_ending(ended) + "\n")
     _chart(console, result)
     print_comparison(console, results)
     if len(results) > 1:
-        console.print(f"{PEER}: its model in the simulator, on the same jobs, machines, delays and dry spot market.\n", markup=False)
+        console.print(f"{PEER}: its model in the simulator, with the same jobs, machines, delays and spot shortage.\n", markup=False)
     for line in explained(result, ended.policy, ended.scenario):
         console.print(line, markup=False)
     console.print()
     print_machines(console, [result])
     promised = result.kept + result.broken
-    console.print(f"Of {count(promised, 'pod')} that machines were opened for, {result.kept:,} ran on the machine that was meant for them.")
+    console.print(f"Of {count(promised, 'pod')} with a promised machine, {result.kept:,} ran on that machine.")
     told = [line_of(one, began=ended.began).plain for one in lines(ended.notes.happenings)]
-    page = report_page(inputs, results, heading="Demo:", annex={"What was decided, and why": told})
+    page = report_page(inputs, results, heading="Demo:", annex={"Decisions and reasons": told})
     write(out, document(inputs, results), page)
     if show.best is not None:
         (out / PICTURE).write_text(picture_of(show.best, began=ended.began), encoding="utf-8")
@@ -263,9 +267,9 @@ def _ending(ended: "Demo") -> str:
 
     last, time_taken = ended.last, clock_of(ended.elapsed)
     if last is None or not (last.running or last.pending or ended.cluster.core.list()):
-        return f"After {time_taken} all work is done and every machine is given back."
+        return f"After {time_taken} all work is done and every machine is removed."
     machines = count(len(ended.cluster.core.list()), "machine")
-    return f"Ended after {time_taken}: {count(last.running, 'pod')} still running, {len(last.pending):,} waiting, {machines}."
+    return f"Ended after {time_taken}: {count(last.running, 'pod')} still running, {len(last.pending):,} pending, {machines}."
 
 
 def _chart(console: "Console", result: "Result") -> None:
@@ -273,7 +277,7 @@ def _chart(console: "Console", result: "Result") -> None:
 
     width = max(24, min((console.width if console.is_terminal else 100) - 8, 112))
     hours = (result.ended - result.began) / 3600
-    text = ["GPUs over time:  █ at work   ░ paid, not at work   · wanted, machine on its way"]
+    text = ["GPUs over time:  █ in use   ░ paid for, idle   · requested, machine on its way"]
     text += text_chart(bins(result.timeline, began=result.began, ended=result.ended, count=width), height=10, hours=hours)
     for line in text:
         console.print(line if console.encoding.startswith("utf") else line.translate(ASCII), markup=False)

@@ -1,4 +1,4 @@
-"""How a moment of the demo looks in a terminal of any width, with and without colours."""
+"""Rendering of a frame of the demo in a terminal of any width, with and without colours."""
 
 import io
 import re
@@ -18,7 +18,7 @@ from gpuscaler.control.records.words import money, spoken
 from gpuscaler.embedded.demo.decisions import Line, lines
 from gpuscaler.embedded.demo.frames import Frame, Machine, Pending, PoolView
 
-#: What GPUs do: the character of each, one that any terminal has, and its colour.
+#: States of GPUs: the character of each, an ASCII character instead, and its colour.
 STATES = {"used": ("█", "#", "green"), "idle": ("░", ".", "yellow"), "arriving": ("▒", "+", "cyan"), "leaving": ("▚", "x", "magenta")}
 COLOURS = {
     kinds.ORDERED: "green",
@@ -32,14 +32,14 @@ COLOURS = {
     kinds.ACTED: "red",
     kinds.UNPLACED: "yellow",
 }
-#: Rows of pods that wait, and the least of decisions.
+#: Maximum rows of pending pods, and minimum rows of decisions.
 PODS, DECISIONS = 4, 5
-#: The lag that is worth a word, in seconds of real time.
+#: The lag from which it is shown, in seconds of real time.
 LATE = 1.0
 
 
 class Screen:
-    """A frame, as something that rich can print in ``height`` rows. ``began`` is its second 0, in seconds since the epoch."""
+    """A frame that rich can print in ``height`` rows. ``began`` is its second 0, in seconds since the epoch."""
 
     def __init__(self, frame: Frame, *, began: float, height: int) -> None:
         self._frame, self._began, self._height = frame, began, height
@@ -55,7 +55,7 @@ class Screen:
         told = _decisions(tuple(lines(frame.happenings)), began=self._began, room=max(DECISIONS, self._height - used))
         for row in (*head, *pools, *waiting, *told):
             if plain and isinstance(row, Text):
-                # The sign that says that something was cut is none that every terminal has.
+                # Not every terminal has the ellipsis character that marks cut text.
                 row.overflow = "crop"
         yield Group(
             *head,
@@ -82,7 +82,7 @@ def _head(frame: Frame, *, plain: bool) -> list[Text | Table]:
     bar.add_column(ratio=1)
     bar.add_row(clock, ProgressBar(total=frame.span, completed=min(frame.elapsed, frame.span)))
     cost = Text.assemble((f"{money(frame.dollars_per_hour)}/h", "bold"), f"  {money(frame.spent)} so far")
-    cost.append(f"  {count(frame.running, 'pod')} running, {len(frame.pending):,} waiting, {frame.finished:,} done")
+    cost.append(f"  {count(frame.running, 'pod')} running, {len(frame.pending):,} pending, {frame.finished:,} done")
     where = Text(f"kubectl --server {frame.server} get nodes,pods", "dim")
     return [bar, _cut(cost), *(_cut(Text(shown(trouble), "red")) for trouble in frame.troubles), _cut(where)]
 
@@ -95,14 +95,14 @@ def _legend(frame: Frame, *, plain: bool) -> Text:
 
 
 def _pools(pools: Sequence[PoolView], *, width: int, room: int, plain: bool) -> list[Text]:
-    """A line for each pool, and lines for its machines by type, cut where there are more than ``room``."""
+    """Return a line for each pool and lines for its machines by type, cut after ``room`` lines."""
     rows: list[Text] = []
     for pool in pools:
         if not pool.machines and not pool.gpus:
             continue
         title = Text.assemble((pool.name, "bold"), f"  {count(len(pool.machines), 'machine')}")
         if pool.refused:
-            title.append(f"  {pool.refused} of {pool.offerings} offerings refused lately and are not asked", "red")
+            title.append(f"  {pool.refused} of {pool.offerings} offerings paused after refusals", "red")
         rows.append(_cut(title))
         rows += _types(pool.machines, width=width, plain=plain)
     if len(rows) > room:
@@ -111,7 +111,7 @@ def _pools(pools: Sequence[PoolView], *, width: int, room: int, plain: bool) -> 
 
 
 def _types(machines: Sequence[Machine], *, width: int, plain: bool) -> list[Text]:
-    """The machines of each type, their GPUs as blocks; a type takes as many lines as it needs."""
+    """Return the machines of each type, their GPUs as blocks; a type takes as many lines as it needs."""
     types: dict[str, list[Machine]] = defaultdict(list)
     for one in machines:
         types[one.instance_type].append(one)
@@ -138,8 +138,8 @@ def _blocks(machine: Machine, *, plain: bool) -> Text:
 
 def _pending_title(pending: Sequence[Pending]) -> str:
     if not pending:
-        return "no pod waits"
-    return f"{count(len(pending), 'pod')} wait for {count(sum(one.gpus for one in pending), 'GPU')}"
+        return "no pod is pending"
+    return f"{count(len(pending), 'pod')} pending, for {count(sum(one.gpus for one in pending), 'GPU')}"
 
 
 def _waiting(pending: Sequence[Pending]) -> list[Text]:
@@ -155,7 +155,7 @@ def _decisions(told: Sequence[Line], *, began: float, room: int) -> list[Text]:
 
 
 def line_of(one: Line, *, began: float) -> Text:
-    """A decision on one line."""
+    """Format a decision as one line."""
     text = Text.assemble((f"{clock_of(one.at - began)} ", "dim"), (f"{one.word:<10} ", COLOURS.get(one.kind, "")), shown(one.text))
     return _cut(text)
 
@@ -166,25 +166,25 @@ def _cut(text: Text) -> Text:
 
 
 def clock_of(seconds: float) -> str:
-    """``1:02:03`` of hours, minutes and seconds."""
+    """Format a time as ``1:02:03`` (hours, minutes, seconds)."""
     whole = max(0, int(seconds))
     return f"{whole // 3600}:{whole % 3600 // 60:02}:{whole % 60:02}"
 
 
 def status_of(frame: Frame) -> str:
-    """A frame in one line of text."""
+    """Format a frame as one line of text."""
     numbers = ", ".join(f"{number} {state}" for state, number in zip(STATES, frame.gpus, strict=True))
     late = f"; {spoken(frame.behind / frame.speed)} behind" if frame.behind > LATE * frame.speed else ""
-    pods = f"{frame.running:,} pods running, {len(frame.pending):,} waiting, {frame.finished:,} done"
+    pods = f"{frame.running:,} pods running, {len(frame.pending):,} pending, {frame.finished:,} done"
     return f"{clock_of(frame.elapsed)} {money(frame.dollars_per_hour)}/h, {money(frame.spent)} so far; GPUs: {numbers}; {pods}{late}"
 
 
-#: rich's picture of a terminal, without the fonts that it would fetch from elsewhere.
+#: rich's SVG template of a terminal, without the web fonts that it would fetch.
 PICTURE = re.sub(r"@font-face \{\{.*?\}\}\s*", "", CONSOLE_SVG_FORMAT, flags=re.DOTALL).replace("Fira Code, monospace", "monospace")
 
 
 def picture_of(frame: Frame, *, began: float, width: int = 110, height: int = 36) -> str:
-    """A frame as an SVG picture that needs nothing else."""
+    """Return a frame as a self-contained SVG picture."""
     console = Console(
         record=True,
         file=io.StringIO(),
@@ -200,6 +200,6 @@ def picture_of(frame: Frame, *, began: float, width: int = 110, height: int = 36
 
 
 def telling(frame: Frame) -> tuple[bool, int, int]:
-    """How much there is to see: something refused, GPUs in many states, and many of them on the move."""
+    """Rank a frame by how much it shows: a refusal, GPUs in many states, many GPUs in transition."""
     states = sum(number > 0 for number in frame.gpus)
     return any(pool.refused for pool in frame.pools), states + bool(frame.pending), frame.gpus[2] + frame.gpus[3]

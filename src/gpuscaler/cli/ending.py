@@ -1,4 +1,4 @@
-"""How a command that runs on ends: SIGTERM, which is how Kubernetes asks for it, ends it in order, and Ctrl-C interrupts it."""
+"""Ending of a long-running command: SIGTERM, which Kubernetes sends, shuts it down cleanly, and Ctrl-C interrupts it."""
 
 import asyncio
 import signal
@@ -7,7 +7,7 @@ from typing import Any
 
 
 async def until_terminated(running: Coroutine[Any, Any, None]) -> None:
-    """Let ``running`` run to its end, or cancel it at SIGTERM and return once it has tidied up. Raises what it raises."""
+    """Run ``running`` to its end, or cancel it at SIGTERM and return once it has cleaned up. Raises its exceptions."""
     life = asyncio.create_task(running)
     terminated = False
 

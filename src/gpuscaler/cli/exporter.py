@@ -1,4 +1,4 @@
-"""``gpuscaler exporter``: measures the GPUs of one node, and for which pod, for Prometheus."""
+"""``gpuscaler exporter``: exports GPU metrics of one node, per pod, for Prometheus."""
 
 import asyncio
 import importlib.util
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]+)\]|([^\[\]:\s]*)):([0-9]{1,5})")
 _INTERVALS = "a duration from 100ms to 10s"
-#: What the extra ``exporter`` brings: what each module is for, by its name.
-_EXTRA = {"pynvml": "the nvml backend", "grpc": "asking the kubelet"}
+#: Modules of the extra ``exporter`` and the purpose of each.
+_EXTRA = {"pynvml": "the nvml backend", "grpc": "queries to the kubelet"}
 
 
 class Interval(click.ParamType[float]):
@@ -47,7 +47,7 @@ class Interval(click.ParamType[float]):
 
 
 class Address(click.ParamType[tuple[str, int]]):
-    """``HOST:PORT`` as a pair; without a host, all addresses."""
+    """``HOST:PORT`` as a pair; without a host it means all addresses."""
 
     name = "address"
 
@@ -61,26 +61,28 @@ class Address(click.ParamType[tuple[str, int]]):
 
 
 @click.command()
-@click.option("--listen", type=Address(), default=":9400", show_default=True, metavar="[HOST]:PORT", help="Where metrics are served.")
+@click.option(
+    "--listen", type=Address(), default=":9400", show_default=True, metavar="[HOST]:PORT", help="Address that metrics are served on."
+)
 @click.option("--interval", type=Interval(), default="1s", show_default=True, metavar="DURATION", help="How often GPUs are measured.")
 @click.option(
     "--backend",
     type=click.Choice(["nvml", "simulated"]),
     default="nvml",
     show_default=True,
-    help="NVIDIA's driver, or GPUs that are not there.",
+    help="NVIDIA's driver, or simulated GPUs.",
 )
-@click.option("--simulated-gpus", type=click.IntRange(1, 64), default=8, show_default=True, help="How many the simulated backend has.")
+@click.option("--simulated-gpus", type=click.IntRange(1, 64), default=8, show_default=True, help="Number of GPUs of the simulated backend.")
 @click.option(
     "--kubelet-socket",
     type=click.Path(path_type=Path),
     default="/var/lib/kubelet/pod-resources/kubelet.sock",
     show_default=True,
     metavar="PATH",
-    help="The kubelet's PodResources API, which tells the pod of each GPU.",
+    help="Socket of the kubelet's PodResources API, which lists the pod of each GPU.",
 )
-@click.option("--node-name", envvar="NODE_NAME", default="", metavar="NAME", help="The node's name; the default is the host's.")
-@click.option("--ask-api-server", is_flag=True, help="Ask the API server, as the pod's own account, for what the node does not tell.")
+@click.option("--node-name", envvar="NODE_NAME", default="", metavar="NAME", help="Name of the node; default: the host's name.")
+@click.option("--ask-api-server", is_flag=True, help="Query the API server, with the pod's service account, for data the node lacks.")
 def exporter(
     *,
     listen: tuple[str, int],
@@ -91,7 +93,7 @@ def exporter(
     node_name: str,
     ask_api_server: bool,
 ) -> None:
-    """Measure each GPU of this node and say for which pod it works, until it is stopped."""
+    """Measure each GPU of this node and export the metrics with the pod that uses it, until stopped."""
     complain_of_missing(backend)
     sys.exit(
         asyncio.run(
@@ -109,7 +111,7 @@ def exporter(
 
 
 def complain_of_missing(backend: str) -> None:
-    """End the command with exit code 2 where packages are not installed."""
+    """End the command with exit code 2 if packages are not installed."""
     wanted = [name for name in _EXTRA if name != "pynvml" or backend == "nvml"]
     missing = [name for name in wanted if importlib.util.find_spec(name.partition(".")[0]) is None]
     if missing:
@@ -119,7 +121,7 @@ def complain_of_missing(backend: str) -> None:
 
 
 async def _run(*, listen: tuple[str, int], interval: float, backend: str, devices: int, socket_path: Path, node: str, ask: bool) -> int:
-    # The gRPC library would put lines of its own between ours whenever a kubelet restarts.
+    # The gRPC library would write its own lines into the log whenever a kubelet restarts.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     from gpuscaler.exporter.answering import PageServer
     from gpuscaler.exporter.attribution.attributor import NodeAttributor, Places
@@ -143,9 +145,9 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
         except (OSError, UnicodeError) as error:
             where = f"{listen[0]}:{listen[1]}"
             saw = getattr(error, "strerror", None) or error
-            click.echo(f"--listen {where}: saw {saw}, expected an address of this machine that is free; name another", err=True)
+            click.echo(f"--listen {where}: saw {saw}, expected a free address of this machine; choose another", err=True)
             return 2
-        _log("info", f"serving at port {server.port}")
+        _log("info", f"serving on port {server.port}")
         try:
             await until_terminated(exporter.run())
         finally:
@@ -155,7 +157,7 @@ async def _run(*, listen: tuple[str, int], interval: float, backend: str, device
 
 @asynccontextmanager
 async def _cluster(node: str, *, wanted: bool) -> "AsyncIterator[ClusterNames | None]":
-    """The API server, as the pod's own account knows it."""
+    """Open a client of the API server with the pod's service account."""
     if not wanted:
         yield None
         return
@@ -168,7 +170,7 @@ async def _cluster(node: str, *, wanted: bool) -> "AsyncIterator[ClusterNames | 
 
 
 def _access() -> "Access":
-    """As kubectl finds it; what cannot be used ends the command with exit code 2."""
+    """Find the API server as kubectl does; unusable settings end the command with exit code 2."""
     from gpuscaler.kube.errors import AccessError
     from gpuscaler.kube.incluster import find_access
 
@@ -178,13 +180,13 @@ def _access() -> "Access":
         told, _, advice = str(error).rpartition("; ")
         if "--kubeconfig" in advice:
             # This command has no such option.
-            advice = "run in a pod with a service account, set KUBECONFIG, or leave --ask-api-server out"
+            advice = "run in a pod with a service account, set KUBECONFIG, or omit --ask-api-server"
         click.echo(f"--ask-api-server: {told}; {advice}", err=True)
         sys.exit(2)
 
 
 def _log(level: str, text: str) -> None:
-    """A line of JSON, as the controller's are (:mod:`gpuscaler.serving.logs`), without the 5 MB of a library for it."""
+    """Log a line of JSON in the controller's format (:mod:`gpuscaler.serving.logs`), without the 5 MB library that it needs."""
     import msgspec
 
     stamp = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,4 +1,4 @@
-"""The table of ``gpuscaler bench`` that fills a cluster with pods that share GPUs."""
+"""The table of ``gpuscaler bench`` for a cluster filled with pods that share GPUs."""
 
 import sys
 from pathlib import Path
@@ -12,14 +12,16 @@ SEEDS = 10
 
 
 @click.command("fgd")
-@click.option("--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Pods: a trace of jobs.")
-@click.option("--nodes", "nodes_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Nodes as CSV, gzip or plain.")
-@click.option("--cluster", default="alibaba-openb-v2023", show_default=True, help="Which cluster of the file of nodes.")
-@click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES, help="Scheduler; may be repeated.")
-@click.option("--seeds", default=SEEDS, show_default=True, type=click.IntRange(1, 1000), help="How many runs, from seed 42 on.")
+@click.option("--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="The pods, as a trace of jobs.")
+@click.option(
+    "--nodes", "nodes_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Nodes as CSV, plain or gzipped."
+)
+@click.option("--cluster", default="alibaba-openb-v2023", show_default=True, help="Cluster to take from the file of nodes.")
+@click.option("--policy", "policies", multiple=True, type=click.Choice(POLICIES), default=POLICIES, help="Scheduler; repeatable.")
+@click.option("--seeds", default=SEEDS, show_default=True, type=click.IntRange(1, 1000), help="Number of runs, starting at seed 42.")
 @click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 def fgd(*, trace_file: Path, nodes_file: Path, cluster: str, policies: tuple[str, ...], seeds: int, as_json: bool) -> None:
-    """Unallocated GPUs when pods that ask for as many GPUs as a cluster has were placed one by one, by scheduler.
+    """Unallocated GPUs per scheduler, after pods that request all GPUs of a cluster were placed one by one.
 
     All seven schedulers take about a minute and a half for ten seeds.
     """
@@ -35,5 +37,5 @@ def fgd(*, trace_file: Path, nodes_file: Path, cluster: str, policies: tuple[str
         sys.exit(2)
     if trace.set_aside:
         first = trace.bad_rows[0]
-        click.echo(f"{trace_file}: {trace.set_aside} malformed rows set aside, the first in line {first.line}: {first.reason}", err=True)
+        click.echo(f"{trace_file}: {trace.set_aside} malformed rows skipped, the first in line {first.line}: {first.reason}", err=True)
     show(made, as_json=as_json)

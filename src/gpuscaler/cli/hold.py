@@ -1,4 +1,4 @@
-"""``gpuscaler hold`` and ``gpuscaler resume``: a person stops buying or removing, and lets it go on."""
+"""``gpuscaler hold`` and ``gpuscaler resume``: a user pauses buying or removing machines, and resumes it."""
 
 import getpass
 import sys
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 @click.command()
 @access_options
 @namespace_option
-@click.option("--buying", is_flag=True, help="Hold purchases only.")
-@click.option("--removing", is_flag=True, help="Hold removals only.")
+@click.option("--buying", is_flag=True, help="Pause purchases only.")
+@click.option("--removing", is_flag=True, help="Pause removals only.")
 @click.option("--for", "duration", default="", metavar="DURATION", help="How long, such as 2h. Default: until `gpuscaler resume`.")
-@click.option("--reason", default="", metavar="TEXT", help="Why, for those who read the status.")
+@click.option("--reason", default="", metavar="TEXT", help="Reason, shown in the status.")
 def hold(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool, removing: bool, duration: str, reason: str) -> None:
-    """Stop buying and removing machines until `gpuscaler resume`, or for a while.
+    """Pause buying and removing machines until `gpuscaler resume`, or for a while.
 
-    Without --buying or --removing both are held. The hold is kept in the cluster: every copy of the controller obeys it, also after a
-    restart. Removals under way are undone as long as they can be. Machines that the cloud takes away are drained all the same.
+    Without --buying or --removing, both are paused. The hold is stored in the cluster: every replica of the controller obeys it, also after
+    a restart. Removals in progress are undone if that is still possible. Machines that the cloud interrupts are drained all the same.
     """
     from gpuscaler.model.durations import DurationError, parse_positive_duration
     from gpuscaler.model.holds import Hold
@@ -49,16 +49,16 @@ def hold(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool,
 @click.command()
 @access_options
 @namespace_option
-@click.option("--buying", is_flag=True, help="Let purchases go on; a hold of removals stays.")
-@click.option("--removing", is_flag=True, help="Let removals go on; a hold of purchases stays.")
+@click.option("--buying", is_flag=True, help="Resume purchases; a hold on removals stays.")
+@click.option("--removing", is_flag=True, help="Resume removals; a hold on purchases stays.")
 def resume(kubeconfig: Path | None, context: str, namespace: str, *, buying: bool, removing: bool) -> None:
-    """End what `gpuscaler hold` began: without --buying or --removing, all of it."""
+    """End a hold of `gpuscaler hold`: without --buying or --removing, on both."""
     access = find(kubeconfig, context)
     sys.exit(change_holds(access, namespace_of(namespace, access), dict.fromkeys(chosen(buying=buying, removing=removing))))
 
 
 def chosen(*, buying: bool, removing: bool) -> tuple[str, ...]:
-    """The activities that flags name; all where they name none."""
+    """Return the activities that the flags name; all of them if there is no flag."""
     from gpuscaler.model.holds import ACTIVITIES, BUYING, REMOVING
 
     named = [activity for activity, flag in ((BUYING, buying), (REMOVING, removing)) if flag]
@@ -66,7 +66,7 @@ def chosen(*, buying: bool, removing: bool) -> tuple[str, ...]:
 
 
 def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold | None]") -> int:
-    """Write the change down and print what is held now."""
+    """Save the change and print the holds that are now in force."""
 
     async def talking(transport: "Transport") -> int:
         from gpuscaler.cli.printing import shown
@@ -82,7 +82,7 @@ def change_holds(access: "Access", namespace: str, changes: "Mapping[str, Hold |
 
 
 def caller() -> str:
-    """The name of the user who runs this, for those who read the hold; empty where the system knows none."""
+    """Return the name of the user who runs the command, shown with the hold; empty if the system has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError):

@@ -1,4 +1,4 @@
-"""Asking the controller that leads: found through the status that it writes, reached through a forwarded port of its pod."""
+"""Queries to the leading controller: found through the status it writes, reached through a forwarded port of its pod."""
 
 import socket
 from collections.abc import Awaitable, Callable
@@ -18,58 +18,60 @@ if TYPE_CHECKING:
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.transport import Transport
 
-#: Exit status where gpuscaler has never written its status.
+#: Exit status if gpuscaler has never written its status.
 NOT_INSTALLED = 4
 #: How long the leader may take to answer, in seconds: it may be planning.
 PATIENCE = 30.0
 
 
 class NotInstalledError(Exception):
-    """There is no status of gpuscaler; the text says where was looked."""
+    """There is no status of gpuscaler; the text names the place that was searched."""
 
 
 class OutOfReachError(Exception):
-    """The leader cannot be asked; the text says why."""
+    """The leader cannot be queried; the text gives the reason."""
 
 
 def namespace_option(command: Callable[..., None]) -> Callable[..., None]:
     """``--namespace``."""
-    return click.option("--namespace", default="", metavar="NAME", help="Where gpuscaler runs; the default is kube-system.")(command)
+    return click.option("--namespace", default="", metavar="NAME", help="Namespace of gpuscaler; default: kube-system.")(command)
 
 
 @dataclass(frozen=True, slots=True)
 class Leader:
-    """What the command line says of where the leader is; without a ``url``, its status says it."""
+    """The leader's address from the command line; without a ``url`` it is taken from the status."""
 
     url: str = ""
     token_file: Path | None = None
     authority: Path | None = None
 
     def access(self) -> "Access":
-        """Raises :class:`OutOfReachError` for what cannot be used together."""
+        """Return the access to the leader. Raises :class:`OutOfReachError` for options that exclude each other."""
         from gpuscaler.kube.access import Access
         from gpuscaler.kube.credentials import Fixed, TokenFile
         from gpuscaler.kube.tls import Tls
 
         if self.token_file is not None and not self.url.startswith("https:"):
-            raise OutOfReachError(f"--leader: saw {self.url} with --leader-token-file, expected https://…, over which a token may be sent")
-        tls = Tls(owner="--leader", authority_file=self.authority, remedy="name the authority of its certificate with --leader-ca-file")
+            raise OutOfReachError(
+                f"--leader: saw {self.url} with --leader-token-file, expected https://…, because a token is sent over TLS only"
+            )
+        tls = Tls(owner="--leader", authority_file=self.authority, remedy="give its certificate authority with --leader-ca-file")
         credentials = Fixed() if self.token_file is None else TokenFile(self.token_file, "--leader-token-file")
         return Access(server=self.url.rstrip("/"), source="--leader", tls=tls, credentials=credentials)
 
 
 def leader_options(command: Callable[..., None]) -> Callable[..., None]:
-    """``--leader``, ``--leader-token-file`` and ``--leader-ca-file``, as a :class:`Leader` in ``leader``."""
+    """Add ``--leader``, ``--leader-token-file`` and ``--leader-ca-file``, passed as a :class:`Leader` in ``leader``."""
 
     @wraps(command)
     def wrapped(*, leader: str, leader_token_file: Path | None, leader_ca_file: Path | None, **others: object) -> None:
         command(leader=Leader(leader, leader_token_file, leader_ca_file), **others)
 
-    text = "Ask the leader at this address, such as http://127.0.0.1:8081, and not through the API server."
+    text = "Query the leader at this address, such as http://127.0.0.1:8081, instead of through the API server."
     made: Callable[..., None] = wrapped
     for option in (
-        _file_option("--leader-ca-file", "Who vouches for the certificate of --leader, as PEM; the default is what the system trusts."),
-        _file_option("--leader-token-file", "Present the token in this file to --leader, which must have TLS."),
+        _file_option("--leader-ca-file", "Certificate authority of --leader, as PEM; default: the system's trusted authorities."),
+        _file_option("--leader-token-file", "Send the token in this file to --leader, which must use TLS."),
         click.option("--leader", default="", metavar="URL", help=text),
     ):
         made = option(made)
@@ -81,7 +83,7 @@ def _file_option(name: str, text: str) -> Callable[[Callable[..., None]], Callab
 
 
 async def read_status(client: "Client", namespace: str) -> "Status":
-    """What the leader last wrote. Raises :class:`NotInstalledError` where there is nothing, ValueError for what is not its."""
+    """Read the leader's last status. Raises :class:`NotInstalledError` if there is none, ValueError if it cannot be parsed."""
     from gpuscaler.control.records.status.reporting import NAME, status_in
     from gpuscaler.kube.errors import NotFound
     from gpuscaler.kube.resources import CONFIG_MAPS
@@ -90,7 +92,7 @@ async def read_status(client: "Client", namespace: str) -> "Status":
         found = await client.get(CONFIG_MAPS, NAME, namespace=namespace)
     except NotFound as error:
         if not error.reason:
-            raise  # Not the words of an API server, which would know ConfigMaps.
+            raise  # This 404 is not from an API server, which would know ConfigMaps.
         raise NotInstalledError(
             f"ConfigMap {namespace}/{NAME}: saw none, expected the status of a controller; "
             "gpuscaler is not installed there, has never led, or runs in another namespace (--namespace)"
@@ -102,7 +104,7 @@ async def read_status(client: "Client", namespace: str) -> "Status":
 
 
 async def ask(transport: "Transport", path: str) -> tuple[int, bytes]:
-    """Status and body of what the leader answers. Raises :class:`OutOfReachError` where nothing answers."""
+    """Return status and body of the leader's answer. Raises :class:`OutOfReachError` if nothing answers."""
     from gpuscaler.kube.errors import Unreachable
     from gpuscaler.kube.transport import Request
 
@@ -114,10 +116,10 @@ async def ask(transport: "Transport", path: str) -> tuple[int, bytes]:
 
 
 async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> tuple[int, bytes]:
-    """The same of a leader in a pod, through a forwarded port of it.
+    """Query a leader that runs in a pod, through a forwarded port of the pod.
 
-    Its pages listen at the pod's own loopback address, where nobody else comes to. The pod's and not a Service's, which may lead to a copy
-    that does not lead.
+    Its pages listen on the pod's loopback address, which is not reachable from elsewhere. A Service is not used, because it may lead to a
+    replica that is not the leader.
     """
     from gpuscaler.kube.errors import ApiError, Forbidden, Unreachable
     from gpuscaler.kube.portforward import NotAnsweredError, PodPort, get_page
@@ -127,34 +129,34 @@ async def ask_pod(transport: "HttpTransport", leader: "Process", path: str) -> t
         return await get_page(transport, where, path, within=PATIENCE)
     except Forbidden as error:
         needed = f"get and create on pods/portforward in namespace {leader.namespace}"
-        raise OutOfReachError(f"{error}; expected {needed}, as the chart's Role for readers has them: bind it to this user") from error
+        raise OutOfReachError(f"{error}; expected {needed}, as in the chart's Role for readers; bind it to this user") from error
     except (ApiError, NotAnsweredError, Unreachable) as error:
         by_hand = f"kubectl --namespace {leader.namespace} port-forward {leader.pod} {leader.port}"
         raise OutOfReachError(
-            f"the port of its pages cannot be forwarded: {error}; where {by_hand} works, --leader http://127.0.0.1:{leader.port} asks there"
+            f"the port of its pages cannot be forwarded: {error}; if {by_hand} works, use --leader http://127.0.0.1:{leader.port}"
         ) from error
 
 
 async def ask_here(leader: "Process", path: str) -> tuple[int, bytes]:
-    """The same of a leader that runs in no pod, but on this machine."""
+    """Query a leader that runs on this machine, outside of a pod."""
     from gpuscaler.kube.access import Access
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.settings.run_settings import is_loopback
 
-    # Whoever can write the status must not choose whom this machine asks.
+    # A user who can write the status must not be able to choose which address this machine queries.
     host = f"[{leader.address}]" if ":" in leader.address else leader.address
     url = f"http://{host}:{leader.port}"
     if not is_loopback(leader.address) or leader.host != socket.gethostname():
         raise OutOfReachError(
-            f"leader {leader.identity}: runs in no pod but on {leader.host}, where its pages are at {url}; ask there, or forward that port "
-            f"to this machine, as ssh -L {leader.port}:{host}:{leader.port} {leader.host} does, and name it with --leader"
+            f"leader {leader.identity}: runs outside of a pod on {leader.host}, with its pages at {url}; run the command there, "
+            f"or forward the port to this machine (ssh -L {leader.port}:{host}:{leader.port} {leader.host}) and give it with --leader"
         )
     async with HttpTransport(Access(server=url, source=f"the status of leader {leader.identity}")) as direct:
         return await ask(direct, path)
 
 
 async def asked(access: "Access", transport: "HttpTransport", leader: Leader, *, namespace: str, path: str) -> tuple[int, bytes]:
-    """What the leader answers to ``path``: the one that ``leader`` says, else the one that the status in ``namespace`` names."""
+    """Query ``path`` of the leader: at the address in ``leader``, else at the address in the status in ``namespace``."""
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
 
@@ -168,7 +170,7 @@ async def asked(access: "Access", transport: "HttpTransport", leader: Leader, *,
 
 
 def talk(access: "Access", talking: Callable[["HttpTransport"], Awaitable[int]]) -> int:
-    """Run ``talking`` with a transport to the cluster, and say what went wrong in the usual words; returns the exit status."""
+    """Run ``talking`` with a transport to the cluster, report errors in the usual form, and return the exit status."""
     import asyncio
 
     from gpuscaler.kube.http import HttpTransport

@@ -1,4 +1,4 @@
-"""Reading a live cluster once: its objects, and what a controller that runs there remembers."""
+"""Reading a live cluster once: its objects, and the saved memory of a controller that runs there."""
 
 from typing import NamedTuple
 
@@ -14,7 +14,7 @@ from gpuscaler.model.cluster import Cluster
 
 
 class Looked(NamedTuple):
-    """``notes`` say what a plan from this does not know."""
+    """A live cluster; ``notes`` list the facts that a plan from it lacks."""
 
     cluster: Cluster
     memory: Memory
@@ -23,16 +23,16 @@ class Looked(NamedTuple):
 
 
 async def look(access: Access, namespace: str) -> Looked:
-    """Read everything. Nothing can be written: the client withholds writes."""
+    """Read everything. The client withholds writes."""
     async with HttpTransport(access) as transport:
         client = Client(transport, dry_run=True)
         seen = await snapshot(client)
-        notes = [f"{name} may not be read: planned without them" for name in seen.withheld]
+        notes = [f"no permission to read {name}: planned without them" for name in seen.withheld]
         store = MemoryStore(client, namespace=namespace)
         try:
             memory = await store.load()
         except (Forbidden, StoreError) as error:
-            notes.append(f"{store.place}: {error}; planned without what the controller remembers")
+            notes.append(f"{store.place}: {error}; planned without the controller's memory")
             memory = Memory()
         coming = len(memory.ledger.coming)
         if coming:

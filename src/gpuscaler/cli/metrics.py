@@ -1,4 +1,4 @@
-"""``gpuscaler metrics``: GPU metrics for the HorizontalPodAutoscaler, with the command line of prometheus-adapter."""
+"""``gpuscaler metrics``: serves GPU metrics to the HorizontalPodAutoscaler, with the command line of prometheus-adapter."""
 
 import asyncio
 import gc
@@ -25,7 +25,7 @@ _FILE = click.Path(path_type=Path)
 
 
 class AdapterCommand(click.Command):
-    """Takes every flag that prometheus-adapter takes, and says which of them mean nothing here."""
+    """Accepts every flag of prometheus-adapter, and reports the flags that have no effect here."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         from gpuscaler.metrics.command.command import FlagError, without_ignored
@@ -64,49 +64,57 @@ def _duration(name: str, default: str, text: str) -> Callable[[F], F]:
 
 
 _PROMETHEUS = _options(
-    click.option("--prometheus-url", multiple=True, metavar="URL", help="A Prometheus; several are asked one after the other."),
-    _file("--prometheus-auth-config", "A kubeconfig whose credentials are shown to Prometheus."),
-    click.option("--prometheus-auth-incluster", is_flag=True, help="Show Prometheus the pod's own credentials."),
-    _file("--prometheus-ca-file", "Who vouches for Prometheus."),
-    _file("--prometheus-client-tls-cert-file", "The certificate that is shown to Prometheus."),
-    _file("--prometheus-client-tls-key-file", "Its key."),
-    _file("--prometheus-token-file", "A token that is shown to Prometheus, read again as it changes."),
-    click.option("--prometheus-header", multiple=True, metavar="NAME=VALUE", help="A header of every question to Prometheus."),
+    click.option("--prometheus-url", multiple=True, metavar="URL", help="A Prometheus; several are tried one after the other."),
+    _file("--prometheus-auth-config", "A kubeconfig with the credentials for Prometheus."),
+    click.option("--prometheus-auth-incluster", is_flag=True, help="Use the pod's service account for Prometheus."),
+    _file("--prometheus-ca-file", "Certificate authority of Prometheus."),
+    _file("--prometheus-client-tls-cert-file", "Client certificate for Prometheus."),
+    _file("--prometheus-client-tls-key-file", "Key of the client certificate."),
+    _file("--prometheus-token-file", "Token for Prometheus; reread when it changes."),
+    click.option("--prometheus-header", multiple=True, metavar="NAME=VALUE", help="A header of every query to Prometheus."),
     click.option(
-        "--prometheus-header-file", multiple=True, metavar="NAME=FILE", help="A header whose value is in a file, read again as it changes."
+        "--prometheus-header-file", multiple=True, metavar="NAME=FILE", help="A header with its value in a file; reread when it changes."
     ),
     click.option(
-        "--prometheus-verb", type=click.Choice(["GET", "POST"]), default="POST", show_default=True, help="How Prometheus is asked."
+        "--prometheus-verb",
+        type=click.Choice(["GET", "POST"]),
+        default="POST",
+        show_default=True,
+        help="HTTP method of queries to Prometheus.",
     ),
-    _duration("--metrics-relist-interval", "10m", "How often Prometheus is asked which series there are."),
-    _duration("--metrics-max-age", "", "How old a series may be; the default is --metrics-relist-interval."),
+    _duration("--metrics-relist-interval", "10m", "How often the list of series is read from Prometheus."),
+    _duration("--metrics-max-age", "", "Maximum age of a series; default: --metrics-relist-interval."),
 )
 _KUBERNETES = _options(
-    _file("--lister-kubeconfig", "How the API server is asked for objects; the default is what kubectl takes."),
-    _file("--authentication-kubeconfig", "How it is asked about tokens, and for the authorities of front proxies."),
-    _file("--authorization-kubeconfig", "How it is asked what users may do."),
-    click.option("--client-qps", type=click.FloatRange(0.1), default=50.0, show_default=True, help="Requests a second for objects."),
-    click.option("--client-burst", type=click.IntRange(1), default=100, show_default=True, help="How many of them may be at once."),
-    _duration("--authentication-token-webhook-cache-ttl", "10s", "For how long an answer about a token holds."),
-    _duration("--authorization-webhook-cache-authorized-ttl", "10s", "For how long it holds that a user may."),
-    _duration("--authorization-webhook-cache-unauthorized-ttl", "10s", "For how long it holds that a user may not."),
-    _several("--authorization-always-allow-paths", "Paths that everybody may read.", ("/healthz", "/readyz", "/livez")),
+    _file("--lister-kubeconfig", "Kubeconfig for reading objects; default: as for kubectl."),
+    _file("--authentication-kubeconfig", "Kubeconfig for token reviews and for the authorities of front proxies."),
+    _file("--authorization-kubeconfig", "Kubeconfig for access reviews of users."),
+    click.option("--client-qps", type=click.FloatRange(0.1), default=50.0, show_default=True, help="Requests per second for objects."),
+    click.option("--client-burst", type=click.IntRange(1), default=100, show_default=True, help="Maximum burst of such requests."),
+    _duration("--authentication-token-webhook-cache-ttl", "10s", "How long a token review is cached."),
+    _duration("--authorization-webhook-cache-authorized-ttl", "10s", "How long a granted access review is cached."),
+    _duration("--authorization-webhook-cache-unauthorized-ttl", "10s", "How long a denied access review is cached."),
+    _several("--authorization-always-allow-paths", "Paths that need no authorization.", ("/healthz", "/readyz", "/livez")),
 )
 _TRUST = _options(
-    _file("--client-ca-file", "Who vouches for clients; the default is the cluster's ConfigMap."),
-    _file("--requestheader-client-ca-file", "Who vouches for front proxies; the default is the cluster's ConfigMap."),
-    _several("--requestheader-allowed-names", "Common names that front proxies may have; the default is any."),
-    _several("--requestheader-username-headers", "Where front proxies say the user.", ("x-remote-user",)),
-    _several("--requestheader-uid-headers", "Where they say its UID."),
-    _several("--requestheader-group-headers", "Where they say its groups.", ("x-remote-group",)),
-    _several("--requestheader-extra-headers-prefix", "How headers begin that say more of it.", ("x-remote-extra-",)),
+    _file("--client-ca-file", "Certificate authority of clients; default: from the cluster's ConfigMap."),
+    _file("--requestheader-client-ca-file", "Certificate authority of front proxies; default: from the cluster's ConfigMap."),
+    _several("--requestheader-allowed-names", "Common names allowed for front proxies; default: any."),
+    _several("--requestheader-username-headers", "Headers in which front proxies give the user.", ("x-remote-user",)),
+    _several("--requestheader-uid-headers", "Headers with the user's UID."),
+    _several("--requestheader-group-headers", "Headers with the user's groups.", ("x-remote-group",)),
+    _several("--requestheader-extra-headers-prefix", "Prefixes of headers with extra attributes of the user.", ("x-remote-extra-",)),
 )
 _SERVING = _options(
-    click.option("--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="The port; 0 takes a free one."),
-    click.option("--bind-address", default="0.0.0.0", show_default=True, metavar="IP", help="The address; :: is all of both kinds."),
-    _file("--tls-cert-file", "The server's certificate, read again as it changes; without one it makes its own."),
-    _file("--tls-private-key-file", "Its key."),
-    click.option("--cert-dir", type=_FILE, metavar="FOLDER", help="Where a certificate that it makes itself is kept."),
+    click.option(
+        "--secure-port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port to serve on; 0 chooses a free one."
+    ),
+    click.option(
+        "--bind-address", default="0.0.0.0", show_default=True, metavar="IP", help="Address to serve on; :: means all, IPv4 and IPv6."
+    ),
+    _file("--tls-cert-file", "Certificate of the server, reread when it changes; default: self-made."),
+    _file("--tls-private-key-file", "Key of the server's certificate."),
+    click.option("--cert-dir", type=_FILE, metavar="FOLDER", help="Folder for a self-made certificate."),
 )
 
 
@@ -116,16 +124,16 @@ _SERVING = _options(
     type=click.Choice(["prometheus", "exporters"]),
     default="prometheus",
     show_default=True,
-    help="Where values come from: a Prometheus by rules, or our exporters, scraped every second.",
+    help="Source of values: Prometheus, queried by rules, or gpuscaler's exporters, scraped every second.",
 )
-@_file("--config", "The rules, as prometheus-adapter has them; without them those that are built in.")
-@_file("--settings", "What prometheus-adapter has no flags for.")
+@_file("--config", "Rules in the format of prometheus-adapter; default: the built-in rules.")
+@_file("--settings", "Settings for which prometheus-adapter has no flags.")
 @_PROMETHEUS
 @_KUBERNETES
 @_TRUST
 @_SERVING
 def metrics(**told: Any) -> None:
-    """Serve custom.metrics.k8s.io and external.metrics.k8s.io to the HorizontalPodAutoscaler, until it is stopped."""
+    """Serve custom.metrics.k8s.io and external.metrics.k8s.io to the HorizontalPodAutoscaler, until stopped."""
     from gpuscaler.kube.errors import AccessError
     from gpuscaler.metrics.command.command import FlagError
     from gpuscaler.serving.logs import lines_to
@@ -141,12 +149,12 @@ def metrics(**told: Any) -> None:
         sys.exit(2)
     except OSError as error:
         where = error.filename or f"{options.address}:{options.port}"
-        click.echo(f"{where}: saw {error.strerror or error}, expected to use it; name another", err=True)
+        click.echo(f"{where}: saw {error.strerror or error}, expected to be able to use it; choose another", err=True)
         sys.exit(2)
 
 
 def _parsed(told: dict[str, Any]) -> "Options":
-    """The flags as they are used. Raises FlagError and SettingsError."""
+    """Return the flags in parsed form. Raises FlagError and SettingsError."""
     from gpuscaler.kube.reviews import Ttl
     from gpuscaler.metrics.command.command import Options, TrustFlags, header, header_file, seconds, split
     from gpuscaler.metrics.command.settings import MetricsSettings, load
@@ -219,8 +227,8 @@ def _service(options: "Options") -> "MetricsService":
         environ=os.environ,
         clocks=Clocks(time.monotonic, time.time),
         random=Random(f"{socket.gethostname()}{os.getpid()}"),
-        listening=lambda port: click.echo(f"serving at port {port}", err=True),
+        listening=lambda port: click.echo(f"serving on port {port}", err=True),
     )
-    # Modules and what was read stay: collections that go over them each time would stall the event loop.
+    # Modules and loaded files stay in memory: garbage collections that scan them each time would stall the event loop.
     gc.freeze()
     return service

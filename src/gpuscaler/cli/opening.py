@@ -1,4 +1,4 @@
-"""``gpuscaler open``: a person takes the taints off that keep pods from machines."""
+"""``gpuscaler open``: removes the taints that keep pods off machines, at a user's request."""
 
 import asyncio
 import sys
@@ -15,25 +15,24 @@ if TYPE_CHECKING:
     from gpuscaler.kube.transport import Transport
 
 
-#: While it goes on, it looks so often, in seconds.
+#: Time between two passes with ``--for``, in seconds.
 PAUSE = 2.0
 
 
 @click.command("open")
 @click.argument("nodes", nargs=-1, metavar="[NODE]...")
 @access_options
-@click.option("--all", "every", is_flag=True, help="All nodes that are closed.")
-@click.option("--for", "duration", default="", metavar="DURATION", help="Go on for so long, such as 40s, with what is closed meanwhile.")
+@click.option("--all", "every", is_flag=True, help="Open all closed nodes.")
+@click.option("--for", "duration", default="", metavar="DURATION", help="Keep opening nodes for this long, such as 40s.")
 def open_(nodes: tuple[str, ...], kubeconfig: Path | None, context: str, *, every: bool, duration: str) -> None:
-    """Take the taints off that close NODEs: gpuscaler.io/arriving and gpuscaler.io/kept.
+    """Remove the taints that keep NODEs closed: gpuscaler.io/arriving and gpuscaler.io/kept.
 
-    A machine that is not ready yet is closed again by a controller that runs; hold it, or take it away, before. It needs get, list and
-    patch on nodes.
+    A running controller closes machines again that are not ready yet; stop or uninstall it first. Needs get, list and patch on nodes.
     """
     from gpuscaler.model.durations import DurationError, parse_duration
 
     if every == bool(nodes):
-        raise click.UsageError(f"saw {'--all and names' if every else 'neither names nor --all'}, expected the names of nodes or --all")
+        raise click.UsageError(f"saw {'--all and names' if every else 'neither names nor --all'}, expected either node names or --all")
     try:
         seconds = parse_duration(duration) if duration else 0.0
     except DurationError as error:
@@ -41,12 +40,12 @@ def open_(nodes: tuple[str, ...], kubeconfig: Path | None, context: str, *, ever
     sys.exit(talk(find(kubeconfig, context), lambda transport: opened(transport, nodes, seconds)))
 
 
-#: As the command is called.
+#: The name under which the group finds the command.
 open = open_  # noqa: A001
 
 
 async def opened(transport: "Transport", nodes: tuple[str, ...], seconds: float) -> int:
-    """Open ``nodes``, or all that are closed, for so many ``seconds``; 1 where the last time one could not be opened, or is not there."""
+    """Open ``nodes``, or all closed nodes, for ``seconds``; return 1 if a node is missing or could not be opened in the last pass."""
     from gpuscaler.kube.client import Client
 
     client, clock = Client(transport), asyncio.get_running_loop().time
@@ -63,7 +62,7 @@ async def opened(transport: "Transport", nodes: tuple[str, ...], seconds: float)
 
 
 async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], list[str]]:
-    """Open those of ``nodes`` that are closed, or all; which these were, and what went wrong."""
+    """Open the closed nodes among ``nodes``, or all; return their names and the errors."""
     import msgspec
 
     from gpuscaler.cli.printing import shown
@@ -76,8 +75,8 @@ async def _open(client: "Client", nodes: tuple[str, ...]) -> tuple[list[str], li
     closed = [one.metadata.name for one in there if any(taint.key in CLOSING_TAINTS for taint in one.spec.taints or ())]
     missing = sorted(set(nodes) - {one.metadata.name for one in there})
     wanted = [name for name in closed if not nodes or name in nodes]
-    outcomes = await Actor(client).carry_out(Lift(name, "a person asked for it") for name in wanted)
-    failed = [*(f"node {name}: there is none of that name" for name in missing), *(one.detail for one in outcomes if one.detail)]
+    outcomes = await Actor(client).carry_out(Lift(name, "requested by a user") for name in wanted)
+    failed = [*(f"node {name}: saw no node of this name" for name in missing), *(one.detail for one in outcomes if one.detail)]
     for name, outcome in zip(wanted, outcomes, strict=True):
         if not outcome.detail:
             click.echo(shown(f"Node {name} is open."))

@@ -1,4 +1,4 @@
-"""``gpuscaler plan``: what would be bought and given back for a cluster, as a dry run."""
+"""``gpuscaler plan``: prints which machines would be bought and removed for a cluster, as a dry run."""
 
 import os
 import sys
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gpuscaler.planning.state import State
     from gpuscaler.settings import RunSettings
 
-#: A path, so that shells complete files; whether it can be read is found out and told where it is opened.
+#: A path type, so that shells complete file names; unreadable files are reported when they are opened.
 FILE = click.Path(readable=False, allow_dash=True)
 
 
@@ -32,16 +32,14 @@ FILE = click.Path(readable=False, allow_dash=True)
     multiple=True,
     type=FILE,
     metavar="FILE",
-    help="Kubernetes objects as kubectl prints them (JSON or YAML); may be repeated; - is standard input. Without it, a cluster is asked.",
+    help="Kubernetes objects as printed by kubectl (JSON or YAML); repeatable; - is standard input. Default: read a live cluster.",
 )
 @access_options
 @click.option("--pools", "--config", "pools", required=True, type=FILE, metavar="FILE", help="The pools file, or a run file.")
-@click.option("--now", metavar="RFC3339", help="The time to plan for, such as 2026-11-21T12:00:00Z; the default is the current time.")
-@click.option(
-    "--add-pods", multiple=True, type=FILE, metavar="FILE", help="What if these pods, Jobs or Deployments were there? May be repeated."
-)
-@click.option("--without-pool", multiple=True, metavar="NAME", help="What if this pool could buy nothing? May be repeated.")
-@click.option("--price", "prices", multiple=True, metavar="TYPE=USD", help="What if this type cost that much per hour? May be repeated.")
+@click.option("--now", metavar="RFC3339", help="Time of the plan, such as 2026-11-21T12:00:00Z; default: now.")
+@click.option("--add-pods", multiple=True, type=FILE, metavar="FILE", help="Add these pods, Jobs or Deployments; repeatable.")
+@click.option("--without-pool", multiple=True, metavar="NAME", help="Plan without buying in this pool; repeatable.")
+@click.option("--price", "prices", multiple=True, metavar="TYPE=USD", help="Plan with this price per hour of a type; repeatable.")
 @click.option(
     "--priorities",
     type=FILE,
@@ -49,7 +47,7 @@ FILE = click.Path(readable=False, allow_dash=True)
     help="Priorities of pools: the ConfigMap cluster-autoscaler-priority-expander, or the YAML in it.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the plan as JSON.")
-@click.option("--proof", type=FILE, metavar="FILE", help="Write what proves the lower bound; gpuscaler check-proof checks it.")
+@click.option("--proof", type=FILE, metavar="FILE", help="Write the proof of the lower bound, for gpuscaler check-proof.")
 def plan(
     *,
     files: tuple[str, ...],
@@ -64,7 +62,7 @@ def plan(
     as_json: bool,
     proof: str | None,
 ) -> None:
-    """Print what would be bought and given back, for a cluster as it is or as it might be. Nothing is changed anywhere."""
+    """Print which machines would be bought and removed, for a cluster as it is or with what-if changes. Nothing is changed."""
     from msgspec.structs import replace
 
     from gpuscaler.cli.changing import hints, with_pods, with_prices, without_pools
@@ -73,7 +71,7 @@ def plan(
     from gpuscaler.planning.planner import Planner
 
     if files and (kubeconfig is not None or context):
-        raise click.UsageError("saw --cluster beside --kubeconfig or --context, expected files or a cluster; leave one of them out")
+        raise click.UsageError("saw --cluster together with --kubeconfig or --context, expected files or a live cluster; omit one of them")
     moment = parse_time(now) if now is not None else time.time()
     settings = load_settings(pools)
     account = _account(settings) if settings.cloud == "aws" else None
@@ -101,7 +99,7 @@ def plan(
 
 
 class Known(NamedTuple):
-    """What is planned from; ``unordered`` is the policy without the priorities that a ConfigMap gives its pools, None where none does."""
+    """Input of a plan. ``unordered`` is the policy without the pool priorities of a ConfigMap, None if there are none."""
 
     cluster: "Cluster"
     policy: "Policy"
@@ -117,7 +115,7 @@ def _account(settings: "RunSettings") -> "Account":
 
 
 def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
-    """With what the account says of nodes; in a cluster of ``ours``, machines that it does not list are somebody else's."""
+    """Add the account's facts about nodes; in a live cluster (``ours``), machines that the account does not list are foreign."""
     from msgspec.structs import replace
 
     from gpuscaler.cli.account import belonging
@@ -129,7 +127,7 @@ def _belonging(known: Known, account: "Account", *, ours: bool) -> Known:
 
 
 def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
-    """What files say; they tell nothing of what a controller remembers."""
+    """Read the input from files; they contain no memory of a controller."""
     from gpuscaler.lifecycle.steering.windows import as_closed
     from gpuscaler.planning.capacity.storage_labels import with_storage_places
     from gpuscaler.planning.state import State
@@ -139,7 +137,7 @@ def from_files(files: tuple[str, ...], policy: "Policy") -> Known:
 
 
 def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings", policy: "Policy", now: float) -> Known:
-    """What an API server says, the memory of a controller that runs there included."""
+    """Read the input from an API server, including the memory of a controller that runs there."""
     import asyncio
 
     from gpuscaler.cli.looking import look
@@ -166,7 +164,7 @@ def from_cluster(kubeconfig: Path | None, context: str, settings: "RunSettings",
 
 
 def given_priorities(known: Known, path: str) -> Known:
-    """With the priorities of a file; what cannot be understood ends the command with exit code 2."""
+    """Apply the priorities of a file; a file that cannot be parsed ends the command with exit code 2."""
     from gpuscaler.cli.changing import priorities_in
     from gpuscaler.settings import SettingsError
     from gpuscaler.settings.inverting import remarks
@@ -185,37 +183,37 @@ def given_priorities(known: Known, path: str) -> Known:
 
 
 def cost_of_priorities(made: "Plan", free: "Plan") -> "Iterator[str]":
-    """What the priorities cost in a plan, against the plan ``free`` of them that serves as many pods."""
+    """Report the cost of the priorities: the plan ``made`` compared with the plan ``free`` of them, if it serves as many pods."""
     more = made.cost_per_hour - free.cost_per_hour
     if more >= 0.005 and len(free.unplaced) <= len(made.unplaced):
         yield (
-            f"the priorities of pools cost ${more:.2f} per hour in this plan: its machines for waiting pods cost ${made.cost_per_hour:.2f} "
+            f"the priorities of pools cost ${more:.2f} per hour in this plan: its machines for pending pods cost ${made.cost_per_hour:.2f} "
             f"per hour with them, and ${free.cost_per_hour:.2f} without"
         )
 
 
 def parse_time(text: str) -> float:
-    """An RFC 3339 time as seconds since the epoch; without an offset it is refused, as the two readings differ by hours."""
+    """Parse an RFC 3339 time to seconds since the epoch. A time without an offset is rejected: its readings differ by hours."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
     if moment is None or moment.tzinfo is None:
-        raise click.BadParameter(f"saw {text!r}, expected a time with offset such as 2026-11-21T12:00:00Z", param_hint="--now")
+        raise click.BadParameter(f"saw {text!r}, expected a time with an offset such as 2026-11-21T12:00:00Z", param_hint="--now")
     return moment.timestamp()
 
 
 def load_pools(path: str) -> "Policy":
-    """The policy of a pools file; every mistake in it is printed and ends the command with exit code 2."""
+    """Load the policy of a pools file; mistakes are printed and end the command with exit code 2."""
     settings = load_settings(path)
     if settings.cloud == "aws":
-        click.echo(f"{path}: saw cloud aws, whose pools are in the account, expected a file with pools; give one", err=True)
+        click.echo(f"{path}: saw cloud: aws, which takes its pools from the account, expected a file with pools; give one", err=True)
         sys.exit(2)
     return settings.policy
 
 
 def load_settings(path: str) -> "RunSettings":
-    """What a pools file or run file says; every mistake in it is printed and ends the command with exit code 2."""
+    """Load a pools file or run file; mistakes are printed and end the command with exit code 2."""
     from gpuscaler import settings
 
     try:
@@ -226,7 +224,7 @@ def load_settings(path: str) -> "RunSettings":
 
 
 def load_cluster(files: tuple[str, ...], *, max_grace: float | None = None) -> "Cluster":
-    """The cluster of several files; a file that cannot be read ends the command with exit code 2, an odd object is set aside."""
+    """Load a cluster from several files; an unreadable file ends the command with exit code 2, an unparsable object is skipped."""
     from gpuscaler.model.aside import SetAside
     from gpuscaler.model.cluster import Cluster, Item
     from gpuscaler.model.decoding import InputError, Interner, read_items

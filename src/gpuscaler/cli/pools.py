@@ -1,4 +1,4 @@
-"""``gpuscaler pools``: what pools an account, or a file, has for the cluster."""
+"""``gpuscaler pools``: prints the pools of the cluster found in an account or a file."""
 
 import json
 import os
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from gpuscaler.settings import RunSettings
     from gpuscaler.settings.aws_file import AwsSettings
 
-#: Rows of the table of what was set aside before the rest is only counted; ``--json`` has everything.
+#: Maximum rows of the table of skipped entries; the rest is only counted. ``--json`` has everything.
 ROWS = 20
 
 
 @click.command()
 @click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The run file, with cloud: aws.")
-@click.option("--json", "as_json", is_flag=True, help="JSON instead of tables.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @click.option(
     "--cache",
     type=click.Path(path_type=Path, file_okay=False),
     metavar="FOLDER",
-    help="Where instance types and list prices are kept for the next time; the default is ~/.cache/gpuscaler.",
+    help="Folder that caches instance types and list prices; default: ~/.cache/gpuscaler.",
 )
-@click.option("--compare", is_flag=True, help="Compare with the nodes of the cluster, which are right where they differ.")
+@click.option("--compare", is_flag=True, help="Compare with the nodes of the cluster, and use the nodes' values where they differ.")
 @access_options
 def pools(*, config: Path, as_json: bool, cache: Path | None, compare: bool, kubeconfig: Path | None, context: str) -> None:
-    """Print the pools that were found in the account, from where, and what was set aside. Nothing is changed.
+    """Print the pools found in the account, their origin, and the groups that were skipped. Nothing is changed.
 
-    Exits with 1 when there is no pool, 3 when a region could not be read, 5 when AWS does not know who asks or does not allow it.
+    Exits with 1 if there is no pool, 3 if a region could not be read, 5 if AWS rejects the credentials or denies access.
     """
     from gpuscaler.serving.cache_folder import cache_of
 
@@ -68,7 +68,7 @@ def _settings(path: Path) -> "RunSettings":
     if settings.cloud != "aws":
         seen = f"cloud {settings.cloud}" if settings.cloud else "no cloud"
         click.echo(
-            f"{path}: saw {seen}, expected cloud: aws, whose account this command looks into; validate checks a file with pools of its own",
+            f"{path}: saw {seen}, expected cloud: aws, because this command reads an AWS account; use validate to check a file with pools",
             err=True,
         )
         sys.exit(2)
@@ -76,11 +76,11 @@ def _settings(path: Path) -> "RunSettings":
 
 
 def _nothing(aws: "AwsSettings") -> str:
-    """What to do where no group speaks of the cluster."""
+    """Return the advice for an account in which no group belongs to the cluster."""
     tags = f"k8s.io/cluster-autoscaler/enabled and k8s.io/cluster-autoscaler/{aws.cluster}"
     where = ", ".join(aws.regions) or "the account"
     return (
-        f"{where}: saw no Auto Scaling group that speaks of cluster {aws.cluster}, expected one for each pool; "
+        f"{where}: saw no Auto Scaling group of cluster {aws.cluster}, expected one for each pool; "
         f"tag them {tags}, or name them in aws.groups"
     )
 
@@ -116,7 +116,7 @@ def _compared(found: "Found", kubeconfig: Path | None, context: str) -> "Found":
 
 
 async def _nodes(access: "Access") -> dict[str, "Node"]:
-    """The cluster's nodes by EC2's ids of their machines."""
+    """Return the cluster's nodes by the EC2 instance id of their machines."""
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.http import HttpTransport
     from gpuscaler.kube.snapshot import snapshot
@@ -127,7 +127,7 @@ async def _nodes(access: "Access") -> dict[str, "Node"]:
 
 
 def as_document(found: "Found") -> dict[str, Any]:
-    """The keys of the reference."""
+    """Return the JSON document, with the keys of the reference."""
     from gpuscaler.clouds.aws.discovery.describing import described
 
     return {
@@ -137,14 +137,14 @@ def as_document(found: "Found") -> dict[str, Any]:
 
 
 def print_found(found: "Found") -> None:
-    """Tables for a person."""
+    """Print the pools as tables."""
     from rich.table import Table
 
     from gpuscaler.cli.printing import count, uncut_console
     from gpuscaler.clouds.aws.discovery.describing import by_warning, some_names
 
     console = uncut_console()
-    console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} set aside.\n")
+    console.print(f"{count(len(found.pools), 'pool')}, {len(found.set_aside)} skipped.\n")
     if found.pools:
         table = Table(title="Pools", title_justify="left", box=None, pad_edge=False)
         for heading in ("pool", "region", "found by", "machines", "min", "max", "types", "markets", "zones", "from $/h", "bought by"):
@@ -156,7 +156,7 @@ def print_found(found: "Found") -> None:
     for warning, names in by_warning(found.pools).items():
         console.print(f"{some_names(names)}: {warning}", markup=False)
     if found.set_aside:
-        console.print("\nSet aside:")
+        console.print("\nSkipped:")
         for aside in found.set_aside[:ROWS]:
             console.print(f"  {aside.object}: {aside.reason}", markup=False)
         if len(found.set_aside) > ROWS:

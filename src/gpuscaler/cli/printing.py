@@ -1,4 +1,4 @@
-"""Plans in words and tables, and as JSON."""
+"""Printing of plans, as text with tables and as JSON."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -10,21 +10,21 @@ from rich.table import Table
 from gpuscaler.model.cluster import Cluster
 from gpuscaler.planning.plans import BlockedNode, Plan, Reason
 
-#: Rows of one table before the rest is only counted; ``--json`` has everything.
+#: Maximum rows of a table; the rest is only counted. ``--json`` has everything.
 ROWS = 20
 
 
 def plan_json(plan: Plan, seconds: float) -> str:
-    """The plan as one JSON object, with the keys of the reference."""
+    """Return the plan as one JSON object, with the keys of the reference."""
     timed = msgspec.structs.replace(plan, solve_seconds=round(seconds, 6))
     return msgspec.json.format(msgspec.json.encode(timed), indent=2).decode()
 
 
 def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
-    """The plan for a person: what to buy, where pods go, what to give back, and why the rest stays as it is."""
+    """Print the plan: machines to buy, places of pods, nodes to remove, and the reasons for the rest."""
     console = uncut_console()
     pending = sum(len(machine.pods) for machine in plan.machines) + len(plan.placements) + len(plan.unplaced)
-    console.print(f"{count(len(cluster.nodes), 'node')}, {count(len(cluster.pods), 'pod')}, {pending} of them waiting for a place.\n")
+    console.print(f"{count(len(cluster.nodes), 'node')}, {count(len(cluster.pods), 'pod')}, {pending} pending.\n")
     print_purchases(console, plan)
     print_placements(console, plan)
     print_removals(console, plan)
@@ -36,7 +36,7 @@ def print_plan(plan: Plan, cluster: Cluster, seconds: float) -> None:
 
 
 def uncut_console() -> Console:
-    """Standard output. A terminal's width shapes the tables there; in a pipe or a file nothing is cut."""
+    """Return a console for standard output. Tables are fitted to a terminal's width; in a pipe or a file nothing is cut."""
     console = Console(highlight=False, soft_wrap=True)
     return console if console.is_terminal else Console(highlight=False, soft_wrap=True, width=10_000)
 
@@ -52,8 +52,8 @@ def print_purchases(console: Console, plan: Plan) -> None:
         ("type", "left"),
         ("market", "left"),
         ("zone", "left"),
-        ("each", "right"),
-        ("together", "right"),
+        ("price", "right"),
+        ("total", "right"),
     ):
         table.add_column(heading, justify="right" if justify == "right" else "left")
     for purchase in plan.purchases:
@@ -61,47 +61,47 @@ def print_purchases(console: Console, plan: Plan) -> None:
         table.add_row(str(purchase.count), purchase.pool, purchase.instance_type, purchase.market, purchase.zone, each, together)
     console.print(table)
     purposes = Counter(machine.purpose for machine in plan.machines)
-    for purpose, why in (("spare", "minimum sizes and headroom"), ("replacement", "pods of machines to give back")):
+    for purpose, why in (("spare", "minimum sizes and headroom"), ("replacement", "pods of nodes to remove")):
         if purposes[purpose]:
             console.print(f"\n{purposes[purpose]} of them for {why}.")
     print_conditions(console, plan)
     if plan.cost_per_hour > 0:
         undecided = any(machine.choices for machine in plan.machines)
-        chosen = "of which the cloud chooses the dearest " if undecided else ""
+        chosen = ", at the most expensive choice of the cloud," if undecided else ""
         proof = {"pattern-lp": "proven over every way to fill a machine", "resource-lp": "by resources alone"}[plan.lower_bound_kind]
         console.print(
-            f"\nFor waiting pods: {_cost(plan)} per hour. No mix {chosen}can cost less than ${plan.lower_bound_per_hour:.2f} "
+            f"\nFor pending pods: {_cost(plan)} per hour. No mix of machines{chosen} can cost less than ${plan.lower_bound_per_hour:.2f} "
             f"({proof}): gap {plan.gap * 100:.2f} %."
         )
     console.print()
 
 
 def _cost(plan: Plan) -> str:
-    """What the machines for waiting pods cost, from the least to the most that the cloud may choose."""
+    """Return the cost of the machines for pending pods, as a range if the cloud chooses the offering."""
     bought = [machine for machine in plan.machines if machine.purpose == "demand"]
     least = sum(min((choice.price_per_hour for choice in one.choices), default=one.price_per_hour) for one in bought)
     return f"${plan.cost_per_hour:.2f}" if plan.cost_per_hour - least < 0.005 else f"${least:.2f} to ${plan.cost_per_hour:.2f}"
 
 
 def print_conditions(console: Console, plan: Plan) -> None:
-    """What a table of purchases does not say: where the cloud has the last word, and which machines wait for others."""
+    """Print the conditions of purchases: offerings that the cloud chooses, fallbacks, and machines that open after others."""
     chosen = {machine.pool: machine.choices for machine in plan.machines if machine.choices}
     for pool, choices in chosen.items():
         prices = [choice.price_per_hour for choice in choices]
         among = count(len(choices), "offering")
-        console.print(f"\nIn pool {pool} the cloud chooses among {among} at {_from_to(prices)}; the table shows the dearest.")
+        console.print(f"\nIn pool {pool} the cloud chooses among {among} at {_from_to(prices)}; the table shows the most expensive.")
     spare = [machine.fallbacks for machine in plan.machines if machine.fallbacks]
     if spare:
         others = {choice for choices in spare for choice in choices}
         prices = [choice.price_per_hour for choice in others]
         console.print(
-            f"\nWhere spot has run dry, {len(spare)} of them may be {_one_of(len(others))} instead, "
-            f"for {_from_to(prices)} each; the same request asks for them."
+            f"\nIf spot has no capacity, {len(spare)} of them can be {_one_of(len(others))} instead, "
+            f"for {_from_to(prices)} each; the same request covers this."
         )
     waiting = sum(bool(machine.opens_after) for machine in plan.machines)
     if waiting:
         opens = "opens" if waiting == 1 else "open"
-        console.print(f"\n{waiting} of them {opens} once others have, which have pods that theirs must be near.")
+        console.print(f"\n{waiting} of them {opens} only after the machines that hold pods they have affinity to.")
 
 
 def _one_of(offerings: int) -> str:
@@ -125,11 +125,11 @@ def print_removals(console: Console, plan: Plan) -> None:
     if not plan.removals:
         return
     saving = sum(removal.saving_per_hour for removal in plan.removals)
-    console.print(f"To give back: {count(len(plan.removals), 'node')}, saving ${saving:.2f} per hour.")
+    console.print(f"To remove: {count(len(plan.removals), 'node')}, saving ${saving:.2f} per hour.")
     lines = []
     for removal in plan.removals:
-        moves = f"; {count(len(removal.moves), 'pod')} {'moves' if len(removal.moves) == 1 else 'move'}" if removal.moves else ""
-        needs = f" once {', '.join(removal.needs)} {'is' if len(removal.needs) == 1 else 'are'} ready" if removal.needs else ""
+        moves = f"; {count(len(removal.moves), 'pod')} to move" if removal.moves else ""
+        needs = f" after {', '.join(removal.needs)} {'is' if len(removal.needs) == 1 else 'are'} ready" if removal.needs else ""
         lines.append(f"  {removal.node}: {removal.reason}{moves}{needs}")
     print_some(console, lines, len(lines))
 
@@ -152,17 +152,17 @@ def print_unplaced(console: Console, plan: Plan) -> None:
 
 
 def print_rest(console: Console, plan: Plan) -> None:
-    grouped("Left alone", [(entry.reason, entry.pod) for entry in plan.ignored], console)
+    grouped("Ignored", [(entry.reason, entry.pod) for entry in plan.ignored], console)
     stays: Sequence[BlockedNode] = plan.blocked_nodes
     grouped("Nodes that stay", [(f"{entry.blocker}: {entry.detail}", entry.node) for entry in stays], console)
-    grouped("Set aside, since it could not be understood", [(entry.reason, entry.object) for entry in plan.set_aside], console)
+    grouped("Skipped (could not be parsed)", [(entry.reason, entry.object) for entry in plan.set_aside], console)
     if plan.warnings:
         console.print(f"Warnings: {len(plan.warnings)}.")
         print_some(console, (f"  {warning}" for warning in plan.warnings), len(plan.warnings))
 
 
 def grouped(title: str, entries: Sequence[tuple[str, str]], console: Console) -> None:
-    """Objects that share a reason on one line."""
+    """Print the objects, those with the same reason on one line."""
     if not entries:
         return
     alike: dict[str, list[str]] = {}
@@ -176,14 +176,14 @@ def grouped(title: str, entries: Sequence[tuple[str, str]], console: Console) ->
 def print_some(console: Console, lines: Iterable[str], total: int) -> None:
     for number, line in enumerate(lines):
         if number == ROWS:
-            console.print(f"  … and {total - ROWS} more lines; --json has them all.")
+            console.print(f"  … and {total - ROWS} more lines; --json prints all.")
             break
         console.print(shown(line), markup=False)
     console.print()
 
 
 def shown(text: str) -> str:
-    """``text`` as a terminal can be trusted with: files are data, and a name in one may hold control characters."""
+    """Return ``text`` without control characters: names in files are untrusted, and a terminal would obey them."""
     return text if text.isprintable() else "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 

@@ -1,4 +1,4 @@
-"""``gpuscaler check-proof``: whether the lower bound that came with a plan holds, checked apart from the planner's own searches."""
+"""``gpuscaler check-proof``: checks the lower bound of a plan, independently of the planner's searches."""
 
 import sys
 from pathlib import Path
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def write_proof(path: str, solved: "Solved | None") -> None:
-    """Write the problem and the duals behind a lower bound as JSON; ``null`` where nothing is bought."""
+    """Write the problem and the duals behind a lower bound as JSON; ``null`` if nothing is bought."""
     try:
         Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(solved), indent=1) + b"\n")
     except OSError as error:
@@ -23,7 +23,7 @@ def write_proof(path: str, solved: "Solved | None") -> None:
 @click.command("check-proof")
 @click.argument("file", type=click.Path(path_type=Path))
 def check_proof(file: Path) -> None:
-    """Check the proof in FILE, made by plan --proof: exit 0 when the bound holds, 1 when it does not, 2 when FILE is no proof."""
+    """Check the proof in FILE, written by plan --proof. Exits with 0 if the bound holds, 1 if it does not, 2 if FILE is not a proof."""
     from gpuscaler.planning.mix.certificate import certify
     from gpuscaler.planning.scale_up.draft.draft import Solved
 
@@ -36,13 +36,13 @@ def check_proof(file: Path) -> None:
         click.echo(f"{file}: {error}; expected a file made by gpuscaler plan --proof", err=True)
         sys.exit(2)
     if solved is None or solved.problem is None:
-        click.echo("Nothing was to be bought, so there is nothing to prove.")
+        click.echo("The plan buys nothing, so there is nothing to prove.")
         return
     found = certify(solved.problem, solved.solution)
     claimed = solved.solution.lower_bound
     if found.bound < claimed * (1 - 1e-6):
         click.echo(f"The bound of ${claimed:.4f} per hour does NOT hold: {found.kind} holds pods worth {found.worst:.6f} times its price.")
-        click.echo(f"What these duals prove is ${found.bound:.4f} per hour.")
+        click.echo(f"The bound that these duals prove is ${found.bound:.4f} per hour.")
         sys.exit(1)
     kinds = len(solved.problem.kinds)
-    click.echo(f"The bound of ${claimed:.4f} per hour holds: none of {kinds} kinds of machines holds pods worth more than its price.")
+    click.echo(f"The bound of ${claimed:.4f} per hour holds: none of the {kinds} kinds of machines holds pods worth more than its price.")

@@ -1,4 +1,4 @@
-"""What commands that talk to a cluster share: how it is named, and what is said when it cannot be had."""
+"""Options and error messages shared by commands that talk to a cluster."""
 
 import os
 import sys
@@ -12,7 +12,7 @@ import click
 if TYPE_CHECKING:
     from gpuscaler.kube.access import Access
 
-#: Exit statuses: a cluster cannot be reached, or does not allow what is needed.
+#: Exit statuses: the cluster cannot be reached, or denies access.
 UNREACHABLE, FORBIDDEN = 3, 5
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -21,9 +21,9 @@ _KUBECONFIG = click.option(
     "--kubeconfig",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="The kubeconfig; the default is what kubectl takes: KUBECONFIG, ~/.kube/config, the pod's own account.",
+    help="Path of a kubeconfig; default: as for kubectl (KUBECONFIG, ~/.kube/config, the pod's service account).",
 )
-_CONTEXT = click.option("--context", default="", metavar="NAME", help="The context of the kubeconfig; the default is its current one.")
+_CONTEXT = click.option("--context", default="", metavar="NAME", help="Context of the kubeconfig; default: its current one.")
 
 
 def access_options(command: F) -> F:
@@ -32,7 +32,7 @@ def access_options(command: F) -> F:
 
 
 def find(kubeconfig: Path | None, context: str) -> "Access":
-    """The way to the cluster; what cannot be used ends the command with exit code 2. Warnings go to standard error."""
+    """Return the access to the cluster; unusable settings end the command with exit code 2. Warnings go to standard error."""
     from gpuscaler.kube.errors import AccessError
     from gpuscaler.kube.incluster import find_access
 
@@ -47,27 +47,27 @@ def find(kubeconfig: Path | None, context: str) -> "Access":
 
 
 def namespace_of(told: str, access: "Access") -> str:
-    """Where gpuscaler keeps what is its own: as is ``told`` (empty: not), else in the pod's own namespace, else in kube-system."""
+    """Return the namespace of gpuscaler's own objects: ``told`` unless empty, else the pod's namespace, else kube-system."""
     return told or (access.namespace if access.in_pod else "kube-system")
 
 
 @contextmanager
 def told(access: "Access") -> Iterator[None]:
-    """Say what an API server answered, or that it did not, and end the command with the exit status for it."""
+    """Report the error of an API server, and end the command with the matching exit status."""
     from gpuscaler.kube.errors import ApiError, Forbidden, Unauthorized, Unreachable
 
     try:
         yield
     except Unreachable as error:
-        # Only what the transport raises names the server.
+        # Only exceptions of the transport name the server.
         where = "" if str(error).startswith(access.server) else f"{access.server} ({access.source}): "
         click.echo(f"{where}{error}; expected an API server that answers: check the server, the network and the context", err=True)
         sys.exit(UNREACHABLE)
     except Unauthorized as error:
-        click.echo(f"{access.server} ({access.source}): saw {error}, expected credentials that it knows; log in again", err=True)
+        click.echo(f"{access.server} ({access.source}): saw {error}, expected valid credentials; log in again", err=True)
         sys.exit(FORBIDDEN)
     except Forbidden as error:
-        click.echo(f"{access.server} ({access.source}): saw {error}, expected to be allowed that; add it to a role of this user", err=True)
+        click.echo(f"{access.server} ({access.source}): saw {error}, expected permission for it; add it to a role of this user", err=True)
         sys.exit(FORBIDDEN)
     except ApiError as error:
         click.echo(f"{access.server} ({access.source}): saw {error}, expected an answer", err=True)

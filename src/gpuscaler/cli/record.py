@@ -1,4 +1,4 @@
-"""``gpuscaler record``: what runs on a cluster, and on which machines, as a trace."""
+"""``gpuscaler record``: records the pods and machines of a cluster as a trace."""
 
 import asyncio
 import csv
@@ -27,21 +27,23 @@ if TYPE_CHECKING:
     from gpuscaler.model.pools import Policy
     from gpuscaler.simulation.traces.recording import Recording
 
-#: How often the files are written, in seconds: so much a kill loses at most.
+#: How often the files are written, in seconds. A kill loses at most this much.
 WRITE_SECONDS = 60.0
-#: What the name of a file ends in until it is whole.
+#: Suffix of a file's name until it is complete.
 FRESH = ".new"
 
 
 @click.command()
 @access_options
-@click.option("--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The trace; the machines go beside it.")
-@click.option("--pools", type=FILE, metavar="FILE", help="A pools file whose prices count before list prices.")
-@click.option("--for", "lasting", metavar="DURATION", help="How long to record, such as 168h; the default is until it is stopped.")
+@click.option(
+    "--out", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The trace to write; machines go to a file beside it."
+)
+@click.option("--pools", type=FILE, metavar="FILE", help="A pools file with prices that override list prices.")
+@click.option("--for", "lasting", metavar="DURATION", help="How long to record, such as 168h; default: until stopped.")
 def record(kubeconfig: Path | None, context: str, out: Path, pools: str | None, lasting: str | None) -> None:
-    """Record pods and machines of a cluster as they come and go, for `simulate`. Nothing is changed anywhere.
+    """Record the pods and machines of a cluster over time, for `simulate`. Nothing is changed in the cluster.
 
-    A recording that was stopped or killed goes on in the same file.
+    A recording that was stopped or killed continues in the same file.
     """
     seconds = duration(lasting) if lasting is not None else None
     policy = load_pools(pools) if pools is not None else None
@@ -52,7 +54,7 @@ def record(kubeconfig: Path | None, context: str, out: Path, pools: str | None, 
 
 
 def duration(text: str) -> float:
-    """Seconds; anything but a duration above 0 is bad input."""
+    """Parse a duration to seconds; only durations above 0 are valid."""
     from gpuscaler.model.durations import parse_duration
 
     try:
@@ -65,12 +67,12 @@ def duration(text: str) -> float:
 
 
 def machines_beside(out: Path) -> Path:
-    """Where the machines of a recording go: week.csv has week.machines.csv."""
+    """Return the file for the machines of a recording: week.machines.csv for week.csv."""
     return out.with_name(f"{out.stem}.machines{out.suffix}")
 
 
 def begun(out: Path, policy: "Policy | None") -> "Recording":
-    """A recording that goes on where the files end, or a new one. Files that are no recording end the command with exit code 2."""
+    """Continue the recording in the files, or start a new one. Files that are not a recording end the command with exit code 2."""
     from gpuscaler.simulation.traces.machine_prices import offer_of
     from gpuscaler.simulation.traces.recording import JOB_COLUMNS, MACHINE_COLUMNS, Recording
 
@@ -78,31 +80,34 @@ def begun(out: Path, policy: "Policy | None") -> "Recording":
     try:
         jobs, machines = rows(out, JOB_COLUMNS), rows(machines_beside(out), MACHINE_COLUMNS)
         recording.resume(jobs, machines)
-        # Found out now, and not a minute into the recording.
+        # Check this now, not a minute into the recording.
         for path in (out, machines_beside(out)):
             fresh_beside(path).touch()
             fresh_beside(path).unlink()
     except (ValueError, KeyError, csv.Error) as error:
-        click.echo(f"{out}: saw a file that is no recording ({error}), expected one of this command, or none; name another file", err=True)
+        click.echo(
+            f"{out}: saw a file that is not a recording ({error}), expected a recording of this command, or no file; choose another",
+            err=True,
+        )
         sys.exit(2)
     except OSError as error:
         name = str(error.filename or out).removesuffix(FRESH)
-        click.echo(f"{name}: saw {error.strerror}, expected a file that can be written in a folder that is there", err=True)
+        click.echo(f"{name}: saw {error.strerror}, expected a writable file in an existing folder", err=True)
         sys.exit(2)
     return recording
 
 
 def fresh_beside(path: Path) -> Path:
-    """What a file is called until it is whole."""
+    """Return the temporary name of a file until it is complete."""
     return path.with_name(path.name + FRESH)
 
 
 def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
-    """The rows of a file as they were written; none where there is no file."""
+    """Return the rows of a file as they were written; none if there is no file."""
     if not path.exists():
         return []
     if not path.is_file() and not path.is_dir():
-        raise ValueError("it is no regular file")
+        raise ValueError("it is not a regular file")
     with path.open(encoding="utf-8", newline="") as file:
         read = csv.DictReader(file)
         if tuple(read.fieldnames or ()) != tuple(columns):
@@ -111,11 +116,11 @@ def rows(path: Path, columns: Sequence[str]) -> list[dict[str, str]]:
 
 
 class Files:
-    """The files of a recording. Each is whole at every moment: it is written anew and renamed into place."""
+    """The files of a recording. Each is complete at any time: it is rewritten and renamed into place."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        #: What will not change any more, as text, and how many rows that is.
+        #: The rows that are final, as text, and their number.
         self._over, self._rows = io.StringIO(), 0
 
     def write(self, recording: "Recording") -> None:
@@ -140,7 +145,7 @@ def _replace(path: Path, columns: Sequence[str], over: str, rows: Iterable[Seque
 
 
 async def _record(recording: "Recording", access: "Access", out: Path, seconds: float | None) -> None:
-    """Watch until told to end, or for so long. Where the cluster does not let itself be watched, that is raised and nothing is written."""
+    """Watch until terminated, or for ``seconds``. If the cluster cannot be watched, raise the error and write nothing."""
     from gpuscaler.kube.client import Client
     from gpuscaler.kube.errors import Unreachable
     from gpuscaler.kube.http import HttpTransport
@@ -176,11 +181,11 @@ async def _record(recording: "Recording", access: "Access", out: Path, seconds: 
     if watch.unwritten:
         sys.exit(2)
     if not watch.listed:
-        raise Unreachable(f"{access.server}: saw no whole list of nodes and pods until the end; nothing is written")
+        raise Unreachable(f"{access.server}: saw no complete list of nodes and pods until the end; nothing is written")
 
 
 async def may_watch(client: "Client", resource: "Resource") -> None:
-    """Raise what keeps us from listing or watching a resource: a reflector would go on asking, and a person would wait."""
+    """Raise the error if a resource cannot be listed or watched: a reflector would retry forever while the user waits."""
     from gpuscaler.kube.paging import pages
     from gpuscaler.kube.watching import watch_request
 
@@ -191,7 +196,7 @@ async def may_watch(client: "Client", resource: "Resource") -> None:
 
 
 class _Watch:
-    """Tells ``recording`` all that happens to nodes and pods."""
+    """Feeds ``recording`` with all changes of nodes and pods."""
 
     def __init__(self, client: "Client", recording: "Recording", out: Path) -> None:
         from gpuscaler.kube.decode import ObjectDecoder
@@ -204,7 +209,7 @@ class _Watch:
 
         clock, luck, turn, interner = asyncio.get_running_loop().time, Random(), Turn(), Interner()
         self._recording, self._out, self._files = recording, out, Files(out)
-        #: What kept the recording from being written the last time; nothing where it was.
+        #: The error of the last attempt to write the recording; empty after a success.
         self.unwritten = ""
         self._unlisted: set[type] = {Pod, Node}
         self._said = ""
@@ -219,7 +224,7 @@ class _Watch:
 
     @property
     def listed(self) -> bool:
-        """Whether all nodes and pods were listed once; before, there is nothing to write."""
+        """Whether all nodes and pods were listed once; before that there is nothing to write."""
         return not self._unlisted
 
     def _hear(self, batch: "Batch") -> None:
@@ -238,7 +243,7 @@ class _Watch:
                 self._recording.settle()
 
     def keep(self) -> None:
-        """Write what is known, once everything has been listed. A disk that is full now may not be so in a minute: that is only said."""
+        """Write the recording, once everything has been listed. A full disk is only reported: it may have room a minute later."""
         trouble = "; ".join(one.trouble for one in self._reflectors if one.trouble)
         if self.listed:
             if not trouble:
@@ -247,29 +252,29 @@ class _Watch:
         told = "; ".join(filter(None, (trouble, self.unwritten)))
         if told != self._said:
             self._said = told
-            click.echo(told or "the cluster is watched again, and written", err=True)
+            click.echo(told or "watching and writing work again", err=True)
 
     def _written(self) -> str:
-        """What went wrong with writing; nothing where nothing did."""
+        """Write the files; return the error message, empty after a success."""
         try:
             self._files.write(self._recording)
         except OSError as error:
-            return f"{error.filename or self._out}: saw {error.strerror or error}, expected to write the recording; make room, or mend that"
+            return f"{error.filename or self._out}: saw {error.strerror or error}, expected to write the recording; make room, or fix that"
         return ""
 
 
 def summarise(recording: "Recording", out: Path) -> None:
-    """What was recorded, to standard error: that is where people look while the file is for programs."""
+    """Print a summary of the recording to standard error."""
     from gpuscaler.cli.printing import count
 
     jobs = count(len(recording.over) + sum(1 for _ in recording.open_rows()), "job")
-    left = f"; {count(recording.unserved, 'pod')} that never started left out" if recording.unserved else ""
+    left = f"; {count(recording.unserved, 'pod')} that never started omitted" if recording.unserved else ""
     click.echo(f"{out}: {jobs}{left}", err=True)
     click.echo(f"{machines_beside(out)}: {spent(recording)}", err=True)
 
 
 def spent(recording: "Recording") -> str:
-    """Machines and dollars by market, in words."""
+    """Describe the machines and dollars by market."""
     from gpuscaler.cli.printing import count
 
     hours: dict[str, float] = defaultdict(float)
@@ -280,5 +285,5 @@ def spent(recording: "Recording") -> str:
         dollars += paid or 0.0
         unknown += paid is None
     told = "".join(f", {amount:,.1f} h {market}" for market, amount in sorted(hours.items()))
-    without = f"; the price of {unknown:,} of them is not known" if unknown else ""
+    without = f"; the price of {unknown:,} of them is unknown" if unknown else ""
     return f"{count(len(recording.machines), 'machine')}{told}, ${dollars:,.2f}{without}"

@@ -1,4 +1,4 @@
-"""``gpuscaler replay``: plan again from what a decision was made from, and compare."""
+"""``gpuscaler replay``: recomputes the plan of a decision from its inputs, and compares."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from gpuscaler.control.records.history.history import Brief
     from gpuscaler.kube.http import HttpTransport
 
-#: Exit status where the plan is another one now.
+#: Exit status if the plan is different now.
 DIFFERENT = 1
 
 
@@ -23,12 +23,12 @@ DIFFERENT = 1
 @access_options
 @namespace_option
 @leader_options
-@click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="Read this history.db, and ask nobody.")
-@click.option("--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Read the inputs of a decision that --save wrote.")
+@click.option("--history", type=click.Path(path_type=Path), metavar="FILE", help="Read this history.db instead of querying the leader.")
 @click.option(
-    "--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the inputs there, to keep or to send to somebody."
+    "--inputs", type=click.Path(path_type=Path), metavar="FILE", help="Read the inputs of a decision from a file written by --save."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the plan that is made now, as JSON.")
+@click.option("--save", type=click.Path(path_type=Path), metavar="FILE", help="Also write the inputs to a file, to keep or to share.")
+@click.option("--json", "as_json", is_flag=True, help="Print the recomputed plan as JSON.")
 def replay(
     *,
     name: str,
@@ -41,9 +41,9 @@ def replay(
     save: Path | None,
     as_json: bool,
 ) -> None:
-    """Make the plan of a decision again, here, and say whether it is the same to the last bit. Without ID, list the decisions.
+    """Recompute the plan of a decision locally, and report whether it is identical to the last bit. Without ID, list the decisions.
 
-    A decision's id is in the log, in the status and in what why answers.
+    The ids of decisions are in the log, in the status and in the output of why.
     """
     if history is not None and inputs is not None:
         raise click.UsageError("saw both --history and --inputs, expected one of them")
@@ -60,7 +60,7 @@ def replay(
         except (OutOfReachError, NotInstalledError) as error:
             if isinstance(error, NotInstalledError):
                 raise
-            click.echo(f"the leader cannot be asked: {error}; its history.db can be read with --history", err=True)
+            click.echo(f"the leader cannot be queried: {error}; read its history.db with --history", err=True)
             return UNREACHABLE
         if status != 200:
             click.echo(body.decode(errors="replace").strip(), err=True)
@@ -78,7 +78,7 @@ def replay(
 
 
 def read(path: Path) -> bytes:
-    """The file, or exit status 2 with a word about it."""
+    """Read the file, or exit with status 2 and a message."""
     try:
         return path.read_bytes()
     except OSError as error:
@@ -87,7 +87,7 @@ def read(path: Path) -> bytes:
 
 
 def from_history(path: Path, name: str, save: Path | None, *, as_json: bool) -> int:
-    """Replay a decision, or list all, of a file."""
+    """Replay a decision of a file, or list all its decisions."""
     import sqlite3
 
     from gpuscaler.control.records.history.history import read_history
@@ -113,7 +113,7 @@ def from_history(path: Path, name: str, save: Path | None, *, as_json: bool) -> 
 
 
 def compared(data: bytes, save: Path | None, *, as_json: bool) -> int:
-    """Plan again from ``data``, print how that went, and return the exit status."""
+    """Recompute the plan from ``data``, print the comparison, and return the exit status."""
     import msgspec
 
     from gpuscaler import __version__
@@ -153,7 +153,7 @@ def print_list(decisions: "list[Brief]") -> None:
     from gpuscaler.serving.logs import timestamp
 
     if not decisions:
-        line("No decision is kept.")
+        line("No decisions are recorded.")
     for one in decisions:
-        kept = "" if one.size else "  (inputs not kept)"
+        kept = "" if one.size else "  (inputs not recorded)"
         line(f"{one.id:<22}  {timestamp(one.at)}  {one.text}{kept}")

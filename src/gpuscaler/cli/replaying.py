@@ -1,4 +1,4 @@
-"""What commands share that replay a trace: their options, reading what these name, and telling what cannot be read."""
+"""Options shared by commands that replay a trace, reading of the files they name, and error messages."""
 
 import functools
 import re
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 GPU_MODELS = ("ignore", "strict")
 SCORINGS = ("least-allocated", "most-allocated")
-#: Policies that a sweep tries with other settings.
+#: Policies that a sweep tries with different settings.
 SWEPT = ("karpenter", "cluster-autoscaler")
 
 
@@ -32,7 +32,7 @@ else:
 
 
 class PolicyName(Choice):
-    """A policy by its name, or one of those with settings that a user gives: ``karpenter(budget=1,batch_idle=10)``."""
+    """A policy by its name, optionally with settings: ``karpenter(budget=1,batch_idle=10)``."""
 
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
         given = re.fullmatch(r"([a-z-]+)\(\w+=[^,=()]+(?:,\w+=[^,=()]+)*\)", value)
@@ -41,24 +41,24 @@ class PolicyName(Choice):
 
 OPTIONS = (
     click.option(
-        "--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Jobs as CSV, gzip or plain."
+        "--trace", "trace_file", required=True, metavar="FILE", type=click.Path(path_type=Path), help="Jobs as CSV, plain or gzipped."
     ),
     click.option(
         "--gpu-model",
         default="ignore",
         metavar="ignore|strict|MAPFILE",
         show_default=True,
-        help="What the trace's GPU models mean: nothing, the label nvidia.com/gpu.product, or labels that a YAML or JSON file maps "
-        "them to.",
+        help="Meaning of the trace's GPU models: none, the label nvidia.com/gpu.product, or labels from a YAML or JSON file that maps "
+        "models to labels.",
     ),
-    click.option("--cpu-per-gpu", metavar="N", help="CPU requested per GPU where the trace does not say, such as 4 or 3500m."),
-    click.option("--mem-per-gpu", metavar="SIZE", help="Memory requested per GPU where the trace does not say, such as 30Gi."),
+    click.option("--cpu-per-gpu", metavar="N", help="CPU request per GPU if the trace has none, such as 4 or 3500m."),
+    click.option("--mem-per-gpu", metavar="SIZE", help="Memory request per GPU if the trace has none, such as 30Gi."),
     click.option(
         "--scheduler-scoring",
         type=click.Choice(SCORINGS),
         default=SCORINGS[0],
         show_default=True,
-        help="How kube-scheduler's NodeResourcesFit is configured.",
+        help="Scoring strategy of kube-scheduler's NodeResourcesFit.",
     ),
     click.option(
         "--load",
@@ -73,37 +73,39 @@ OPTIONS = (
         multiple=True,
         metavar="FILE",
         type=click.Path(path_type=Path),
-        help="Spot markets over time as CSV: availability or prices; may be repeated. Without it no spot is bought.",
+        help="Spot markets over time as CSV: availability or prices; repeatable. Without it no spot is bought.",
     ),
+    click.option("--spot-map", metavar="FILE", type=click.Path(path_type=Path), help="Mapping of series to offerings, as YAML or JSON."),
+    click.option("--checkpoint", default="1h", show_default=True, metavar="DURATION", help="How often pods save their work; 0 for never."),
     click.option(
-        "--spot-map", metavar="FILE", type=click.Path(path_type=Path), help="Which series drives which offerings, as YAML or JSON."
-    ),
-    click.option("--checkpoint", default="1h", show_default=True, metavar="DURATION", help="How often a pod saves its work; 0 for never."),
-    click.option(
-        "--restart-cost", metavar="DURATION", help="What moving a pod loses, as its owner says; without it running pods are never moved."
+        "--restart-cost",
+        metavar="DURATION",
+        help="Work that a pod loses when moved, as its owner declares; without it running pods are never moved.",
     ),
     click.option(
         "--start",
         "starts",
         multiple=True,
         metavar="POOL[/TYPE]=N",
-        help="Machines that a pool has when the run begins; may be repeated. Default: none.",
+        help="Machines of a pool at the start of the run; repeatable. Default: none.",
     ),
     click.option("--no-steering", is_flag=True, help="Open gpuscaler's machines to every pod at once, as other autoscalers do."),
-    click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of everything that is drawn."),
-    click.option("--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Repeat with so many seeds, from --seed on."),
-    click.option("--sweep", is_flag=True, help="Also show each peer at the setting that costs least on this very trace."),
+    click.option("--seed", default=0, show_default=True, type=click.IntRange(min=0), help="Seed of all random values."),
+    click.option(
+        "--seeds", default=1, show_default=True, type=click.IntRange(1, 1000), help="Number of seeds to repeat with, starting at --seed."
+    ),
+    click.option("--sweep", is_flag=True, help="Also show each peer with the settings that cost least on this trace."),
     click.option(
         "--out",
         metavar="DIR",
         type=click.Path(path_type=Path, file_okay=False),
-        help="Also write the report there: report.json, and report.html with plots.",
+        help="Folder for a report: report.json, and report.html with plots.",
     ),
 )
 
 
 def replay_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options of every replay; it gets them as one argument, ``asked``."""
+    """Add the options of every replay to a command, which gets them as one argument, ``asked``."""
 
     @functools.wraps(command)
     def called(**given: Any) -> None:  # click's values have the types of their options
@@ -116,7 +118,7 @@ def replay_options(command: Callable[..., None]) -> Callable[..., None]:
 
 
 class Asked(Struct, frozen=True):
-    """The options of every replay, as they were given."""
+    """The options of every replay, as given."""
 
     trace_file: Path
     gpu_model: str
@@ -141,7 +143,7 @@ class Asked(Struct, frozen=True):
 
 
 def prepare(asked: Asked, policies: Sequence[str]) -> None:
-    """Refuse what could not be done in the end, before anything is replayed."""
+    """Reject options that would fail later, before anything is replayed."""
     from gpuscaler.cli.reporting import writable
     from gpuscaler.model.pools import Policy
     from gpuscaler.simulation.policies.peers.variants import peer
@@ -153,7 +155,9 @@ def prepare(asked: Asked, policies: Sequence[str]) -> None:
             raise click.BadParameter(str(error), param_hint="--policy") from error
         wrong = re.search(r"\w+=(-[^,)]*|nan)|scan_interval=0*\.?0*(?=[,)])", name)
         if wrong is not None:
-            raise click.BadParameter(f"{name}: saw {wrong[0]}, expected a number from 0 (scan_interval: above 0)", param_hint="--policy")
+            raise click.BadParameter(
+                f"{name}: saw {wrong[0]}, expected a number of at least 0 (scan_interval: above 0)", param_hint="--policy"
+            )
     if asked.sweep and not set(SWEPT) & set(policies):
         raise click.BadParameter(f"saw no policy with settings to try, expected {' or '.join(SWEPT)} among --policy", param_hint="--sweep")
     if asked.spot_map is not None and not asked.spot_files:
@@ -164,7 +168,7 @@ def prepare(asked: Asked, policies: Sequence[str]) -> None:
 
 @contextmanager
 def telling(asked: Asked) -> Iterator[None]:
-    """End with 2 and a message where a file cannot be used, with 1 where a process was ended by somebody else."""
+    """Exit with 2 and a message if a file cannot be used, with 1 if a worker process was killed."""
     from concurrent.futures import BrokenExecutor
 
     from gpuscaler.simulation.traces.traces import TraceError
@@ -175,7 +179,7 @@ def telling(asked: Asked) -> Iterator[None]:
     except TraceError as error:
         fail(str(error))
     except BrokenExecutor:
-        click.echo("saw a run end from outside, probably for want of memory; ask for fewer --policy or --seeds at a time", err=True)
+        click.echo("saw a worker process killed, probably for lack of memory; use fewer --policy or --seeds at a time", err=True)
         sys.exit(1)
     except UnmappedModelsError as error:
         models, trace = ", ".join(error.models), asked.trace_file
@@ -183,7 +187,7 @@ def telling(asked: Asked) -> Iterator[None]:
 
 
 def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting, list[str]]]":
-    """The same replay on each of ``pools_files``, and what is derived for it, in words."""
+    """Return the replay's setting for each of ``pools_files``, with notes on derived values."""
     from gpuscaler.simulation.results.campaign import Setting
     from gpuscaler.simulation.services import derived_from, read_load
     from gpuscaler.simulation.traces.spot import read_spot
@@ -205,11 +209,13 @@ def settings_of(asked: Asked, pools_files: Sequence[str]) -> "list[tuple[Setting
     for path, (policy, dropped) in zip(pools_files, pools, strict=True):
         start = _start(path, policy, sizes)
         derived = derived_markets(policy, spot, seed=asked.seed, spot_map=spot_map)
-        derived += [f"{dropped} spot offerings of the pools file: left out, since no --spot says when they run dry"] if dropped else []
-        derived += [f"at the beginning: {count} x {'/'.join(key)}, as was asked" for key, count in start.items()]
+        derived += (
+            [f"{dropped} spot offerings of the pools file: omitted, because there is no --spot for their availability"] if dropped else []
+        )
+        derived += [f"at the start: {count} x {'/'.join(key)}, as requested" for key, count in start.items()]
         derived += derived_from(load, seed=asked.seed) if load is not None else ()
         if asked.seeds > 1 and (spot or load is not None):
-            derived.append(f"what a seed draws is told of seed {asked.seed}; each of the others draws its own")
+            derived.append(f"random values are listed for seed {asked.seed}; each of the other seeds draws its own")
         setting = Setting(
             trace=trace,
             policy=policy,
@@ -237,7 +243,7 @@ def _pools(path: str, *, spot: bool) -> "tuple[Policy, int]":
     if not spot:
         policy, dropped = without_spot(policy)
     if not policy.pools:
-        fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones, or --spot with series of their markets")
+        fail(f"{path}: saw only spot offerings, expected on-demand or reserved ones, or --spot with series for their markets")
     return policy, dropped
 
 
@@ -297,7 +303,7 @@ def _quantity(text: str | None, option: str, *, unit: Callable[..., int], most: 
 
 
 def _mapping(path: Path) -> dict[str, tuple[str, ...]]:
-    """A file that maps GPU models of a trace to the product labels that serve them: one, or a list."""
+    """Read a file that maps GPU models of a trace to the product labels that serve them: one, or a list."""
     import yaml
 
     try:
@@ -324,7 +330,7 @@ def _mapping(path: Path) -> dict[str, tuple[str, ...]]:
 
 @contextmanager
 def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | None]:
-    """A bar on standard error when that is a terminal; nothing in a pipe."""
+    """Show a progress bar on standard error if it is a terminal."""
     if not sys.stderr.isatty():
         yield None
         return
@@ -334,7 +340,7 @@ def progress_bar(title: str, total: int) -> Iterator[Callable[[int], None] | Non
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=total)
-        # A bar has some hundred cells: more updates than that only cost time.
+        # A bar has about a hundred cells: more updates than that only cost time.
         step = max(1, total // 200)
         shown = 0
 

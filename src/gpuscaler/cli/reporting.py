@@ -1,4 +1,4 @@
-"""Results of simulations for a person, and as JSON."""
+"""Printing of simulation results, as text and as JSON."""
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +32,9 @@ from gpuscaler.simulation.results.figures import (
 from gpuscaler.simulation.results.report import Inputs, document, names_anybody
 from gpuscaler.simulation.world.meter import Result
 
-#: Rows of one table before the rest is only counted; ``--json`` has everything.
+#: Maximum rows of a table; the rest is only counted. ``--json`` has everything.
 ROWS = 20
-#: Users or namespaces that are named before the rest is added up.
+#: Maximum number of users or namespaces with a row; the rest is added up.
 SHARES = 10
 #: Files of a report.
 DATA, PAGE = "report.json", "report.html"
@@ -49,7 +49,7 @@ def print_data(data: Mapping[str, Any]) -> None:
 
 
 def writable(folder: Path) -> None:
-    """Make the folder for a report, before the runs that it is about, so that they are not in vain."""
+    """Create the folder for a report before the runs, so that they are not wasted if it fails."""
     with _written_to(folder):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -57,14 +57,14 @@ def writable(folder: Path) -> None:
 
 
 def write_report(folder: Path, inputs: Inputs, results: Sequence[Result]) -> None:
-    """The report as data and as a page."""
+    """Write the report as data and as a page."""
     from gpuscaler.simulation.results.page import report_page
 
     write(folder, document(inputs, results), report_page(inputs, results))
 
 
 def write(folder: Path, data: Mapping[str, Any], page: str) -> None:
-    """A report's data and its page, into a folder that is there."""
+    """Write a report's data and its page into an existing folder."""
     with _written_to(folder):
         (folder / DATA).write_bytes(msgspec.json.format(msgspec.json.encode(data), indent=2) + b"\n")
         (folder / PAGE).write_text(page, encoding="utf-8")
@@ -76,16 +76,16 @@ def _written_to(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        why = f"{error.filename or folder}: {error.strerror or error}; expected a folder that can be written"
+        why = f"{error.filename or folder}: {error.strerror or error}; expected a writable folder"
         raise click.BadParameter(why, param_hint="--out") from error
 
 
 def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
-    """What was replayed, the policies side by side, and the machines of each."""
+    """Print the replayed trace, the policies side by side, and the machines of each."""
     console = uncut_console()
     print_trace(console, inputs)
     if inputs.seeds > 1:
-        console.print(f"Mean ± standard deviation of {inputs.seeds} seeds, from {inputs.seed} on.")
+        console.print(f"Mean ± standard deviation of {inputs.seeds} seeds, starting at {inputs.seed}.")
     console.print()
     print_comparison(console, results)
     print_classes(console, results)
@@ -99,19 +99,19 @@ def print_report(inputs: Inputs, results: Sequence[Result]) -> None:
 
 
 def print_trace(console: Console, inputs: Inputs) -> None:
-    """What was replayed."""
+    """Print a summary of the replayed trace."""
     console.print(
         f"{inputs.trace}: {count(inputs.jobs, 'job')}, {count(inputs.pods, 'pod')}, submitted over {inputs.days:,.1f} days.", markup=False
     )
     if inputs.set_aside:
         first = inputs.set_aside_rows[0]
         rows = "row" if inputs.set_aside == 1 else "rows"
-        note = f"Set aside: {inputs.set_aside:,} malformed {rows}, the first in line {first['line']}: {first['reason']}."
+        note = f"Skipped: {inputs.set_aside:,} malformed {rows}, the first in line {first['line']}: {first['reason']}."
         console.print(note, markup=False)
 
 
 def print_notes(console: Console, inputs: Inputs) -> None:
-    """What did not come from a file."""
+    """Print the inputs that did not come from a file."""
     console.print("Not read from a file:")
     for note in (*inputs.generated, *inputs.derived):
         console.print(f"  {note}", markup=False)
@@ -132,12 +132,12 @@ def print_comparison(console: Console, results: Sequence[Result]) -> None:
 
 
 def print_classes(console: Console, results: Sequence[Result]) -> None:
-    """Waits by what pods take; nothing where all are of one kind."""
+    """Print waiting times by size of pods; nothing if all pods are of one size."""
     names = classes_of(results)
     if len(names) < 2:
         return
     policies = {name: runs for name, runs in by_policy(results).items() if any(run.wait_by_class for run in runs)}
-    table = Table(title="Waits by what a pod takes: median, 95 of 100 below", title_justify="left", box=None, pad_edge=False)
+    table = Table(title="Waiting time by size of pod: median, p95", title_justify="left", box=None, pad_edge=False)
     table.add_column("")
     table.add_column("pods", justify="right")
     for name in policies:
@@ -151,7 +151,7 @@ def print_classes(console: Console, results: Sequence[Result]) -> None:
 
 
 def print_shares(console: Console, kind: str, policies: Sequence[tuple[str, Sequence[Sequence[Share]]]]) -> None:
-    """Cost by user or namespace under every policy, dearest first; nothing where the trace names nobody."""
+    """Print the cost by user or namespace under every policy, highest first; nothing if the trace has none."""
     divided = [(name, mean_shares(runs)) for name, runs in policies if any(names_anybody(shares) for shares in runs)]
     if not divided:
         return
@@ -161,10 +161,10 @@ def print_shares(console: Console, kind: str, policies: Sequence[tuple[str, Sequ
         table.add_column(name, justify="right")
     names = list(dict.fromkeys(share.name for _, shares in divided for share in shares.values() if share.name is not None))
     for one in names[:SHARES]:
-        table.add_row(escape(one or "(not said)"), *(_dollars(shares, [one]) for _, shares in divided))
+        table.add_row(escape(one or "(unknown)"), *(_dollars(shares, [one]) for _, shares in divided))
     if names[SHARES:]:
         table.add_row(f"{len(names) - SHARES} more", *(_dollars(shares, names[SHARES:]) for _, shares in divided))
-    table.add_row("nobody: boot and idle time", *(_dollars(shares, [None]) for _, shares in divided))
+    table.add_row("unattributed: boot and idle time", *(_dollars(shares, [None]) for _, shares in divided))
     console.print(table)
     console.print()
 
@@ -174,7 +174,7 @@ def _dollars(shares: Mapping[str | None, Share], names: Sequence[str | None]) ->
 
 
 def print_machines(console: Console, runs: Sequence[Result]) -> None:
-    """Machines of one policy by offering, on average where it ran on several seeds."""
+    """Print the machines of a policy by offering, averaged over seeds."""
     policy, rows = runs[0].policy, mean_machines(runs)
     if not rows:
         if runs[0].wait_by_class:
@@ -191,7 +191,7 @@ def print_machines(console: Console, runs: Sequence[Result]) -> None:
         table.add_row(row.pool, row.instance_type, row.market, row.zone, *counts)
     console.print(table)
     if len(rows) > ROWS:
-        console.print(f"… and {len(rows) - ROWS} more offerings; --json has them all.")
+        console.print(f"… and {len(rows) - ROWS} more offerings; --json prints all.")
     console.print()
 
 
@@ -200,7 +200,7 @@ def print_services(console: Console, result: Result) -> None:
         return
     table = Table(title=f"Services under {result.policy}", title_justify="left", box=None, pad_edge=False)
     table.add_column("service")
-    for heading in ("load served", "replica-hours", "of them ready", "most replicas", "rescaled"):
+    for heading in ("load served", "replica-hours", "ready hours", "max replicas", "rescales"):
         table.add_column(heading, justify="right")
     for one in result.services[:ROWS]:
         served = f"{one.served / one.load:.2%}" if one.load else "-"
@@ -209,7 +209,7 @@ def print_services(console: Console, result: Result) -> None:
         )
     console.print(table)
     if len(result.services) > ROWS:
-        console.print(f"… and {len(result.services) - ROWS} more services; --json has them all.")
+        console.print(f"… and {len(result.services) - ROWS} more services; --json prints all.")
     console.print()
 
 

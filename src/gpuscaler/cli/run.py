@@ -1,4 +1,4 @@
-"""``gpuscaler run``: the controller, on the cluster of a pod or of a kubeconfig."""
+"""``gpuscaler run``: runs the controller on the cluster of its pod or of a kubeconfig."""
 
 import asyncio
 import gc
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--config", required=True, type=click.Path(path_type=Path), metavar="FILE", help="The run file: pools, cloud and the rest.")
 @access_options
-@click.option("--dry-run", is_flag=True, help="Plan and say what would be done; write nothing anywhere.")
+@click.option("--dry-run", is_flag=True, help="Plan and log the actions, but write nothing.")
 def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> None:
-    """Watch the cluster, buy what waiting pods need and give back what nobody uses, until it is stopped."""
+    """Watch the cluster, buy machines for pending pods and remove unused ones, until stopped."""
     from gpuscaler.control.loop.store import StoreError
     from gpuscaler.control.process.running import UnusableError
 
@@ -42,7 +42,7 @@ def run(config: Path, kubeconfig: Path | None, context: str, dry_run: bool) -> N
 
 
 def load(path: Path) -> "SettingsFile":
-    """The run file; every mistake in it is printed and ends the command with exit code 2."""
+    """Load the run file; mistakes are printed and end the command with exit code 2."""
     from gpuscaler.control.process.settings_file import SettingsFile
     from gpuscaler.settings import SettingsError
     from gpuscaler.settings.run_settings import DRIVEN
@@ -61,7 +61,7 @@ def load(path: Path) -> "SettingsFile":
 
 
 class Clocks:
-    """The machine's clocks. Leases are timed by one that goes on while the machine sleeps, where there is such a clock."""
+    """The machine's clocks. Leases use a clock that continues while the machine sleeps, if there is one."""
 
     def wall(self) -> float:
         return time.time()
@@ -71,7 +71,7 @@ class Clocks:
 
 
 def _cache() -> Path | None:
-    """Where what hardly changes is kept; None where nothing can be, as in a container that is read-only."""
+    """Return the folder that caches rarely changing data; None if it is not writable, as in a read-only container."""
     from gpuscaler.serving.cache_folder import cache_of
 
     try:
@@ -81,7 +81,7 @@ def _cache() -> Path | None:
 
 
 def _provider_of(cloud: str) -> "MakeProvider":
-    """What makes the cloud's provider. Only the simulated one loads the laboratory: simulation and the embedded cluster."""
+    """Return the factory of the cloud's provider. Only the simulated cloud imports the simulation and the embedded cluster."""
     if cloud == "simulated":
         from gpuscaler.embedded.nodes import providers
 
@@ -92,7 +92,7 @@ def _provider_of(cloud: str) -> "MakeProvider":
 
 
 async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None:
-    """Run until SIGTERM, which is how Kubernetes asks to end, or Ctrl-C."""
+    """Run until SIGTERM, which Kubernetes sends, or Ctrl-C."""
     from gpuscaler.control.process.running import Running
     from gpuscaler.control.records.service import make as make_records
     from gpuscaler.kube.http import HttpTransport
@@ -100,7 +100,7 @@ async def _run(file: "SettingsFile", access: "Access", *, dry_run: bool) -> None
 
     # A pod's host name is its name.
     pod = socket.gethostname() if access.in_pod else ""
-    # Modules and the catalogue stay: collections that go over them each time would stall the event loop.
+    # Modules and the catalogue stay in memory: garbage collections that scan them each time would stall the event loop.
     gc.freeze()
     with lines_to(sys.stderr, file.settings.log.level, now=time.time) as set_level:
         async with HttpTransport(access) as transport:

@@ -1,4 +1,4 @@
-"""``gpuscaler simulate``: what a trace of jobs would have cost."""
+"""``gpuscaler simulate``: computes the cost of a trace of jobs."""
 
 import os
 from typing import TYPE_CHECKING
@@ -18,14 +18,16 @@ HINDSIGHT = POLICIES[-1]
 
 @click.command()
 @click.option("--pools", "pools_file", required=True, type=FILE, metavar="FILE", help="The pools file.")
-@click.option("--policy", "policies", multiple=True, type=PolicyName(POLICIES), default=POLICIES[:1], help="Who decides; may be repeated.")
+@click.option(
+    "--policy", "policies", multiple=True, type=PolicyName(POLICIES), default=POLICIES[:1], help="Policy to simulate; repeatable."
+)
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the report as JSON.")
 def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_json: bool) -> None:
-    """Replay a trace of jobs in virtual time through the planner, and print what it cost and how long jobs waited.
+    """Replay a trace of jobs in virtual time through the planner, and print the cost and the waiting times of jobs.
 
-    Machines boot, show their GPUs later, cost by the second, fail, and leave when idle; spot machines go when their market runs dry.
-    Several policies and seeds run in parallel.
+    Machines boot, expose their GPUs after a delay, are billed by the second, can fail, and are removed when idle. Spot machines are
+    reclaimed when their market has no capacity. Several policies and seeds run in parallel.
     """
     from gpuscaler.cli.reporting import print_json, print_report, write_report
     from gpuscaler.simulation.results.report import inputs_of
@@ -43,7 +45,7 @@ def simulate(*, asked: Asked, pools_file: str, policies: tuple[str, ...], as_jso
         print_json(inputs, results)
     else:
         print_report(inputs, results)
-    # Last: a disk that fills up must not cost what was replayed.
+    # Last: a full disk must not lose the results.
     if asked.out is not None:
         write_report(asked.out, inputs, results)
 
@@ -55,22 +57,24 @@ def _best(setting: "Setting", names: tuple[str, ...], asked: Asked) -> tuple[str
 
 
 def _hindsight(setting: "Setting") -> list[str]:
-    """What a bound among policies is, and is not."""
-    notes = [f"{HINDSIGHT}: no policy but a lower bound, and a loose one: machines in parts, which neither boot nor idle"]
+    """Return notes on the bound that is listed among the policies."""
+    notes = [f"{HINDSIGHT}: not a policy but a loose lower bound: fractions of machines, without boot and idle time"]
     if setting.load is not None:
         notes.append(f"{HINDSIGHT}: without the services of {setting.load.name}, whose replicas depend on the policy")
     return notes
 
 
 def _swept(names: tuple[str, ...], best: tuple[str, ...]) -> list[str]:
-    """What a sweep found, in words."""
-    tried = "of the settings that a sweep tried on this trace"
-    better = [f"{name}: {tried} the one that cost least" for name in best]
-    return better + [f"{name}: {tried} its own cost least" for name in SWEPT if name in names and not any(name in one for one in best)]
+    """Describe the result of a sweep."""
+    tried = "of the settings that a sweep tried on this trace,"
+    better = [f"{name}: {tried} the cheapest" for name in best]
+    return better + [
+        f"{name}: {tried} the defaults were the cheapest" for name in SWEPT if name in names and not any(name in one for one in best)
+    ]
 
 
 def _results(setting: "Setting", names: tuple[str, ...], seeds: range) -> "list[Result]":
-    """One run where the bar can follow it, several in parallel."""
+    """Run a single simulation with a progress bar, or several in parallel."""
     from gpuscaler.simulation.results.campaign import run_all, run_one
 
     if len(names) * len(seeds) > 1:

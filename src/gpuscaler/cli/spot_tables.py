@@ -1,4 +1,4 @@
-"""The tables of ``gpuscaler bench`` that are run on series of spot availability."""
+"""The tables of ``gpuscaler bench`` that use series of spot availability."""
 
 import sys
 from pathlib import Path
@@ -20,7 +20,7 @@ SPOT = click.option(
     required=True,
     metavar="FILE",
     type=click.Path(path_type=Path),
-    help="Series of spot availability as CSV, gzip or plain.",
+    help="Series of spot availability as CSV, plain or gzipped.",
 )
 JSON = click.option("--json", "as_json", is_flag=True, help="Print the table as JSON.")
 
@@ -29,7 +29,7 @@ JSON = click.option("--json", "as_json", is_flag=True, help="Print the table as 
 @SPOT
 @JSON
 def cant_be_late(*, path: Path, as_json: bool) -> None:
-    """Cost of a job of 48 hours that must be done in 60, on spot and on-demand, under several policies."""
+    """Cost of a 48-hour job with a deadline of 60 hours, on spot and on-demand, under several policies."""
     from gpuscaler.simulation.papers.cant_be_late import table
 
     _show(table, path, as_json=as_json)
@@ -57,5 +57,5 @@ def _show(table: "Callable[[SpotFile], Published]", path: Path, *, as_json: bool
         sys.exit(2)
     if file.set_aside:
         first, rows = file.bad_rows[0], "row" if file.set_aside == 1 else "rows"
-        click.echo(f"{path}: {file.set_aside} malformed {rows} set aside, the first in line {first.line}: {first.reason}", err=True)
+        click.echo(f"{path}: {file.set_aside} malformed {rows} skipped, the first in line {first.line}: {first.reason}", err=True)
     show(made, as_json=as_json)

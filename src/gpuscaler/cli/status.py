@@ -1,4 +1,4 @@
-"""``gpuscaler status``: what the controller last wrote about everything."""
+"""``gpuscaler status``: prints the status that the controller last wrote."""
 
 import sys
 import time
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @namespace_option
 @click.option("--json", "as_json", is_flag=True, help="Print the status as JSON.")
 def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool) -> None:
-    """Print pools, waiting pods, breakers and the last decisions, as the controller last wrote them."""
+    """Print pools, pending pods, breakers and the last decisions, from the controller's last status."""
     access = find(kubeconfig, context)
 
     async def talking(transport: "Transport") -> int:
@@ -34,7 +34,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
         try:
             found = await read_status(client, namespace_of(namespace, access))
         except NotInstalledError as error:
-            # The metrics API is at home without a controller, too.
+            # The metrics API can be installed without a controller.
             missing = error
         if found is not None and not as_json:
             print_status(found, time.time())
@@ -51,7 +51,7 @@ def status(kubeconfig: Path | None, context: str, namespace: str, as_json: bool)
 
 
 def print_json(found: "Status | None", served: "tuple[Registration, ...]", now: float) -> None:
-    """The status with what it is not itself: whether it is old, and how the metrics API does. Without one there is only the latter."""
+    """Print the status with its age check and the state of the metrics API. Without a status there is only the latter."""
     import msgspec
 
     from gpuscaler.control.records.status.reporting import OLD_SECONDS
@@ -62,7 +62,7 @@ def print_json(found: "Status | None", served: "tuple[Registration, ...]", now: 
 
 
 def whole(value: Any) -> Any:
-    """A value with every field of every Struct in it: what is kept in the cluster leaves out what is 0 or empty."""
+    """Return a value with all fields of all Structs in it. The copy in the cluster omits zero and empty fields."""
     if isinstance(value, tuple):
         return [whole(one) for one in value]
     fields = getattr(value, "__struct_fields__", None)
@@ -70,7 +70,7 @@ def whole(value: Any) -> Any:
 
 
 def print_status(found: "Status", now: float) -> None:
-    """The status for a person."""
+    """Print the status as text."""
     from gpuscaler.cli.printing import uncut_console
     from gpuscaler.control.records.status.held import told as all_held
     from gpuscaler.control.records.status.removals import told
@@ -82,13 +82,11 @@ def print_status(found: "Status", now: float) -> None:
     age = now - found.at
     line(f"Written {spoken(age)} ago by {found.leader.identity} (gpuscaler {found.leader.version}).")
     if age > OLD_SECONDS:
-        line(
-            "This is old: a controller that leads writes it every minute. Nothing below says how things are now; see the Lease and the log."
-        )
+        line("The status is outdated: a leading controller writes it every minute. Nothing below is current; check the Lease and the log.")
     if found.looked_at:
         planned = f"planned {spoken(now - found.planned_at)} ago" if found.planned_at else "not planned yet"
         seen = f"{counted(found.nodes, 'node')} and {counted(found.pods, 'pod')}"
-        line(f"It looked at the cluster {spoken(now - found.looked_at)} ago and saw {seen}; {planned}.{pages_of(found.leader)}")
+        line(f"Last reconciled {spoken(now - found.looked_at)} ago: {seen}; {planned}.{pages_of(found.leader)}")
     line(summary(found) + ".")
     for hold in found.holds:
         line(f"On hold: {hold.text}.")
@@ -104,9 +102,9 @@ def print_status(found: "Status", now: float) -> None:
         line(f"\nPriorities: {found.priorities}.")
     promised = found.promises_kept + found.promises_broken
     if promised:
-        line(f"\nPromises kept: {found.promises_kept:,} of {promised:,} pods came to run where a machine was opened for them.")
+        line(f"\nPromises kept: {found.promises_kept:,} of {promised:,} pods ran on the machine that was opened for them.")
     section(
-        "Waiting",
+        "Pending",
         [
             f"{entry.count} x {', '.join(entry.pods)}{' …' if entry.count > len(entry.pods) else ''}: {entry.reason}"
             for entry in found.waiting
@@ -114,24 +112,22 @@ def print_status(found: "Status", now: float) -> None:
     )
     section("How machines are bought", [f"{way}: {', '.join(names)}" for way, names in by_way(found).items()])
     section("Leaving", [told(one, now) for one in found.removals])
-    section("Not asked now", [one.text for one in found.breakers])
-    section("What is wrong", found.troubles)
+    section("Paused offerings", [one.text for one in found.breakers])
+    section("Problems", found.troubles)
     section("Warnings", found.warnings)
-    section(
-        f"Set aside, since it could not be understood ({found.set_aside_count})", [f"{one.about}: {one.text}" for one in found.set_aside]
-    )
-    section("Last", [happened(one, now) for one in reversed(found.happened)])
+    section(f"Skipped, could not be parsed ({found.set_aside_count})", [f"{one.about}: {one.text}" for one in found.set_aside])
+    section("Last events", [happened(one, now) for one in reversed(found.happened)])
 
 
 def used_of(limit: "Limit") -> str:
-    """A limit in words, and what is used of it."""
+    """Format a limit and how much of it is used."""
     if limit.name == "dollars_per_hour":
         return f"{limit.name} ${limit.used:,.2f} of ${limit.most:,.10g}"
     return f"{limit.name} {limit.used:,.10g} of {limit.most:,.10g}"
 
 
 def pools_table(found: "Status") -> object:
-    """Pools, a row each."""
+    """Return the table of pools, a row each."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
@@ -146,7 +142,7 @@ def pools_table(found: "Status") -> object:
 
 
 def pages_of(leader: "Process") -> str:
-    """Where the leader's pages are, as a sentence behind another; nothing where there are none."""
+    """Return a sentence with the address of the leader's pages; empty if there are none."""
     if not leader.port:
         return ""
     address = f"[{leader.address}]" if ":" in leader.address else leader.address
@@ -155,7 +151,7 @@ def pages_of(leader: "Process") -> str:
 
 
 def by_pool(found: "Status") -> list[str]:
-    """Machines by market, type and state, a line for each pool that has any."""
+    """Return the machines by market, type and state, a line for each pool with machines."""
     kinds: dict[str, list[str]] = {}
     for one in found.kinds:
         named = " ".join(filter(None, (one.market, one.instance_type))) or "unknown"
@@ -164,7 +160,7 @@ def by_pool(found: "Status") -> list[str]:
 
 
 def by_way(found: "Status") -> dict[str, list[str]]:
-    """Pools by how their machines are bought, where there is more than one way."""
+    """Group the pools by how their machines are bought; empty if all use the same way."""
     names: dict[str, list[str]] = {}
     for pool in found.pools:
         if pool.way:
@@ -173,7 +169,7 @@ def by_way(found: "Status") -> dict[str, list[str]]:
 
 
 def happened(one: "Said", now: float) -> str:
-    """Something that happened, in one line."""
+    """Format an event as one line."""
     from gpuscaler.control.records.words import spoken
 
     decision = f"  [{one.decision}]" if one.decision else ""
@@ -181,7 +177,7 @@ def happened(one: "Said", now: float) -> str:
 
 
 def section(title: str, lines: Iterable[str]) -> None:
-    """A heading and its lines; nothing where there are none."""
+    """Print a heading and its lines; nothing if there are no lines."""
     entries = list(lines)
     if entries:
         line(f"\n{title}:")
@@ -190,7 +186,7 @@ def section(title: str, lines: Iterable[str]) -> None:
 
 
 def line(text: str) -> None:
-    """One line of what was read from a cluster, with nothing in it that a terminal would obey."""
+    """Print a line of text read from a cluster, without control characters that a terminal would obey."""
     from gpuscaler.cli.printing import shown
 
     click.echo("\n".join(shown(part) for part in text.split("\n")))

@@ -1,4 +1,4 @@
-"""``gpuscaler validate``: whether a pools file or a run file can be used, and everything that is wrong with it."""
+"""``gpuscaler validate``: checks a pools file or a run file and prints all mistakes."""
 
 import json
 import sys
@@ -13,7 +13,7 @@ import click
 def validate(file: Path | None, schema: bool) -> None:
     """Check a pools file, a run file or the Helm chart's values.
 
-    Exits with 0 when it is good, with 2 and every mistake with its place when it is not.
+    Exits with 0 if it is valid, else with 2, after printing every mistake with its place.
     """
     # Imported here, so that other commands start without YAML and the catalogue.
     from gpuscaler.model.pools import bounded, boundless_warning
@@ -34,10 +34,12 @@ def validate(file: Path | None, schema: bool) -> None:
         sys.exit(2)
     policy = settings.policy
     if settings.cloud == "aws":
-        click.echo(f"{file}: good; pools come from the account (gpuscaler pools prints them), changes to: {len(settings.aws.overrides)}")
+        click.echo(
+            f"{file}: valid; pools come from the account (gpuscaler pools prints them), pools with overrides: {len(settings.aws.overrides)}"
+        )
         return
     offerings = sum(len(pool.offerings) for pool in policy.pools)
     types = {offering.instance_type for offering in policy.offerings.values()}
-    click.echo(f"{file}: good; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")
+    click.echo(f"{file}: valid; pools: {len(policy.pools)}, offerings: {offerings}, instance types: {len(types)}")
     if not settings.limits_stated and (warning := boundless_warning(bounded(policy))):
         click.echo(f"{file}: warning: {warning}", err=True)

@@ -1,4 +1,4 @@
-"""``gpuscaler what-if``: what would change with another pools file."""
+"""``gpuscaler what-if``: compares two pools files on the same trace."""
 
 import os
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpuscaler.simulation.results.report import Inputs
     from gpuscaler.simulation.world.meter import Result
 
-#: Runs of one policy with A and with B, one for each seed.
+#: Runs of a policy with A and with B, one for each seed.
 Pair = tuple["Sequence[Result]", "Sequence[Result]"]
 
 #: Policies that buy machines.
@@ -29,13 +29,13 @@ BUYERS = POLICIES[:4]
 
 @click.command("what-if")
 @click.option("--pools", "pools_files", multiple=True, required=True, type=FILE, metavar="FILE", help="A pools file; give two: A, then B.")
-@click.option("--policy", "policies", multiple=True, type=PolicyName(BUYERS), default=BUYERS[:1], help="Who decides; may be repeated.")
+@click.option("--policy", "policies", multiple=True, type=PolicyName(BUYERS), default=BUYERS[:1], help="Policy to simulate; repeatable.")
 @replay_options
 @click.option("--json", "as_json", is_flag=True, help="Print the comparison as JSON.")
 def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, ...], as_json: bool) -> None:
-    """Replay a trace with two pools files, A and B, and explain the difference: cost, machines, waits, and which pods run with one only.
+    """Replay a trace with two pools files, A and B, and explain the difference: cost, machines, waits, pods that run with only one.
 
-    Both meet the same jobs, delays and failures, seed by seed.
+    Both replays have the same jobs, delays and failures, seed by seed.
     """
     from gpuscaler.cli.reporting import print_data, write
     from gpuscaler.simulation.results.comparing import difference
@@ -65,7 +65,7 @@ def what_if(*, asked: Asked, pools_files: tuple[str, ...], policies: tuple[str, 
 
 
 def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -> tuple[list[Pair], list[str]]:
-    """The runs of every policy with A and with B, and what is to be said of those that were looked for."""
+    """Run every policy with A and with B; return the pairs and notes on the settings found by a sweep."""
     from gpuscaler.simulation.results.campaign import best_setting, run_each
     from gpuscaler.simulation.results.comparing import with_waits
 
@@ -83,7 +83,7 @@ def _paired(settings: "Sequence[Setting]", names: Sequence[str], asked: Asked) -
 
 
 def _notes(a: Sequence[str], b: Sequence[str]) -> list[str]:
-    """What is derived, marked where it is so for one of the files only."""
+    """Return the notes on derived values, marked if they apply to one of the files only."""
     return [
         *(note if note in b else f"A: {note}" for note in a),
         *(f"B: {note}" for note in b if note not in a),
@@ -92,7 +92,7 @@ def _notes(a: Sequence[str], b: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class _Comparison:
-    """Everything that is told, in words, as data and as a page."""
+    """The comparison, printable as text, as data and as a page."""
 
     inputs: "Inputs"
     pools: Sequence[str]
@@ -126,7 +126,7 @@ class _Comparison:
         lead |= {f"Under {one.policy}:": explained(one) for one in self.differences}
         a, b = self.pools
         inputs = msgspec.structs.replace(self.inputs, pools=f"A: {a}, and B: {b}")
-        return report_page(inputs, named, heading="What if the pools were others:", lead=lead)
+        return report_page(inputs, named, heading="What if the pools were different:", lead=lead)
 
 
 def _print(comparison: _Comparison) -> None:
@@ -138,7 +138,7 @@ def _print(comparison: _Comparison) -> None:
     inputs = comparison.inputs
     print_trace(console, inputs)
     if inputs.seeds > 1:
-        console.print(f"Means of {inputs.seeds} seeds, from {inputs.seed} on.")
+        console.print(f"Means of {inputs.seeds} seeds, starting at {inputs.seed}.")
     console.print("A: {}\nB: {}".format(*comparison.pools), markup=False)
     for line in comparison.changes or ["no pool differs"]:
         console.print(f"  {line}", markup=False)
@@ -173,7 +173,7 @@ def _print_figures(console: "Console", one: "Difference") -> None:
 
 
 def _by(unit: str, value: float | None) -> str:
-    """A difference with its sign, which one that looks like nothing does not have."""
+    """Format a difference with its sign; a difference that is displayed as zero has none."""
     from gpuscaler.simulation.results.figures import exactly, shown
 
     text = shown(unit, exactly(None if value is None else abs(value)))

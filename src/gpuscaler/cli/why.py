@@ -1,4 +1,4 @@
-"""``gpuscaler why``: why a pod waits, why a node is there, stays or goes, or why an autoscaler does not scale."""
+"""``gpuscaler why``: explains why a pod is pending, why a node exists, stays or is removed, or why an autoscaler does not scale."""
 
 import sys
 import time
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespace: str, leader: Leader, as_json: bool) -> None:
     """Explain the pod or HorizontalPodAutoscaler NAMESPACE/NAME (or NAME, in the namespace "default") or the node NAME.
 
-    The controller that leads is asked; where it cannot be reached, its Events are read. For an autoscaler, each link on the way of its
+    The answer comes from the leading controller; if it cannot be reached, from its Events. For an autoscaler, each link in the chain of its
     metrics is checked, from the GPUs to the autoscaler, and the broken one is named.
     """
     subject = name if kind == "node" or "/" in name else f"default/{name}"
@@ -60,7 +60,7 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
                 raise OutOfReachError(f"the leader answered {status}: {body[:200].decode(errors='replace').strip()}")
             answer = msgspec.json.decode(body, type=Answer)
         except (OutOfReachError, NotInstalledError, Forbidden, msgspec.MsgspecError) as error:
-            click.echo(f"The leader cannot be asked ({error}); what Events say:", err=True)
+            click.echo(f"The leader cannot be queried ({error}); from Events:", err=True)
             missing = NOT_INSTALLED if isinstance(error, NotInstalledError) else 0
             answer = await from_events(transport, kind, subject)
         if as_json:
@@ -73,7 +73,7 @@ def why(*, kind: str, name: str, kubeconfig: Path | None, context: str, namespac
 
 
 async def chain(transport: "HttpTransport", subject: str, *, as_json: bool) -> int:
-    """Print what is known of each metric of an autoscaler, link by link; the exit status is 1 where one is broken."""
+    """Print the chain of each metric of an autoscaler, link by link; return exit status 1 if one is broken."""
     import msgspec
 
     from gpuscaler.kube.client import Client
@@ -98,7 +98,7 @@ async def chain(transport: "HttpTransport", subject: str, *, as_json: bool) -> i
     else:
         line(f"hpa {subject}:")
         if not judged:
-            line("  it has no metric but those of metrics-server")
+            line("  it uses only metrics of metrics-server")
         for facts, links in judged:
             line(f"  {facts.metric} ({facts.kind}):")
             for link in links:
@@ -125,7 +125,7 @@ def print_answer(answer: "Answer") -> None:
 
 
 async def from_events(transport: "Transport", kind: str, subject: str) -> "Answer":
-    """What our Events and the scheduler's tell of an object, the oldest first."""
+    """Answer from the Events of gpuscaler and of the scheduler about an object, oldest first."""
     import msgspec
 
     from gpuscaler.control.records.status.status import Said
@@ -151,17 +151,17 @@ async def from_events(transport: "Transport", kind: str, subject: str) -> "Answe
 
     query = {"fieldSelector": f"involvedObject.kind={kind.capitalize()},involvedObject.name={name}"}
     told = []
-    # An Event of an object without a namespace lives in "default".
+    # An Event of an object without a namespace is in "default".
     for raw in await client.list_all(CORE_EVENTS, namespace=space or "default", query=query):
         event = msgspec.json.decode(raw, type=WireEvent)
         if event.reporting_component == "gpuscaler" or event.reason == "FailedScheduling":
             told.append(Said(event.reason or "", event.message or "", moment(event.last_timestamp or event.event_time)))
-    now = (() if there else (f"there is no such {kind} now",)) if told else ("no Event of gpuscaler tells of it",)
+    now = (() if there else (f"there is no such {kind} now",)) if told else ("there is no Event of gpuscaler about it",)
     return Answer(f"{kind} {subject}", there or bool(told), now, tuple(sorted(told, key=lambda one: one.at)), time.time())
 
 
 def moment(text: str | None) -> float:
-    """A time of an Event in seconds since the epoch, 0 where it cannot be read."""
+    """Parse the time of an Event to seconds since the epoch; 0 if it cannot be parsed."""
     from gpuscaler.model.wire import UnreadableError, seconds
 
     try:

@@ -1,1 +1,1 @@
-"""Kubernetes and cloud things as plain, immutable data. No I/O."""
+"""Kubernetes and cloud objects as plain, immutable data. No I/O."""

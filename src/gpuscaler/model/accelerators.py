@@ -1,4 +1,4 @@
-"""Accelerators among resources: which names mean whole devices, and how many devices an amount is."""
+"""Accelerators among resources: names of whole devices, and conversion of amounts to numbers of devices."""
 
 from collections.abc import Mapping
 from functools import lru_cache
@@ -6,31 +6,31 @@ from functools import lru_cache
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.well_known import GPU_COUNT
 
-#: Resources of which one is one physical accelerator.
+#: Resources that count physical accelerators.
 ACCELERATORS = ("nvidia.com/gpu", "amd.com/gpu", "gpu.intel.com/i915", "habana.ai/gaudi", "aws.amazon.com/neuron", "google.com/tpu")
-#: Thousandths of GPUs, as traces divide them.
+#: Thousandths of GPUs, as in traces.
 GPU_MILLI = "gpuscaler.io/gpu-milli"
-#: Accelerators that are counted one by one or in thousandths.
+#: Accelerators that are counted as units or in thousandths.
 DIVISIBLE = (*ACCELERATORS, GPU_MILLI)
-#: What resources of device plug-ins begin with: besides whole devices their replicas, slices and cores.
+#: Prefixes of resources of device plug-ins: whole devices, and their replicas, slices and cores.
 _PREFIXES = ("nvidia.com/", "amd.com/", "gpu.intel.com/", "habana.ai/", "aws.amazon.com/neuron", "google.com/tpu")
 _NONE = (0,) * len(ACCELERATORS)
 
 
 def gpus_in(resources: Resources) -> int:
-    """Physical accelerators among ``resources``; those that a trace divides are counted by the device."""
+    """Return the number of physical accelerators in ``resources``; thousandths count as parts of a device."""
     whole = sum(map(resources.get, ACCELERATORS, _NONE))
     return whole or resources.get(GPU_MILLI, 0) // 1000
 
 
 def gpus_of(allocatable: Resources, labels: Mapping[str, str]) -> int:
-    """Physical accelerators of a node, also where it offers only replicas or slices of them: then its label counts them."""
+    """Return the number of physical accelerators of a node. If it offers only replicas or slices of them, its label counts them."""
     said = labels.get(GPU_COUNT, "")
     return gpus_in(allocatable) or (int(said) if said.isdecimal() else 0)
 
 
 def are_divided(allocatable: Resources, sold: Resources) -> bool:
-    """Whether a node shows parts of the accelerators that its type is ``sold`` with, under names of their own: MIG's, or renamed shares."""
+    """Whether a node offers parts of the accelerators that its type is ``sold`` with under other names: MIG slices, or renamed shares."""
     vendors = {name.partition("/")[0] for name in ACCELERATORS if sold.get(name)}
     parts = (name for name, amount in allocatable.items() if amount > 0 and not sold.get(name) and is_device(name))
     return any(name.partition("/")[0] in vendors for name in parts)

@@ -1,4 +1,4 @@
-"""What could not be understood, and why. One odd object never affects another."""
+"""Objects that could not be parsed, with reasons. One malformed object never affects another."""
 
 from collections.abc import Collection, Iterable
 
@@ -8,9 +8,9 @@ from gpuscaler.model.workloads import DeviceObject, PodGroup, Workload
 
 
 class SetAside(Struct, frozen=True, gc=False, omit_defaults=True):
-    """``object`` names it as ``Kind namespace/name`` (as much of it as could be read); ``reason`` says what was seen and expected.
+    """A skipped object. ``object`` is ``Kind namespace/name`` (as far as it could be read); ``reason`` says what was seen and expected.
 
-    ``node`` is where a pod holds room: empty when it is bound to no node or has finished, None when that could not be read.
+    ``node`` is the node on which a pod uses resources: empty if it is unbound or has finished, None if that could not be read.
     """
 
     object: str
@@ -19,7 +19,7 @@ class SetAside(Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 def object_name(kind: type, key: str) -> str:
-    """What a :class:`SetAside` calls the object that a cluster holds as ``kind`` under ``key``."""
+    """Return the name in :class:`SetAside` of the object that a cluster holds as ``kind`` under ``key``."""
     name, path = kind.__name__, key
     if kind in (Workload, DeviceObject):
         name, _, path = key.partition("/")
@@ -27,15 +27,15 @@ def object_name(kind: type, key: str) -> str:
         source, _, path = key.partition("/")
         name = "JobSet" if source == "jobset" else "PodGroup"
         if source == "workload" and path.count("/") > 1:
-            # One of the groups of a native Workload, under a name behind the Workload's own.
+            # A group of a native Workload, with a name after the Workload's own.
             name, path = "Workload", path.rpartition("/")[0]
     return f"{name} {path.lstrip('/')}"
 
 
 def still_aside(before: Iterable[SetAside], fresh: Iterable[SetAside], seen: Collection[str]) -> tuple[SetAside, ...]:
-    """What is set aside once ``fresh`` was, too, and the objects of the names ``seen`` could be read or are gone.
+    """Merge skipped objects: ``fresh`` are added, and those in ``seen`` are removed, because they could be read or are gone.
 
-    Only the latest word about an object counts. What could not even be named (its kind alone) has no identity, and stays.
+    Only the latest entry of an object counts. An entry without a name (only a kind) has no identity, and stays.
     """
     latest = tuple(fresh)
     again = {entry.object for entry in latest if " " in entry.object}

@@ -1,7 +1,7 @@
-"""The picture of a cluster that planning reads: immutable, with derived indexes that deltas share.
+"""The snapshot of a cluster that planning reads: immutable, with derived indexes that are shared between versions.
 
-:meth:`Cluster.apply` copies what changed and shares the rest, so that work is proportional to the change and not to the cluster.
-The copies are shallow copies of dictionaries and arrays, which cost microseconds at thousands of nodes.
+:meth:`Cluster.apply` copies the changed parts and shares the rest, so the work is proportional to the change and not to the cluster.
+The copies are shallow copies of dictionaries and arrays, which take microseconds with thousands of nodes.
 """
 
 from collections.abc import Iterable, Mapping
@@ -35,7 +35,7 @@ from gpuscaler.model.workloads import (
     Workload,
 )
 
-#: Every other kind, by the attribute of :class:`Cluster` that holds it and the attribute of the object that is its key there.
+#: All other kinds: the attribute of :class:`Cluster` that holds them, and the attribute of the object that is their key.
 HOMES: Mapping[type, tuple[str, str]] = {
     PersistentVolume: ("volumes", "name"),
     PersistentVolumeClaim: ("claims", "key"),
@@ -53,7 +53,7 @@ HOMES: Mapping[type, tuple[str, str]] = {
     DeviceObject: ("devices", "key"),
 }
 
-#: Anything a cluster is made of.
+#: Any object of a cluster.
 Item = (
     Pod
     | Node
@@ -74,12 +74,12 @@ Item = (
 )
 
 
-#: Kinds beside pods and nodes of which annotations are read.
+#: Kinds other than pods and nodes with annotations that are read.
 _ANNOTATED = frozenset((Workload, Namespace))
 
 
 class PeerKey(NamedTuple):
-    """What affinity and spread selectors can tell apart about a bound pod."""
+    """The properties of a bound pod that affinity and spread selectors can distinguish."""
 
     namespace: str
     labels: LabelSet
@@ -87,7 +87,7 @@ class PeerKey(NamedTuple):
 
 
 class ClassKey(NamedTuple):
-    """What tells unbound pods apart for planning. Equal keys are one pod class."""
+    """The properties that distinguish unbound pods for planning. Pods with equal keys are one pod class."""
 
     spec: str
     labels: LabelSet
@@ -99,7 +99,7 @@ class ClassKey(NamedTuple):
 
 
 class Bucket:
-    """The unbound pods of one class, by key. Never changed once built; ``keys`` are sorted, and sorted once."""
+    """The unbound pods of a class, by key. Immutable; ``keys`` are sorted once."""
 
     __slots__ = ("_keys", "pods")
 
@@ -119,26 +119,26 @@ class Bucket:
 
 
 class Users(NamedTuple):
-    """A specification with effects on other pods (anti-affinity, host ports, volumes) and how many bound pods have it, by node."""
+    """A specification that affects other pods (anti-affinity, host ports, volumes), and the number of bound pods with it, by node."""
 
     spec: PodSpec
     nodes: dict[str, int]
 
 
 class Delta(Struct, frozen=True):
-    """What changed: objects that are new or different, and (type, key) of those that are gone."""
+    """A change: objects that are new or different, and (type, key) of deleted ones."""
 
     upserts: tuple[Item, ...] = ()
     deletes: tuple[tuple[type, str], ...] = ()
 
 
 class Cluster:
-    """A whole cluster. Treat every attribute as read-only.
+    """A whole cluster. All attributes are read-only.
 
-    ``nodes`` and ``pods`` (by ``namespace/name``) are the objects; ``table`` the nodes as arrays; ``requested[resource]`` what bound,
-    unfinished pods request, one int64 per row of ``table``; ``on_node`` those pods by node name; ``unbound`` the other unfinished pods
-    by class, ``finished`` those that have ended; ``peers`` and ``users`` count bound pods per node by labels and by effect on others.
-    ``warned`` holds what could not be read on nodes and unfinished pods that were read all the same, by ``Kind namespace/name``.
+    ``nodes`` and ``pods`` (by ``namespace/name``) are the objects; ``table`` contains the nodes as arrays; ``requested[resource]`` are the
+    requests of bound, unfinished pods, one int64 per row of ``table``; ``on_node`` contains those pods by node name; ``unbound`` other
+    unfinished pods by class, ``finished`` the ended pods; ``peers`` and ``users`` count bound pods per node by labels and by effect
+    on others. ``warned`` lists unreadable parts of nodes and unfinished pods that were parsed otherwise, by ``Kind namespace/name``.
     """
 
     def __init__(self) -> None:
@@ -170,13 +170,13 @@ class Cluster:
 
     @classmethod
     def of(cls, items: Iterable[Item], set_aside: Iterable[SetAside] = ()) -> "Cluster":
-        """A cluster of ``items``. Of two objects with one identity the later wins, as with a watch."""
+        """Build a cluster of ``items``. Of two objects with the same identity the later wins, as in a watch."""
         return cls().apply(Delta(upserts=tuple(items)), set_aside=set_aside)
 
     def apply(self, delta: Delta, *, set_aside: Iterable[SetAside] = ()) -> "Cluster":
-        """The cluster after ``delta``; this one stays as it is.
+        """Return the cluster after ``delta``; this one is unchanged.
 
-        ``set_aside`` is what could not be understood this time. An earlier entry goes when its object is understood or deleted.
+        ``set_aside`` are the objects of this change that could not be parsed. An earlier entry ends when its object is parsed or gone.
         """
         new = object.__new__(Cluster)
         new.__dict__.update(self.__dict__)
@@ -186,12 +186,12 @@ class Cluster:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Every entry of ``warned`` as a sentence that begins with the object, in the order of their names."""
+        """The entries of ``warned`` as sentences that start with the object, in the order of names."""
         return tuple(f"{name}: {warning}" for name, found in sorted(self.warned.items()) for warning in found)
 
 
 class _Change:
-    """One application of a delta to a cluster that shares everything with its predecessor: copies each thing before its first change."""
+    """Application of a delta to a cluster that shares everything with its predecessor: each part is copied before its first change."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -221,7 +221,7 @@ class _Change:
                 if isinstance(item, Workload | Namespace):
                     self._warn(object_name(type(item), key), item.warnings)
             elif self.cluster.nodes.get(item.name) != item:
-                # Most updates of a node are heartbeats, of which nothing is read.
+                # Most updates of a node are heartbeats, with no change in what is read.
                 self._own("nodes")[item.name] = item
                 nodes[item.name] = item
                 self._warn(object_name(Node, item.name), item.warnings)
@@ -231,7 +231,7 @@ class _Change:
         self._request_again(touched)
 
     def _change_table(self, nodes: Mapping[str, Node | None]) -> set[str]:
-        """Fold changes of nodes into the rows, with what is requested on each; returns the names of nodes that had no row before."""
+        """Apply changes of nodes to the rows and the requests per row; return the names of nodes that had no row before."""
         cluster, before = self.cluster, self.cluster.table
         cluster.table, rows = before.changed(nodes)
         if cluster.table.names is before.names:
@@ -244,16 +244,16 @@ class _Change:
         return nodes.keys() - before.row.keys()
 
     def _own(self, name: str) -> dict[Any, Any]:
-        """The dictionary attribute ``name``, copied the first time it is about to change."""
+        """Return the dictionary attribute ``name``, copied before its first change."""
         if (name, None) not in self._owned:
             self._owned.add((name, None))
-            # A dictionary that has lost entries is copied as it is by its own method, and put together entry by entry by its type.
+            # A dictionary with deleted entries is copied as it is by copy(), but rebuilt entry by entry by its constructor.
             setattr(self.cluster, name, getattr(self.cluster, name).copy())
         own: dict[Any, Any] = getattr(self.cluster, name)
         return own
 
     def _change_pods(self, changes: list[tuple[str, Pod | None]]) -> set[str]:
-        """Fold pod changes into the indexes; returns the names of nodes whose pods changed."""
+        """Apply changes of pods to the indexes; return the names of nodes with changed pods."""
         if not changes:
             return set()
         touched: set[str] = set()
@@ -374,7 +374,7 @@ class _Change:
 
 
 def names_in(delta: Delta) -> set[str]:
-    """Everything in ``delta`` by the names that :class:`~gpuscaler.model.aside.SetAside` has for objects."""
+    """Return all objects in ``delta``, by their names in :class:`~gpuscaler.model.aside.SetAside`."""
     found = {object_name(kind, key) for kind, key in delta.deletes}
     for item in delta.upserts:
         key = item.key if isinstance(item, Pod) else item.name if isinstance(item, Node) else getattr(item, HOMES[type(item)][1])
@@ -383,12 +383,12 @@ def names_in(delta: Delta) -> set[str]:
 
 
 def class_key(pod: Pod) -> ClassKey:
-    """The class of an unbound pod."""
+    """Return the class of an unbound pod."""
     return ClassKey(pod.spec.digest, pod.labels, pod.options, pod.owner, pod.nominated_node, pod.unschedulable, pod.deleted > 0)
 
 
 def add_requests(requested: dict[str, Array], row: int, pods: Iterable[Pod], size: int) -> None:
-    """Add the requests of ``pods`` to ``row``, up to ``FULL``; summed in Python first, since one array element at a time is slow."""
+    """Add the requests of ``pods`` to ``row``, up to ``FULL``. They are summed in Python first, because single array elements are slow."""
     total: dict[str, int] = {}
     count = 0
     for pod in pods:

@@ -9,12 +9,12 @@ EXPECTED = "a duration such as 90s, 10m or 1h30m"
 
 _UNITS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 _PART = re.compile(r"([0-9]+\.?[0-9]*|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)", re.ASCII)
-#: Go keeps a duration in 64 bits of nanoseconds.
+#: Go stores a duration as 64 bits of nanoseconds.
 _LONGEST = (2**63 - 1) / 1e9
 
 
 class DurationError(ValueError):
-    """A duration that cannot be read or used; ``seen`` is the text as it stood, ``expected`` what would have been right."""
+    """A duration cannot be parsed or used; ``seen`` is the text, ``expected`` describes a valid one."""
 
     def __init__(self, seen: object, expected: str = EXPECTED) -> None:
         super().__init__(f"saw {shortened(seen)}, expected {expected}")
@@ -24,7 +24,7 @@ class DurationError(ValueError):
 
 @lru_cache(maxsize=1 << 12)
 def parse_duration(text: str) -> float:
-    """``text`` in seconds. A unit is required unless the text is ``0``; raises :class:`DurationError` otherwise."""
+    """Parse ``text`` to seconds. A unit is required unless the text is ``0``. Raises :class:`DurationError`."""
     unsigned = text[1:] if text[:1] in ("+", "-") else text
     if unsigned == "0":
         return 0.0
@@ -43,7 +43,7 @@ def parse_duration(text: str) -> float:
 
 
 def parse_positive_duration(text: str) -> float:
-    """As :func:`parse_duration`, and a negative duration is an error too."""
+    """Parse as :func:`parse_duration`; a negative duration is an error as well."""
     seconds = parse_duration(text)
     if seconds < 0:
         raise DurationError(text, "a duration of zero or more")

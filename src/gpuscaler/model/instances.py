@@ -1,25 +1,25 @@
-"""Machines as their cloud lists them, whether or not they are nodes yet."""
+"""Machines as listed by their cloud, with or without a Node object."""
 
 from msgspec import Struct
 
 from gpuscaler.model.offerings import OfferingKey
 
-#: A machine's life as a cloud tells it. ``pending`` ones start, ``stopping`` ones will not run again, ``terminated`` ones are history that
-#: some clouds list for a while.
+#: States of a machine in its cloud. ``pending`` machines start, ``stopping`` ones will not run again, ``terminated`` ones are gone, but
+#: some clouds list them for a while.
 PENDING, RUNNING, STOPPING, TERMINATED = "pending", "running", "stopping", "terminated"
-#: The states in which a machine exists or will.
+#: The states in which a machine exists or will exist.
 ALIVE = frozenset({PENDING, RUNNING})
 
 
 class Instance(Struct, frozen=True, gc=False):
-    """One machine. ``id`` is what ``spec.providerID`` of its Node says; ``launched`` is in seconds since the epoch, 0 when unknown.
+    """A machine. ``id`` equals ``spec.providerID`` of its Node; ``launched`` is in seconds since the epoch, 0 if unknown.
 
-    ``token`` is the idempotency token of the purchase that it came from, where the cloud keeps it; ``fault`` is what the cloud says is
-    wrong with it, or why it has ended, in its words; ``ends`` is when the cloud takes it away, known since it was bought, in seconds since
-    the epoch; 0 where it does not. ``cause`` is why its cloud ends one that is ``stopping``, in words, where nobody here asked for that; it
-    may be held for ``held`` seconds at a time until ``until``, both 0 where it is not. Its group ends one that is ``protected`` for no
-    reason of its own; this program has protected one that is ``guarded`` while its group was lowered. ``doubt`` is why its group may still
-    give up one that starts, or has given up one that is ``stopping``, in words: what runs on it would end with it.
+    ``token`` is the idempotency token of its order, if the cloud stores it. ``fault`` is the cloud's message about its problem or its end.
+    ``ends`` is when the cloud reclaims it, known from the purchase on, in seconds since the epoch, or 0. ``cause`` is the reason why the
+    cloud ends a ``stopping`` machine that this program did not end. The cloud may hold it for ``held`` seconds at a time until ``until``,
+    both 0 otherwise. A ``protected`` machine is not ended by its group on the group's own account. A ``guarded`` machine was protected by
+    this program while its group was lowered. ``doubt`` is the reason why its group may still give up a starting machine, or has given up
+    a ``stopping`` one: pods on it would end with it.
     """
 
     id: str
@@ -41,15 +41,15 @@ class Instance(Struct, frozen=True, gc=False):
 
     @property
     def key(self) -> OfferingKey:
-        """Key of its offering: (pool, market, instance type, zone)."""
+        """The key of its offering: (pool, market, instance type, zone)."""
         return OfferingKey(self.pool, self.market, self.instance_type, self.zone)
 
 
 class Delivery(Struct, frozen=True, gc=False):
-    """What the group behind ``pool`` delivers by itself, without an order: it replaces what ends, and launches up to its desired capacity.
+    """Machines that the group of ``pool`` launches without an order: replacements, and launches up to its desired capacity.
 
-    ``missing`` machines of that are still to be launched; those that are launched are listed. ``failing`` is what the group says of its
-    last launch where that came to nothing. ``early`` says that it replaces a machine from the moment that the cloud announces its end.
+    ``missing`` of them are still to be launched; launched ones are in the list. ``failing`` is the group's message about its last launch if
+    it failed. With ``early``, it replaces a machine as soon as the cloud announces the machine's end.
     """
 
     pool: str
@@ -60,11 +60,11 @@ class Delivery(Struct, frozen=True, gc=False):
 
 
 class Inventory(Struct, frozen=True, gc=False):
-    """The machines of this cluster that a cloud listed. ``deliveries`` has each pool whose group launches machines by itself.
+    """The machines of this cluster in a cloud's list. ``deliveries`` contains each pool with a group that launches machines by itself.
 
-    ``let_go`` are pools that are no longer ours by what their groups have: what is under way there is finished, and nothing new begins.
+    ``let_go`` are pools with groups that no longer belong to this cluster: actions in progress are finished, and no new ones start.
 
-    The list is true of some moment between ``at`` less the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
+    The list is valid for some time between ``at`` minus the provider's ``read_lag`` and ``at``, both in seconds since the epoch.
     """
 
     at: float

@@ -1,4 +1,4 @@
-"""Label sets that can be dictionary keys, and what labels may look like."""
+"""Label sets that can be dictionary keys, and the syntax of labels."""
 
 import re
 from typing import Any
@@ -8,7 +8,7 @@ _DNS_SUBDOMAIN = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?(\.[a-z0-9]([a-z0-9-]
 
 
 class LabelSet(dict[str, str]):
-    """An immutable, hashable label set. The hash is computed once: one label set is looked up for thousands of pods."""
+    """An immutable, hashable label set. The hash is computed once: a label set is looked up for thousands of pods."""
 
     __slots__ = ("_hash",)
     _hash: int
@@ -21,7 +21,7 @@ class LabelSet(dict[str, str]):
             return self._hash
 
     def _refuse(self, *_: Any, **__: Any) -> Any:
-        raise TypeError("a LabelSet does not change; build a new one")
+        raise TypeError("a LabelSet is immutable; build a new one")
 
     __setitem__ = __delitem__ = _refuse
     clear = pop = popitem = setdefault = update = _refuse
@@ -38,7 +38,7 @@ def is_label_value(text: str) -> bool:
 
 
 def is_qualified_name(text: str) -> bool:
-    """Whether ``text`` can be the key of a label or taint, or the name of a resource: ``name`` or ``example.com/name``."""
+    """Whether ``text`` is valid as the key of a label or taint, or as the name of a resource: ``name`` or ``example.com/name``."""
     prefix, slash, name = text.rpartition("/")
     if slash and not (len(prefix) <= 253 and _DNS_SUBDOMAIN.fullmatch(prefix)):
         return False

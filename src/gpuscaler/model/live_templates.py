@@ -1,8 +1,8 @@
-"""What live nodes of a group show against the template of its machines: they are right, and every difference is said.
+"""Comparison of a group's node template with its live nodes: the nodes take precedence, and every difference is reported.
 
-Tags and rules promise what the next node will be; the nodes that are there show what it is. A label of the template that no node carries
-is the usual reason why a pod, for which a machine was bought, never runs on it; memory, disk, huge pages and places for pods that nodes
-have and the template lacks are the reason why nothing is bought at all. Of several nodes the lowest amounts count.
+Tags and rules promise the properties of the next node; existing nodes show the real ones. A label of the template that no node has is the
+usual reason why a pod never runs on the machine that was bought for it. Memory, disk, huge pages and pod slots that nodes have and the
+template lacks are the usual reason why nothing is bought at all. Of several nodes the lowest amounts count.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,7 +16,7 @@ from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 from gpuscaler.model.taints import HARD_EFFECTS, Taint
 
-#: Taints that come and go by themselves begin so.
+#: Prefixes of taints that are set and removed automatically.
 _PASSING = (
     "node.kubernetes.io/",
     "node.cloudprovider.kubernetes.io/",
@@ -26,7 +26,7 @@ _PASSING = (
     "ToBeDeletedByClusterAutoscaler",
     "DeletionCandidateOfClusterAutoscaler",
 )
-#: Labels of one node, of one place, of one market, or of the type that is bought; the offering has its own.
+#: Labels that are specific to a node, a place, a market, or an instance type; the offering has its own.
 _PLACE = (
     "kubernetes.io/hostname",
     "node.kubernetes.io/instance-type",
@@ -40,18 +40,18 @@ _PLACE = (
     "cloud.google.com/gke-spot",
     "cloud.google.com/gke-provisioning",
 )
-#: A difference of so much of a resource is worth a word.
+#: Relative differences of a resource from which they are reported.
 WORTH_A_WORD = 0.01
 _BYTES = ("memory", "ephemeral-storage", "hugepages-")
 
 
 class Shown(Struct, frozen=True, gc=False):
-    """How nodes differ from a template.
+    """Differences between nodes and a template.
 
-    ``labels`` has the values that they agree on, None for a label of the template that none of them has. ``taints`` are on all of them and
-    not in the template, ``untainted`` the other way round. ``resources`` is the least that any of them offers of each resource that all of
-    them offer, accelerators and what is made of them excepted. ``devices`` are these, all of them, where nodes agree that they are divided
-    or shared otherwise than the template says. ``words`` say all that for people.
+    ``labels`` has the values that all nodes agree on, None for a label of the template that none of them has. ``taints`` are on all nodes
+    and not in the template, ``untainted`` in the template and on no node. ``resources`` is the minimum over nodes of each resource that all
+    of them offer, without accelerators and their parts. ``devices`` are all accelerators and parts, if the nodes agree that these are
+    divided or shared differently from the template. ``words`` are messages about the differences.
     """
 
     labels: Mapping[str, str | None] = {}
@@ -63,18 +63,18 @@ class Shown(Struct, frozen=True, gc=False):
 
 
 def is_complete(node: Node, expected: Resources) -> bool:
-    """Whether device plugins, and with them discovery, have spoken."""
+    """Whether device plugins, and with them GPU feature discovery, have registered."""
     return all(node.allocatable.get(name) for name in ACCELERATORS if expected.get(name)) or are_divided(node.allocatable, expected)
 
 
 def is_broken(node: Node, offering: Offering) -> bool:
-    """Whether ``node`` has lost one of the accelerators that it was sold with: the next has all, and discovery counts them on it."""
+    """Whether ``node`` has lost an accelerator that its type is sold with. A new node has all, as counted by discovery."""
     sold = {name: amount for name, amount in offering.allocatable.items() if amount and name in ACCELERATORS}
     return any(node.allocatable.get(name, 0) < amount for name, amount in sold.items()) and not are_divided(node.allocatable, sold)
 
 
 def shown_by(offering: Offering, nodes: Sequence[Node]) -> Shown:
-    """What ``nodes``, one at least, show of the template of ``offering``. They are complete, and machines of its type and pool."""
+    """Compare ``nodes`` (at least one) with the template of ``offering``. They are complete, and machines of its type and pool."""
     labels, said = _labels(offering, nodes)
     taints, untainted, more = _taints(offering, nodes)
     resources = _resources(nodes)
@@ -83,7 +83,7 @@ def shown_by(offering: Offering, nodes: Sequence[Node]) -> Shown:
 
 
 def with_labels(offering: Offering, shown: Shown) -> Offering:
-    """``offering`` with the labels and taints that its nodes have; the place and the market are its own."""
+    """Return ``offering`` with the labels and taints of its nodes; place and market stay its own."""
     labels = {key: value for key, value in {**offering.labels, **shown.labels}.items() if value is not None}
     kept = tuple(taint for taint in offering.taints if taint not in shown.untainted)
     taints = (*kept, *(taint for taint in shown.taints if taint not in kept))
@@ -93,22 +93,22 @@ def with_labels(offering: Offering, shown: Shown) -> Offering:
 
 
 def with_resources(offering: Offering, resources: Resources) -> Offering:
-    """``offering`` with what its nodes offer, more or less; of accelerators with those that it was sold with."""
+    """Return ``offering`` with the resources of its nodes, except accelerators, which stay those that it is sold with."""
     room = {name: amount if is_device(name) else resources.get(name) or amount for name, amount in offering.allocatable.items()}
     room |= {name: amount for name, amount in resources.items() if amount and name not in room and not is_device(name)}
     return offering if room == offering.allocatable else replace(offering, allocatable=room)
 
 
 def with_devices(offering: Offering, devices: Resources) -> Offering:
-    """``offering`` with accelerators as its nodes divide or share them; as they were sold where ``devices`` is empty."""
+    """Return ``offering`` with accelerators divided or shared as on its nodes; as sold if ``devices`` is empty."""
     room = {name: amount for name, amount in offering.allocatable.items() if not is_device(name)} | {**devices}
     return offering if not devices or room == offering.allocatable else replace(offering, allocatable=room)
 
 
 def _devices(offering: Offering, nodes: Sequence[Node]) -> dict[str, int]:
-    """The accelerators, and parts of them, that nodes show otherwise than they were sold: empty where they do not, or do not agree.
+    """Return the accelerators and parts on the nodes if they differ from those sold; empty if they do not, or if nodes disagree.
 
-    A node with fewer than it was sold with, and no parts of them, is broken, and says nothing of the next. One with more shares them.
+    A node with fewer than sold, and no parts, is broken, and is no evidence for the next node. A node with more shares them.
     """
     sold = {name: amount for name, amount in offering.allocatable.items() if amount and is_device(name)}
     seen = [
@@ -129,21 +129,21 @@ def _labels(offering: Offering, nodes: Sequence[Node]) -> tuple[dict[str, str | 
             continue
         (found[key],) = values
         if found[key] is None:
-            said.append(f"the label {key}={value} is on none of its {many}, and nodes count: remove its tag, or set it on nodes")
+            said.append(f"the label {key}={value} is on none of its {many}, and nodes take precedence: remove its tag, or set it on nodes")
         else:
-            said.append(f"the label {key} is {found[key]} on its {many}, expected {value}; the nodes are right")
+            said.append(f"the label {key} is {found[key]} on its {many}, expected {value}; the nodes take precedence")
     shared = set(nodes[0].labels.items()).intersection(*(node.labels.items() for node in nodes[1:]))
     new = {key: value for key, value in sorted(shared) if key not in offering.labels and not key.startswith(_PLACE)}
     return found | {key: value for key, value in new.items() if not _personal(value, nodes)}, said
 
 
 def _personal(value: str, nodes: Iterable[Node]) -> bool:
-    """Whether a label's value names the one machine."""
+    """Whether a label's value identifies a single machine."""
     return any(value and (value in node.name or value in node.provider_id.split("/")) for node in nodes)
 
 
 def _taints(offering: Offering, nodes: Sequence[Node]) -> tuple[tuple[Taint, ...], tuple[Taint, ...], list[str]]:
-    """Only taints that every node, or no node, has: what one has may be a person's, for a while."""
+    """Compare only taints that are on all nodes or on no node: a taint on one node may be a user's temporary one."""
     everywhere = set(nodes[0].taints).intersection(*(node.taints for node in nodes[1:]))
     somewhere = {taint for node in nodes for taint in node.taints}
     missing = tuple(taint for taint in offering.taints if taint not in somewhere)
@@ -153,8 +153,10 @@ def _taints(offering: Offering, nodes: Sequence[Node]) -> tuple[tuple[Taint, ...
         if taint.effect in HARD_EFFECTS and not taint.key.startswith(_PASSING)
     )
     many = _nodes(nodes)
-    said = [f"the taint {taint} is on none of its {many}, and nodes count: remove its tag, or set it on nodes" for taint in missing]
-    said += [f"the taint {taint} is on its {many} and in no tag; the nodes are right" for taint in new]
+    said = [
+        f"the taint {taint} is on none of its {many}, and nodes take precedence: remove its tag, or set it on nodes" for taint in missing
+    ]
+    said += [f"the taint {taint} is on its {many} and in no tag; the nodes take precedence" for taint in new]
     return new, missing, said
 
 
@@ -165,7 +167,7 @@ def _resources(nodes: Sequence[Node]) -> dict[str, int]:
 
 
 def _amounts(offering: Offering, nodes: Sequence[Node], resources: Resources) -> list[str]:
-    """What nodes offer less of, accelerators among it, and what more."""
+    """Return messages about resources of which nodes offer less (including accelerators) or more."""
     said = []
     for name, expected in offering.allocatable.items():
         least = min(node.allocatable.get(name, 0) for node in nodes)
@@ -175,12 +177,12 @@ def _amounts(offering: Offering, nodes: Sequence[Node], resources: Resources) ->
         expected = offering.allocatable.get(name, 0)
         if amount > expected * (1 + WORTH_A_WORD):
             more = f"a node of this group offers {spoken(name, amount)} of {name}, the template {spoken(name, expected)}"
-            said.append(f"{offering.instance_type}: {more}; the nodes are right")
+            said.append(f"{offering.instance_type}: {more}; the nodes take precedence")
     return said
 
 
 def spoken(resource: str, amount: int) -> str:
-    """``amount`` for people: cores, Gi, or a plain number."""
+    """Format ``amount``: cores, Gi, or a plain number."""
     if resource == "cpu":
         return f"{amount / 1000:g}"
     return f"{amount / 2**30:,.4g}Gi" if resource.startswith(_BYTES) else str(amount)

@@ -10,12 +10,12 @@ from gpuscaler.model.taints import Taint
 
 
 class Node(Struct, frozen=True, gc=False):
-    """One node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit.
+    """A node. ``allocatable`` is in the units of :data:`~gpuscaler.model.pods.Resources`; ``pods`` is its pod count limit.
 
-    A machine that does not exist yet may turn out to be one of several: ``may_be`` has the labels of each, ``labels`` what all share.
-    ``bought`` is what its machine is by the cloud's own list: (pool, market, instance type, zone); None where it is not listed.
-    ``unready_since`` is when a node that is not Ready ceased to be, as its condition says; 0 where it does not say. ``ajar`` says that
-    we let only pods of DaemonSets come for now; its taints, and ``unschedulable``, are those that it has when it is closed again.
+    A machine that does not exist yet may become one of several: ``may_be`` has the labels of each, ``labels`` those that all share.
+    ``bought`` is its machine's offering in the cloud's list: (pool, market, instance type, zone); None if it is not listed.
+    ``unready_since`` is when the node stopped being Ready according to its condition; 0 if unknown. ``ajar`` means that only pods of
+    DaemonSets are admitted for now; its taints, and ``unschedulable``, are those that it has when it is closed again.
     """
 
     name: str
@@ -39,5 +39,5 @@ class Node(Struct, frozen=True, gc=False):
 
 
 def first_label(node: Node, keys: tuple[str, ...]) -> str:
-    """The value of the first of ``keys`` that the node has; empty where it has none."""
+    """Return the value of the first of ``keys`` that the node has; empty if it has none."""
     return next((node.labels[key] for key in keys if key in node.labels), "")

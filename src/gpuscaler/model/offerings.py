@@ -1,14 +1,14 @@
-"""What names one way to buy a machine: its key, and the markets."""
+"""The key of an offering, and the markets."""
 
 from typing import NamedTuple
 
 SPOT, ON_DEMAND, RESERVED = "spot", "on-demand", "reserved"
-#: All markets, in the order in which they are preferred at the same price.
+#: All markets, in order of preference at the same price.
 MARKETS = (RESERVED, SPOT, ON_DEMAND)
 
 
 class OfferingKey(NamedTuple):
-    """An offering by its pool, market, instance type and zone."""
+    """The pool, market, instance type and zone of an offering."""
 
     pool: str
     market: str

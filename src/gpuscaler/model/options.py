@@ -1,7 +1,7 @@
-"""Annotations and labels of pods that planning understands, typed.
+"""Typed annotations and labels of pods that planning uses.
 
-Names: DESIGN, "Annotations and taints of our own" and "Names on the wire". A value that cannot be read becomes a warning on the pod,
-which does not repeat it, and is otherwise ignored.
+Names: DESIGN, "Annotations and taints of our own" and "Names on the wire". A value that cannot be parsed causes a warning on the pod, which
+does not repeat the value, and is otherwise ignored.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,20 +21,20 @@ from gpuscaler.model.well_known import OWN_PREFIX
 T = TypeVar("T")
 D = TypeVar("D")
 
-#: The longest time that a pod is given to save its work unless the settings say otherwise, and any other duration that a pod may state, in
-#: seconds: an hour, and thirty days.
+#: Upper limits in seconds for the time that a pod gets to save its work (default of the setting: an hour), and for other durations in
+#: annotations (thirty days).
 MAX_GRACE, LONGEST = 3600.0, 2_592_000.0
-#: Seconds from 1970 to 2200, after which no moment makes sense.
+#: Seconds from 1970 to 2200. Later times are rejected.
 LATEST = 7_258_118_400.0
-#: The largest gang: more pods than a cluster holds.
+#: Maximum size of a gang: more pods than a cluster can hold.
 MOST_MEMBERS = 1_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
-#: Whether what holds a GPU without another ready replica may be moved to save money, and its values.
+#: The annotation for moving a GPU pod without another ready replica to save money, and its values.
 DISRUPTION, ALLOW, NEVER = "gpuscaler.io/disruption", "allow", "never"
-#: How a pod comes to the machine that it is promised.
+#: The annotation for how a pod gets to the machine promised to it.
 STEERING = f"{OWN_PREFIX}steering"
-#: When a pod was asked to save its work, and the request that it has answered.
+#: Annotations with the time of the checkpoint request, and with the request that the pod has answered.
 CHECKPOINT_REQUESTED, CHECKPOINTED = "gpuscaler.io/checkpoint-requested", "gpuscaler.io/checkpointed"
 _CA = "cluster-autoscaler.kubernetes.io/"
 _JOBSET = "jobset.sigs.k8s.io/jobset-name"
@@ -43,12 +43,12 @@ _KUEUE = "kueue.x-k8s.io/pod-group-name"
 _KUEUE_COUNT = "kueue.x-k8s.io/pod-group-total-count"
 _UNDISTURBED = "karpenter.sh/do-not-disrupt"
 _NO_DRAIN = "openai/do-not-drain"
-#: The labels that are read; a pod with none of them and none of the annotations has no options.
+#: The labels that are read. A pod without them and without the annotations has no options.
 LABELS = frozenset((_JOBSET, *_COSCHEDULING, _KUEUE, _NO_DRAIN))
 
 
 class PodAnnotations(Struct, frozen=True, gc=False):
-    """The annotations that are read; all others are skipped while decoding."""
+    """The annotations that are read; decoding skips all others."""
 
     gang: str | None = field(default=None, name="gpuscaler.io/gang")
     gang_size: str | None = field(default=None, name="gpuscaler.io/gang-size")
@@ -78,7 +78,7 @@ NO_ANNOTATIONS = PodAnnotations()
 
 
 class Gang(NamedTuple):
-    """Which gang a pod belongs to; ``size`` is 0 where an object of its own says it (a PodGroup, a JobSet, a Job's parallelism)."""
+    """The gang of a pod; ``size`` is 0 if a separate object defines it (a PodGroup, a JobSet, a Job's parallelism)."""
 
     name: str = ""
     size: int = 0
@@ -86,13 +86,13 @@ class Gang(NamedTuple):
 
 
 class _Reader:
-    """Reads one value after the other and collects what could not be read."""
+    """Reads values one after the other and collects warnings about unreadable ones."""
 
     def __init__(self) -> None:
         self.warnings: list[str] = []
 
     def read(self, name: str, text: str | None, convert: Callable[[str], T], default: D) -> T | D:
-        """``convert(text)``, or ``default`` when there is no text or it is wrong; a ValueError says what was expected."""
+        """Return ``convert(text)``, or ``default`` if there is no text or it is invalid; a ValueError contains what was expected."""
         if text is None:
             return default
         try:
@@ -104,7 +104,7 @@ class _Reader:
         return default
 
     def cut(self, name: str, text: str | None, seconds: D, most: float, why: str = "") -> D | float:
-        """``seconds``, or ``most`` where they are more, which is reported."""
+        """Return ``seconds``, limited to ``most`` with a warning."""
         if not isinstance(seconds, float) or seconds <= most:
             return seconds
         self.warnings.append(f"{name}: saw {shortened(text)}, expected at most {most:g} s{why}; cut to it")
@@ -117,10 +117,10 @@ class _Reader:
 def pod_options(
     annotations: PodAnnotations | None, labels: Mapping[str, str], workload: str = "", *, max_grace: float = MAX_GRACE
 ) -> tuple[PodOptions, tuple[str, ...]]:
-    """The options of a pod and the warnings about those that could not be read, or were cut.
+    """Return the options of a pod, and warnings about those that could not be parsed or were limited.
 
-    ``max_grace`` is the longest time, in seconds, that any pod is given to save its work; other durations are cut to ``LONGEST``.
-    ``workload`` names the native pod group that the specification refers to (``workload/podgroup``), "" when there is none.
+    ``max_grace`` is the longest time, in seconds, that any pod gets to save its work; other durations are limited to ``LONGEST``.
+    ``workload`` is the native pod group that the specification refers to (``workload/podgroup``), "" if there is none.
     """
     found = annotations if annotations is not None else NO_ANNOTATIONS
     reader = _Reader()
@@ -159,26 +159,26 @@ def pod_options(
 
 
 def disruption(text: str | None) -> tuple[str, tuple[str, ...]]:
-    """What the annotation of an owner or a Namespace says about its pods, empty where it says nothing, and what could not be read."""
+    """Read the disruption annotation of an owner or a Namespace, empty if there is none; the second value are warnings."""
     reader = _Reader()
     return reader.read(DISRUPTION, text, _disruption, ""), tuple(reader.warnings)
 
 
 def steering(text: str | None) -> tuple[str, tuple[str, ...]]:
-    """How a Namespace says that its pods come to their machines, empty where it says nothing, and what could not be read."""
+    """Read the steering annotation of a Namespace, empty if there is none; the second value are warnings."""
     reader = _Reader()
     return reader.read(STEERING, text, _steering, ""), tuple(reader.warnings)
 
 
 def checkpoint(annotations: PodAnnotations | None) -> tuple[float, float]:
-    """When a pod was asked to save its work, and of when the request is that it has answered; 0 where it was not, or says no time."""
+    """Return the time of a pod's checkpoint request, and of the request that it has answered; 0 if missing or unreadable."""
     if annotations is None or (annotations.checkpoint_requested is None and annotations.checkpointed is None):
         return 0.0, 0.0
     return _moment_or_never(annotations.checkpoint_requested), _moment_or_never(annotations.checkpointed)
 
 
 def _moment_or_never(text: str | None) -> float:
-    """What a pod's own processes write is answered by waiting on, not by a warning: they may still be writing."""
+    """Read a time written by a pod's processes. An unreadable one counts as not answered, without a warning: it may be half-written."""
     try:
         return _moment((text or "").strip())
     except ValueError:
@@ -186,11 +186,11 @@ def _moment_or_never(text: str | None) -> float:
 
 
 def _gang(found: PodAnnotations, labels: Mapping[str, str], workload: str, reader: _Reader) -> Gang:
-    """The first that names a gang decides: our annotations, then the native reference, then the other projects' labels."""
+    """Return the gang. The first name counts: gpuscaler's annotations, then the native reference, then labels of other projects."""
     if found.gang:
         return Gang(found.gang, reader.read(f"{OWN_PREFIX}gang-size", found.gang_size, _count, 0), "annotation")
     if found.gang_size is not None:
-        reader.warn(f"{OWN_PREFIX}gang-size", found.gang_size, f"{OWN_PREFIX}gang beside it")
+        reader.warn(f"{OWN_PREFIX}gang-size", found.gang_size, f"{OWN_PREFIX}gang as well")
     if workload:
         return Gang(workload, 0, "workload")
     for label in _COSCHEDULING:
@@ -206,7 +206,7 @@ def _gang(found: PodAnnotations, labels: Mapping[str, str], workload: str, reade
 
 
 def boolean(text: str) -> bool:
-    """Read "true" or "false"; a ValueError says so for anything else."""
+    """Parse "true" or "false"; raise ValueError for anything else."""
     if text.lower() not in ("true", "false"):
         raise ValueError('"true" or "false"')
     return text.lower() == "true"
@@ -237,7 +237,7 @@ def _markets(text: str) -> tuple[str, ...]:
     if names == ("any",):
         return ()
     if not names or not set(names) <= set(MARKETS):
-        raise ValueError("a comma list of spot, on-demand and reserved, or any")
+        raise ValueError("a comma-separated list of spot, on-demand and reserved, or any")
     return names
 
 

@@ -1,4 +1,4 @@
-"""What a person says about a pool that a cloud brings: it wins over what was found."""
+"""User settings for a pool that was found in a cloud account. They override what was found."""
 
 from collections.abc import Iterable, Mapping
 
@@ -19,7 +19,7 @@ class OfferingPrice(Struct, frozen=True, gc=False):
 
 
 class PoolOverride(Struct, frozen=True, gc=False):
-    """The pool of that name is changed in what is not None; ``labels`` and ``taints`` come on top of those that were found."""
+    """Overrides for the pool of that name, None for no change; ``labels`` and ``taints`` are added to those that were found."""
 
     name: str
     min: int | None = None
@@ -37,15 +37,15 @@ class PoolOverride(Struct, frozen=True, gc=False):
     prices: tuple[OfferingPrice, ...] = ()
 
 
-#: Fields of both, which an override that has them replaces.
+#: Fields of both classes, which an override replaces.
 _REPLACED = ("min", "max", "spare", "idle_after", "unready_after", "steering", "priority", "min_gpus_per_pod", "budgets", "startup_taints")
 
 
 def overridden(pool: Pool, override: PoolOverride) -> Pool:
-    """``pool`` with what ``override`` says."""
+    """Apply ``override`` to ``pool``."""
     changes = {field: value for field in _REPLACED if (value := getattr(override, field)) is not None}
     if override.min_gpus_per_pod is not None:
-        # What is said of pools counts, 0 too: then machines are bought for pods without GPUs.
+        # An explicit value of the pool counts, including 0: then machines are bought for pods without GPUs.
         changes["buys_without_gpus"] = True
     taints = {(taint.key, taint.effect): taint for taint in override.taints}
     offerings = []
@@ -65,7 +65,7 @@ def overridden(pool: Pool, override: PoolOverride) -> Pool:
 
 
 def price_told(prices: Iterable[OfferingPrice], *, instance_type: str, market: str, zone: str) -> float | None:
-    """The price of the last entry that fits. What is reserved is paid already: only an entry that names that market prices it."""
+    """Return the price of the last matching entry. Reserved machines are already paid for: only an entry with that market matches them."""
     found = None
     for one in prices:
         markets = (market,) if market == "reserved" else ("", market)

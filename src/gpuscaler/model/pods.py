@@ -1,7 +1,7 @@
-"""Pods as planning sees them.
+"""Pods, with the properties that planning uses.
 
-A pod is split in two. :class:`PodSpec` holds everything that scheduling reads from the specification; it is interned, so that the
-thousands of pods of one controller share one object. :class:`Pod` holds what differs from pod to pod. Labels are interned too.
+A pod is split in two. :class:`PodSpec` holds everything that scheduling reads from the specification; it is interned, so that thousands of
+pods of a controller share one object. :class:`Pod` holds the properties that differ from pod to pod. Labels are interned too.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ Resources = Mapping[str, int]
 
 
 class PodAffinityTerm(Struct, frozen=True, gc=False):
-    """One required or preferred pod (anti-)affinity term, with ``matchLabelKeys`` already merged into the selector.
+    """A required or preferred pod (anti-)affinity term, with ``matchLabelKeys`` already merged into the selector.
 
     ``namespaces`` are those named in the term, or the pod's own when neither names nor a selector are given.
     ``selector`` None matches no pod.
@@ -31,7 +31,7 @@ class PodAffinityTerm(Struct, frozen=True, gc=False):
 
 
 class SpreadConstraint(Struct, frozen=True, gc=False):
-    """One topology spread constraint. ``selector`` has ``matchLabelKeys`` of the pod merged in; None matches no pod."""
+    """A topology spread constraint. ``selector`` has ``matchLabelKeys`` of the pod merged in; None matches no pod."""
 
     topology_key: str
     max_skew: int = 1
@@ -49,11 +49,11 @@ class HostPort(Struct, frozen=True, gc=False):
 
 
 class VolumeUse(Struct, frozen=True, gc=False):
-    """A volume that scheduling looks at.
+    """A volume that scheduling considers.
 
     ``claim`` names a PersistentVolumeClaim in the pod's namespace (an ephemeral volume's claim is ``<pod>-<volume>`` and has
-    ``ephemeral`` set). Else ``driver`` is the CSI driver or the in-tree kind (gcePersistentDisk, awsElasticBlockStore, iscsi, rbd,
-    azureDisk, cinder, …) and ``handle`` what identifies the disk for conflicts and attach limits.
+    ``ephemeral`` set). Otherwise ``driver`` is the CSI driver or the in-tree kind (gcePersistentDisk, awsElasticBlockStore, iscsi, rbd,
+    azureDisk, cinder, …) and ``handle`` identifies the disk for conflicts and attach limits.
     """
 
     claim: str = ""
@@ -64,7 +64,7 @@ class VolumeUse(Struct, frozen=True, gc=False):
 
 
 class PodSpec(Struct, frozen=True, gc=False):
-    """What scheduling reads of a specification. Equal specs of one namespace are one object (see ``decoding``).
+    """The part of a specification that scheduling reads. Equal specs of a namespace are one object (see ``decoding``).
 
     ``digest`` is a stable hash of the content: it orders specs the same way in every process.
     """
@@ -93,7 +93,7 @@ class PodSpec(Struct, frozen=True, gc=False):
 
 
 class PodOptions(Struct, frozen=True, gc=False):
-    """Annotations and labels of a pod that planning understands, typed at decode; interned. See DESIGN, "Annotations"."""
+    """Annotations and labels of a pod that planning uses, typed when decoded; interned. See DESIGN, "Annotations"."""
 
     market: tuple[str, ...] = ()
     spot_wait: float | None = None
@@ -129,12 +129,12 @@ NO_OWNER = Owner()
 
 
 class Pod(Struct, frozen=True, gc=False):
-    """One pod. Times are seconds since the epoch, 0 when unknown.
+    """A pod. Times are seconds since the epoch, 0 if unknown.
 
-    ``unschedulable`` is True when the condition PodScheduled is False with reason Unschedulable, None when there is no such condition.
-    ``ready`` is what the condition Ready says, None when there is none.
-    ``checkpoint_requested`` is when it was asked to save its work, ``checkpointed`` which of those requests it has answered.
-    ``warnings`` name annotations that could not be read. ``reason`` is what the kubelet gives for a pod that failed, in a word.
+    ``unschedulable`` is True if the condition PodScheduled is False with reason Unschedulable, None if there is no such condition.
+    ``ready`` is the status of the condition Ready, None if there is none.
+    ``checkpoint_requested`` is the time of the request to save its work, ``checkpointed`` the time of the request that it has answered.
+    ``warnings`` list annotations that could not be parsed. ``reason`` is the kubelet's reason (one word) for a failed pod.
     """
 
     namespace: str
@@ -160,7 +160,7 @@ class Pod(Struct, frozen=True, gc=False):
 
     @property
     def gang(self) -> str:
-        """``namespace/name`` of its gang, empty where it is in none."""
+        """``namespace/name`` of its gang, empty if it is in none."""
         return f"{self.namespace}/{self.options.gang}" if self.options.gang else ""
 
     @property
@@ -173,5 +173,5 @@ class Pod(Struct, frozen=True, gc=False):
 
     @property
     def waits(self) -> bool:
-        """Whether it is on no node and is to come to one."""
+        """Whether it is pending: on no node, and not finished."""
         return not (self.node_name or self.finished or self.deleted)

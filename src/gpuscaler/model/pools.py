@@ -1,4 +1,4 @@
-"""Pools, offerings, limits and the policy a plan obeys. Prices are US dollars per hour, durations seconds."""
+"""Pools, offerings, limits and the policy for plans. Prices are in US dollars per hour, durations in seconds."""
 
 from collections.abc import Iterable, Mapping
 from functools import cached_property
@@ -11,25 +11,25 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import PodSpec, Resources
 from gpuscaler.model.taints import Taint, untolerated
 
-#: Where a price is from that no region has: a guess from the type's size. Nothing that runs is moved for what it would save.
+#: Origin of a price that no region has: a guess from the type's size. Running pods are not moved for savings based on it.
 BY_SIZE = "size"
-#: How pods come to the machines that they are promised: we bind them, nominate them for their scheduler, or leave them to it.
+#: How pods get to the machines promised to them: gpuscaler binds them, nominates them, or leaves them to their scheduler.
 BIND, NOMINATE, OFF = "bind", "nominate", "off"
 STEERINGS = (BIND, NOMINATE, OFF)
-#: How long the node of a machine may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
+#: How long a machine's node may be not Ready before the machine is ended, in seconds. EKS repairs nodes after 30 minutes.
 UNREADY_AFTER = 2700.0
 
 
 class Offering(Struct, frozen=True, dict=True):
-    """One way to buy in a pool: (market, instance type, zone) at a price.
+    """A way to buy in a pool: (market, instance type, zone) at a price.
 
-    ``allocatable`` is what a new node offers to pods, kubelet reservations taken off and DaemonSets not. ``labels`` and ``taints`` are
-    those of the node once it is open (start-up taints gone), well-known labels included, ``kubernetes.io/hostname`` excepted.
-    ``count`` is how many can be had, None when nobody knows a bound (a capacity reservation knows one). ``ends`` is when the cloud takes
-    machines of it away, whatever runs on them, in seconds since the epoch; 0 where it does not. ``product`` is the model of its GPUs, for
-    clouds that tell it though no label of their nodes does; ``accelerators`` is how many whole ones its type is sold with, however nodes
-    divide or share them, 0 where only ``allocatable`` and labels say. ``price_from`` is empty for a price that is known; for a guess it is
-    the region whose price that is, or :data:`BY_SIZE` where no region has one.
+    ``allocatable`` are the resources of a new node for pods, with kubelet reservations subtracted and DaemonSets not. ``labels`` and
+    ``taints`` are those of the open node (without startup taints), including well-known labels, except ``kubernetes.io/hostname``.
+    ``count`` is the maximum number of machines, None if unknown (capacity reservations have one). ``ends`` is when the cloud reclaims its
+    machines regardless of what runs on them, in seconds since the epoch, or 0. ``product`` is the GPU model, for clouds that report it
+    although no node label does. ``accelerators`` is the number of whole accelerators that its type is sold with, regardless of how nodes
+    divide or share them, 0 if only ``allocatable`` and labels show it. ``price_from`` is empty for a known price; for a guess it is the
+    region of that price, or :data:`BY_SIZE` if no region has one.
     """
 
     pool: str
@@ -52,7 +52,7 @@ class Offering(Struct, frozen=True, dict=True):
 
     @property
     def retired(self) -> bool:
-        """Whether it is not sold any more: machines of it may be there. A reservation all of which is in use is something else."""
+        """Whether it is no longer sold, although machines of it may exist. A fully used reservation is not retired."""
         return self.count == 0 and self.market != "reserved"
 
     def admits(self, spec: PodSpec) -> bool:
@@ -65,22 +65,22 @@ class Offering(Struct, frozen=True, dict=True):
 
     @property
     def gpus(self) -> int:
-        """Physical accelerators of one machine."""
+        """The number of physical accelerators of a machine."""
         return self.accelerators or gpus_of(self.allocatable, self.labels)
 
 
 class Spare(Struct, frozen=True, gc=False):
-    """Headroom kept in a pool: whole empty machines, or unused GPUs."""
+    """Headroom of a pool: whole empty machines, or unused GPUs."""
 
     machines: int = 0
     gpus: int = 0
 
 
 class Budget(Struct, frozen=True, gc=False):
-    """How many machines of a pool may be disrupted at once, as Karpenter's disruption budgets.
+    """The number of machines of a pool that may be disrupted at once, like Karpenter's disruption budgets.
 
     ``nodes`` is a count ("5") or a percentage ("10%"); ``reasons`` empty means every reason (idle, consolidation); ``schedule`` is a cron
-    line in UTC that opens the budget for ``duration`` seconds, None means always.
+    line in UTC that opens the budget for ``duration`` seconds; None means always.
     """
 
     nodes: str
@@ -92,17 +92,17 @@ class Budget(Struct, frozen=True, gc=False):
 class Pool(Struct, frozen=True, gc=False):
     """A group of machines that a cloud can grow.
 
-    ``chooser`` says who picks among the offerings: "buyer" (we name one) or "cloud" (we name the set). With ``names_zone`` a purchase names
-    the zone, and the cloud chooses among the offerings of that zone only. ``match_labels`` are the labels that, with the instance type,
-    tell that a node without ``gpuscaler.io/pool`` belongs here.
+    ``chooser`` is what chooses among the offerings: "buyer" (gpuscaler) or "cloud". With ``names_zone``, a purchase names the zone, and the
+    cloud chooses among the offerings of that zone only. A node without ``gpuscaler.io/pool`` belongs to the pool if it has the
+    ``match_labels`` and one of the instance types.
 
-    Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that ask for so many GPUs at least and that a plan places
-    there; 0 is no such rule. ``revision`` tells apart what machines are made from, such as versions of a launch template, where the cloud
-    says so: a new one may mend what an older one was refused for. A machine whose node has not been Ready for ``unready_after`` is ended;
-    0 is never. Without ``buys_without_gpus`` no machine is bought for pods that ask for no accelerator; on machines that are there they may
-    run all the same. ``balances`` says that its group ends machines by itself to even out zones, but for those that are protected.
-    ``divides`` says that its group divides machines between markets: what one market has not, it does not ask of the other.
-    ``steering`` is how pods come to its machines, empty where the policy's counts.
+    Machines of a pool with ``min_gpus_per_pod`` stay closed, and take only pods that request at least that many GPUs and that a plan places
+    there; 0 means no such rule. ``revision`` identifies the configuration of new machines, such as the version of a launch template, if the
+    cloud reports it: a new revision may fix the cause of an earlier failure. A machine with a node that is not Ready for ``unready_after``
+    is ended; 0 means never. Without ``buys_without_gpus``, no machine is bought for pods without accelerators, but they may run on existing
+    ones. With ``balances``, its group ends machines by itself to balance zones, except protected ones. With ``divides``, its group divides
+    machines between markets: capacity that one market lacks is not requested from the other.
+    ``steering`` is how pods get to its machines, empty to use the policy's.
     """
 
     name: str
@@ -128,26 +128,26 @@ class Pool(Struct, frozen=True, gc=False):
 
 
 def sold(pool: Pool) -> tuple[Offering, ...]:
-    """What may be bought in ``pool``; where nothing may, what its machines are."""
+    """Return the offerings of ``pool`` that are sold, or all of them if none is."""
     return tuple(one for one in pool.offerings if not one.retired) or pool.offerings
 
 
 def for_gpus(offerings: Iterable[Offering]) -> bool:
-    """Whether all of ``offerings`` have accelerators: unless its settings say otherwise such a pool buys nothing for pods without any."""
+    """Whether all ``offerings`` have accelerators. By default such a pool buys nothing for pods without accelerators."""
     found = [any(amount > 0 and is_device(name) for name, amount in offering.allocatable.items()) for offering in offerings]
     return bool(found) and all(found)
 
 
 def is_scattered(pool: Pool) -> bool:
-    """Whether a machine of ``pool`` may come to any of several zones, as the cloud chooses."""
+    """Whether the cloud chooses among several zones for a machine of ``pool``."""
     return pool.chooser == "cloud" and not pool.names_zone and len({offering.zone for offering in pool.offerings}) > 1
 
 
 class Limits(Struct, frozen=True, gc=False):
-    """Limits over all pools; None is no limit. Existing and upcoming machines count.
+    """Limits over all pools; None means no limit. Existing and upcoming machines count.
 
-    ``fruitless_per_hour`` is how many machines of a pool may come to nothing within an hour before nothing more is bought there.
-    ``assumed`` limits were set by nobody.
+    ``fruitless_per_hour`` is how many machines of a pool may be fruitless within an hour before nothing more is bought there.
+    ``assumed`` limits are defaults that no user set.
     """
 
     gpus: int | None = None
@@ -158,14 +158,14 @@ class Limits(Struct, frozen=True, gc=False):
     assumed: bool = False
 
 
-#: What `gpuscaler run` buys at most, in dollars per hour, where neither limits nor the size of each pool are set.
+#: Default limit of `gpuscaler run` in dollars per hour, if neither limits nor the maximum of each pool are set.
 DEFAULT_DOLLARS = 100.0
 
 
 class Policy(Struct, frozen=True, dict=True):
-    """Everything a user decides. ``preferences`` is "ignore" (break ties only) or "respect".
+    """All decisions of the user. ``preferences`` is "ignore" (break ties only) or "respect".
 
-    ``max_grace`` is the longest time, in seconds, that any pod is given to save its work. ``steering`` is one of :data:`STEERINGS`; only
+    ``max_grace`` is the longest time, in seconds, that any pod gets to save its work. ``steering`` is one of :data:`STEERINGS`; only
     pods of ``bind_schedulers`` are bound.
     """
 
@@ -193,28 +193,28 @@ class Policy(Struct, frozen=True, dict=True):
 
 
 def unpriced(policy: Policy) -> frozenset[OfferingKey]:
-    """The offerings whose price is guessed from their size, since no region has one: nothing that runs is moved for it."""
+    """Return the offerings with a price guessed from their size, because no region has one. Running pods are not moved for it."""
     return frozenset(one.key for one in policy.offerings.values() if one.price_from == BY_SIZE)
 
 
 def is_boundless(policy: Policy) -> bool:
-    """Whether nothing bounds what ``policy`` buys: it has no limit, and some pool no size."""
+    """Whether purchases under ``policy`` are unlimited: there is no limit, and some pool has no maximum."""
     some = (policy.limits.gpus, policy.limits.machines, policy.limits.dollars_per_hour)
     return all(limit is None for limit in some) and any(pool.max is None for pool in policy.pools)
 
 
 def bounded(policy: Policy) -> Policy:
-    """``policy`` with a modest limit where nothing bounds what it buys."""
+    """Return ``policy``, with the default limit if its purchases are unlimited."""
     if not is_boundless(policy):
         return policy
     return replace(policy, limits=replace(policy.limits, dollars_per_hour=DEFAULT_DOLLARS, assumed=True))
 
 
 def boundless_warning(policy: Policy) -> str:
-    """What a person should know of the limit that nobody set; empty where there is none."""
+    """Return a warning about the default limit; empty if it does not apply."""
     if not policy.limits.assumed:
         return ""
     return (
-        f"limits: saw none, and pools without a max, expected one of them; machines are bought for at most "
-        f"${DEFAULT_DOLLARS:g} an hour in all; set limits, or limits: none for no limit"
+        f"limits: saw no limits, and pools without a max, expected either; machines are bought for at most "
+        f"${DEFAULT_DOLLARS:g} an hour in total; set limits, or limits: none for no limit"
     )

@@ -2,8 +2,8 @@
 
 Source: ``k8s.io/apimachinery/pkg/api/resource/quantity.go`` and ``suffix.go``. A quantity is a decimal number with a binary suffix
 (Ki to Ei), a decimal suffix (n to E) or an exponent (``e3``, ``E-3``). Anything finer than a nano-unit is rounded up, away from zero.
-Where Kubernetes silently caps a binary quantity at 2**63-1 and lets a decimal one overflow, both are refused here: nobody has
-that much, and sums of such numbers would wrap around.
+Kubernetes silently caps a binary quantity at 2**63-1 and lets a decimal one overflow. Both are rejected here: no machine has that much,
+and sums of such numbers would wrap around.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Literal
 Style = Literal["decimal", "binary", "exponent"]
 
 INT64_MAX = 2**63 - 1
-#: Longer texts are refused before they cost anything.
+#: Longer texts are rejected before they are parsed.
 MAX_LENGTH = 256
 EXPECTED = "a quantity such as 500m, 2, 1.5Gi or 1e3"
 
@@ -27,7 +27,7 @@ _BINARY_SUFFIXES = ("", *_BINARY)
 
 
 class QuantityError(ValueError):
-    """A quantity that cannot be read or used; ``seen`` is the value as it stood, ``expected`` what would have been right."""
+    """A quantity cannot be parsed or used; ``seen`` is the value, ``expected`` describes a valid one."""
 
     def __init__(self, seen: object, expected: str = EXPECTED) -> None:
         super().__init__(f"saw {shortened(seen)}, expected {expected}")
@@ -36,20 +36,20 @@ class QuantityError(ValueError):
 
 
 def shortened(value: object, limit: int = 60) -> str:
-    """``value`` as a message shows it, cut where it is long."""
+    """Format ``value`` for a message, shortened if necessary."""
     text = repr(value if not isinstance(value, str) else value[: limit + 1])
     return text if len(text) <= limit + 2 else f"{text[:limit]}…"
 
 
 def unrepeated(text: str) -> str:
-    """A text of somebody's own that could not be read: its owner has it, and others, who read logs and pages, have no use for it."""
+    """Describe an unreadable text of a user without repeating it: it may be private, and others can read logs and pages."""
     return f"a value of {len(text)} {'character' if len(text) == 1 else 'characters'}"
 
 
 def parse(text: str | int | float) -> Fraction:
-    """The exact value of ``text``. A JSON number is read by its shortest decimal form, so 0.1 is one tenth.
+    """Return the exact value of ``text``. A JSON number is read in its shortest decimal form, so 0.1 is one tenth.
 
-    Raises :class:`QuantityError` for what Kubernetes refuses, and for values beyond the range of int64.
+    Raises :class:`QuantityError` for values that Kubernetes rejects, and for values beyond the range of int64.
     """
     if isinstance(text, bool) or not isinstance(text, str | int | float):
         raise QuantityError(text)
@@ -78,14 +78,14 @@ def _parse(text: str) -> Fraction:
     else:
         raise QuantityError(text)
     if not digits and not decimals and (suffix in ("Pi", "Ei") or exponent < -9):
-        # Kubernetes takes a number without digits for zero, but not on the slow path that these take.
+        # Kubernetes reads a number without digits as zero, but not on the slow path that is used for these.
         raise QuantityError(text)
     value = _nano(mantissa * factor, exponent, text)
     return -value if sign == "-" else value
 
 
 def _nano(mantissa: int, exponent: int, text: str) -> Fraction:
-    """``mantissa * 10**exponent``, rounded up to nano-units; huge exponents are never computed."""
+    """Return ``mantissa * 10**exponent``, rounded up to nano-units, without computing huge exponents."""
     if not mantissa:
         return Fraction(0)
     if exponent > 18 or (value := Fraction(mantissa) * Fraction(10) ** max(exponent, -2 * MAX_LENGTH)) > INT64_MAX:
@@ -95,12 +95,12 @@ def _nano(mantissa: int, exponent: int, text: str) -> Fraction:
 
 
 def milli(quantity: Fraction | int) -> int:
-    """``quantity`` in thousandths, rounded up (``MilliValue``)."""
+    """Return ``quantity`` in thousandths, rounded up (``MilliValue``)."""
     return _rounded(Fraction(quantity) * 1000)
 
 
 def whole(quantity: Fraction | int) -> int:
-    """``quantity`` in units, rounded up (``Value``); away from zero where it is negative."""
+    """Return ``quantity`` in units, rounded up (``Value``), or away from zero if it is negative."""
     return _rounded(Fraction(quantity))
 
 
@@ -111,12 +111,12 @@ def _rounded(amount: Fraction) -> int:
 
 @lru_cache(maxsize=1 << 16)
 def parse_milli(text: str | int | float) -> int:
-    """``milli(parse(text))``, remembered: a cluster repeats a few hundred texts a million times."""
+    """Return ``milli(parse(text))``, cached: a cluster repeats a few hundred texts a million times."""
     return milli(parse(text))
 
 
 def format_quantity(quantity: Fraction | int, style: Style = "decimal") -> str:
-    """The canonical text of ``quantity``: no fraction, the largest suffix that loses nothing.
+    """Return the canonical text of ``quantity``: no fraction, the largest suffix without loss.
 
     Binary style falls back to decimal for fractions and for magnitudes below 1024, as Kubernetes does.
     """

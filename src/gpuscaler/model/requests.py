@@ -1,9 +1,9 @@
-"""What a pod asks of a node, as kube-scheduler computes it from the stored object.
+"""Resource requests of a pod, as kube-scheduler computes them from the stored object.
 
 Source: ``PodRequests`` of ``k8s.io/component-helpers/resource/helpers.go`` (1.35 to 1.37), and the defaults that the API server fills in
-before storing (``SetDefaults_Pod``), which templates of workloads have not been through yet. Fields behind feature gates are counted
-wherever they are: where the gate is off, the API server stores none (pod-level resources are on from 1.34, their resize from 1.36).
-Sums are made in thousandths, the precision to which the API server rounds every amount.
+before storing (``SetDefaults_Pod``), which templates of workloads still lack. Fields behind feature gates are counted whenever they are
+present: if the gate is off, the API server stores none (pod-level resources are on from 1.34, their resize from 1.36).
+Sums are computed in thousandths, the precision to which the API server rounds every amount.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -13,14 +13,14 @@ from msgspec import field
 from gpuscaler.model.quantities import QuantityError, parse_milli, shortened
 from gpuscaler.model.wire import Int32, UnreadableError, Wire
 
-#: Texts of quantities as they stand; JSON numbers are quantities too, and null is zero.
+#: Quantities as unparsed text; JSON numbers are quantities too, and null is zero.
 Quantities = Mapping[str, str | int | float | None]
 #: Amounts in thousandths of the base unit.
 Milli = dict[str, int]
 
-#: No request of a container, or of a pod as a whole, may be larger, in base units.
+#: Maximum request of a container, or of a pod as a whole, in base units.
 LARGEST = 2**53
-#: What requests of several pods sum up to at most, in base units: more than any node has, and a difference of two such sums is in int64.
+#: Limit for sums of requests of several pods, in base units: more than any node has, and differences of two such sums fit into int64.
 FULL = 2**62
 _PLAIN = ("cpu", "memory", "ephemeral-storage")
 _PREFIXED = ("hugepages-", "attachable-volumes-")
@@ -46,12 +46,12 @@ class Container(Wire):
 
     @property
     def sidecar(self) -> bool:
-        """Whether this init container keeps running beside the others."""
+        """Whether this init container keeps running alongside the others."""
         return self.restart_policy == "Always"
 
 
 class ContainerStatus(Wire):
-    """``resources`` are those in force, ``allocated_resources`` those the node has promised; of a container, or of the pod as a whole."""
+    """Status of a container or of a whole pod: ``resources`` are in force, ``allocated_resources`` are promised by the node."""
 
     name: str | None = None
     resources: ResourceRequirements | None = None
@@ -68,11 +68,11 @@ def pod_requests(
     statuses: Sequence[ContainerStatus] = (),
     infeasible: bool = False,
 ) -> dict[str, int]:
-    """The effective requests in base units, rounded up; what is zero, and what the scheduler does not count, is left out.
+    """Return the effective requests in base units, rounded up, without zeros and resources that the scheduler does not count.
 
-    ``statuses``, and ``pod_status`` for ``pod_level``, matter where a resize is under way: the largest of desired, allocated and actual
-    counts, or only the latter two when the node called the resize ``infeasible``. 1.37 compares sums over all containers where older
-    releases compare container by container, which is never less. Raises :class:`UnreadableError` with a path below the pod's ``spec``.
+    ``statuses``, and ``pod_status`` for ``pod_level``, matter during a resize: the largest of desired, allocated and actual counts, or only
+    the latter two if the node reported the resize as ``infeasible``. 1.37 compares sums over all containers; older releases compare
+    container by container, which is never less. Raises :class:`UnreadableError` with a path below the pod's ``spec``.
     """
     status_of = {status.name: status for status in statuses}
 
@@ -94,7 +94,7 @@ def pod_requests(
 
 
 def _bounded(requests: dict[str, int]) -> dict[str, int]:
-    """``requests`` as they are. Raises :class:`UnreadableError` where the containers of a pod sum up to what no container may ask for."""
+    """Return ``requests``. Raises :class:`UnreadableError` if the sum over a pod's containers exceeds the limit of a container."""
     for name, amount in requests.items():
         if amount > LARGEST:
             raise UnreadableError(f"the sum of {name} over all containers", f"{amount:.3g}", f"at most {LARGEST} in base units")
@@ -102,7 +102,7 @@ def _bounded(requests: dict[str, int]) -> dict[str, int]:
 
 
 def amounts(quantities: Quantities | None, path: str) -> Milli:
-    """``quantities`` in thousandths. Raises :class:`UnreadableError` for what is no quantity, negative, or absurdly large."""
+    """Return ``quantities`` in thousandths. Raises :class:`UnreadableError` for invalid, negative or absurdly large ones."""
     result: Milli = {}
     for name, text in (quantities or {}).items():
         try:
@@ -118,7 +118,7 @@ def amounts(quantities: Quantities | None, path: str) -> Milli:
 
 
 def node_resources(quantities: Quantities | None, path: str) -> dict[str, int]:
-    """What a node offers, in base units rounded up, ``pods`` included. Out of range is cut to it: a node may boast, a pod may not."""
+    """Return a node's resources in base units, rounded up, including ``pods``. Values out of range are capped, unlike those of pods."""
     result: dict[str, int] = {}
     for name, text in (quantities or {}).items():
         try:
@@ -130,14 +130,14 @@ def node_resources(quantities: Quantities | None, path: str) -> dict[str, int]:
 
 
 def _in_base_units(name: str, milli: int) -> int:
-    """0 for names the scheduler does not count: those without a domain that are not among Kubernetes' own."""
+    """Convert an amount to base units; 0 for names that the scheduler does not count: non-native ones without a domain."""
     if name == "cpu":
         return milli
     return -(-milli // 1000) if "/" in name or name in _PLAIN or name.startswith(_PREFIXED) else 0
 
 
 def _defaulted(container: Container, path: str) -> Milli:
-    """The container's requests; a limit stands in for a request that is not there."""
+    """Return the container's requests; a limit replaces a missing request."""
     resources = container.resources
     if resources is None:
         return {}
@@ -152,7 +152,7 @@ def _limits(container: Container, path: str, _resizable: bool) -> Milli:
 def _aggregate(
     containers: Sequence[Container], init_containers: Sequence[Container], amounts_of: Callable[[Container, str, bool], Milli]
 ) -> Milli:
-    """All containers and sidecars together, or the peak while one init container runs beside the sidecars started before it."""
+    """Return the sum of all containers and sidecars, or the peak while an init container runs with the sidecars started before it."""
     total: Milli = {}
     for index, container in enumerate(containers):
         _add(total, amounts_of(container, f"containers[{index}]", True))
@@ -172,7 +172,7 @@ def _aggregate(
 
 
 def _pod_level(containers: Sequence[Container], init_containers: Sequence[Container], resources: ResourceRequirements) -> Milli:
-    """Pod-level requests with the API server's defaults; only cpu, memory and huge pages count at this level."""
+    """Return pod-level requests with the API server's defaults; only cpu, memory and huge pages count at this level."""
     requests = amounts(resources.requests, "resources.requests")
     limits = amounts(resources.limits, "resources.limits")
     if requests or limits:

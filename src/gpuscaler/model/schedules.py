@@ -1,7 +1,7 @@
-"""Cron schedules that open a window, as Karpenter's disruption budgets use them. All times are UTC.
+"""Cron schedules that open a window, as in Karpenter's disruption budgets. All times are in UTC.
 
 The dialect is that of github.com/robfig/cron (ParseStandard), which Karpenter uses: five fields, names of months and days, ``@daily`` and
-its like, and a day that matches either the day of the month or the day of the week when both are restricted. On top, 7 is Sunday too.
+similar words, and a day that matches either the day of the month or the day of the week if both are restricted. In addition, 7 is Sunday.
 """
 
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ DESCRIPTORS: Mapping[str, str] = {
 }
 MONTHS = {name: number for number, name in enumerate("jan feb mar apr may jun jul aug sep oct nov dec".split(), start=1)}
 WEEKDAYS = {name: number for number, name in enumerate("sun mon tue wed thu fri sat".split())}
-#: The longest gap between two hits of a line that ever hits: 29 February over a century that is no leap year.
+#: The longest gap between two hits of a line: 29 February across a century that is not a leap year.
 LONGEST_GAP = 8 * 366 + 1
 
 
 @dataclass(frozen=True)
 class _Field:
-    """``last`` is the greatest number accepted, ``end`` where a star or an open range ends."""
+    """A field of a cron line. ``last`` is the greatest accepted number, ``end`` the end of a star or an open range."""
 
     name: str
     first: int
@@ -45,7 +45,7 @@ _FIELDS = (
 
 @dataclass(frozen=True)
 class Schedule:
-    """A parsed cron line: the values that each field admits. ``any_day`` and ``any_weekday`` tell a star from a full list."""
+    """A parsed cron line: the values that each field admits. ``any_day`` and ``any_weekday`` distinguish a star from a full list."""
 
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
@@ -63,7 +63,7 @@ class Schedule:
         return by_day and by_weekday if self.any_day or self.any_weekday else by_day or by_weekday
 
     def last_hit(self, now: float, *, not_before: float) -> float | None:
-        """The latest hit at or before ``now`` and after ``not_before`` (seconds since the epoch), or None."""
+        """Return the latest hit at or before ``now`` and after ``not_before`` (seconds since the epoch), or None."""
         moment = datetime.fromtimestamp(now, UTC).replace(second=0, microsecond=0)
         midnight = moment.replace(hour=0, minute=0)
         for back in range(LONGEST_GAP + 1):
@@ -80,12 +80,12 @@ class Schedule:
         return None
 
     def open_at(self, now: float, duration: float) -> bool:
-        """Whether a window of ``duration`` seconds that some hit opened is open at ``now``; the moment it ends, it is closed."""
+        """Whether a window of ``duration`` seconds after some hit is open at ``now``. Its end is exclusive."""
         return self.last_hit(now, not_before=now - duration) is not None
 
 
 def parse_schedule(text: str) -> Schedule:
-    """The schedule that ``text`` describes. Raises ValueError with what was expected, and what was seen in its place."""
+    """Parse ``text``. Raises ValueError with what was expected and what was seen."""
     line = DESCRIPTORS.get(text.strip().lower(), text.strip())
     parts = line.split()
     if len(parts) != len(_FIELDS) or line.startswith("@"):
@@ -105,7 +105,7 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def _is_star(part: str) -> bool:
-    """A star with a step restricts the field, so it is none."""
+    """Whether a part is a star; a star with a step restricts the field, so it does not count."""
     return any(item in ("*", "?", "*/1", "?/1") for item in part.split(","))
 
 
@@ -118,7 +118,7 @@ def _values(part: str, field: _Field) -> set[int]:
             low, high = field.first, field.end
         else:
             low = _number(low_text, field)
-            # A single number with a step runs to the end of the field, as robfig/cron has it.
+            # A single number with a step runs to the end of the field, as in robfig/cron.
             high = _number(high_text, field) if dash else (field.end if slash else low)
         step = int(step_text) if step_text.isascii() and step_text.isdigit() else 0
         if (slash and step < 1) or low > high:

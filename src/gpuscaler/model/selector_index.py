@@ -1,7 +1,7 @@
-"""Selectors by the labels that they ask for, and things by the labels that they have, so that not each is tried against each.
+"""Indexes of selectors by requested labels, and of objects by their labels, to avoid matching all pairs.
 
-A selector is found by one of its ``In`` requirements: the one that finds least. Which label that is, is not for whoever writes the selector
-to choose: a label that all have in front of one that each has alone would make every search as long as all of them.
+A selector is indexed by one of its ``In`` requirements: the most selective one. The order in the selector does not matter: if a common
+label came before a unique one, every search would have to go through all objects.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ from gpuscaler.model.selectors import Labels, LabelSelector, Requirement
 
 
 class SelectorIndex:
-    """Selectors, numbered in the order in which they were added."""
+    """Selectors, numbered in the order of addition."""
 
     def __init__(self, selectors: Iterable[LabelSelector | None] = ()) -> None:
         self._count = 0
@@ -21,15 +21,15 @@ class SelectorIndex:
             self.add(selector)
 
     def copy(self) -> "SelectorIndex":
-        """Another index of the same selectors; what is added to one is not in the other."""
+        """Return an independent index of the same selectors."""
         new = SelectorIndex()
         new._count, new._by_label, new._others = self._count, self._by_label, self._others
-        # What both have is copied when one of them is added to, which most never are.
+        # Shared parts are copied on the first addition, which most copies never have.
         new._shared = self._shared = True
         return new
 
     def add(self, selector: LabelSelector | None) -> int:
-        """The number of ``selector``; None matches nothing, and is never found."""
+        """Add ``selector`` and return its number; None matches nothing, and is never found."""
         number, self._count = self._count, self._count + 1
         if selector is None:
             return number
@@ -44,13 +44,13 @@ class SelectorIndex:
         return number
 
     def near(self, labels: Labels, since: int = 0) -> list[int]:
-        """The numbers from ``since`` on of the selectors that may match ``labels``, in order."""
+        """Return the numbers, from ``since`` on, of selectors that may match ``labels``, in order."""
         lists = [self._others, *(self._by_label.get(label, ()) for label in labels.items())]
         return sorted(number for numbers in lists for number in _from(numbers, since))
 
 
 class LabelIndex:
-    """Things by namespace and label, numbered as they were given."""
+    """Objects by namespace and label, numbered in the given order."""
 
     def __init__(self, things: Iterable[tuple[str, Labels]]) -> None:
         self._all: dict[str, list[int]] = {}
@@ -62,7 +62,7 @@ class LabelIndex:
                 mine.setdefault(label, []).append(number)
 
     def near(self, namespace: str, selector: LabelSelector | None) -> Iterator[int]:
-        """The numbers of those in ``namespace`` that ``selector`` may match; all of them where there is none."""
+        """Yield the numbers of objects in ``namespace`` that ``selector`` may match; all of them if there is no selector."""
         by_label = self._by_label.get(namespace, {})
         asked = _narrowest(selector, by_label) if selector is not None else None
         if asked is None:
@@ -73,7 +73,7 @@ class LabelIndex:
 
 
 def _narrowest(selector: LabelSelector, by_label: Mapping[tuple[str, str], Sequence[int]]) -> Requirement | None:
-    """The ``In`` requirement of ``selector`` whose labels find least, the first of several."""
+    """Return the most selective ``In`` requirement of ``selector``, the first of several."""
     best, least = None, 0
     for requirement in selector.requirements:
         if requirement.operator != "In":
@@ -85,7 +85,7 @@ def _narrowest(selector: LabelSelector, by_label: Mapping[tuple[str, str], Seque
 
 
 def _from(numbers: Sequence[int], since: int) -> Iterable[int]:
-    """Those of ``numbers``, which are sorted, that are not below ``since``."""
+    """Return the elements of the sorted ``numbers`` that are not below ``since``."""
     if not numbers or numbers[-1] < since:
         return ()
     return numbers if numbers[0] >= since else (number for number in numbers if number >= since)

@@ -10,17 +10,17 @@ from msgspec import Struct
 from gpuscaler.model.selectors import LabelSelector, Requirement
 
 _TOKEN = re.compile(r"[ \t\r\n]*(==|!=|[=!(),<>]|[^ \t\r\n=!(),<>]+|$)")
-#: By the operator's text, that of a :class:`Requirement`.
+#: Operators of a :class:`Requirement`, by their text.
 OPERATORS = {"": "Exists", "!": "DoesNotExist", "=": "In", "==": "In", "!=": "NotIn", "in": "In", "notin": "NotIn", ">": "Gt", "<": "Lt"}
 _SPECIAL = frozenset("= == != ! ( ) , < >".split()) | {""}
 
 
 class SelectorError(ValueError):
-    """A selector that cannot be read; the text is what the API server would say."""
+    """A selector cannot be parsed; the text is the API server's message."""
 
 
 class Term(Struct, frozen=True, gc=False):
-    """A requirement with its operator as it was written: ``=``, ``==``, ``!=``, ``in``, ``notin``, ``>``, ``<``, ``!``, or empty."""
+    """A requirement with its operator as written: ``=``, ``==``, ``!=``, ``in``, ``notin``, ``>``, ``<``, ``!``, or empty."""
 
     key: str
     operator: str
@@ -32,12 +32,12 @@ class Term(Struct, frozen=True, gc=False):
 
 
 def parse_selector(text: str) -> LabelSelector:
-    """``text`` as requirements that must all hold; empty text has none. Raises :class:`SelectorError`."""
+    """Parse ``text`` into requirements that must all hold; empty text has none. Raises :class:`SelectorError`."""
     return LabelSelector(tuple(term.requirement for term in parse_terms(text)))
 
 
 def parse_terms(text: str) -> tuple[Term, ...]:
-    """The requirements of ``text`` as they are written, in its order. Raises :class:`SelectorError`."""
+    """Return the requirements of ``text`` as written, in order. Raises :class:`SelectorError`."""
     return _Parser(text).terms()
 
 
@@ -88,7 +88,7 @@ class _Parser:
         return (value,)
 
     def _list(self) -> list[str]:
-        """``(a,b)``; a value may be empty."""
+        """Parse ``(a,b)``; a value may be empty."""
         if (mark := self._next()) != "(":
             raise _unparsed(f"found '{mark}' expected: '('")
         found = [""]

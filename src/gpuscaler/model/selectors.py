@@ -16,10 +16,10 @@ _DOMAIN = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a
 
 
 class Requirement(Struct, frozen=True, gc=False):
-    """One ``key operator values`` of a selector.
+    """A ``key operator values`` of a selector.
 
-    ``operator`` is one of In, NotIn, Exists, DoesNotExist, Gt, Lt. A requirement that the API server
-    would refuse (In without values, Gt with two values, …) is kept and matches nothing.
+    ``operator`` is one of In, NotIn, Exists, DoesNotExist, Gt, Lt. A requirement that the API server would reject (In without values, Gt
+    with two values, …) is kept and matches nothing.
     """
 
     key: str
@@ -45,9 +45,9 @@ class Requirement(Struct, frozen=True, gc=False):
 
     @property
     def valid(self) -> bool:
-        """Whether the scheduler can read it: a label key, values that can be label values, and as many as the operator takes.
+        """Whether the scheduler can parse it: a valid label key, valid label values, and as many values as the operator needs.
 
-        Source: ``labels.NewRequirement``. A node selector term with one that it cannot read matches no node, whatever else it says.
+        Source: ``labels.NewRequirement``. A node selector term with an invalid requirement matches no node.
         """
         match self.operator:
             case "In" | "NotIn":
@@ -70,13 +70,13 @@ class Requirement(Struct, frozen=True, gc=False):
 
 
 def is_label_key(key: str) -> bool:
-    """Whether ``key`` is a name of up to 63 characters, behind a domain and a slash or alone."""
+    """Whether ``key`` is a name of up to 63 characters, optionally after a domain and a slash."""
     domain, slash, name = key.rpartition("/")
     return bool(_NAME.fullmatch(name)) and (not slash or bool(_DOMAIN.fullmatch(domain)))
 
 
 def integer(text: str) -> int | None:
-    """``text`` as Go's ``strconv.ParseInt(text, 10, 64)`` reads it, or None where that is an error."""
+    """Parse ``text`` like Go's ``strconv.ParseInt(text, 10, 64)``; None instead of an error."""
     digits = text[1:] if text[:1] in ("+", "-") else text
     if not digits.isascii() or not digits.isdigit() or len(digits.lstrip("0")) > 19:
         return None
@@ -85,15 +85,15 @@ def integer(text: str) -> int | None:
 
 
 class LabelSelector(Struct, frozen=True, gc=False):
-    """A ``metav1.LabelSelector``: all requirements must hold; none at all matches everything.
+    """A ``metav1.LabelSelector``: all requirements must hold; an empty one matches everything.
 
-    ``matchLabels`` are stored as In requirements. A null selector is ``None`` where one is optional, and matches nothing.
+    ``matchLabels`` are stored as In requirements. A null selector is ``None`` and matches nothing.
     """
 
     requirements: tuple[Requirement, ...] = ()
 
     def matches(self, labels: Labels) -> bool:
-        # Called millions of times: most requirements are met or not by one label alone.
+        # Called millions of times: most requirements depend on a single label.
         for requirement in self.requirements:
             if requirement.operator == "In":
                 if labels.get(requirement.key) not in requirement.values:
@@ -104,12 +104,12 @@ class LabelSelector(Struct, frozen=True, gc=False):
 
     @property
     def valid(self) -> bool:
-        """Whether the scheduler can read it: every requirement can be read, and none compares numbers."""
+        """Whether the scheduler can parse it: all requirements are valid, and none compares numbers."""
         return all(requirement.operator not in ("Gt", "Lt") and requirement.valid for requirement in self.requirements)
 
 
 class NodeSelectorTerm(Struct, frozen=True, gc=False):
-    """One term of a node selector: expressions over labels and over fields (``metadata.name``), all of which must hold.
+    """A term of a node selector: expressions over labels and fields (``metadata.name``), all of which must hold.
 
     A term with neither matches no node.
     """
@@ -125,7 +125,7 @@ class NodeSelectorTerm(Struct, frozen=True, gc=False):
 
 
 class NodeSelector(Struct, frozen=True, gc=False):
-    """Terms of which one must hold. No terms match no node."""
+    """A node selector: one of its terms must hold. Without terms it matches no node."""
 
     terms: tuple[NodeSelectorTerm, ...] = ()
 

@@ -1,4 +1,4 @@
-"""Storage objects that decide where a pod may run. Access modes and binding modes are Kubernetes' own words."""
+"""Storage objects that restrict where a pod may run. Access modes and binding modes are Kubernetes' values."""
 
 from msgspec import Struct
 
@@ -6,10 +6,10 @@ from gpuscaler.model.selectors import LabelSelector, NodeSelector, NodeSelectorT
 
 
 class PersistentVolume(Struct, frozen=True, gc=False):
-    """``claim`` is the claim reference as ``namespace/name``, ``claim_uid`` its uid; ``labels`` are all the volume's labels.
+    """A PersistentVolume. ``claim`` is the claim reference as ``namespace/name``, ``claim_uid`` its uid; ``labels`` are all labels.
 
-    ``driver`` and ``handle`` are those of a CSI volume. A volume of an in-tree plug-in has the plug-in's field name as its driver
-    (awsElasticBlockStore, gcePersistentDisk, azureDisk, cinder, …) and what names the disk there as its handle, as in ``VolumeUse``.
+    ``driver`` and ``handle`` are those of a CSI volume. For a volume of an in-tree plug-in they are the plug-in's field name
+    (awsElasticBlockStore, gcePersistentDisk, azureDisk, cinder, …) and its disk identifier, as in ``VolumeUse``.
     """
 
     name: str
@@ -30,9 +30,9 @@ class PersistentVolume(Struct, frozen=True, gc=False):
 
 
 class PersistentVolumeClaim(Struct, frozen=True, gc=False):
-    """``volume`` is the bound volume's name; ``selected_node`` the annotation ``volume.kubernetes.io/selected-node``.
+    """A claim. ``volume`` is the bound volume's name; ``selected_node`` the annotation ``volume.kubernetes.io/selected-node``.
 
-    ``bound`` is True when the annotation ``pv.kubernetes.io/bind-completed`` says so.
+    ``bound`` is True if the annotation ``pv.kubernetes.io/bind-completed`` is set.
     """
 
     namespace: str
@@ -65,9 +65,9 @@ class StorageClass(Struct, frozen=True, gc=False):
 
 
 class CSINode(Struct, frozen=True, gc=False):
-    """``limits``: (driver, volumes that may be attached, or None for no limit). ``migrated`` names in-tree plug-ins served by CSI.
+    """A CSINode. ``limits``: (driver, maximum attached volumes or None). ``migrated`` lists in-tree plug-ins served by CSI.
 
-    ``topology_keys`` are the labels of the node by which its drivers tell where it is.
+    ``topology_keys`` are the node labels that its drivers use for topology.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Nodes as arrays: one contiguous int64 array per resource, one column of codes per label key that somebody asks for."""
+"""Nodes as arrays: a contiguous int64 array per resource, and a column of codes per requested label key."""
 
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence, Sized
@@ -21,19 +21,19 @@ Floats = NDArray[np.float64]
 Mask = NDArray[np.bool_]
 
 
-#: So many parts of a joined table are never merged with others.
+#: The number of leading parts of a joined table that are never merged with others.
 KEPT_PARTS = 2
 
 
 class Column(NamedTuple):
-    """The values of one label: ``codes[row]`` indexes ``values``, -1 where the node has no such label."""
+    """The values of a label: ``codes[row]`` indexes ``values``, -1 if the node lacks the label."""
 
     codes: Codes
     values: tuple[str, ...]
 
 
 class NodeTable:
-    """Rows are nodes (or machine templates) in the order given. Arrays are built when first asked for, kept, and read-only."""
+    """A table with nodes (or node templates) as rows, in the given order. Arrays are built on first use, cached, and read-only."""
 
     def __init__(self, nodes: Sequence[Node]) -> None:
         self.nodes = tuple(nodes)
@@ -44,7 +44,7 @@ class NodeTable:
         self._taints: tuple[Codes, tuple[tuple[Taint, ...], ...]] | None = None
         self._unschedulable: Mask | None = None
         self._undecided: tuple[int, ...] | None = None
-        #: The tables that this one was joined from, none of which was joined itself; few, however often one was joined to another.
+        #: The tables that this one was joined from, none of which is joined itself. Their number stays small.
         self._parts: tuple[NodeTable, ...] = ()
 
     def __len__(self) -> int:
@@ -52,23 +52,23 @@ class NodeTable:
 
     @property
     def row(self) -> Mapping[str, int]:
-        """The row of each node, by its name."""
+        """The row of each node, by name."""
         if self._row is None:
             self._row = {name: row for row, name in enumerate(self.names)}
         return self._row
 
     def extended(self, nodes: Sequence[Node]) -> "NodeTable":
-        """These rows and ``nodes`` after them."""
+        """Return a table with these rows followed by ``nodes``."""
         return self.joined(NodeTable(nodes))
 
     def joined(self, more: "NodeTable") -> "NodeTable":
-        """These rows and those of ``more`` after them; arrays and codes are joined from those of both, which are computed once."""
+        """Return a table with these rows followed by those of ``more``; its arrays and codes are joined from theirs, which are cached."""
         new = NodeTable(())
         new.nodes = self.nodes + more.nodes
         new.names = self.names + more.names
         new._parts = packed((*self.parts, *more.parts), merged)
         if self._parts:
-            # The parts know nothing of what was worked out for the whole, and the whole itself is not kept.
+            # The parts do not have what was computed for the whole, and the whole itself is not kept.
             for resource, array in self._allocatable.items():
                 new._allocatable[resource] = _frozen(np.concatenate((array, more.allocatable(resource))))
             for key, column in self._columns.items():
@@ -85,16 +85,16 @@ class NodeTable:
         return self._parts or (self,)
 
     def followed_by(self, nodes: Sequence[Node]) -> "NodeTable":
-        """The table of ``nodes``, most of which are rows here: what is known is moved, and only read for those that are not."""
+        """Return the table of ``nodes``, most of which are rows here: known values are moved, and only new nodes are read."""
         known, own = self.row, self.nodes
         rows = [known.get(node.name, -1) for node in nodes]
         fresh = [row for row, old in enumerate(rows) if old < 0 or own[old] is not nodes[row]]
         return self._moved(nodes, np.array(rows, dtype=np.int64), fresh)
 
     def changed(self, changes: Mapping[str, Node | None]) -> tuple["NodeTable", Array]:
-        """A table in the order of names after ``changes``: nodes that are new or different, by name, and None for those that are gone.
+        """Return a table in the order of names after ``changes``: new or different nodes by name, None for deleted ones.
 
-        With it comes the row that each of its rows had here, -1 for those that had none.
+        The second value is the row that each of its rows had here, -1 for new ones.
         """
         known, nodes, names = self.row, list(self.nodes), list(self.names)
         kept = {name: node for name, node in changes.items() if node is not None}
@@ -104,7 +104,7 @@ class NodeTable:
         gone = sorted((known[name] for name in changes.keys() - kept.keys() if name in known), reverse=True)
         for row in gone:
             del nodes[row], names[row]
-        # Each is put before those behind it are moved: the places are those of rows that stay.
+        # Insertion positions refer to the rows that stay, before later ones are moved.
         new = sorted(kept.keys() - known.keys(), reverse=True)
         places = [bisect_left(names, name) for name in new]
         for place, name in zip(places, new, strict=True):
@@ -115,9 +115,9 @@ class NodeTable:
         return self._moved(nodes, rows, fresh, names=None if gone or new else self.names), rows
 
     def _moved(self, nodes: Sequence[Node], rows: Array, fresh: Sequence[int], *, names: tuple[str, ...] | None = None) -> "NodeTable":
-        """The table of ``nodes``, which are ``rows`` here; what is known here is read anew only for those that are ``fresh``.
+        """Return the table of ``nodes``, which are ``rows`` here; cached values are read again only for ``fresh`` ones.
 
-        ``names`` are given where they are those of this table.
+        ``names`` are given if they equal those of this table.
         """
         new = NodeTable(nodes)
         if names is not None:
@@ -132,7 +132,7 @@ class NodeTable:
             codes, lists = self._taints
             known = {taints: code for code, taints in enumerate(lists)}
             found = [known.get(new.nodes[row].taints, -1) for row in fresh]
-            # Where one is new all are read again: lists that no row has any more would never end.
+            # If one is new, all are read again: otherwise unused lists would accumulate.
             if -1 not in found:
                 renewed = codes[rows]
                 renewed[fresh] = found
@@ -140,7 +140,7 @@ class NodeTable:
         return new
 
     def allocatable(self, resource: str) -> Array:
-        """What each row offers of ``resource``, 0 where it offers none."""
+        """Return the amount of ``resource`` per row."""
         array = self._allocatable.get(resource)
         if array is None:
             if not self._parts:
@@ -151,7 +151,7 @@ class NodeTable:
         return array
 
     def column(self, key: str) -> Column:
-        """The values of label ``key``."""
+        """Return the values of label ``key``."""
         column = self._columns.get(key)
         if column is None and self._parts:
             column = self._columns[key] = reduce(
@@ -165,7 +165,7 @@ class NodeTable:
 
     @property
     def taints(self) -> tuple[Codes, tuple[tuple[Taint, ...], ...]]:
-        """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row; a list may be that of no row."""
+        """Distinct taint lists: ``(codes, lists)`` with ``lists[codes[row]]`` the taints of a row; some lists may be unused."""
         if self._taints is None and self._parts:
             self._taints = reduce(_joined, [part.taints for part in self._parts])
         if self._taints is None:
@@ -175,7 +175,7 @@ class NodeTable:
         return self._taints
 
     def tainted(self, key: str) -> list[Node]:
-        """The nodes with a taint of this ``key``, in the order of rows."""
+        """Return the nodes with a taint of this ``key``, in the order of rows."""
         codes, lists = self.taints
         known = [any(taint.key == key for taint in taints) for taints in lists]
         return [self.nodes[row] for row in np.flatnonzero(np.array(known)[codes]).tolist()] if any(known) else []
@@ -189,21 +189,21 @@ class NodeTable:
 
     @property
     def undecided(self) -> tuple[int, ...]:
-        """Rows that may turn out to have one or another set of labels."""
+        """Rows with several possible sets of labels."""
         if self._undecided is None:
             self._undecided = tuple(row for row, node in enumerate(self.nodes) if node.may_be)
         return self._undecided
 
 
 def merged(first: NodeTable, more: NodeTable) -> NodeTable:
-    """The rows of both as one table that is not joined."""
+    """Return the rows of both as a table that is not joined."""
     return NodeTable(first.nodes + more.nodes)
 
 
 def packed(parts: Sequence[P], merge: Callable[[P, P], P]) -> tuple[P, ...]:
-    """``parts`` with the last ones merged, so that there are few although they come one by one and small: each is twice the next.
+    """Merge the last ``parts``, so that there are few although small ones are added one by one: each is at least twice the next.
 
-    The first two stay as they are: those are the nodes and what may be bought, which are kept from plan to plan.
+    The first two are never merged: they are the nodes and the offerings, which are kept from plan to plan.
     """
     result = list(parts)
     while len(result) > KEPT_PARTS + 1 and len(result[-2]) < 2 * len(result[-1]):
@@ -218,9 +218,9 @@ def _frozen(array: NDArray[S]) -> NDArray[S]:
 
 
 def _joined(first: tuple[Codes, tuple[T, ...]], more: tuple[Codes, tuple[T, ...]]) -> tuple[Codes, tuple[T, ...]]:
-    """Codes and values of two tables, one behind the other, as those of both rows in turn."""
+    """Concatenate codes and values of two tables."""
     codes = {value: code for code, value in enumerate(first[1])}
-    # The last entry stays -1: it is what the code -1 (no such label) picks.
+    # The last entry stays -1, because the code -1 (no such label) selects it.
     translation = np.full(len(more[1]) + 1, -1, dtype=np.int32)
     for position, value in enumerate(more[1]):
         translation[position] = codes.setdefault(value, len(codes))

@@ -4,8 +4,8 @@ from collections.abc import Iterable
 
 from msgspec import Struct
 
-#: The effect of a closing taint of ours, in place of NoSchedule, on a node that is cordoned: only pods of DaemonSets may come for now, and
-#: the cordon is ours.
+#: The effect of gpuscaler's closing taint, instead of NoSchedule, on a node that gpuscaler has cordoned: only pods of DaemonSets are
+#: admitted for now.
 AJAR = "PreferNoSchedule"
 #: Effects that keep a pod from being scheduled; PreferNoSchedule only lowers a score.
 HARD_EFFECTS = ("NoSchedule", "NoExecute")

@@ -1,17 +1,17 @@
-"""Names of labels and taints that Kubernetes, clouds, GPU vendors and this program give, for all that read them from nodes and pods."""
+"""Names of labels and taints of Kubernetes, clouds, GPU vendors and this program."""
 
 from collections.abc import Mapping
 
-#: What every name of this program begins with.
+#: Prefix of all names of this program.
 OWN_PREFIX = "gpuscaler.io/"
 
-# Labels of nodes. Where a label has an older name too, the newer one comes first and decides.
+# Labels of nodes. If a label has an older name too, the newer one comes first and takes precedence.
 HOSTNAME = "kubernetes.io/hostname"
 ARCH = "kubernetes.io/arch"
 INSTANCE_TYPE_LABELS = ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type")
 ZONE_LABELS = ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone")
 REGION_LABELS = ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region")
-#: Labels that say how a node was bought, with the market that each value means.
+#: Labels for how a node was bought, with the market for each value.
 MARKET_LABELS: Mapping[str, Mapping[str, str]] = {
     "karpenter.sh/capacity-type": {"spot": "spot", "on-demand": "on-demand", "reserved": "reserved"},
     "eks.amazonaws.com/capacityType": {"SPOT": "spot", "ON_DEMAND": "on-demand", "CAPACITY_BLOCK": "reserved"},
@@ -19,9 +19,9 @@ MARKET_LABELS: Mapping[str, Mapping[str, str]] = {
     "cloud.google.com/gke-provisioning": {"spot": "spot", "standard": "on-demand"},
     "kubernetes.azure.com/scalesetpriority": {"spot": "spot", "regular": "on-demand"},
 }
-#: GPU feature discovery's name of the GPU model.
+#: GPU feature discovery's label for the GPU model.
 GPU_PRODUCT = "nvidia.com/gpu.product"
-#: Labels that name the GPU model, most common first.
+#: Labels with the GPU model, most common first.
 PRODUCT_LABELS = (
     GPU_PRODUCT,
     "cloud.google.com/gke-accelerator",
@@ -29,17 +29,17 @@ PRODUCT_LABELS = (
     "k8s.amazonaws.com/accelerator",
     "amd.com/gpu.product-name",
 )
-#: GPU feature discovery's count of a node's GPUs, however they are shared or sliced.
+#: GPU feature discovery's count of a node's GPUs, regardless of sharing or slicing.
 GPU_COUNT = "nvidia.com/gpu.count"
-#: The name of a node's pool, written for people: planning reads it only where the cloud gives no list of machines.
+#: The name of a node's pool, for users: planning reads it only if the cloud provides no list of machines.
 POOL_LABEL = "gpuscaler.io/pool"
 #: Cloud controllers take nodes with this label out of load balancers (Kubernetes 1.21 and later). It is set on a node that is being
-#: drained; the value tells our label from one that somebody else set, which stays.
+#: drained; the value distinguishes gpuscaler's label from one that something else set, which stays.
 EXCLUDE_LABEL, EXCLUDE_VALUE = "node.kubernetes.io/exclude-from-external-load-balancers", "gpuscaler-leaving"
 
 # Taints of nodes.
 UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-#: A machine that is not open yet, and one that is kept for large pods (``min_gpus_per_pod``): both close it until a plan puts pods there.
+#: Taints of a machine that is not open yet, and of one kept for large pods (``min_gpus_per_pod``): closed until a plan places pods there.
 ARRIVING_TAINT, KEPT_TAINT = CLOSING_TAINTS = ("gpuscaler.io/arriving", "gpuscaler.io/kept")
-#: A machine that is being removed.
+#: Taint of a machine that is being removed.
 LEAVING_TAINT = "gpuscaler.io/leaving"

@@ -1,4 +1,4 @@
-"""What every structure read from the wire shares: its base, its metadata, and the error that names a place in an object."""
+"""Base of all structures that are decoded: base class, metadata, and the error with a place in an object."""
 
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -8,20 +8,20 @@ from msgspec import Meta, Struct
 
 from gpuscaler.model.quantities import shortened
 
-#: Whole numbers in the range that Go decodes; a larger one sets its object aside.
+#: Whole numbers in the range that Go decodes; an object with a larger one is skipped.
 Int32: TypeAlias = Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)]
 Int64: TypeAlias = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Wire(Struct, gc=False, rename="camel", omit_defaults=True):
-    """Base of structures that mirror Kubernetes JSON: camelCase names, unknown fields skipped, every field optional and nullable.
+    """Base of structures that mirror Kubernetes JSON: camelCase names, unknown fields ignored, every field optional and nullable.
 
-    ``gc=False`` is safe because JSON has no cycles; ``omit_defaults`` makes the encoding of one canonical.
+    ``gc=False`` is safe because JSON has no cycles; ``omit_defaults`` makes the encoding canonical.
     """
 
 
 class UnreadableError(ValueError):
-    """One field of an object cannot be understood: ``path`` in the object, what was ``seen`` there and what was ``expected``."""
+    """A field of an object cannot be parsed: ``path`` in the object, what was ``seen`` there and what was ``expected``."""
 
     def __init__(self, path: str, seen: str, expected: str) -> None:
         super().__init__(f"{path}: saw {seen}, expected {expected}")
@@ -38,7 +38,7 @@ class OwnerReference(Wire):
 
 
 class Metadata(Wire):
-    """``annotations`` are not here: each kind names the few it reads, so that a huge one is skipped and never kept."""
+    """Metadata without ``annotations``: each kind declares the few that it reads, so that huge ones are skipped."""
 
     name: str | None = None
     namespace: str | None = None
@@ -50,7 +50,7 @@ class Metadata(Wire):
 
 
 def seconds(text: str | None, path: str) -> float:
-    """An RFC 3339 time as seconds since the epoch, 0 when there is none."""
+    """Parse an RFC 3339 time to seconds since the epoch, 0 if there is none."""
     if not text:
         return 0.0
     moment = _moment(text)
@@ -72,14 +72,14 @@ M = TypeVar("M", bound=Metadata)
 
 
 def named(metadata: M | None) -> tuple[str, M]:
-    """The name of an object and its metadata; an object without a name cannot be told from others."""
+    """Return the name of an object and its metadata. Raises :class:`UnreadableError` without a name, which identifies the object."""
     if metadata is None or not metadata.name:
         raise UnreadableError("metadata.name", "nothing", "the object's name")
     return metadata.name, metadata
 
 
 class WireObject(Wire):
-    """What every object starts with; each kind adds what it reads."""
+    """Base of all objects; each kind adds the fields that it reads."""
 
     kind: str | None = None
     api_version: str | None = None

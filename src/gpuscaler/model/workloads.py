@@ -1,4 +1,4 @@
-"""Controllers, budgets and the rest of what planning reads besides pods, nodes and storage."""
+"""Controllers, budgets and other objects that planning reads besides pods, nodes and storage."""
 
 from collections.abc import Mapping
 
@@ -12,9 +12,9 @@ from gpuscaler.model.selectors import LabelSelector
 class Workload(Struct, frozen=True, gc=False):
     """A Deployment, ReplicaSet, StatefulSet, Job or DaemonSet.
 
-    ``replicas`` is what the owner wants (a Job's ``parallelism``); ``template`` the specification its pods will have, with
-    ``template_labels``. ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``. ``disruption`` is what its
-    annotation says about moving its pods to save money: "allow", "never" or nothing; ``warnings`` say what of that could not be read.
+    ``replicas`` is the desired number (a Job's ``parallelism``); ``template`` the specification of its pods, with ``template_labels``.
+    ``completions`` is only set for Jobs. ``suspended`` is a Job's ``spec.suspend``. ``disruption`` is its annotation about moving its pods
+    to save money: "allow", "never" or empty; ``warnings`` are about unreadable annotations.
     """
 
     kind: str
@@ -38,9 +38,9 @@ class Workload(Struct, frozen=True, gc=False):
 
 
 class PodDisruptionBudget(Struct, frozen=True, gc=False):
-    """``disruptions_allowed`` is the API server's own count. ``selector`` None selects nothing.
+    """A PodDisruptionBudget. ``disruptions_allowed`` is the API server's count. ``selector`` None selects nothing.
 
-    ``always_evict_unhealthy``: pods that run and are not Ready are evicted whatever is allowed (``AlwaysAllow``).
+    ``always_evict_unhealthy``: running pods that are not Ready are evicted regardless of the count (``AlwaysAllow``).
     """
 
     namespace: str
@@ -61,9 +61,9 @@ class PriorityClass(Struct, frozen=True, gc=False):
 
 
 class Namespace(Struct, frozen=True, gc=False):
-    """``disruption`` and ``warnings`` are as those of a :class:`Workload`, for all pods of the namespace.
+    """A Namespace. ``disruption`` and ``warnings`` are as in :class:`Workload`, for all pods of the namespace.
 
-    ``steering`` is how they come to the machines that they are promised, empty where it does not say.
+    ``steering`` is how they get to the machines promised to them, empty if not set.
     """
 
     name: str
@@ -81,7 +81,7 @@ class RuntimeClass(Struct, frozen=True, gc=False):
 
 
 class PodGroup(Struct, frozen=True, gc=False):
-    """A gang that is declared by an object: coscheduling's and Volcano's PodGroup, a native Workload's pod group, a JobSet."""
+    """A gang declared by an object: a PodGroup of coscheduling or Volcano, a native Workload's pod group, a JobSet."""
 
     source: str
     namespace: str
@@ -94,7 +94,7 @@ class PodGroup(Struct, frozen=True, gc=False):
 
 
 class DeviceObject(Struct, frozen=True, gc=False):
-    """A ResourceClaim, ResourceSlice or DeviceClass: read so that DRA pods can be named; allocation comes later."""
+    """A ResourceClaim, ResourceSlice or DeviceClass: read so that DRA pods can be reported; allocation is not supported yet."""
 
     kind: str
     namespace: str

@@ -1,4 +1,4 @@
-"""Which region a zone is in, by the way its cloud writes zones. No I/O and no list of regions: the name alone tells, or does not."""
+"""The region of a zone, derived from the zone's name alone. No I/O and no list of regions."""
 
 import re
 from typing import Final
@@ -7,11 +7,11 @@ from typing import Final
 AWS: Final = re.compile(r"([a-z]{2}(?:-[a-z]+)+-[0-9])(?:[a-z]|-.+)")
 #: us-central1-a
 GCP: Final = re.compile(r"([a-z]+-[a-z]+[0-9]+)-[a-z]")
-#: westeurope-2; also the look of many a private zone.
+#: westeurope-2; many private zones look like this too.
 AZURE: Final = re.compile(r"([a-z]+[0-9]?)-[0-9]")
 
 
 def region_in(zone: str) -> str:
-    """The region that the name of ``zone`` tells; empty where it does not."""
+    """Return the region in the name of ``zone``; empty if it contains none."""
     found = AWS.fullmatch(zone) or GCP.fullmatch(zone) or AZURE.fullmatch(zone)
     return found[1] if found else ""

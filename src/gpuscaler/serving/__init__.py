@@ -1,1 +1,1 @@
-"""What our HTTP servers share: TLS with live reload, health, logging, metrics."""
+"""Shared parts of the HTTP servers: TLS with live reload, health, logging, metrics."""

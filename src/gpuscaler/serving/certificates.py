@@ -1,4 +1,4 @@
-"""Certificates made here, for clients that are given them: of a control plane, of a server that has none given."""
+"""Self-made certificates: for a control plane and its clients, and for servers without a configured certificate."""
 
 import ipaddress
 import ssl
@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-#: For how long everything is valid; a cluster that runs for longer has to be started again.
+#: Validity of all certificates; a cluster that runs for longer has to be restarted.
 VALID = timedelta(days=365)
-#: Clocks that are a little off accept what is made now.
+#: Certificates start this much earlier, so that clocks that are slightly off accept them.
 EARLIER = timedelta(hours=1)
 
 
@@ -27,22 +27,22 @@ class Pair:
     key: bytes
 
     def write(self, folder: Path, name: str) -> tuple[Path, Path]:
-        """As ``name.crt`` and ``name.key``, which only the owner can read."""
+        """Write ``name.crt`` and ``name.key``; only the owner can read the key."""
         files = folder / f"{name}.crt", folder / f"{name}.key"
         for file, content in zip(files, (self.certificate, self.key), strict=True):
             write_private(file, content)
         return files
 
     def presented(self, context: ssl.SSLContext) -> ssl.SSLContext:
-        """``context``, which presents this certificate from now on."""
-        # OpenSSL reads keys from files only; the folder is nobody else's, and gone at once.
+        """Load this certificate into ``context`` and return it."""
+        # OpenSSL reads keys from files only. The folder is private and removed immediately.
         with tempfile.TemporaryDirectory() as folder:
             context.load_cert_chain(*self.write(Path(folder), "pair"))
         return context
 
 
 class Authority:
-    """An authority called ``name``, made at ``now``, in seconds since the epoch."""
+    """A certificate authority called ``name``, created at ``now``, in seconds since the epoch."""
 
     def __init__(self, name: str, *, now: float) -> None:
         self._key = ec.generate_private_key(ec.SECP256R1())
@@ -51,12 +51,12 @@ class Authority:
         self.certificate = self._signed(self._name, self._key).certificate
 
     def issue(self, name: str, *, groups: tuple[str, ...] = (), hosts: tuple[str, ...] = ()) -> Pair:
-        """For the client ``name`` in ``groups``, and for a server that is reached as one of ``hosts``."""
+        """Issue a certificate for the client ``name`` in ``groups``, and for a server that is reached as one of ``hosts``."""
         uses = [ExtendedKeyUsageOID.CLIENT_AUTH, *([ExtendedKeyUsageOID.SERVER_AUTH] if hosts else [])]
         return self._signed(_named(name, groups), ec.generate_private_key(ec.SECP256R1()), uses=uses, hosts=hosts)
 
     def self_signed(self, *, hosts: tuple[str, ...]) -> Pair:
-        """For a server that is reached as one of ``hosts`` and is its own authority: the key is the authority's."""
+        """Issue a certificate for a server that is reached as one of ``hosts`` and is its own authority, with the authority's key."""
         return self._signed(self._name, self._key, uses=[ExtendedKeyUsageOID.SERVER_AUTH], hosts=hosts)
 
     def _signed(
@@ -87,7 +87,7 @@ class Authority:
 
 
 def signing_key() -> tuple[bytes, bytes]:
-    """A key that signs tokens of service accounts, and the public part of it, both as PEM."""
+    """Return a key that signs tokens of service accounts, and its public part, both as PEM."""
     key = ec.generate_private_key(ec.SECP256R1())
     public = key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
     return pem(key), public
@@ -98,7 +98,7 @@ def pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a file that only its owner can read, from the first moment on."""
+    """Write a file that is readable by its owner only from the moment it is created."""
     file.touch(mode=0o600)
     file.write_bytes(content)
 

@@ -1,9 +1,9 @@
-"""Which connections a server keeps: bounded in number, by peer, in bytes and in time. Neither sockets nor HTTP are known here.
+"""Limits on a server's connections: in number, per peer, in bytes and in time. Independent of sockets and HTTP.
 
-A connection waits, as a socket and no more, until its first byte and then for its :mod:`turn <gpuscaler.serving.turns>`; only then it is
-inside, where TLS and HTTP are kept for it. Beyond a bound of either place the connection is closed that moved longest ago, not the newest.
-Since turns are given at a pace, whoever has taken one has time to be answered, however many others there are: whoever holds connections, or
-opens them again and again, keeps nobody out.
+A connection waits as a bare socket until its first byte, and then for its :mod:`turn <gpuscaler.serving.turns>`; only then are TLS and HTTP
+state kept for it. When a limit of either stage is exceeded, the connection with the oldest activity is closed, not the newest. Because
+turns are given at a limited rate, a connection that has taken one has time to be answered, regardless of how many others exist. So clients
+that hold connections, or reopen them continuously, cannot lock out others.
 """
 
 from collections.abc import Callable
@@ -15,44 +15,44 @@ from gpuscaler.serving.turns import Go, Pace, Turns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """Numbers of connections, seconds, and bytes.
+    """Limits: numbers of connections, seconds, and bytes.
 
-    A handshake of TLS takes 0.3 MB and a head several times its length, so that ``connections`` times both is what strangers can take.
+    A TLS handshake takes 0.3 MB, and a head several times its length, so unauthenticated clients can use ``connections`` times both.
     """
 
-    #: Without a client certificate that was verified: those that wait, of peers that were answered within the hour and of others; those
-    #: inside; and of one peer in either place.
+    #: Connections without a verified client certificate: waiting ones (separately for peers that were answered within the hour and for
+    #: others), active ones, and the maximum per peer in either stage.
     waiting: int = 256
     connections: int = 64
     by_peer: int = 32
-    #: With one, and of addresses that had one within the hour: front proxies hold many, and come from one address.
+    #: Connections with a certificate, or from addresses that had one within the hour: front proxies hold many, from one address.
     trusted: int = 256
-    #: Turns of strangers, a second and at once: of all, and of one peer. Each takes a millisecond or two of our processor.
+    #: Turns without a certificate, per second and at once: in total, and per peer. Each takes one or two milliseconds of processor time.
     turns: float = 100.0
     turns_at_once: int = 20
     peer_turns: float = 20.0
     peer_turns_at_once: int = 40
-    #: Until the first byte and the turn; from there to the end of the head, the handshake of TLS included.
+    #: Time until the first byte and the turn; from there until the end of the head, including the TLS handshake.
     first_byte: float = 5.0
     head: float = 10.0
-    #: From the end of the head until the answer is taken, the body of the request included.
+    #: Time from the end of the head until the answer is received, including the body of the request.
     answer: float = 60.0
-    #: Between two requests: longer than Prometheus waits between two scrapes, and than front proxies keep theirs (90 s in Go), which would
-    #: otherwise send a request into a connection that is being closed.
+    #: Time between two requests: longer than Prometheus' scrape interval, and than front proxies keep connections (90 s in Go). Otherwise
+    #: they would send a request into a connection that is being closed.
     idle: float = 75.0
     idle_trusted: float = 120.0
-    #: Bytes of a request, head and body.
+    #: Maximum bytes of a request, head and body.
     most_bytes: int = 65_536
     most_trusted_bytes: int = 2**20
 
 
-#: Seconds for which an address is known by a certificate, and how many addresses are remembered.
+#: Seconds for which an address that showed a certificate is remembered, and the maximum number of such addresses.
 KNOWN, MOST_KNOWN = 3600.0, 1024
 
 
 @dataclass(slots=True)
 class Connections:
-    """``clock`` is monotonic, in seconds. ``closed`` counts what was closed here, by the bound that it was beyond."""
+    """The connections of a server. ``clock`` is monotonic, in seconds. ``closed`` counts closed connections by the exceeded limit."""
 
     bounds: Bounds
     clock: Callable[[], float]
@@ -62,7 +62,7 @@ class Connections:
     _acquaintances: Room = field(default_factory=Room, init=False)
     _strangers: Room = field(default_factory=Room, init=False)
     _trusted: Room = field(default_factory=Room, init=False)
-    #: Until when an address is known by a certificate.
+    #: When a remembered address with a certificate expires.
     _known: dict[str, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
@@ -77,7 +77,7 @@ class Connections:
         return self._newcomers, self._acquaintances, self._strangers, self._trusted
 
     def open(self, peer: str, close: Callable[[], object]) -> Connection:
-        """A new connection of ``peer``, which waits, unless the peer is known by a certificate."""
+        """Add a connection of ``peer``, which waits unless the peer is remembered with a certificate."""
         now = self.clock()
         connection = Connection(peer, close, now, now + self.bounds.first_byte)
         if self._is_trusted(peer, now):
@@ -86,13 +86,13 @@ class Connections:
         room = self._acquaintances if self.turns.knows(peer) else self._newcomers
         room.enter(connection)
         if room.of(peer) > self.bounds.by_peer:
-            self._end(room.first_of(peer), "connections of one peer")
+            self._end(room.first_of(peer), "connections per peer")
         elif len(room) > self.bounds.waiting:
-            self._end(room.first(), "connections that wait")
+            self._end(room.first(), "waiting connections")
         return connection
 
     def turn(self, connection: Connection, go: Go) -> None:
-        """``go`` is called when it is this connection's turn, if it is there still: now, or later."""
+        """Call ``go`` when it is this connection's turn, now or later, if the connection still exists."""
         if connection.trusted:
             go()
             return
@@ -105,7 +105,7 @@ class Connections:
         self.turns.ask(connection.peer, taken)
 
     def request(self, connection: Connection, go: Go) -> None:
-        """The same for a request; the first one comes with the turn of its connection."""
+        """Call ``go`` when it is the turn of a request; the first request uses the turn of its connection."""
         if connection.fresh:
             connection.fresh = False
             go()
@@ -113,28 +113,28 @@ class Connections:
             self.turn(connection, go)
 
     def begin(self, connection: Connection) -> None:
-        """Its turn came: from now on it is inside."""
+        """Make a connection active: its turn has come."""
         connection.fresh = True
         self._move(connection, Stage.READING, self.bounds.head)
         if connection.trusted:
             return
         self._strangers.enter(connection)
         if self._strangers.of(connection.peer) > self.bounds.by_peer:
-            self._end(self._strangers.first_of(connection.peer), "connections of one peer")
+            self._end(self._strangers.first_of(connection.peer), "connections per peer")
         elif len(self._strangers) > self.bounds.connections:
             self._end(self._strangers.dispensable(), "connections")
 
     def make_room(self) -> None:
-        """Close the stranger's connection that can be missed best, if there is any."""
+        """Close the least valuable connection without a certificate, if there is one."""
         for room in (self._newcomers, self._acquaintances):
             if room:
-                self._end(room.first(), "connections that wait")
+                self._end(room.first(), "waiting connections")
                 return
         if self._strangers:
             self._end(self._strangers.dispensable(), "connections")
 
     def trust(self, connection: Connection) -> None:
-        """The certificate of this peer was verified."""
+        """Record that the certificate of this peer was verified."""
         connection.verified = True
         self._known.pop(connection.peer, None)
         self._known[connection.peer] = self.clock() + KNOWN
@@ -153,7 +153,7 @@ class Connections:
             self._end(self._trusted.dispensable(), "connections with a certificate")
 
     def read(self, connection: Connection, count: int) -> bool:
-        """Bytes came; False where they are too many for one request, and the connection is closed."""
+        """Count received bytes; close the connection and return False if they are too many for one request."""
         if connection.stage is Stage.KEPT:
             connection.stage, connection.until = Stage.READING, self.clock() + self.bounds.head
         connection.unread += count
@@ -163,25 +163,25 @@ class Connections:
         return fits
 
     def asked(self, connection: Connection) -> None:
-        """The head of a request is complete, and its turn has come."""
+        """Record that the head of a request is complete and its turn has come."""
         connection.unread = 0
         self._move(connection, Stage.ANSWERING, self.bounds.answer)
 
     def answered(self, connection: Connection) -> None:
-        """The answer was written."""
+        """Record that the answer was written."""
         self._move(connection, Stage.KEPT, self.bounds.idle_trusted if connection.verified else self.bounds.idle)
         if not connection.trusted:
             self.turns.answered(connection.peer)
 
     def _move(self, connection: Connection, stage: Stage, seconds: float) -> None:
-        """Those that moved longest ago stay the first."""
+        """Move a connection to a stage, behind all others: the one with the oldest activity stays first."""
         connection.stage, connection.moved_at = stage, self.clock()
         connection.until = connection.moved_at + seconds
         if connection.room is not None:
             connection.room.enter(connection)
 
     def gone(self, connection: Connection) -> None:
-        """It was closed, by whomever; may be said more than once."""
+        """Remove a connection that was closed by either side; may be called more than once."""
         if connection.turn is not None:
             self.turns.withdraw(connection.peer, connection.turn)
             connection.turn = None
@@ -189,13 +189,13 @@ class Connections:
             connection.room.leave(connection)
 
     def expire(self) -> None:
-        """Close what has taken too long for what it is at."""
+        """Close connections that have exceeded the time of their stage."""
         now = self.clock()
         for connection in [one for room in self._rooms for one in room if one.until <= now]:
             self._end(connection, f"time: {connection.stage.value}")
 
     def close_all(self) -> None:
-        """Without counting them."""
+        """Close all connections without counting them."""
         for connection in [one for room in self._rooms for one in room]:
             self.gone(connection)
             connection.close()

@@ -1,4 +1,4 @@
-"""What every protocol of our servers says of its connection: how many bytes came, when a request begins, and that it is over."""
+"""Reporting of a protocol about its connection: received bytes, start of a request, and end of the connection."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from gpuscaler.serving.rooms import Connection
 
 
 class Counted(asyncio.Protocol):
-    """Before the class of a protocol among the bases of another, which calls :meth:`count` first of all."""
+    """Mixin that must precede the protocol class among the bases of a class, which calls :meth:`count` first."""
 
     connection: Connection
     connections: Connections
@@ -24,10 +24,10 @@ class Counted(asyncio.Protocol):
         self.connections.gone(self.connection)
         if self._turn is not None:
             self._turn.cancel()
-        super().connection_lost(exc)  # type: ignore[arg-type]  # aiohttp's takes more than asyncio's
+        super().connection_lost(exc)  # type: ignore[arg-type]  # aiohttp's accepts more than asyncio's
 
     async def asked(self) -> None:
-        """The head of a request is complete; returns when it is its turn. Raises CancelledError where the connection ends before."""
+        """Wait for the turn of a request with a complete head. Raises CancelledError if the connection ends before."""
         self._turn = turn = asyncio.get_running_loop().create_future()
 
         def go() -> bool:

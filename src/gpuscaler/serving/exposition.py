@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them."""
+"""Metrics in the formats of Prometheus."""
 
 from aiohttp import web
 from prometheus_client import CollectorRegistry
@@ -6,7 +6,7 @@ from prometheus_client.exposition import choose_encoder
 
 
 def routes(registry: CollectorRegistry) -> list[web.RouteDef]:
-    """``/metrics``, in the format that is asked for: OpenMetrics or Prometheus' own text."""
+    """Return the route ``/metrics``, in the requested format: OpenMetrics or Prometheus' text format."""
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content = choose_encoder(request.headers.get("Accept", ""))

@@ -1,4 +1,4 @@
-"""Whether a process is alive and ready, as Kubernetes' probes ask."""
+"""Liveness and readiness of a process, for Kubernetes' probes."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,15 +10,15 @@ from aiohttp import web
 from gpuscaler.serving.listening import peer_of
 
 _LOG = structlog.get_logger(__name__)
-#: How often it is looked at what a process lacks, in seconds.
+#: How often checks are evaluated for the log, in seconds.
 LOOK = 5.0
-#: A check says what is wrong, or nothing.
+#: A check returns its problem, or an empty text.
 Check = Callable[[], str]
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """Checks by their names: a process with a failing one of ``alive`` is to be started anew, of ``ready`` to be left alone for now."""
+    """Checks by name. A process with a failing ``alive`` check should be restarted; with a failing ``ready`` check it gets no traffic."""
 
     alive: Mapping[str, Check] = field(default_factory=dict)
     ready: Mapping[str, Check] = field(default_factory=dict)
@@ -35,9 +35,10 @@ class Health:
 
 
 def answer(checks: Mapping[str, Check], *, reasons: bool) -> web.Response:
-    """200 where all is well, else 503; a line for each check either way, as the API server's own probes answer.
+    """Answer 200 if all checks pass, else 503, with a line for each check, in the format of the API server's probes.
 
-    ``reasons`` are errors of other servers, which are not for everybody who reaches the port; :func:`tell` logs them.
+    ``reasons`` shows the problems. They can contain errors of other servers, which not every client of the port may see; :func:`tell` logs
+    them.
     """
     found = {name: said(check) for name, check in checks.items()}
     told = {name: wrong if reasons else "reason withheld" for name, wrong in found.items() if wrong}
@@ -47,20 +48,20 @@ def answer(checks: Mapping[str, Check], *, reasons: bool) -> web.Response:
 
 
 def said(check: Check) -> str:
-    """What a check says; one that breaks is a check that fails."""
+    """Return the problem that a check reports; an exception counts as a problem."""
     try:
         return check()
-    except Exception as error:  # noqa: BLE001  # whatever breaks in a check, the probe is to be answered
+    except Exception as error:  # noqa: BLE001  # the probe must be answered even if a check raises
         return f"{type(error).__name__}: {error}"
 
 
 def _is_here(request: web.Request) -> bool:
-    """Whether it comes from this machine: in a pod from a forwarded port, which only those get who may forward it."""
+    """Whether a request comes from this machine: in a pod from a forwarded port, which requires permission."""
     return peer_of((request.remote or "",)).startswith(("127.", f"{peer_of(('::1',))}"))
 
 
 async def tell(checks: Mapping[str, Check]) -> None:
-    """Log what each of ``checks`` finds wrong, when that changes, until cancelled: whoever reads logs does not see what probes are told."""
+    """Log the problem of each of ``checks`` when it changes, until cancelled: answers to probes do not appear in the log."""
     told: dict[str, str] = {}
     while True:
         await asyncio.sleep(LOOK)

@@ -1,6 +1,6 @@
-"""Sockets that listen: every connection is counted and bounded before anything is kept for it, TLS above all.
+"""Listening sockets: every connection is counted and limited before any state is kept for it, TLS above all.
 
-asyncio's own servers accept up to their backlog at a time, begin a handshake for each with 0.3 MB, and give it a minute.
+asyncio's servers accept up to their backlog at a time, start a handshake with 0.3 MB for each, and give it a minute.
 """
 
 import asyncio
@@ -14,26 +14,26 @@ from typing import Any
 from gpuscaler.serving.connections import Connections
 from gpuscaler.serving.rooms import Connection
 
-#: Connections that the system completes before they are accepted here, if it allows as many: beyond them it drops who comes, and that one
-#: tries again after a second.
+#: Backlog of connections that the system completes before they are accepted here, if it allows that many. It drops further ones, and these
+#: clients retry after a second.
 BACKLOG = 4096
-#: Connections that are accepted before what else is due is done. The system hands them out in the order in which they came, so that whoever
-#: is to be answered waits until all before are taken: nothing is faster than to take and close them.
+#: Maximum connections that are accepted in a row. The system returns them in order of arrival, so a client is answered only after all
+#: before it are accepted: accepting and closing them is the fastest way.
 AT_ONCE = 32
-#: Seconds between two looks for what took too long; after accepting failed; and without a closed connection until that is said again.
+#: Seconds between two checks for expired connections; after accepting failed; and without a closed connection until it is reported again.
 LOOK, AGAIN, QUIET = 1.0, 0.5, 300.0
-#: Seconds that a client gets to confirm the end of TLS.
+#: Seconds for a client to confirm the TLS shutdown.
 GOODBYE = 2.0
-#: What every first message of TLS begins with.
+#: First byte of every TLS handshake.
 _HANDSHAKE = b"\x16"
 
-#: What speaks with a peer; it must say :meth:`Connections.gone` when its connection is lost.
+#: Creates the protocol of a connection; it must call :meth:`Connections.gone` when its connection is lost.
 Make = Callable[[Connection], asyncio.Protocol]
 
 
 @dataclass(slots=True, eq=False)
 class Listener:
-    """Accepts connections at ``sockets`` from :meth:`start` until :meth:`close`. ``say`` is told, once, what an operator should know."""
+    """Accepts connections at ``sockets`` from :meth:`start` until :meth:`close`. ``say`` gets each message for operators once."""
 
     sockets: list[socket.socket]
     connections: Connections
@@ -59,7 +59,7 @@ class Listener:
         self._look()
 
     def stop(self) -> None:
-        """Accept nothing more; connections go on."""
+        """Stop accepting; existing connections continue."""
         if not self._closed:
             self._closed = True
             for one in self.sockets:
@@ -67,7 +67,7 @@ class Listener:
                 one.close()
 
     async def close(self) -> None:
-        """End every connection as well."""
+        """Stop accepting and end all connections."""
         self.stop()
         self.connections.close_all()
         await asyncio.gather(*self.handshakes, return_exceptions=True)
@@ -86,17 +86,17 @@ class Listener:
             self._wait(accepted, peer_of(address))
 
     def _pause(self, listening: socket.socket, error: OSError) -> None:
-        """Without descriptors or memory: the system would say so thousands of times a second."""
+        """Pause accepting without descriptors or memory: the system would report the error thousands of times a second."""
         if not self._failing:
             self._failing = True
-            self.say(f"connections cannot be accepted: {error.strerror or error}; those that are idle are closed")
+            self.say(f"connections cannot be accepted: {error.strerror or error}; idle connections are closed")
         self.connections.make_room()
         loop = asyncio.get_running_loop()
         loop.remove_reader(listening)
         loop.call_later(AGAIN, lambda: None if self._closed else loop.add_reader(listening, self._accept, listening))
 
     def _wait(self, accepted: socket.socket, peer: str) -> None:
-        """Keep nothing but the socket until its first byte, and until it is its turn."""
+        """Keep only the socket until its first byte and its turn."""
         if _first(accepted) == b"":
             accepted.close()
             return
@@ -106,7 +106,7 @@ class Listener:
             waiting.go_on()
 
     def _look(self) -> None:
-        """Close what took too long; say it once where connections are closed for the sake of others, and again after a quiet while."""
+        """Close expired connections; report once that connections are closed because of a limit, and again after a quiet period."""
         if self._closed:
             return
         loop, connections = asyncio.get_running_loop(), self.connections
@@ -115,16 +115,14 @@ class Listener:
         if sum(beyond.values()) > self._counted:
             if loop.time() - self._told_at > QUIET:
                 counts = ", ".join(f"{bound} ({times})" for bound, times in beyond.items())
-                self.say(
-                    f"connections are closed that are beyond a bound, those that have been idle longest first; since the start: {counts}"
-                )
+                self.say(f"connections beyond a limit are closed, those idle for longest first; since the start: {counts}")
             self._counted, self._told_at = sum(beyond.values()), loop.time()
         loop.call_later(LOOK, self._look)
 
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    """A connection from when it was accepted until its protocol has it."""
+    """A connection between being accepted and being passed to its protocol."""
 
     listener: Listener
     accepted: socket.socket
@@ -137,8 +135,8 @@ class _Waiting:
         self.accepted.close()
 
     def go_on(self) -> None:
-        """Wait for its first byte, or for its turn where that is there."""
-        # By its number: asyncio describes sockets in words for errors that it swallows.
+        """Wait for the first byte, or for the turn if the byte has arrived."""
+        # By its number: asyncio formats sockets as text for errors that it swallows.
         number, first = self.accepted.fileno(), _first(self.accepted)
         self._loop.remove_reader(number)
         if first is None:
@@ -147,14 +145,14 @@ class _Waiting:
             self.listener.connections.turn(self.connection, self._begin)
 
     def _speaks(self, first: bytes | None) -> bool:
-        """Whether it is there still, and speaks TLS where that is to be spoken; else it is closed."""
+        """Whether the connection is still open and, if required, starts with TLS; otherwise it is closed."""
         if first and (self.listener.tls is None or first == _HANDSHAKE):
             return True
         self._over()
         return False
 
     def _begin(self) -> bool:
-        """Its turn came, unless it ended while it waited."""
+        """Start the protocol when the turn comes, unless the connection ended while it waited."""
         if not self._speaks(_first(self.accepted)):
             return False
         task = self._loop.create_task(self._hand_over())
@@ -167,7 +165,7 @@ class _Waiting:
     def _begun(self, task: "asyncio.Task[None]") -> None:
         self.listener.handshakes.discard(task)
         if task.cancelled() or task.exception() is not None:
-            # It ended before asyncio had taken the socket, which it closes from then on.
+            # It ended before asyncio took over the socket and its closing.
             self._over()
 
     def _over(self) -> None:
@@ -175,13 +173,13 @@ class _Waiting:
         self.accepted.close()
 
     async def _hand_over(self) -> None:
-        """Give the connection to its protocol, after the handshake where there is one."""
+        """Pass the connection to its protocol, after the TLS handshake if there is one."""
         listener, options = self.listener, dict[str, Any]()
         connections, make = listener.connections, listener.make
         if listener.tls is not None:
             options = {"ssl": listener.tls, "ssl_handshake_timeout": connections.bounds.head, "ssl_shutdown_timeout": GOODBYE}
         transport: asyncio.Transport | None = None
-        # Cancelled by nobody but close(): whom it concerns is gone.
+        # Only close() cancels this: the connection is already gone.
         with suppress(OSError, asyncio.CancelledError):
             transport, _ = await self._loop.connect_accepted_socket(lambda: make(self.connection), self.accepted, **options)
         if transport is None:
@@ -191,12 +189,12 @@ class _Waiting:
 
 
 async def bind(host: str, port: int) -> list[socket.socket]:
-    """Sockets that listen at ``host`` (empty, ``0.0.0.0`` or ``::``: all addresses of either kind); ``port`` 0 takes a free one.
+    """Return listening sockets at ``host`` (empty, ``0.0.0.0`` or ``::``: all addresses, IPv4 and IPv6); ``port`` 0 chooses a free one.
 
-    Raises OSError where the address cannot be had.
+    Raises OSError if the address cannot be used.
     """
     if host in {"", "0.0.0.0", "::"}:
-        # One socket for IPv4 and IPv6: two would each take another free port. A system may have IPv6 and no address of it.
+        # One socket for IPv4 and IPv6: two would take different free ports. A system may support IPv6 without having an IPv6 address.
         if socket.has_dualstack_ipv6():
             with suppress(OSError):
                 return [socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True, backlog=BACKLOG)]
@@ -215,7 +213,7 @@ async def bind(host: str, port: int) -> list[socket.socket]:
 
 
 def _first(accepted: socket.socket) -> bytes | None:
-    """The first byte, which stays where it is; None where it has not come yet, and nothing where the connection is over."""
+    """Peek at the first byte; None if it has not arrived yet, empty if the connection has ended."""
     try:
         return accepted.recv(1, socket.MSG_PEEK)
     except BlockingIOError:
@@ -225,7 +223,7 @@ def _first(accepted: socket.socket) -> bytes | None:
 
 
 def peer_of(address: tuple[Any, ...]) -> str:
-    """Who ``address`` is: of IPv6 the first 64 bits, as one machine has all the others."""
+    """Return the peer of ``address``: for IPv6 the first 64 bits, because a single machine can use all addresses within them."""
     host = str(address[0]).partition("%")[0]
     if host.startswith("::ffff:") and "." in host:
         return host[7:]

@@ -1,4 +1,4 @@
-"""JSON logs: one object a line, with the time in UTC, and never a secret."""
+"""JSON logs: one object per line, with the time in UTC, and without secrets."""
 
 import logging
 import re
@@ -10,12 +10,12 @@ from typing import Any, TextIO
 
 import structlog
 
-#: Levels by the names that settings use.
+#: Levels by their names in settings.
 LEVELS: Mapping[str, int] = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
-#: Fields that are never shown, whatever they hold; and what in any text looks like a credential.
+#: Fields that are never shown; and patterns of credentials in any text.
 _SECRET = re.compile(r"(?i)(^|_|-)(token|password|passwd|secret|authorization|credential|api_?key)s?$")
 _BEARER = re.compile(r"(?i)\b(bearer|basic)\s+[A-Za-z0-9._~+/=-]{8,}")
-#: JSON Web Tokens begin so wherever they are: base64 of ``{"``.
+#: All JSON Web Tokens start like this: base64 of ``{"``.
 _JWT = re.compile(r"\beyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]+\.[A-Za-z0-9_-]*")
 HIDDEN = "(hidden)"
 
@@ -23,7 +23,7 @@ Event = MutableMapping[str, Any]
 
 
 def configure(stream: TextIO, level: str, *, now: Callable[[], float]) -> None:
-    """Write every log line of the program to ``stream`` as JSON, from ``level`` on; libraries' lines of warning and above, too.
+    """Write all log lines of the program from ``level`` on to ``stream`` as JSON, and those of libraries from warning on.
 
     May be called again when the level changes. ``now`` is the wall clock in seconds since the epoch.
     """
@@ -48,7 +48,7 @@ def configure(stream: TextIO, level: str, *, now: Callable[[], float]) -> None:
 
 @contextmanager
 def lines_to(stream: TextIO, level: str, *, now: Callable[[], float]) -> Iterator[Callable[[str], None]]:
-    """As :func:`configure`, until the end of the block, when all is as it was; what is handed out sets another level."""
+    """Configure as :func:`configure` until the end of the block, then restore; yields a function that sets another level."""
     before, root = structlog.get_config(), logging.getLogger()
     handlers, root_level = root.handlers[:], root.level
     configure(stream, level, now=now)
@@ -61,18 +61,18 @@ def lines_to(stream: TextIO, level: str, *, now: Callable[[], float]) -> Iterato
 
 
 def timestamp(seconds: float) -> str:
-    """RFC 3339 with milliseconds, in UTC."""
+    """Format a time as RFC 3339 with milliseconds, in UTC."""
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def named(_logger: Any, _method: str, event: Event) -> Event:
-    """Say which library speaks."""
+    """Add the name of the library that logs."""
     event["logger"] = event["_record"].name
     return event
 
 
 def without_secrets(_logger: Any, _method: str, event: Event) -> Event:
-    """Hide what must not be in a log, at any depth."""
+    """Hide secrets at any depth."""
     for name, value in list(event.items()):
         event[name] = _clean(name, value)
     return event
@@ -91,7 +91,7 @@ def _clean(name: str, value: Any) -> Any:
 
 
 def rendered(logger: Any, method: str, event: Event) -> str:
-    """One line of JSON: time, level and message first, then the fields."""
+    """Render a line of JSON: time, level and message first, then the fields."""
     ordered = {name: event.pop(name) for name in ("time", "level") if name in event}
     ordered["message"] = event.pop("event", "")
     render = structlog.processors.JSONRenderer(ensure_ascii=False, default=str)
@@ -100,5 +100,5 @@ def rendered(logger: Any, method: str, event: Event) -> str:
 
 
 def _stripped(_logger: Any, _method: str, event: Event) -> Event:
-    """Without what only the formatter of the standard library needs."""
+    """Remove fields that only the formatter of the standard library needs."""
     return {name: value for name, value in event.items() if not name.startswith("_")}

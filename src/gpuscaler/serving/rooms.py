@@ -1,4 +1,4 @@
-"""A connection as it is counted, and the places where connections are kept. Neither sockets nor HTTP are known here."""
+"""Bookkeeping of connections: a counted connection, and ordered groups of them. Independent of sockets and HTTP."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -9,35 +9,35 @@ from gpuscaler.serving.turns import Go
 
 class Stage(Enum):
     WAITING = "no byte, or no turn"
-    READING = "no whole head"
-    ANSWERING = "an answer that was not taken"
+    READING = "no complete head"
+    ANSWERING = "answer not received"
     KEPT = "no further request"
 
 
 @dataclass(slots=True, eq=False)
 class Connection:
-    """``close`` ends it at once. ``moved_at`` is when it was opened, took a turn or was answered last, ``until`` when it is closed."""
+    """A connection. ``close`` ends it. ``moved_at`` is when it last opened, took a turn or was answered, ``until`` when it expires."""
 
     peer: str
     close: Callable[[], object]
     moved_at: float
     until: float
     stage: Stage = Stage.WAITING
-    #: Counted among those with a certificate, and whether this one has shown its own.
+    #: Whether it counts among those with a certificate, and whether it has shown its own.
     trusted: bool = False
     verified: bool = False
     #: Bytes since the last request.
     unread: int = 0
-    #: What is to be called when its turn comes, while it waits for one.
+    #: The callback for its turn, while it waits for one.
     turn: Go | None = None
-    #: Whether the turn that let it in has served no request yet.
+    #: Whether the turn that made it active has not served a request yet.
     fresh: bool = False
     room: "Room | None" = None
 
 
 @dataclass(slots=True, eq=False)
 class Room:
-    """Connections in the order in which they moved last, all of them and those of each peer."""
+    """Connections in order of their last activity, in total and per peer."""
 
     held: dict[Connection, None] = field(default_factory=dict, init=False)
     by_peer: dict[str, dict[Connection, None]] = field(default_factory=dict, init=False)
@@ -52,7 +52,7 @@ class Room:
         return len(self.by_peer.get(peer, ()))
 
     def enter(self, connection: Connection) -> None:
-        """As the one that moved last, from wherever it was."""
+        """Add a connection as the most recent one, removing it from its previous place."""
         if connection.room is not None:
             connection.room.leave(connection)
         connection.room = self
@@ -71,12 +71,12 @@ class Room:
         return next(iter(self.held))
 
     def first_of(self, peer: str) -> Connection:
-        """Of ``peer`` the one that can be missed best: one without a request where there is one, else the one that moved longest ago."""
+        """Return the least valuable connection of ``peer``: one without a request if there is one, else the least recently active."""
         own = self.by_peer[peer]
         return next((one for one in own if one.stage is Stage.KEPT), next(iter(own)))
 
     def dispensable(self) -> Connection:
-        """The same of the peer that has most; of several such the one that moved longest ago."""
+        """Return the least valuable connection of the peer with most connections; among several such peers, the oldest."""
         most = max(map(len, self.by_peer.values()))
         return min((self.first_of(peer) for peer, own in self.by_peer.items() if len(own) == most), key=_missed)
 

@@ -1,4 +1,4 @@
-"""HTTP servers of aiohttp behind bounded connections."""
+"""aiohttp servers behind limited connections."""
 
 import asyncio
 import ssl
@@ -18,7 +18,7 @@ from gpuscaler.serving.listening import Listener, bind
 from gpuscaler.serving.rooms import Connection
 
 _LOG = structlog.get_logger(__name__)
-#: Seconds that requests get to end when the server stops.
+#: Seconds for requests to finish when the server stops.
 SHUTDOWN = 2.0
 BOUNDS = Bounds()
 
@@ -40,7 +40,7 @@ class Server:
 async def serve(
     routes: Iterable[web.RouteDef], *, host: str, port: int, tls: ssl.SSLContext | None = None, bounds: Bounds = BOUNDS
 ) -> Server:
-    """Serve ``routes`` at ``host`` (empty: all addresses); ``port`` 0 takes a free one. Raises OSError where it cannot be had."""
+    """Serve ``routes`` at ``host`` (empty: all addresses); ``port`` 0 chooses a free one. Raises OSError if it cannot be used."""
     app = web.Application()
     app.add_routes(routes)
     runner = web.AppRunner(app, shutdown_timeout=SHUTDOWN, handle_signals=False)
@@ -50,7 +50,7 @@ async def serve(
 async def serve_runner(
     runner: web.BaseRunner, *, host: str, port: int, tls: ssl.SSLContext | None, bounds: Bounds = BOUNDS, **options: Any
 ) -> Server:
-    """Serve what ``runner`` runs; ``options`` are those of aiohttp's protocol. Raises OSError where the address cannot be had."""
+    """Serve ``runner``; ``options`` are those of aiohttp's protocol. Raises OSError if the address cannot be used."""
     await runner.setup()
     assert runner.server is not None
     try:
@@ -81,18 +81,18 @@ def _warn(text: str) -> None:
 
 
 class _Requests(Counted, RequestHandler):
-    """aiohttp's side of a connection, which says how far its requests are."""
+    """aiohttp's side of a connection, which reports the progress of its requests."""
 
     def __init__(self, server: Any, connection: Connection, connections: Connections, options: dict[str, Any]) -> None:
         loop, bounds = asyncio.get_running_loop(), connections.bounds
-        # When a connection is closed is decided there; aiohttp only begins the count with a request.
+        # Connections decides when a connection is closed; aiohttp starts counting only with a request.
         patience = max(bounds.idle, bounds.idle_trusted)
         super().__init__(server, loop=loop, keepalive_timeout=patience, access_log=None, **options)  # type: ignore[arg-type]
         self.count(connection, connections)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         if transport.get_extra_info("peercert"):
-            # Before the first byte: heads of proxies are larger than those of strangers may be.
+            # Before the first byte: proxies may send larger heads than unauthenticated clients.
             self.connections.trust(self.connection)
         super().connection_made(transport)
 
@@ -104,6 +104,6 @@ class _Requests(Counted, RequestHandler):
         return done
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        # Whoever sends no HTTP is told so, and writes nothing into our log.
+        # Clients that do not send HTTP get an error, and write nothing into the log.
         if not isinstance(kw.get("exc_info"), HttpProcessingError):
             super().log_exception(*args, **kw)

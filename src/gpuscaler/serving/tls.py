@@ -1,24 +1,24 @@
-"""TLS for servers, whose certificate may change on disk at any time: new connections get the new one, old ones go on."""
+"""TLS for servers with certificates that may change on disk: new connections use the new one, existing ones continue."""
 
 import asyncio
 import ssl
 from dataclasses import dataclass, field
 from pathlib import Path
 
-#: How often the files are looked at, in seconds. Kubernetes takes a minute to bring a new Secret into a pod.
+#: How often the files are checked, in seconds. Kubernetes takes a minute to project a new Secret into a pod.
 LOOK_SECONDS = 5.0
 
 
 class CertificateError(Exception):
-    """A certificate or key that cannot be used; the text names the files, what was seen, and what was expected."""
+    """A certificate or key cannot be used; the text names the files, what was seen, and what was expected."""
 
 
 @dataclass(slots=True)
 class LiveTls:
-    """A server context over PEM files, current while :meth:`run` runs. ``trouble`` says what is wrong with the newest files.
+    """A server context over PEM files, kept up to date by :meth:`run`. ``trouble`` is the problem with the newest files.
 
-    With ``ask_clients`` clients may have a certificate, of an authority that :meth:`believe` names last; one of nobody there ends the
-    handshake. Raises :class:`CertificateError` where the first files cannot be used; later, the old ones stay in use.
+    With ``ask_clients``, clients may present a certificate of an authority given to :meth:`believe` last; any other certificate ends the
+    handshake. Raises :class:`CertificateError` if the first files cannot be used; later, the old ones stay in use.
     """
 
     certificate: Path
@@ -36,13 +36,13 @@ class LiveTls:
         self.context.sni_callback = self._swap
 
     async def run(self) -> None:
-        """Look at the files every few seconds, until cancelled."""
+        """Check the files every few seconds, until cancelled."""
         while True:
             await asyncio.sleep(LOOK_SECONDS)
             self.look()
 
     def look(self) -> None:
-        """Use the files as they are now, if they changed and can be used."""
+        """Load the files if they changed and are usable."""
         try:
             seen = self._read()
             if seen == self._seen:
@@ -50,12 +50,12 @@ class LiveTls:
                 return
             self._current = self._loaded()
         except CertificateError as error:
-            self.trouble = f"{error}; the one before stays in use"
+            self.trouble = f"{error}; the previous certificate stays in use"
         else:
             self._seen, self.trouble = seen, ""
 
     def believe(self, authorities: bytes) -> None:
-        """Take certificates of clients from ``authorities``, in PEM, from the next connection on. Raises :class:`CertificateError`."""
+        """Accept client certificates of ``authorities`` (PEM) from the next connection on. Raises :class:`CertificateError`."""
         before, self._authorities = self._authorities, authorities
         try:
             self._current = self._loaded()
@@ -64,7 +64,7 @@ class LiveTls:
             raise
 
     def _swap(self, connection: ssl.SSLObject | ssl.SSLSocket, _name: str | None, _context: ssl.SSLContext) -> None:
-        """Called at the beginning of each handshake, whether or not the client names a server."""
+        """Switch to the current context at the start of each handshake, whether or not the client names a server."""
         connection.context = self._current
 
     def _read(self) -> tuple[bytes, bytes]:
@@ -77,7 +77,7 @@ class LiveTls:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
-            # Without a callback an encrypted key would ask at the terminal for its password.
+            # Without a callback, an encrypted key would prompt for its password on the terminal.
             context.load_cert_chain(self.certificate, self.key, password=lambda: "")
         except (ssl.SSLError, ValueError) as error:
             raise CertificateError(
@@ -89,7 +89,7 @@ class LiveTls:
 
     def _trust(self, context: ssl.SSLContext) -> None:
         context.verify_mode = ssl.CERT_OPTIONAL
-        # As Go has it: an intermediate authority that is named is trusted without its root.
+        # As in Go: a listed intermediate authority is trusted without its root.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         if self._authorities.strip():
             try:

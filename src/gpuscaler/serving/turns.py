@@ -1,34 +1,34 @@
-"""Whose turn it is: work for strangers is begun at an even pace, and whose is next does not depend on who asks most.
+"""Fair turns among peers: work for unauthenticated peers starts at an even rate, and the order does not depend on who sends most.
 
-A connection that is to go on to TLS or HTTP takes a turn, and each further request over it takes another. Who floods a server with either
-uses up turns and no more of the processor than they stand for. Of all who wait every second turn goes to the peer that was answered first
-of those who still are, so that old acquaintances wait behind no newcomers; the turns between go to the peer that has had least of them
-lately, and of several the one that came last, so that no newcomer waits behind a crowd. Neither sockets nor HTTP are known here.
+A connection takes a turn before TLS or HTTP starts, and each further request takes another. A flood of either uses up turns, and only as
+much processor time as these turns allow. Every second turn goes to the waiting peer that has been answered for longest (a known peer), so
+that known peers do not wait behind new ones. The other turns go to the peer with the fewest recent turns, and among several to the one
+that came last, so that a new peer does not wait behind a crowd. Independent of sockets and HTTP.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-#: Seconds for which a peer that was answered is an acquaintance, and how many peers are remembered.
+#: Seconds for which a peer that was answered stays known, and the maximum number of peers that are remembered.
 KNOWN, MOST = 3600.0, 2048
-#: Seconds between two looks for peers that need not be remembered any more.
+#: Seconds between two sweeps that forget peers.
 SWEEP = 1.0
 _NEVER = float("inf")
 
-#: Uses the turn; False where nobody wants it any more, so that the next one gets it.
+#: Uses the turn; returns False if it is no longer wanted, so that the next one gets it.
 Go = Callable[[], bool]
 
 
 @dataclass(slots=True)
 class Pace:
-    """``rate`` turns a second, ``at_once`` in a row. ``due`` is when the last one would have been taken at the even pace."""
+    """A rate limit of ``rate`` turns per second, ``at_once`` in a row. ``due`` is when the last turn was due at an even rate."""
 
     rate: float
     at_once: int
     due: float = 0.0
 
     def free_at(self) -> float:
-        """From when on there is one."""
+        """Return the time from which a turn is available."""
         return self.due - (self.at_once - 1) / self.rate
 
     def take(self, now: float) -> None:
@@ -38,17 +38,17 @@ class Pace:
 @dataclass(slots=True, eq=False)
 class _Peer:
     pace: Pace
-    #: When it was answered first, and last.
+    #: When it was first and last answered.
     since: float = _NEVER
     seen: float = -_NEVER
     waiting: dict[Go, None] = field(default_factory=dict)
-    #: Since when it has waited.
+    #: When it started to wait.
     asked: float = 0.0
 
 
 @dataclass(slots=True)
 class Turns:
-    """``all`` is the pace of all peers together, ``one`` makes that of each; ``wake`` is told when :meth:`give` is to be called."""
+    """Gives turns to peers. ``all`` limits their sum, ``one`` makes a peer's limit; ``wake`` gets the time of the next :meth:`give`."""
 
     clock: Callable[[], float]
     all: Pace
@@ -61,7 +61,7 @@ class Turns:
     _given: int = field(default=0, init=False)
 
     def ask(self, peer: str, go: Go) -> None:
-        """A turn for ``peer``: ``go`` is called now or later, unless :meth:`withdraw` takes it back."""
+        """Request a turn for ``peer``: ``go`` is called now or later, unless :meth:`withdraw` cancels it."""
         found = self._waiting.get(peer) or self._peers.get(peer)
         if found is None:
             found = _Peer(self.one())
@@ -79,9 +79,9 @@ class Turns:
                 del self._waiting[peer]
 
     def give(self) -> None:
-        """Give what turns there are, and ask to be woken for the next."""
+        """Give all available turns, and request a wake-up for the next."""
         now = self.clock()
-        # Less than a microsecond is the rounding of sums.
+        # Differences below a microsecond are rounding errors.
         soon = now + 1e-6
         if self._woken_at <= soon:
             self._woken_at = _NEVER
@@ -96,7 +96,7 @@ class Turns:
                 self.wake(at)
 
     def answered(self, peer: str) -> None:
-        """``peer`` got an answer, and is an acquaintance from now on."""
+        """Record that ``peer`` got an answer; it is a known peer from now on."""
         found, now = self._peers.get(peer), self.clock()
         if found is not None:
             if not _is_known(found, now):
@@ -104,12 +104,12 @@ class Turns:
             found.seen = now
 
     def knows(self, peer: str) -> bool:
-        """Whether it was answered within the hour."""
+        """Whether ``peer`` was answered within the hour."""
         found = self._peers.get(peer)
         return found is not None and _is_known(found, self.clock())
 
     def _give_one(self, now: float, soon: float) -> bool:
-        """Give the next turn; False where nobody takes it. A flood leaves many behind that are over: all are passed by at once."""
+        """Give the next turn; False if there is no taker. Requests of closed connections, which a flood leaves behind, are skipped."""
         for peer in self._order(now, soon):
             found = self._waiting[peer]
             while found.waiting:
@@ -123,7 +123,7 @@ class Turns:
         return False
 
     def _order(self, now: float, soon: float) -> list[str]:
-        """Those that are within their own pace, whose turn it is first."""
+        """Return the peers within their rate limit, in the order of their turns."""
         by_age = self._given % 2 == 0
 
         def key(peer: str) -> tuple[float, float]:
@@ -138,7 +138,7 @@ class Turns:
         if len(self._peers) >= MOST and now >= self._swept_at + SWEEP:
             self._swept_at = now
             self._peers = {name: one for name, one in self._peers.items() if one.waiting or one.pace.due > now or _is_known(one, now)}
-        # Where all of them matter, the newest goes by the pace of all alone.
+        # If all remembered peers matter, the newest is not remembered and only the common rate limit applies to it.
         if len(self._peers) < MOST:
             self._peers[peer] = found
 

@@ -1,4 +1,4 @@
-"""Settings that people write: strict parsing with every mistake named at once, and JSON Schemas."""
+"""Settings files: strict parsing that reports all mistakes at once, and JSON Schemas."""
 
 from gpuscaler.settings.errors import Problem, SettingsError
 from gpuscaler.settings.pools_file import load_policy, load_settings, parse_policy, parse_settings

@@ -10,7 +10,7 @@ from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.kinds import choice, each, text
 from gpuscaler.settings.fields.table import Field, Given, Group, Kind
 
-#: How machines are bought in an Auto Scaling group; ``auto`` takes the best way that the group allows.
+#: How machines are bought in an Auto Scaling group; ``auto`` uses the best way that the group allows.
 LAUNCHES = ("auto", "launch-instances", "desired-capacity", "fleet")
 
 _REGION = "[a-z]{2,4}(-[a-z]+)+-[0-9]"
@@ -28,7 +28,7 @@ def _regions(at: Cursor, _: Given) -> tuple[str, ...]:
 def _excluded(at: Cursor, _: Given) -> str | None:
     text = at.text("a group's name, a pattern such as system-*, or tag:KEY=VALUE")
     if text is not None and text.startswith("tag:") and not text.removeprefix("tag:").partition("=")[0]:
-        at.wrong("a tag's key behind tag:, such as tag:team=web")
+        at.wrong("a tag's key after tag:, such as tag:team=web")
     return text
 
 
@@ -37,7 +37,7 @@ def _tags(at: Cursor, _: Given) -> dict[str, str]:
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a tag's value")
         if not key or len(key) > 128:
-            value.say("saw a tag's key of no or more than 128 characters, expected 1 to 128; shorten it")
+            value.say(f"saw a tag's key with {len(key)} characters, expected 1 to 128; correct it")
         found[key] = text or ""
     return found
 
@@ -99,7 +99,7 @@ class AwsSettings(Group, frozen=True, gc=False):
             distinct=True,
         ),
         Field(
-            "groups that are left alone, whatever other settings and tags say: a name, a pattern such as `system-*`, `tag:KEY` or "
+            "groups that are ignored regardless of other settings and tags: a name, a pattern such as `system-*`, `tag:KEY` or "
             "`tag:KEY=VALUE`",
             default="none",
         ),
@@ -109,7 +109,7 @@ class AwsSettings(Group, frozen=True, gc=False):
         str,
         _url("the URL of an endpoint such as http://127.0.0.1:4566"),
         Field(
-            "another endpoint for all services, for trials. A Service over http (`http://NAME.NAMESPACE.svc:4566`) is found through the "
+            "another endpoint for all services, for tests. A Service over http (`http://NAME.NAMESPACE.svc:4566`) is found through the "
             "API server, not by DNS",
             default="that of AWS",
         ),

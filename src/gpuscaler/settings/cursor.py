@@ -1,6 +1,6 @@
-"""Reading a tree of entries: each method returns a checked value, or reports what is wrong and returns None.
+"""Reading of a tree of entries: each method returns a checked value, or reports the mistake and returns None.
 
-Nothing is raised on the way, so that one pass over a file finds all of its mistakes.
+Mistakes raise no exceptions, so one pass over a file finds all of them.
 """
 
 import difflib
@@ -13,16 +13,17 @@ from gpuscaler.model.labels import is_label_value
 from gpuscaler.settings.document import Entry, describe
 from gpuscaler.settings.errors import Problem
 
-#: Values a file may hold once its anchors are unfolded. 5 MB without anchors hold a million; a dozen nested ones, all that you like.
+#: Maximum number of values in a file after its anchors are expanded. 5 MB without anchors hold a million; a dozen nested anchors expand
+#: without limit.
 MAX_VALUES = 3_000_000
 
 
 class TooMuchError(Exception):
-    """The file unfolds to more than :data:`MAX_VALUES`."""
+    """The file expands to more than :data:`MAX_VALUES`."""
 
 
 class Report:
-    """The problems found so far; the same one twice counts once (a fault of a pool shows in each of its zones)."""
+    """The problems found so far. Duplicates are kept once, because a mistake in a pool shows in each of its zones."""
 
     def __init__(self, problems: Iterable[Problem] = ()) -> None:
         self._problems = dict.fromkeys(problems)
@@ -35,19 +36,19 @@ class Report:
         self._problems[problem] = None
 
     def count(self, values: int) -> None:
-        """Take note of ``values`` read; raises :class:`TooMuchError` where that is out of all proportion."""
+        """Count ``values`` that were read; raise :class:`TooMuchError` above :data:`MAX_VALUES`."""
         self._values += values
         if self._values > MAX_VALUES:
             raise TooMuchError
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """In the order of the file."""
+        """The problems in the order of the file."""
         return tuple(sorted(self._problems, key=lambda problem: problem.line or 0))
 
 
 class Cursor:
-    """One place in the file."""
+    """A place in the file."""
 
     __slots__ = ("entry", "path", "report")
 
@@ -57,14 +58,14 @@ class Cursor:
         self.report = report
 
     def wrong(self, expected: str, *, seen: str | None = None) -> None:
-        """Report that something else than ``expected`` (and what to do about it) was seen here."""
+        """Report that something other than ``expected`` was seen here. ``expected`` can include advice."""
         self.say(f"saw {seen or describe(self.entry)}, expected {expected}")
 
     def say(self, message: str) -> None:
         self.report.add(Problem(self.path, self.entry.line, message))
 
     def mapping(self, keys: Collection[str], *, required: Collection[str] = ()) -> dict[str, "Cursor"]:
-        """The members that are there, ``keys`` being all that may be. A key without a value counts as left out."""
+        """Return the members that are present; other keys than ``keys`` are reported. A key without a value counts as absent."""
         members = self.members()
         if members is None:
             return {}
@@ -83,14 +84,14 @@ class Cursor:
         return isinstance(value, dict) and key in value and value[key].value is not None
 
     def below(self, *keys: str) -> "Cursor":
-        """What is at these keys, one below the other, of mappings that are known to have them."""
+        """Return the entry at these nested keys of mappings that are known to have them."""
         at = self
         for key in keys:
             at = (at.members() or {})[key]
         return at
 
     def members(self) -> dict[str, "Cursor"] | None:
-        """All members of a mapping whose keys are free."""
+        """Return all members of a mapping with arbitrary keys."""
         value = self.entry.value
         if not isinstance(value, dict):
             self.wrong("a mapping (key: value)")
@@ -118,7 +119,7 @@ class Cursor:
         return None
 
     def label_value(self, expected: str) -> str | None:
-        """Text that can be the value of a Kubernetes label."""
+        """Return text that is valid as the value of a Kubernetes label."""
         text = self.text(expected)
         if text is None or is_label_value(text):
             return text
@@ -126,7 +127,7 @@ class Cursor:
         return None
 
     def names(self, expected: str) -> list["Cursor"]:
-        """The items of a list of distinct, non-empty texts; what is not one is reported and dropped."""
+        """Return the items of a list of distinct, non-empty texts; other items are reported and dropped."""
         items = self.items()
         if not items and isinstance(self.entry.value, list):
             self.wrong(f"at least one {expected}; remove the key to leave it open", seen="an empty list")
@@ -169,7 +170,7 @@ class Cursor:
         return None
 
     def number(self, *, expected: str, positive: bool = False) -> float | None:
-        """A finite number from 0, or above 0 where ``positive``."""
+        """Return a finite number of at least 0, or above 0 if ``positive``."""
         value = self.entry.value
         if isinstance(value, int | float) and not isinstance(value, bool):
             number = float(value)
@@ -179,7 +180,7 @@ class Cursor:
         return None
 
     def duration(self, *, positive: bool = False) -> float | None:
-        """Seconds. Go reads a bare 0 as a duration, so does this."""
+        """Return a duration in seconds. A bare 0 is accepted, as in Go."""
         raw = self.entry.raw
         expected = "a duration with its unit, such as 90s, 10m or 1h30m"
         if isinstance(self.entry.value, str) or raw == "0":
@@ -196,13 +197,13 @@ class Cursor:
 
 
 def did_you_mean(word: str, options: Collection[str]) -> str:
-    """A hint such as ``did you mean price?``, or all the options where none is near."""
+    """Return a hint such as ``did you mean price?``, or the list of options if none is similar."""
     near = difflib.get_close_matches(word, options, 1)
     return f"did you mean {near[0]}?" if near else f"expected one of {', '.join(options)}"
 
 
 def _step(prefix: str, key: str) -> str:
-    """``labels["example.com/team"]``: a key with dots or slashes would be unreadable in a dotted path."""
+    """Format a key with dots or slashes as ``labels["example.com/team"]``: it would be unreadable in a dotted path."""
     if re.fullmatch(r"[A-Za-z0-9_-]+", key):
         return f"{prefix}{key}"
     return f'{prefix.removesuffix(".")}["{key}"]'

@@ -1,7 +1,7 @@
-"""YAML as a tree of entries that remember their line. Stricter than YAML: no duplicate keys, no tags, keys are text.
+"""YAML as a tree of entries with line numbers. Stricter than YAML: no duplicate keys, no tags, keys are text.
 
-The tree is built from PyYAML's events and not by its constructors, because those know neither lines nor duplicate keys, read ``1:30``
-as ninety and ``1e3`` as text, and recurse as deep as a hostile file wants.
+The tree is built from PyYAML's events and not by its constructors, because those keep neither lines nor duplicate keys, read ``1:30``
+as ninety and ``1e3`` as text, and recurse without a limit on hostile files.
 """
 
 import math
@@ -21,18 +21,18 @@ MAX_DEPTH = 50
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULL = re.compile(r"~|null|Null|NULL|")
-# YAML 1.1's booleans, all of them: a bare ``on`` is a boolean to kubectl too, and saying so beats guessing.
+# All booleans of YAML 1.1: a bare ``on`` is a boolean for kubectl too, and an error message is better than a guess.
 _TRUE = re.compile(r"true|True|TRUE|yes|Yes|YES|on|On|ON")
 _FALSE = re.compile(r"false|False|FALSE|no|No|NO|off|Off|OFF")
 _INT = re.compile(r"[-+]?[0-9]+")
 _FLOAT = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?")
 _SPECIAL = {"inf": math.inf, "+inf": math.inf, "-inf": -math.inf, "nan": math.nan}
-#: Integers longer than this are no number anybody means; Python refuses to convert thousands of digits.
+#: Longer integers are treated as text: nobody means them as numbers, and Python refuses to convert thousands of digits.
 _MAX_DIGITS = 30
 
 
 class Entry(Struct, frozen=True):
-    """A value and the line of its key or its beginning. ``raw`` is a scalar's text as written."""
+    """A value and the line of its key or its start. ``raw`` is a scalar's text as written."""
 
     value: Value
     line: int
@@ -62,10 +62,9 @@ class _Frame:
 def read_document(
     text: str, *, expected: str = "a YAML mapping with the key pools", needs: str = "a pools file needs eight", numbers: bool = False
 ) -> tuple[Entry | None, list[Problem]]:
-    """The file's one document, None where there is none to speak of, and what is wrong with it as YAML.
+    """Return the single document of the file (None if it is empty or not YAML), and its mistakes as YAML.
 
-    ``expected`` is what the file is to be, and ``needs`` how deep, for messages. ``numbers`` says that keys are whole numbers, as they are
-    written.
+    For messages, ``expected`` describes the file, and ``needs`` its depth. With ``numbers``, keys are whole numbers as written.
     """
     builder = _Builder(numbers=numbers)
     try:
@@ -77,7 +76,7 @@ def read_document(
         what = " ".join(str(part) for part in (error.context, error.problem) if part)
         return None, [Problem("", line, f"not YAML: {what}; expected {expected}")]
     except yaml.YAMLError as error:
-        return None, [Problem("", None, f"not YAML: {' '.join(str(error).split())}; remove what is not printable text")]
+        return None, [Problem("", None, f"not YAML: {' '.join(str(error).split())}; remove characters that are not printable")]
     except UnicodeEncodeError:
         return None, [Problem("", None, "not YAML: saw half of a surrogate pair, expected Unicode text; save the file as UTF-8")]
     except _TooDeepError as error:
@@ -96,7 +95,7 @@ class _TooDeepError(Exception):
 
 
 class _Builder:
-    """Folds events into entries."""
+    """Builds entries from events."""
 
     def __init__(self, *, numbers: bool) -> None:
         self._numbers = numbers
@@ -135,7 +134,7 @@ class _Builder:
 
     def _close(self) -> None:
         frame = self._stack.pop()
-        # What a merge key brought comes last: keys written out win over it.
+        # Merged keys are added last: explicit keys take precedence.
         value: Value = frame.items if frame.members is None else {**frame.members, **_missing(frame.merged, frame.members)}
         self._place(Entry(value, frame.line), frame.anchor)
 
@@ -143,14 +142,14 @@ class _Builder:
         text = event.value
         if event.tag not in (None, "!", "tag:yaml.org,2002:str"):
             self._report(line, f"saw the tag {event.tag}, expected plain YAML; remove the tag")
-        plain = not event.style and event.tag is None  # libyaml says "" where PyYAML says None
+        plain = not event.style and event.tag is None  # libyaml has "" where PyYAML has None
         self._place(Entry(_resolve(text) if plain else text, line, text), event.anchor)
 
     def _alias(self, anchor: Any, line: int) -> None:
         known = self._anchors.get(anchor)
         if known is None:
             inside = any(frame.anchor == anchor for frame in self._stack)
-            self._report(line, f"*{anchor} " + ("is inside of what it names" if inside else "names nothing above it"))
+            self._report(line, f"*{anchor} " + ("is inside the value that it refers to" if inside else "refers to no anchor above it"))
             known = Entry(None, line)
         self._place(Entry(known.value, line, known.raw), None)
 
@@ -202,7 +201,7 @@ def _missing(members: dict[str, Entry], present: dict[str, Entry]) -> dict[str, 
 
 
 def _resolve(text: str) -> Value:
-    """A plain scalar's value: YAML 1.2's numbers, YAML 1.1's booleans, anything else text."""
+    """Return the value of a plain scalar: numbers as in YAML 1.2, booleans as in YAML 1.1, anything else as text."""
     if _NULL.fullmatch(text):
         return None
     if _TRUE.fullmatch(text):
@@ -218,7 +217,7 @@ def _resolve(text: str) -> Value:
 
 
 def describe(entry: Entry) -> str:
-    """What was seen, for a message."""
+    """Describe an entry in a message."""
     value = entry.value
     if value is None:
         return "nothing"

@@ -1,12 +1,12 @@
-"""What is wrong with a settings file: every problem, each with its place."""
+"""Errors in settings files: all problems, each with its place."""
 
 from typing import NamedTuple
 
 
 class Problem(NamedTuple):
-    """One mistake. ``path`` leads to it in the file (``pools[2].offerings[0].price``, "" for the whole file); ``line`` counts from 1.
+    """A mistake. ``path`` is its place in the file (``pools[2].offerings[0].price``, "" for the whole file); ``line`` counts from 1.
 
-    ``message`` says what was seen, what was expected and what to do.
+    ``message`` contains what was seen, what was expected and what to do.
     """
 
     path: str
@@ -14,13 +14,13 @@ class Problem(NamedTuple):
     message: str
 
     def told(self, source: str) -> str:
-        """The sentence for a person, with its place in the file ``source``."""
+        """Return the message with its place in the file ``source``."""
         place = source if self.line is None else f"{source}:{self.line}"
         return f"{place}: {self.path}: {self.message}" if self.path else f"{place}: {self.message}"
 
 
 class SettingsError(ValueError):
-    """A settings file that cannot be used. ``problems`` holds all of its mistakes, in the order of the file."""
+    """A settings file cannot be used. ``problems`` lists all of its mistakes, in the order of the file."""
 
     def __init__(self, source: str, problems: tuple[Problem, ...]) -> None:
         self.source = source

@@ -1,4 +1,4 @@
-"""What priorities of pools do to the bill: patterns that match nothing, and pools that come before cheaper ones."""
+"""Warnings about priorities of pools: patterns that match nothing, and pools with precedence over cheaper ones."""
 
 from collections.abc import Iterator
 
@@ -7,31 +7,31 @@ from msgspec import Struct
 from gpuscaler.model.pools import Policy, Pool, unpriced
 from gpuscaler.settings.priorities import Priorities, matches
 
-#: Less than this by the hour is no difference, in dollars.
+#: Smaller differences are ignored, in dollars per hour.
 LEAST = 0.005
 
 
 class Cost(Struct, frozen=True):
-    """What a pool's cheapest machine costs by the hour, and what it costs for each of its GPUs, or of its CPUs where it has none."""
+    """Hourly cost of a pool's cheapest machine, and the lowest cost per GPU, or per CPU for machines without GPUs."""
 
     machine: float
     unit: float
 
 
 def remarks(policy: Policy, priorities: Priorities) -> tuple[str, ...]:
-    """All of it about ``policy``, which has its priorities from ``priorities``."""
+    """Return all warnings about ``policy``, which has its priorities from ``priorities``."""
     return (*(f"its pattern {one} matches no pool" for one in unmatched(policy, priorities)), *inverted(policy))
 
 
 def unmatched(policy: Policy, priorities: Priorities) -> Iterator[str]:
-    """Patterns that match the name of no pool."""
+    """Yield the patterns that match no pool name."""
     names = [pool.name for pool in policy.pools]
     for number, patterns in priorities.tiers:
         yield from (f"{number}: {one}" for one in patterns if not any(matches(one, name) for name in names))
 
 
 def inverted(policy: Policy) -> Iterator[str]:
-    """A sentence about each pool that comes before a cheaper one, with the cheapest of those; pools with and without GPUs are apart."""
+    """Yield a sentence for each pool with precedence over a cheaper one, naming the cheapest. Pools with and without GPUs are separate."""
     guessed = {key.pool for key in unpriced(policy)}
     pools = [pool for pool in policy.pools if pool.offerings and pool.name not in guessed]
     costs = {pool.name: cost(pool) for pool in pools}
@@ -46,17 +46,17 @@ def inverted(policy: Policy) -> Iterator[str]:
 def _sentence(pool: Pool, own: Cost, other: Pool, costs: dict[str, Cost]) -> str:
     its, unit = costs[other.name], "GPU" if has_gpus(pool) else "CPU"
     less = own.unit < its.unit
-    by_unit = f"{money(own.unit)} by the {unit} against {money(its.unit)}"
-    filled = f"filled machines are cheaper all the same ({by_unit})" if less else f"it is dearer by the {unit}, too ({by_unit})"
+    by_unit = f"{money(own.unit)} per {unit} against {money(its.unit)}"
+    filled = f"but it is cheaper per {unit} when full ({by_unit})" if less else f"it is also more expensive per {unit} ({by_unit})"
     return (
         f"pool {pool.name} (priority {pool.priority}) comes before pool {other.name} (priority {other.priority}), which is cheaper: "
-        f"a machine of it costs at least {money(own.machine)}/h, of the other {money(its.machine)}/h, so that a pod that fits both "
+        f"its machines cost at least {money(own.machine)}/h, those of the other {money(its.machine)}/h, so a pod that fits both "
         f"and runs alone costs {money(own.machine - its.machine)}/h more; {filled}"
     )
 
 
 def cost(pool: Pool) -> Cost:
-    """What the cheapest machines of ``pool`` cost."""
+    """Return the cost of the cheapest machines of ``pool``."""
     units = (one.price / (one.gpus or max(1.0, one.allocatable.get("cpu", 0) / 1000)) for one in pool.offerings)
     return Cost(min(one.price for one in pool.offerings), min(units))
 
@@ -66,5 +66,5 @@ def has_gpus(pool: Pool) -> bool:
 
 
 def money(dollars: float) -> str:
-    """Cents, or four digits where cents would say nothing."""
+    """Format with cents, or with four decimals for amounts below a cent."""
     return f"${dollars:.2f}" if dollars >= 0.1 or dollars == 0 else f"${dollars:.4f}"

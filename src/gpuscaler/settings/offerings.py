@@ -1,4 +1,4 @@
-"""A pool's offerings: the short form ``types x markets x zones`` and the exact one, with what the catalogue knows filled in."""
+"""Offerings of a pool: the short form ``types x markets x zones`` and the exact form, completed from the catalogue."""
 
 import difflib
 from collections.abc import Iterator
@@ -15,16 +15,16 @@ from gpuscaler.settings.cursor import Cursor
 from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettings
 from gpuscaler.settings.fields.table import NOTHING, stated
 
-#: The kubelet's own limit, for a type of which nothing else is known.
+#: The kubelet's default limit, for types with unknown pod limits.
 DEFAULT_PODS = 110
-#: An offering with its labels weighs as much as so many values (see :meth:`Report.count`).
+#: An offering with its labels counts as this many values (see :meth:`Report.count`).
 OFFERING_VALUES = 10
-#: With this many mistakes in a file, looking for similar names helps nobody and takes seconds.
+#: Beyond this many mistakes in a file, no similar names are suggested: that would take seconds and help nobody.
 MAX_HINTS = 50
 
 
 class _Line(NamedTuple):
-    """One (type, market, zone), and where it was written; ``price`` and ``resources`` as far as they were."""
+    """A (type, market, zone) and its place in the file; ``price`` and ``resources`` if the file has them."""
 
     at: Cursor
     instance_type: str
@@ -83,7 +83,7 @@ def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
     price = line.price if line.price is not None else _list_price(line, known, region)
     arch = known.arch if known else pool.arch or "amd64"
     if pool.arch and arch != pool.arch:
-        line.at.say(f"saw {line.instance_type}, which is {arch}, expected {pool.arch} as the pool's arch says; move it to another pool")
+        line.at.say(f"saw {line.instance_type}, which is {arch}, expected {pool.arch} (the pool's arch); move it to another pool")
     if allocatable is None or price is None:
         return None
     labels = node_labels(
@@ -101,7 +101,7 @@ def _offering(line: _Line, pool: PoolSettings, region: str) -> Offering | None:
 
 
 def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources | None:
-    """The catalogue's figures with what ``resources`` says on top; an unknown type stands on ``resources`` alone."""
+    """Return the catalogue's figures overridden by ``resources``; an unknown type needs ``resources``."""
     given = line.resources or {}
     if known is not None:
         return {**known.allocatable, **given}
@@ -109,41 +109,41 @@ def _allocatable(line: _Line, known: catalogue.InstanceType | None) -> Resources
         near = _similar(line.instance_type) if len(line.at.report) < MAX_HINTS else []
         hint = f"did you mean {' or '.join(near)}? Else " if near else ""
         line.at.say(
-            f'saw "{line.instance_type}", which the catalogue does not know; {hint}list it under offerings with price and resources'
-            " (what its nodes offer to pods)"
+            f'saw "{line.instance_type}", which is not in the catalogue; {hint}list it under offerings with price and resources'
+            " (allocatable resources of its nodes)"
         )
         return None
     missing = [name for name in ("cpu", "memory") if not given.get(name)]
     if missing:
-        line.at.say(f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which the catalogue does not know; add them")
+        line.at.say(f"saw no {' and no '.join(missing)} in resources of {line.instance_type}, which is not in the catalogue; add them")
         return None
     return {"pods": DEFAULT_PODS, **given}
 
 
 @lru_cache(maxsize=256)
 def _similar(name: str) -> list[str]:
-    """Up to three names of the catalogue; remembered, since a type is looked up again for each market and zone."""
+    """Return up to three similar names in the catalogue. Cached: a type is looked up again for each market and zone."""
     return difflib.get_close_matches(name, [found.name for found in catalogue.types()], 3)
 
 
 def _list_price(line: _Line, known: catalogue.InstanceType | None, region: str) -> float | None:
-    """The catalogue's price, or None with the reason reported."""
+    """Return the catalogue's price, or report why there is none and return None."""
     what = f"the {line.market} price of {line.instance_type}"
     if known is None:
         if line.resources is not None:
-            line.at.say(f"saw no price, and the catalogue does not know {line.instance_type}; give price in dollars per hour")
+            line.at.say(f"saw no price, and {line.instance_type} is not in the catalogue; give price in dollars per hour")
     elif line.market == "reserved":
-        line.at.say(f"saw no price, and the catalogue does not know {what}: give price under offerings (0 for what is paid already)")
+        line.at.say(f"saw no price, and the catalogue does not have {what}: give price under offerings (0 if it is already paid for)")
     elif not region:
         line.at.say(f"saw no price for {line.instance_type} and no region to look it up in; set region (or zones), or give price")
     elif region not in known.prices:
         regions = ", ".join(known.prices)
-        line.at.say(f"saw no price, and the catalogue does not know {what} in {region} (only in {regions}); give price under offerings")
+        line.at.say(f"saw no price, and the catalogue does not have {what} in {region} (only in {regions}); give price under offerings")
     else:
         price = known.prices[region]
         if line.market == "on-demand":
             return price.on_demand
         if price.spot is not None:
             return price.spot
-        line.at.say(f"saw no price, and the catalogue does not know {what} in {region}; give price under offerings")
+        line.at.say(f"saw no price, and the catalogue does not have {what} in {region}; give price under offerings")
     return None

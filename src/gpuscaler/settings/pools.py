@@ -1,4 +1,4 @@
-"""The entries of ``pools``: pools with what they may buy, and what is said about pools that an account brings."""
+"""The entries of ``pools``: pools with their offerings, and overrides of pools found in an account."""
 
 from gpuscaler.model.accelerators import gpus_in
 from gpuscaler.model.overrides import OfferingPrice, PoolOverride
@@ -8,23 +8,23 @@ from gpuscaler.settings.fields.pool_settings import OfferingSettings, PoolSettin
 from gpuscaler.settings.fields.table import NOTHING, Schema, filled_in, read, schema, stated
 from gpuscaler.settings.offerings import read_offerings
 
-#: What an entry of ``pools`` may say about a pool that was found, and what its offerings may say: what they cost.
+#: Keys of an entry of ``pools`` that overrides a pool found in an account, and keys of its offerings, which can set prices only.
 OVERRIDE_KEYS = (
     *("name", "min", "max", "spare", "idle_after", "unready_after", "steering", "min_gpus_per_pod", "priority"),
     *("offerings", "labels", "taints", "startup_taints", "budgets"),
 )
 PRICE_KEYS = ("type", "market", "zone", "price")
-#: What a pool takes over as it is.
+#: Attributes that a pool takes unchanged from its settings.
 _SHARED = {*PoolSettings.__struct_fields__} & {*Pool.__struct_fields__} - {"offerings"}
 
 
 def pool_schema() -> Schema:
-    """The JSON Schema of a pool."""
+    """Return the JSON Schema of a pool."""
     return {**schema(PoolSettings), "anyOf": [filled_in("types"), filled_in("offerings")]}
 
 
 def override_schema() -> Schema:
-    """The JSON Schema of an entry that changes a pool that was found."""
+    """Return the JSON Schema of an entry that overrides a pool found in an account."""
     found = schema(PoolSettings, only=OVERRIDE_KEYS)
     price = schema(OfferingSettings, only=PRICE_KEYS)
     price["required"] += ["price"]
@@ -33,7 +33,7 @@ def override_schema() -> Schema:
 
 
 def read_pools(at: Cursor, region: str) -> tuple[Pool, ...]:
-    """The entries as pools with what they may buy; ``region`` is the file's, "" where it has none."""
+    """Read the entries as pools with their offerings; ``region`` is the file's, "" if it has none."""
     pools: dict[str, tuple[Cursor, Pool]] = {}
     items = at.items()
     if not items and isinstance(at.entry.value, list):
@@ -66,7 +66,7 @@ def _entry(at: Cursor, region: str) -> Pool | None:
 
 
 def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor) -> None:
-    """Report GPUs that are asked of machines which have fewer."""
+    """Report settings that need more GPUs than the pool's machines have."""
     if entry.spare.gpus and offerings and not any(gpus_in(offering.allocatable) for offering in offerings):
         expected = "whole GPUs among what the pool's machines offer; write spare: N for machines"
         at.below("spare", "gpus").wrong(expected, seen=str(entry.spare.gpus))
@@ -79,7 +79,7 @@ def _check_gpus(entry: PoolSettings, offerings: tuple[Offering, ...], at: Cursor
 
 
 def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
-    """The entries where pools come from the account."""
+    """Read the entries as overrides, for files with pools from an account."""
     found: dict[str, PoolOverride] = {}
     for item in at.items():
         given = stated(PoolSettings, item, NOTHING, only=OVERRIDE_KEYS)
@@ -94,7 +94,7 @@ def read_overrides(at: Cursor) -> tuple[PoolOverride, ...]:
 
 
 def _price(at: Cursor) -> OfferingPrice | None:
-    """An offering that only says what one costs."""
+    """Read an offering that only sets a price."""
     given = stated(OfferingSettings, at, NOTHING, only=PRICE_KEYS)
     if isinstance(at.entry.value, dict) and not at.has("price"):
         at.say("saw no price, expected one; add price: …")

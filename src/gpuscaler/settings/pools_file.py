@@ -1,4 +1,4 @@
-"""The pools file: strict YAML to :class:`~gpuscaler.model.pools.Policy`. Every key is described in ``docs/reference/pools-file.md``.
+"""The pools file: strict YAML to :class:`~gpuscaler.model.pools.Policy`. All keys are described in ``docs/reference/pools-file.md``.
 
 A run file is a pools file with a few more keys, so the same functions read both.
 """
@@ -40,7 +40,7 @@ class LimitSettings(Group, frozen=True, gc=False):
         int,
         count(1, "a whole number, 1 or more"),
         Field(
-            "how many machines of one pool may be fruitless within an hour: they ended before they opened, or none of the pods that they "
+            "how many machines of a pool may be fruitless within an hour: they ended before they opened, or none of the pods that they "
             "were bought for got to them. After that many, nothing more is bought in the pool until the hour is over"
         ),
     ] = 10
@@ -97,7 +97,7 @@ class PolicySettings(Group, frozen=True, gc=False):
         choice(STEERINGS),
         Field(
             "how pods get to [the machines promised to them](../explanation/how-the-controller-acts.md#binding). Set `nominate` if the "
-            "default scheduler has filters of its own (plug-ins, extenders)"
+            "default scheduler has additional filters (plug-ins, extenders)"
         ),
     ] = BIND
     bind_schedulers: Annotated[
@@ -118,28 +118,28 @@ TOP_KEYS = (*keys_of(PolicySettings), *keys_of(RunSettings))
 
 
 def load_policy(path: str | Path) -> Policy:
-    """The policy in the file at ``path``. Raises :class:`SettingsError` with all mistakes, or if the pools are in a cloud account."""
+    """Load the policy in the file at ``path``. Raises :class:`SettingsError` with all mistakes, or if the pools are in a cloud account."""
     settings = load_settings(path)
     if settings.cloud == "aws":
         problem = (
-            "saw aws, whose pools are in the account, expected a file with pools; give one (gpuscaler pools prints what the account has)"
+            "saw aws, which takes its pools from the account, expected a file with pools; give one (gpuscaler pools lists the account)"
         )
         raise SettingsError(str(path), (Problem("cloud", None, problem),))
     return settings.policy
 
 
 def parse_policy(text: str, source: str = "pools file") -> Policy:
-    """The policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with all mistakes."""
+    """Parse the policy in ``text``; ``source`` names it in messages. Raises :class:`SettingsError` with all mistakes."""
     return parse_settings(text, source).policy
 
 
 def load_settings(path: str | Path) -> RunSettings:
-    """The settings in the file at ``path``, with paths relative to its folder. Raises :class:`SettingsError`, see :func:`load_policy`."""
+    """Load the settings in the file at ``path``; paths are relative to its folder. Raises :class:`SettingsError` with all mistakes."""
     return decode_settings(read_settings(path), path)
 
 
 def read_settings(path: str | Path) -> bytes:
-    """The bytes of the file at ``path``. Raises :class:`SettingsError` if it cannot be read."""
+    """Read the bytes of the file at ``path``. Raises :class:`SettingsError` if it cannot be read."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -148,7 +148,7 @@ def read_settings(path: str | Path) -> bytes:
 
 
 def decode_settings(data: bytes, path: str | Path) -> RunSettings:
-    """The settings in ``data``, the content of the file at ``path``. Raises :class:`SettingsError`."""
+    """Parse the settings in ``data``, the content of the file at ``path``. Raises :class:`SettingsError`."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -159,7 +159,7 @@ def decode_settings(data: bytes, path: str | Path) -> RunSettings:
 
 
 def parse_settings(text: str, source: str = "run file", *, folder: Path | None = None) -> RunSettings:
-    """The settings in ``text``; ``source`` names it in messages; paths in it are relative to ``folder``. Raises :class:`SettingsError`."""
+    """Parse the settings in ``text``; ``source`` names it in messages; paths are relative to ``folder``. Raises :class:`SettingsError`."""
     root, problems = read_document(text)
     report = Report(problems)
     settings = None
@@ -171,7 +171,7 @@ def parse_settings(text: str, source: str = "run file", *, folder: Path | None =
         try:
             settings = _settings(_run_file(Cursor("", root, report)), folder or Path())
         except TooMuchError:
-            report.add(Problem("", None, f"unfolds to more than {MAX_VALUES:,} values; use fewer anchors, types, markets or zones"))
+            report.add(Problem("", None, f"expands to more than {MAX_VALUES:,} values; use fewer anchors, types, markets or zones"))
     elif not problems:
         report.add(Problem("", None, "is empty, expected a mapping with the key pools; see the reference of the pools file"))
     if settings is None or report.problems:
@@ -180,13 +180,13 @@ def parse_settings(text: str, source: str = "run file", *, folder: Path | None =
 
 
 def _kubernetes_kind(root: Entry) -> str:
-    """The kind of a Kubernetes object that was passed instead of a pools file; empty for anything else."""
+    """Return the kind of a Kubernetes object that was passed instead of a pools file; empty for anything else."""
     members = root.value
     return describe(members["kind"]) if isinstance(members, dict) and {"apiVersion", "kind"} <= members.keys() else ""
 
 
 def _run_file(top: Cursor) -> Cursor:
-    """The run file in ``top``. Values of the Helm chart have none of its keys; there it is the mapping below ``config``."""
+    """Return the run file in ``top``: in values of the Helm chart, which have none of its keys, it is the mapping ``config``."""
     members = top.entry.value
     if isinstance(members, dict) and "config" in members and members.keys().isdisjoint(TOP_KEYS):
         return Cursor("config", members["config"], top.report)

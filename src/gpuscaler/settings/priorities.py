@@ -1,7 +1,7 @@
-"""Priorities of pools as Cluster Autoscaler's priority expander has them: numbers, each with patterns of names.
+"""Priorities of pools in the format of Cluster Autoscaler's priority expander: numbers, each with name patterns.
 
-Source: Cluster Autoscaler, ``expander/priority`` and its readme. The highest number among the pools that would do is used first. A pattern
-may match anywhere in a name. A pool that none matches is used where no other can be, so it comes after all that are matched.
+Source: Cluster Autoscaler, ``expander/priority`` and its readme. Of the suitable pools, the one with the highest number is used first. A
+pattern may match anywhere in a name. A pool without a match is used only if no other pool is suitable, so it comes after all matched ones.
 """
 
 import re
@@ -14,18 +14,18 @@ from gpuscaler.settings.cursor import Cursor, Report, TooMuchError
 from gpuscaler.settings.document import read_document
 from gpuscaler.settings.errors import Problem, SettingsError
 
-#: Patterns longer than this are nothing that anybody means, and numbers beyond that.
+#: Limits for patterns and numbers; larger ones are treated as mistakes.
 MAX_PATTERN, MAX_PRIORITY = 500, 2**31
 _NUMBER = re.compile(r"[-+]?[0-9]{1,10}")
 
 
 class Priorities(Struct, frozen=True, gc=False):
-    """``tiers`` are (number, patterns), the highest number first."""
+    """Priorities of pools. ``tiers`` are (number, patterns), the highest number first."""
 
     tiers: tuple[tuple[int, tuple[str, ...]], ...]
 
     def of(self, pool: str) -> int | None:
-        """The highest number of which a pattern matches the name; None where none does."""
+        """Return the highest number with a pattern that matches the name; None if there is none."""
         return next((number for number, patterns in self.tiers if any(matches(one, pool) for one in patterns)), None)
 
 
@@ -35,7 +35,7 @@ def matches(pattern: str, pool: str) -> bool:
 
 
 def parse_priorities(text: str, source: str) -> Priorities:
-    """What ``text`` says, YAML such as ``{10: [.*spot.*]}``; raises :class:`SettingsError`, in which ``source`` names it."""
+    """Parse ``text``, YAML such as ``{10: [.*spot.*]}``. Raises :class:`SettingsError`, with ``source`` as its name."""
     wanted = "a mapping from priorities to lists of patterns, such as 10: [.*]"
     root, problems = read_document(text, expected=wanted, needs="it needs two", numbers=True)
     report = Report(problems)
@@ -50,7 +50,7 @@ def parse_priorities(text: str, source: str) -> Priorities:
                 if number is not None:
                     tiers[number] = tuple(one for item in member.items() if (one := _pattern(item)) is not None)
         except TooMuchError:
-            report.add(Problem("", None, "unfolds to more patterns than anybody means; use fewer anchors"))
+            report.add(Problem("", None, "expands to too many patterns; use fewer anchors"))
     if report.problems:
         raise SettingsError(source, report.problems)
     return Priorities(tuple(sorted(tiers.items(), reverse=True)))
@@ -79,9 +79,9 @@ def _pattern(item: Cursor) -> str | None:
 
 
 def prioritised(policy: Policy, priorities: Priorities) -> tuple[Policy, str]:
-    """``policy`` with those priorities in the place of its pools' own, and what is odd about that, empty where nothing is.
+    """Return ``policy`` with these priorities instead of its pools' own, and a warning, empty if there is none.
 
-    Where they match no pool at all, the pools keep their own.
+    If they match no pool at all, the pools keep their own priorities.
     """
     known = {pool.name: priorities.of(pool.name) for pool in policy.pools}
     numbers = [number for number in known.values() if number is not None]

@@ -1,4 +1,4 @@
-"""The settings of ``gpuscaler run``: the policy and how to carry it out; the keys of a run file that a pools file does not have.
+"""Settings of ``gpuscaler run``: the policy, and the keys of a run file that a pools file does not have.
 
 The tables of ``docs/reference/run-file.md`` are generated from these classes.
 """
@@ -17,13 +17,13 @@ from gpuscaler.settings.fields.table import Field, Fields, Given, Group, Kind, v
 from gpuscaler.settings.pools import read_overrides
 from gpuscaler.settings.simulated import Simulated
 
-#: Clouds that a file can name, and those of them that this version can drive.
+#: Clouds that a file can name, and those that this version can drive.
 CLOUDS = ("simulated", "aws")
 DRIVEN = ("simulated", "aws")
-#: Clouds that a later version will know, so that their names are no spelling mistakes.
+#: Clouds of later versions. Their names are not reported as spelling mistakes.
 LATER_CLOUDS = ("azure",)
 LEVELS = ("debug", "info", "warning", "error")
-#: How long a call of a cloud may take, in seconds: the controller's.
+#: How long the controller lets a call to a cloud take, in seconds.
 LONGEST_CALL = 10.0
 
 _CERTIFICATE, _KEY = path("the path of a certificate as PEM"), path("the path of a private key as PEM")
@@ -54,7 +54,7 @@ class PaceSettings(Group, frozen=True, gc=False):
 
 
 class ElectionSettings(Group, frozen=True, gc=False):
-    """Whether and how several copies elect the one that acts; times in seconds."""
+    """Leader election among several replicas; times in seconds."""
 
     enabled: Annotated[Flag, Field("`false` only if no second copy can ever run")] = True
     name: Annotated[str, dns_label("the name of a Lease such as gpuscaler"), Field("name of the Lease")] = "gpuscaler"
@@ -73,7 +73,7 @@ class ElectionSettings(Group, frozen=True, gc=False):
         elif self.lease - self.retry < LONGEST_CALL + 1:
             at.say(
                 f"saw lease {self.lease:g} s and retry {self.retry:g} s, expected at least {LONGEST_CALL + 1:g} s between them: "
-                f"calls of a cloud take up to {LONGEST_CALL:g} s, and none begins that may outlast the lease; raise lease"
+                f"calls to a cloud take up to {LONGEST_CALL:g} s, and none starts that may outlast the lease; raise lease"
             )
 
 
@@ -151,8 +151,8 @@ class PagesSettings(Group, frozen=True, gc=False):
     def check(self, at: Cursor) -> None:
         if not is_loopback(self.host):
             at.below("address").wrong(
-                "a loopback address such as 127.0.0.1:8081, since whoever reaches it reads names and annotations of all pods; "
-                "for another one set pages.authenticated"
+                "a loopback address such as 127.0.0.1:8081, because all clients that reach it can read names and annotations of all pods; "
+                "for another address set pages.authenticated"
             )
 
 
@@ -161,7 +161,7 @@ class HistorySettings(Group, frozen=True, gc=False):
 
     folder: Annotated[
         str,
-        path("the path of a folder that can be written"),
+        path("the path of a writable folder"),
         Field("a writable folder; a file in it keeps decisions across restarts. Never used on a dry run", default="in memory only"),
     ] = ""
     decisions: Annotated[int, count(1, "a number of decisions, 1 or more"), Field("how many decisions are kept at most")] = 1_000

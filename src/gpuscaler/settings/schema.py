@@ -1,7 +1,7 @@
-"""The JSON Schema of pools files and run files, for editors and other programs.
+"""JSON Schema of pools files and run files, for editors and other programs.
 
-It says what a schema can say: keys, types, forms and ranges. What needs knowledge (whether a type exists, its price, names that are
-used twice, min against max) only the parser says.
+It covers what a schema can express: keys, types, forms and ranges. Only the parser checks what needs more knowledge (whether a type exists,
+its price, duplicate names, min against max).
 """
 
 from gpuscaler.settings.fields.table import Schema, mapping, optional, schema
@@ -11,7 +11,7 @@ from gpuscaler.settings.run_settings import RunSettings
 
 
 def pools_file_schema() -> Schema:
-    """A schema of draft 2020-12."""
+    """Return a schema of draft 2020-12."""
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "title": "gpuscaler pools file or run file",

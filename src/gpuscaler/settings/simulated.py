@@ -25,7 +25,7 @@ from gpuscaler.settings.fields.table import Field, Given, Group, Kind, read, sch
 
 
 class Span(Struct, frozen=True, gc=False):
-    """A time that varies: never below ``low`` or above ``high``, most often near ``mode``; in seconds."""
+    """A random time in seconds: never below ``low`` or above ``high``, most often near ``mode``."""
 
     low: float
     mode: float
@@ -33,7 +33,7 @@ class Span(Struct, frozen=True, gc=False):
 
 
 def _span(at: Cursor, _: Given) -> Span | None:
-    """One duration, which never varies, or three."""
+    """Read one duration, which never varies, or three."""
     if not isinstance(at.entry.value, list):
         always = at.duration()
         return None if always is None else Span(always, always, always)
@@ -62,7 +62,7 @@ Time = Annotated[
 
 
 def _known(key: str, words: str, names: Callable[[Policy], Collection[str]]) -> Kind:
-    """A name that occurs in the pools: of a pool, a type, a market or a zone, as ``key`` says."""
+    """A name that occurs in the pools: of a pool, type, market or zone, depending on ``key``."""
 
     def read(at: Cursor, given: Given) -> str | None:
         text, known = at.label_value(f"a {key} of the pools"), names(given.policy)
@@ -92,7 +92,7 @@ class Dry(Group, frozen=True, gc=False):
 
 
 def _dry(at: Cursor, given: Given) -> tuple[tuple[Dry, ...], str] | None:
-    """The list, or the path of a file with series."""
+    """Read the list, or the path of a file with series."""
     if isinstance(at.entry.value, list):
         return tuple(read(Dry, item, given) for item in at.items()), ""
     if isinstance(at.entry.value, str):
@@ -122,7 +122,7 @@ class MachineQuota(Group, frozen=True, gc=False):
 
 
 class Reclaim(Group, frozen=True, gc=False):
-    """How machines are reclaimed when their market runs dry: ``after`` that time, with ``notice`` seconds of warning except for a share."""
+    """Reclaiming of machines when their market runs dry: ``after`` that time, with ``notice`` seconds of warning except for a share."""
 
     after: Annotated[Time, Field("time from when the market runs dry until the machine gets its notice")] = Span(0.0, 0.0, 180.0)
     notice: Annotated[Duration, Field("how long before its end a machine gets its notice")] = 120.0
@@ -132,7 +132,7 @@ class Reclaim(Group, frozen=True, gc=False):
 def _resource(at: Cursor, _: Given) -> str | None:
     text = at.text("the name of a resource such as nvidia.com/gpu")
     if text is not None and "/" not in text:
-        at.wrong("the name of an extended resource, such as nvidia.com/gpu: what kubelets count is always there")
+        at.wrong("the name of an extended resource, such as nvidia.com/gpu: native resources of kubelets are always present")
     return text
 
 
@@ -152,7 +152,7 @@ class AbsentResource(Group, frozen=True, gc=False):
 
 
 class SimulatedFaults(Group, frozen=True, gc=False):
-    """What goes wrong with machines and calls of the simulated cloud; times in seconds, 0 for never."""
+    """Faults of machines and calls of the simulated cloud; times in seconds, 0 for never."""
 
     never_registers: Annotated[Share, Field("machines that run but never become nodes")] = 0.0
     impaired: Annotated[Share, Field("of those, machines that the cloud itself reports as broken")] = 0.0

@@ -1,4 +1,4 @@
-"""A person holds buying or removing: every copy of the controller obeys at once, and goes on where it stood when that is over."""
+"""A person holds buying or removing: each copy of the controller obeys at once, and continues from where it was when the hold ends."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -16,7 +16,7 @@ from gpuscaler.model.holds import Hold, Holds
 from gpuscaler.model.well_known import LEAVING_TAINT
 from gpuscaler.simulation.cloud.provider import CallFaults
 
-#: Nested deeper than any reader goes.
+#: Nested more deeply than any decoder accepts.
 DEEP = '{"x": ' + "[" * 50_000 + "]" * 50_000 + "}"
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
@@ -26,7 +26,7 @@ def taints(node: dict[str, Any]) -> list[str]:
 
 
 class Counting(Watchman):
-    """Counts the orders that are sent."""
+    """Counts the sent orders."""
 
     orders = 0
 
@@ -41,12 +41,12 @@ async def until_bound(here: World, pod: str = "train", within: float = 300.0) ->
 
 
 async def write(here: World, data: dict[str, str]) -> None:
-    """The ConfigMap as a person edits it."""
+    """Write the ConfigMap as a person edits it."""
     body = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME}, "data": data}
     await here.user.apply(CONFIG_MAPS, NAME, body, namespace="kube-system")
 
 
-async def test_nothing_is_bought_while_buying_is_held_and_the_pod_is_told_why() -> None:
+async def test_nothing_is_bought_while_buying_is_held_and_the_pods_reason_says_so() -> None:
     async with world() as here:
         here.start()
         await here.sleep(5)
@@ -58,7 +58,7 @@ async def test_nothing_is_bought_while_buying_is_held_and_the_pod_is_told_why() 
         assert here.notes.last is not None
         (unplaced,) = here.notes.last.unplaced
         assert unplaced.reasons[0].detail == (
-            "buying is on hold until it is resumed (asked for by ann): budget review; `gpuscaler resume --buying` ends the hold"
+            "buying is on hold until it is resumed (requested by ann): budget review; `gpuscaler resume --buying` ends the hold"
         )
 
         await here.hold(buying=None)
@@ -66,7 +66,7 @@ async def test_nothing_is_bought_while_buying_is_held_and_the_pod_is_told_why() 
         assert len(here.notes.orders) == 1
 
 
-async def test_a_hold_that_no_watch_and_no_poll_has_shown_yet_stops_the_purchase_that_was_just_planned() -> None:
+async def test_a_hold_that_was_not_polled_yet_stops_a_purchase_that_was_just_planned() -> None:
     async with world() as here:
         here.start()
         await here.sleep(POLL_SECONDS * 2.5)
@@ -79,7 +79,7 @@ async def test_a_hold_that_no_watch_and_no_poll_has_shown_yet_stops_the_purchase
         assert here.notes.orders == []
 
 
-async def test_a_hold_for_a_while_ends_by_itself() -> None:
+async def test_a_hold_with_a_duration_ends_by_itself() -> None:
     async with world() as here:
         here.start()
         await here.hold(buying=Hold(since=here.now(), until=here.now() + 600.0))
@@ -90,7 +90,7 @@ async def test_a_hold_for_a_while_ends_by_itself() -> None:
         await until_bound(here, within=100.0)
 
 
-async def test_an_idle_node_stays_while_removing_is_held_and_goes_when_it_is_resumed() -> None:
+async def test_an_idle_node_stays_while_removing_is_held_and_is_removed_after_the_resume() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.submit("train", 1, **{"gpuscaler.io/run-for": "30s"})
@@ -110,7 +110,7 @@ async def test_an_idle_node_stays_while_removing_is_held_and_goes_when_it_is_res
         assert await here.nodes() == []
 
 
-async def test_a_removal_under_way_is_undone_when_removing_is_held() -> None:
+async def test_a_removal_in_progress_is_undone_when_removing_is_held() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.submit("train", 1, **{"gpuscaler.io/run-for": "5s"})
@@ -126,7 +126,7 @@ async def test_a_removal_under_way_is_undone_when_removing_is_held() -> None:
         assert any("removing is on hold" in why for _, why in here.notes.kept)
 
 
-async def test_a_machine_that_the_cloud_takes_away_is_drained_although_everything_is_held() -> None:
+async def test_a_machine_that_the_cloud_takes_away_is_drained_while_everything_is_held() -> None:
     async with world() as here:
         here.start()
         await here.submit("train")
@@ -141,7 +141,7 @@ async def test_a_machine_that_the_cloud_takes_away_is_drained_although_everythin
         assert len(here.notes.orders) == 1, "a replacement was bought although buying is held"
 
 
-async def test_an_order_whose_answer_was_lost_is_not_sent_again_while_buying_is_held() -> None:
+async def test_an_order_with_a_lost_answer_is_not_sent_again_while_buying_is_held() -> None:
     resent = 0
     for seed in range(4):
         async with world(calls=CallFaults(lost=1.0), seed=seed) as here:
@@ -156,10 +156,10 @@ async def test_an_order_whose_answer_was_lost_is_not_sent_again_while_buying_is_
             await here.hold(buying=None)
             await here.sleep(60)
             resent += watch.orders - 1
-    assert resent, "none of these orders was lost on its way"
+    assert resent, "none of these orders was lost"
 
 
-async def test_the_next_process_obeys_a_hold_that_it_did_not_see_being_made() -> None:
+async def test_the_next_process_obeys_a_hold_that_was_made_before_it_started() -> None:
     async with world() as here:
         here.start()
         await here.sleep(5)
@@ -177,7 +177,7 @@ async def test_the_next_process_obeys_a_hold_that_it_did_not_see_being_made() ->
     [{"buying": "true"}, {"buying": '{"until": "tomorrow"}'}, {"purchases": "{}"}, {"removing": DEEP}],
     ids=["true", "tomorrow", "key", "deep"],
 )
-async def test_a_hold_that_cannot_be_understood_holds_everything_and_is_reported(data: dict[str, str]) -> None:
+async def test_a_hold_that_cannot_be_parsed_holds_everything_and_is_reported(data: dict[str, str]) -> None:
     async with world() as here:
         here.start()
         await write(here, data)
@@ -208,7 +208,7 @@ async def test_a_config_map_that_cannot_be_read_changes_nothing_and_is_reported(
 
 
 @pytest.mark.parametrize("failure", [Unreachable("nothing answers"), TimeoutError(), ServerError(503, "busy")], ids=repr)
-async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_it_can(failure: Exception) -> None:
+async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_until_then(failure: Exception) -> None:
     async with world() as here:
         brake = Brake(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
@@ -222,7 +222,7 @@ async def test_a_process_that_has_not_read_the_config_map_yet_holds_everything_u
         assert (brake.holds, brake.trouble) == (Holds(), "")
 
 
-async def test_a_role_from_before_there_were_holds_stops_nothing() -> None:
+async def test_a_role_without_the_right_to_read_holds_stops_nothing() -> None:
     async with world() as here:
         brake = Brake(here.user, namespace="kube-system", now=here.now)
         with pytest.MonkeyPatch.context() as patch:
@@ -233,7 +233,7 @@ async def test_a_role_from_before_there_were_holds_stops_nothing() -> None:
         assert "could not be read, so holds stay as they were" in brake.trouble
 
 
-def test_what_people_read_of_a_hold_is_no_longer_than_a_sentence() -> None:
+def test_the_text_of_a_hold_is_limited_to_the_length_of_a_sentence() -> None:
     (sentence,) = Holds(buying=Hold(by="b" * 10_000, reason="r" * 900_000)).sentences(0.0)
 
     assert len(sentence) < 600
@@ -246,7 +246,7 @@ def failing(failure: Exception) -> Callable[..., Awaitable[bytes]]:
     return get
 
 
-async def test_two_people_who_hold_different_things_at_the_same_moment_both_get_what_they_want() -> None:
+async def test_two_people_can_hold_different_activities_at_the_same_time() -> None:
     async with world() as here:
         await asyncio.gather(*(here.hold(**{activity: Hold(by=activity)}) for activity in ("buying", "removing")))
         brake = Brake(here.user, namespace="kube-system", now=here.now)

@@ -1,4 +1,4 @@
-"""Everything that records together, beside a controller in the embedded cluster in virtual time."""
+"""All records together, beside a controller in the embedded cluster in virtual time."""
 
 import asyncio
 import sqlite3
@@ -44,7 +44,7 @@ NAMESPACE = "kube-system"
 
 @asynccontextmanager
 async def serviced(pools: str = ONE_GPU_MACHINES, *, dry_run: bool = False, **conditions: Any) -> AsyncIterator[tuple[World, Service]]:
-    """A world whose controller tells a service."""
+    """A world with a controller that reports to a service."""
     async with world(pools, **conditions) as here:
         client = replace(here.cluster.client("gpuscaler"), dry_run=dry_run)
         picture = here.cluster.picture(client)
@@ -78,7 +78,7 @@ async def status(here: World) -> Status:
 
 
 async def events(here: World) -> list[tuple[str, str, str]]:
-    """Object, reason and note of every Event of ours, the oldest first."""
+    """Object, reason and note of each Event of gpuscaler, the oldest first."""
     found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
     ours = [one for one in found if one.get("reportingController") == "gpuscaler"]
     return [
@@ -87,7 +87,7 @@ async def events(here: World) -> list[tuple[str, str, str]]:
     ]
 
 
-async def test_a_waiting_pod_and_its_node_are_told_everything_in_events() -> None:
+async def test_a_pending_pod_and_its_node_get_events_for_each_step() -> None:
     async with serviced(IDLE_SOON) as (here, _):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(90.0)
@@ -107,7 +107,7 @@ async def test_a_waiting_pod_and_its_node_are_told_everything_in_events() -> Non
     assert "idle" in next(note for _, reason, note in later if reason == "ScaleDown")
 
 
-async def test_neither_an_annotation_that_cannot_be_read_nor_an_environment_variable_is_repeated_anywhere() -> None:
+async def test_unreadable_annotations_and_environment_variables_are_not_repeated_anywhere() -> None:
     odd = pod("odd", 1, {"gpuscaler.io/market": "hunter2"})
     odd["spec"]["containers"][0]["env"] = [{"name": "PASSWORD", "value": "correct-horse"}]
     with capture_logs() as lines:
@@ -122,14 +122,14 @@ async def test_neither_an_annotation_that_cannot_be_read_nor_an_environment_vari
             assert decision.inputs is not None
             inputs = repr(unpacked(decision.inputs))
 
-    assert "gpuscaler.io/market: saw a value of 7 characters, expected a comma list of spot" in page
+    assert "gpuscaler.io/market: saw a value of 7 characters, expected a comma-separated list of spot" in page
     assert "default/odd" in inputs
     said = "".join((written.decode(), page, inputs, repr(lines), repr(await events(here))))
     assert "hunter2" not in said
     assert "correct-horse" not in said
 
 
-async def test_pods_that_wait_are_told_of_offerings_that_were_refused() -> None:
+async def test_pending_pods_get_events_about_refused_offerings() -> None:
     async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
         await here.submit("a")
         await here.sleep(60.0)
@@ -140,7 +140,7 @@ async def test_pods_that_wait_are_told_of_offerings_that_were_refused() -> None:
     assert refusals[0].startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity")
 
 
-async def test_the_history_is_closed_at_the_end_also_where_the_api_server_hangs() -> None:
+async def test_the_history_is_closed_at_the_end_even_if_the_api_server_hangs() -> None:
     async with serviced() as (here, service):
         await here.submit("a")
         await here.submit("b")
@@ -173,7 +173,7 @@ async def test_the_status_shows_pools_pods_breakers_decisions_and_troubles() -> 
     assert {"planned", "ordered", "opened", "unplaced"} <= {one.about for one in late.happened}
 
 
-async def test_a_dry_offering_is_in_the_status_with_the_time_it_is_asked_again() -> None:
+async def test_a_dry_offering_is_in_the_status_with_the_time_of_the_next_try() -> None:
     async with serviced(markets=Markets({DRY: Steps([0.0], [0.0])})) as (here, _):
         await here.submit("a")
         await here.sleep(40.0)
@@ -185,7 +185,7 @@ async def test_a_dry_offering_is_in_the_status_with_the_time_it_is_asked_again()
     assert breaker.until > now
 
 
-async def test_the_status_is_written_when_something_changed_at_most_every_ten_seconds_and_refreshed_every_minute() -> None:
+async def test_a_changed_status_is_written_at_most_every_ten_seconds_and_refreshed_every_minute() -> None:
     written: list[float] = []
     async with serviced() as (here, service):
         answer = here.cluster.api.answer
@@ -208,7 +208,7 @@ async def test_the_status_is_written_when_something_changed_at_most_every_ten_se
     assert len(written) >= 8
 
 
-async def test_who_does_not_lead_writes_no_status() -> None:
+async def test_a_process_that_does_not_lead_writes_no_status() -> None:
     async with serviced() as (here, service):
         service.led_by(None)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
@@ -217,7 +217,7 @@ async def test_who_does_not_lead_writes_no_status() -> None:
             await status(here)
 
 
-async def test_who_begins_to_lead_writes_a_status_at_once() -> None:
+async def test_a_new_leader_writes_a_status_at_once() -> None:
     async with serviced() as (here, service):
         service.led_by(None)
         await here.user.delete(CONFIG_MAPS, "gpuscaler-status", namespace=NAMESPACE)
@@ -227,7 +227,7 @@ async def test_who_begins_to_lead_writes_a_status_at_once() -> None:
         assert (await status(here)).at >= here.now() - 2.0
 
 
-async def test_a_machine_is_on_its_way_from_the_moment_it_is_ordered() -> None:
+async def test_a_machine_is_shown_as_coming_as_soon_as_it_is_ordered() -> None:
     ordered: list[tuple[int, int]] = []
 
     class Asking(Sink):
@@ -244,7 +244,7 @@ async def test_a_machine_is_on_its_way_from_the_moment_it_is_ordered() -> None:
     assert ordered == [(1, 1)]
 
 
-async def test_a_decision_is_kept_at_once_so_that_a_kill_does_not_forget_it() -> None:
+async def test_a_decision_is_written_at_once_so_that_it_survives_a_kill() -> None:
     ordered = asyncio.Event()
 
     class Waiting(Sink):
@@ -272,7 +272,7 @@ async def test_a_dry_run_writes_neither_events_nor_a_status_nor_a_file() -> None
         assert ("default/big",) in [one.pods for one in service.reporter.status.waiting]
 
 
-async def test_an_api_server_that_refuses_the_status_is_a_trouble_and_no_failure() -> None:
+async def test_an_api_server_that_refuses_the_status_is_a_problem_and_no_failure() -> None:
     async with serviced() as (here, service):
         here.cluster.api.faults.add(Fault(method="PUT", path="gpuscaler-status", refusal=broken()))
         await here.submit("a")
@@ -280,7 +280,7 @@ async def test_an_api_server_that_refuses_the_status_is_a_trouble_and_no_failure
         assert any("gpuscaler-status" in one for one in service.troubles())
 
 
-async def test_another_controller_tells_nothing_of_what_it_finds_there() -> None:
+async def test_a_new_controller_reports_no_events_for_what_it_finds() -> None:
     async with serviced() as (here, service):
         await here.submit("a")
         await here.sleep(100.0)
@@ -293,7 +293,7 @@ async def test_another_controller_tells_nothing_of_what_it_finds_there() -> None
         assert len(service.keeper.history.recent(most=1_000)) == before
 
 
-async def test_a_loop_that_does_not_turn_any_more_is_not_alive() -> None:
+async def test_a_loop_that_makes_no_turns_is_not_alive() -> None:
     async with serviced() as (here, service):
         await here.sleep(60.0)
         assert service.alive() == ""
@@ -305,7 +305,7 @@ async def test_a_loop_that_does_not_turn_any_more_is_not_alive() -> None:
         assert service.alive() == ""
 
 
-async def test_a_leader_that_waits_for_a_memory_to_be_put_right_is_alive_and_says_what_it_waits_for() -> None:
+async def test_a_leader_that_waits_for_a_repaired_memory_is_alive_and_reports_it() -> None:
     async with serviced() as (here, service):
         await here.sleep(60.0)
         await here.kill()
@@ -319,7 +319,7 @@ async def test_a_leader_that_waits_for_a_memory_to_be_put_right_is_alive_and_say
         assert [one.endswith("other machines might be bought twice") for one in said] == [True]
 
 
-async def test_metrics_count_what_happened() -> None:
+async def test_metrics_count_events() -> None:
     async with serviced(IDLE_SOON) as (here, service):
         await here.user.create(PODS, pod("a", 1, {"gpuscaler.io/run-for": "60s"}), namespace="default")
         await here.sleep(500.0)
@@ -365,7 +365,7 @@ async def test_no_metric_has_the_name_of_a_pod_or_a_node() -> None:
     assert not [name for name in (*nodes, "special-pod") if name in text]
 
 
-async def test_a_part_that_breaks_is_counted_and_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_part_that_fails_is_counted_and_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async with serviced() as (here, service):
         await here.sleep(15.0)
         monkeypatch.setattr(reporting, "status_of", lambda *_, **__: 1 / 0)
@@ -389,7 +389,7 @@ async def test_a_part_that_breaks_is_counted_and_begins_anew(monkeypatch: pytest
     ],
 )
 @pytest.mark.looptime(False)
-async def test_pages_that_cannot_be_served_end_it_with_a_word_about_the_key(http: HttpSettings, said: str) -> None:
+async def test_pages_that_cannot_be_served_end_the_process_with_an_error_about_the_key(http: HttpSettings, said: str) -> None:
     async with world() as here:
         client = here.cluster.client("gpuscaler")
         surroundings = Surroundings(
@@ -408,7 +408,7 @@ async def test_the_level_of_the_log_follows_the_settings() -> None:
     assert levels == ["debug"]
 
 
-async def test_who_led_before_shows_no_machines_that_its_successor_shows() -> None:
+async def test_a_former_leader_shows_no_machines_that_its_successor_shows() -> None:
     async with serviced() as (here, service):
         await here.submit("a")
         await here.sleep(100.0)
@@ -422,7 +422,7 @@ async def test_who_led_before_shows_no_machines_that_its_successor_shows() -> No
 
 
 @pytest.mark.looptime(False)
-async def test_health_is_served_over_tls_where_there_is_a_certificate(tmp_path: Path) -> None:
+async def test_health_is_served_over_tls_if_there_is_a_certificate(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate, key = written(tmp_path, authority)
     async with world() as here:

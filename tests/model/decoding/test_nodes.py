@@ -81,7 +81,7 @@ def test_a_protecting_annotation_that_cannot_be_read_protects_and_warns() -> Non
     found = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
     assert found.do_not_disrupt
     assert found.warnings == (
-        'karpenter.sh/do-not-disrupt: saw a value of 6 characters, expected "true" or "false"; the node is left alone',
+        'karpenter.sh/do-not-disrupt: saw a value of 6 characters, expected "true" or "false"; the node is not removed',
     )
 
 

@@ -203,7 +203,7 @@ def test_nodes_that_show_the_same_again_change_nothing_that_would_have_to_be_wri
 def test_the_words_of_a_lesson_name_both_amounts() -> None:
     (lesson,) = step(Learned(), watched(like(memory=40 * GI))).lessons
 
-    assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes are right",)
+    assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes take precedence",)
 
 
 def test_a_policy_with_nothing_to_correct_stays_itself() -> None:

@@ -1,4 +1,4 @@
-"""Kubernetes JSON and YAML become the types of the model, one object at a time."""
+"""Decoding of Kubernetes JSON and YAML into the types of the model, one object at a time."""
 
 from gpuscaler.model.decoding.errors import InputError
 from gpuscaler.model.decoding.interning import Interner

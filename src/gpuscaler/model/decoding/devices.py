@@ -1,4 +1,4 @@
-"""Dynamic resource allocation: read far enough to name the objects and where they are."""
+"""Objects of dynamic resource allocation: decoded only to name them and where they are."""
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.wire import Metadata, Wire, WireObject, named
@@ -33,7 +33,7 @@ class SliceSpec(Wire):
 
 
 class WireResourceSlice(WireObject):
-    """Version v1alpha2 has at the top what later ones keep in ``spec``."""
+    """A ResourceSlice. Version v1alpha2 has the fields of ``spec`` at the top level."""
 
     metadata: Metadata | None = None
     spec: SliceSpec | None = None
@@ -46,7 +46,7 @@ class WireDeviceClass(WireObject):
 
 
 def read_resource_claim(wire: WireResourceClaim, interner: Interner) -> DeviceObject:
-    """A claim, with the driver of its first allocated device once it has one; v1alpha2 names it in the status itself."""
+    """Decode a claim, with the driver of its first allocated device if it has one; v1alpha2 has it directly in the status."""
     name, metadata = named(wire.metadata)
     allocation = wire.status.allocation if wire.status else None
     results = (allocation.devices.results if allocation and allocation.devices else None) or ()

@@ -1,8 +1,8 @@
-"""The error that concerns a whole input, not one object in it."""
+"""The error for a whole input, as opposed to a single object in it."""
 
 
 class InputError(Exception):
-    """A file that cannot be read on: ``path`` is the place in it, ``seen`` what is there, ``expected`` what should be."""
+    """Reading of a file cannot continue: ``path`` is the place in it, ``seen`` and ``expected`` describe its content."""
 
     def __init__(self, file: str, path: str, seen: str, expected: str) -> None:
         super().__init__(f"{file}: {path}: saw {seen}, expected {expected}" if path else f"{file}: saw {seen}, expected {expected}")

@@ -1,4 +1,4 @@
-"""Objects that declare gangs: pod groups of the schedulers that have them, JobSets, native Workloads."""
+"""Objects that declare gangs: pod groups of various schedulers, JobSets, native Workloads."""
 
 from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.wire import Int32, Metadata, Wire, WireObject, named
@@ -51,7 +51,7 @@ class WireJobSet(WireObject):
 
 
 def read_job_set(wire: WireJobSet, interner: Interner) -> PodGroup:
-    """A JobSet as one gang: the pods that all of its Jobs run at a time."""
+    """Decode a JobSet as a gang: the pods that all of its Jobs run at a time."""
     name, metadata = named(wire.metadata)
     members = 0
     for job in (wire.spec.replicated_jobs if wire.spec else None) or ():
@@ -83,10 +83,10 @@ class WireNativeWorkload(WireObject):
 
 
 def read_native_workload(wire: WireNativeWorkload, interner: Interner) -> list[PodGroup]:
-    """The pod groups of a native Workload, named ``workload/group``.
+    """Decode the pod groups of a native Workload, named ``workload/group``.
 
-    A group without a gang policy is scheduled pod by pod: its minimum is 0. Each replica of a group is a gang of its own, under the
-    name ``workload/group/replica`` on its pods.
+    A group without a gang policy is scheduled pod by pod: its minimum is 0. Each replica of a group is a separate gang, with the name
+    ``workload/group/replica`` on its pods.
     """
     name, metadata = named(wire.metadata)
     namespace = interner.text(metadata.namespace or "default")
@@ -106,7 +106,7 @@ class WireNativeGroup(WireObject):
 
 
 def read_native_group(wire: WireNativeGroup, interner: Interner) -> PodGroup:
-    """A native PodGroup object, as versions after v1alpha1 have it."""
+    """Decode a native PodGroup object, as in versions after v1alpha1."""
     name, metadata = named(wire.metadata)
     spec = wire.spec or NativeGroupSpec()
     minimum = _minimum(spec.scheduling_policy)

@@ -1,4 +1,4 @@
-"""Equal things become one object: specifications, label sets, options, owners, and the few strings that every object repeats."""
+"""Interning: equal specifications, label sets, options, owners and frequent strings become one object."""
 
 from collections.abc import Callable, Hashable
 from hashlib import blake2b
@@ -13,10 +13,10 @@ from gpuscaler.model.pods import NO_OPTIONS, NO_OWNER, Owner, PodOptions, PodSpe
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
-#: Entries a generation of one kind may hold. Twice this many are remembered at most.
+#: Maximum number of entries of a generation, per kind. At most twice as many are cached.
 GENERATION = 1 << 16
 
-#: The parts of a specification that are shared between specifications.
+#: The parts that specifications share.
 _PARTS = (
     "node_selector",
     "node_affinity",
@@ -32,10 +32,10 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Recent(Generic[K, T]):
-    """A bounded memory in two generations: what has not been asked for during a whole generation is forgotten.
+    """A bounded cache in two generations: entries that were not used during a whole generation are dropped.
 
-    Forgetting costs sharing, never correctness: equal objects compare equal whether or not they are one object. Without a bound, a
-    controller that runs for months would keep every specification it ever saw.
+    Dropping entries costs sharing, never correctness: equal objects compare equal whether or not they are the same object. Without a
+    bound, a controller that runs for months would keep every specification it ever saw.
     """
 
     __slots__ = ("_limit", "_old", "_young")
@@ -58,10 +58,10 @@ class Recent(Generic[K, T]):
 
 
 class Interner:
-    """The memory that decoding shares between objects. The caller owns it and keeps it as long as it decodes for one cluster."""
+    """The cache that decoding shares between objects. The caller owns it and keeps it as long as it decodes for a cluster."""
 
     def __init__(self, limit: int = GENERATION, *, max_grace: float = MAX_GRACE) -> None:
-        #: The longest time that any pod is given to save its work, in seconds; pods that are read from then on are held to it.
+        #: The longest time that any pod gets to save its work, in seconds; applies to pods that are decoded after it is set.
         self.max_grace = max_grace
         self._texts: Recent[str, str] = Recent(limit)
         self._labels: Recent[tuple[tuple[str, str | None], ...], LabelSet] = Recent(limit)
@@ -72,7 +72,7 @@ class Interner:
         self._by_wire: Recent[bytes, PodSpec] = Recent(limit)
 
     def text(self, text: str) -> str:
-        """``text``, the same object each time."""
+        """Return ``text``, the same object each time."""
         known = self._texts.get(text)
         if known is None:
             self._texts.put(text, text)
@@ -80,10 +80,10 @@ class Interner:
         return known
 
     def labels(self, labels: dict[str, str | None] | None) -> LabelSet:
-        """``labels`` as one shared set; a null value is the empty string, as Go reads it."""
+        """Return ``labels`` as a shared set; a null value is the empty string, as in Go."""
         if not labels:
             return NO_LABELS
-        # The order of labels is the API server's, and always the same; where it is not, sharing is lost and nothing else.
+        # The API server always sends labels in the same order. If the order differs, only sharing is lost.
         key = tuple(labels.items())
         known = self._labels.get(key)
         if known is None:
@@ -92,7 +92,7 @@ class Interner:
         return known
 
     def options(self, annotations: PodAnnotations | None, labels: LabelSet, workload: str) -> tuple[PodOptions, tuple[str, ...]]:
-        """What :func:`~gpuscaler.model.options.pod_options` says, asked once for all pods that are alike to it."""
+        """Return the result of :func:`~gpuscaler.model.options.pod_options`, computed once for all pods with the same input."""
         if not workload and (annotations is None or annotations == NO_ANNOTATIONS) and LABELS.isdisjoint(labels):
             return NO_OPTIONS, ()
         key = (annotations, workload, self.max_grace, *(labels.get(label) for label in LABELS))
@@ -111,10 +111,10 @@ class Interner:
         return known
 
     def spec(self, wire: Any, build: Callable[[], PodSpec]) -> PodSpec:
-        """The specification that ``wire`` (everything ``build`` depends on) stands for; ``build`` runs only when it is new.
+        """Return the specification of ``wire`` (all input of ``build``); ``build`` runs only if it is new.
 
-        What ``build`` returns has no digest yet. The digest is taken from the content, so that two spellings of one specification
-        (limits for requests, merged selectors or not) are one object and one pod class.
+        The result of ``build`` has no digest yet. The digest is computed from the content, so that different spellings of a specification
+        (limits instead of requests, merged selectors or not) are one object and one pod class.
         """
         key = blake2b(_encode(wire), digest_size=16).digest()
         known = self._by_wire.get(key)
@@ -127,7 +127,7 @@ class Interner:
         digest = blake2b(_encode(spec), digest_size=16).hexdigest()
         known = self._specs.get(digest)
         if known is None:
-            # Pods of a StatefulSet differ by their claims alone: the parts are shared where the whole cannot be.
+            # Pods of a StatefulSet differ only in their claims: the parts are shared if the whole cannot be.
             parts = {name: self._part(getattr(spec, name)) for name in _PARTS}
             known = msgspec.structs.replace(spec, digest=digest, **parts)
             self._specs.put(digest, known)

@@ -1,4 +1,4 @@
-"""Which kinds are read, in which API groups, and by what."""
+"""The kinds that are decoded, their API groups and their decoders."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +14,7 @@ from gpuscaler.model.decoding.storage import storage
 
 
 class Reader(NamedTuple):
-    """How one kind is read: its structure on the wire, and what is made of it."""
+    """The decoder of a kind: its JSON structure, and the conversion to the model."""
 
     kind: str
     groups: tuple[str, ...]
@@ -65,7 +65,7 @@ _DEFAULTS: Mapping[str, Reader] = {reader.kind: reader for reader in reversed(_R
 
 
 def reader_of(api_version: str, kind: str) -> Reader | None:
-    """The reader of ``kind`` in the group of ``api_version`` (any version), or None where it is not read."""
+    """Return the reader of ``kind`` in the group of ``api_version`` (any version), or None if the kind is not read."""
     if not api_version:
         return _DEFAULTS.get(kind)
     group, slash, _ = api_version.rpartition("/")

@@ -1,4 +1,4 @@
-"""Nodes from the wire."""
+"""Decoding of nodes."""
 
 from collections.abc import Sequence
 
@@ -42,10 +42,10 @@ class WireNode(WireObject):
 
 
 def read_node(wire: WireNode, interner: Interner) -> Node:
-    """The node that ``wire`` describes. Raises :class:`~gpuscaler.model.wire.UnreadableError`.
+    """Decode a node. Raises :class:`~gpuscaler.model.wire.UnreadableError`.
 
-    A node without ``allocatable`` offers its capacity, as the API server fills it in. One that never reported a condition is ready:
-    only files written by hand have such nodes.
+    A node without ``allocatable`` offers its capacity, as defaulted by the API server. A node without conditions counts as ready: only
+    hand-written files contain such nodes.
     """
     name, metadata = named(wire.metadata)
     spec, status = wire.spec or WireNodeSpec(), wire.status or NodeStatus()
@@ -78,7 +78,7 @@ def _ready(conditions: Sequence[Condition]) -> bool:
 
 
 def _unready_since(conditions: Sequence[Condition]) -> float:
-    """When the node ceased to be Ready, 0 while it is Ready; a moment that cannot be read is no reason to set the node aside."""
+    """Return when the node stopped being Ready, 0 while it is Ready. An unreadable time does not cause the node to be skipped."""
     for condition in conditions:
         if condition.type == "Ready" and condition.status != "True":
             try:
@@ -89,11 +89,11 @@ def _unready_since(conditions: Sequence[Condition]) -> float:
 
 
 def _flag(name: str, value: str | None, warnings: list[str]) -> bool:
-    """A protecting annotation that cannot be read protects: the harmless side is to leave the node alone."""
+    """Read a protecting annotation. An unreadable one protects the node, which is the safe choice."""
     if value is None:
         return False
     try:
         return boolean(value.strip())
     except ValueError as error:
-        warnings.append(f"{name}: saw {unrepeated(value)}, expected {error}; the node is left alone")
+        warnings.append(f"{name}: saw {unrepeated(value)}, expected {error}; the node is not removed")
         return True

@@ -1,4 +1,4 @@
-"""One object at a time: which kind it is, what it says, and what is wrong with it when it cannot be understood."""
+"""Decoding of a single object: its kind, its content, and the error if it cannot be parsed."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,7 @@ class Header(Struct, gc=False, rename="camel"):
 
 
 class _Identity(Struct, gc=False):
-    """Whatever an object calls itself, of any type: this must not fail where the object does."""
+    """The identity of an object, with values of any type: this must not fail if the object is invalid."""
 
     kind: Any = None
     metadata: Any = None
@@ -38,7 +38,7 @@ class _Whereabouts(Struct, gc=False, rename="camel"):
 
 
 class _Bound(Struct, gc=False):
-    """Where a pod is, of all that it says: what else is wrong with it must not hide that."""
+    """The node of a pod, without its other fields: errors in those must not hide it."""
 
     spec: _Whereabouts | None = None
     status: Any = None
@@ -48,16 +48,16 @@ _header = msgspec.json.Decoder(Header).decode
 _identity = msgspec.json.Decoder(_Identity).decode
 _bound = msgspec.json.Decoder(_Bound).decode
 _anything = msgspec.json.Decoder(Any).decode
-#: The decoder's names of types in a reader's words.
+#: The decoder's names of types, as shown in messages.
 _WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false"}
 _FAILURES = (msgspec.MsgspecError, ValueError, OverflowError, RecursionError)
 
 
 def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: str = "", api_version: str = "") -> Decoded:
-    """What ``raw``, one Kubernetes object as JSON or as a mapping, means to planning.
+    """Decode ``raw``, a Kubernetes object as JSON or as a mapping, for planning.
 
-    Returns None for kinds that are not read, a list where one object declares several things, and a :class:`SetAside` for what cannot
-    be understood; never raises. ``kind`` and ``api_version`` stand in where the object has none, as in the items of a PodList.
+    Returns None for kinds that are not read, a list if the object declares several, and a :class:`SetAside` if it cannot be parsed; never
+    raises. ``kind`` and ``api_version`` are used if the object has none, as in the items of a PodList.
     """
     if isinstance(raw, Mapping):
         try:
@@ -70,7 +70,7 @@ def decode_object(raw: Data | Mapping[str, Any], interner: Interner, *, kind: st
 
 
 def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | SetAside | None:
-    """Who reads this object: None for kinds that are not read."""
+    """Return the reader for this object; None for kinds that are not read."""
     try:
         header = _header(data)
     except _FAILURES as error:
@@ -84,7 +84,7 @@ def find_reader(data: Data, kind: str = "", api_version: str = "") -> Reader | S
 def decode_with(
     data: Data, interner: Interner, reader: Reader | SetAside | None, *, kind: str = "", api_version: str = "", wire: Any = None
 ) -> Decoded:
-    """The object that ``reader`` understands ``data`` to be; ``wire`` is ``data`` as its structure, where the caller has it already."""
+    """Decode ``data`` with ``reader``; ``wire`` is ``data`` as a structure, if the caller has it already."""
     if reader is None or isinstance(reader, SetAside):
         return reader
     try:
@@ -111,7 +111,7 @@ def _trouble(data: Data, error: Exception) -> str:
 
 
 def _node_of(data: Data) -> str | None:
-    """The node on which a pod that cannot be read holds room; None where not even that can be read."""
+    """Return the node on which an unreadable pod uses resources; None if not even that can be read."""
     try:
         found = _bound(data)
     except _FAILURES:
@@ -123,7 +123,7 @@ def _node_of(data: Data) -> str | None:
 
 
 def _explained(data: Data, message: str) -> str:
-    """A validation error as path, value seen and type expected."""
+    """Describe a validation error: path, value seen and type expected."""
     parts = _VALIDATION.fullmatch(message)
     what, path = (parts["what"], parts["path"] or "") if parts else (message, "")
     place = path.removeprefix("key in ").removeprefix("$").removeprefix(".") or "object"
@@ -141,9 +141,9 @@ def _in_words(expected: str) -> str:
 
 
 def _walk(value: Any, path: str, expected: str) -> tuple[str, str]:
-    """The place and the value at a validation error's path. Keys may hold dots, so they are looked up, not split.
+    """Return the place and the value at a validation error's path. Keys may contain dots, so they are looked up, not split.
 
-    ``[...]`` stands for any key of a mapping: the first with a value of a wrong type is named.
+    ``[...]`` stands for any key of a mapping: the first with a value of a wrong type is used.
     """
     place, rest = "", path.removeprefix("$")
     while rest:
@@ -171,7 +171,7 @@ def _name_of(data: Data, kind: str) -> str:
 
 
 def identify(raw: Mapping[str, Any], kind: str = "") -> str:
-    """``Kind namespace/name``, as much of it as can be read."""
+    """Return ``Kind namespace/name``, as far as it can be read."""
     found_kind, metadata = raw.get("kind"), raw.get("metadata")
     names = [metadata.get("namespace"), metadata.get("name")] if isinstance(metadata, Mapping) else []
     path = "/".join(_printable(name[:253]) for name in names if isinstance(name, str) and name)
@@ -180,5 +180,5 @@ def identify(raw: Mapping[str, Any], kind: str = "") -> str:
 
 
 def _printable(text: str) -> str:
-    """What a terminal can be shown."""
+    """Return ``text`` without characters that are unsafe on a terminal."""
     return text if text.isprintable() else ascii(text)[1:-1]

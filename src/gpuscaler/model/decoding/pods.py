@@ -1,4 +1,4 @@
-"""Pods from the wire."""
+"""Decoding of pods."""
 
 from collections.abc import Sequence
 
@@ -45,7 +45,7 @@ _NO_RESOURCES = ResourceRequirements()
 
 
 def read_pod(wire: WirePod, interner: Interner) -> Pod:
-    """The pod that ``wire`` describes. Raises :class:`~gpuscaler.model.wire.UnreadableError`."""
+    """Decode a pod. Raises :class:`~gpuscaler.model.wire.UnreadableError`."""
     name, metadata = named(wire.metadata)
     spec = wire.spec or WirePodSpec()
     status = wire.status or NO_STATUS
@@ -63,7 +63,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
         pod_name=name,
         statuses=_resized(spec, status),
         pod_status=_of_the_whole(spec, status),
-        # Until 1.32 a field of its own said so.
+        # Until 1.32 this was a separate field.
         infeasible=infeasible or status.resize == "Infeasible",
     )
     requested, answered = checkpoint(metadata.annotations)
@@ -93,7 +93,7 @@ def read_pod(wire: WirePod, interner: Interner) -> Pod:
 
 
 def controller(references: Sequence[OwnerReference] | None, uid: str | None, interner: Interner) -> Owner:
-    """The owner that controls an object: the first that says so. An object that claims to own itself has no owner."""
+    """Return the owner that controls an object: the first with ``controller``. An object that claims to own itself has no owner."""
     for reference in references or ():
         if reference.controller and (not reference.uid or reference.uid != uid):
             return interner.owner(reference.kind or "", reference.name or "", reference.uid or "")
@@ -101,7 +101,7 @@ def controller(references: Sequence[OwnerReference] | None, uid: str | None, int
 
 
 def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool, bool | None]:
-    """The condition PodScheduled, whether the node called a pending resize infeasible, and what the condition Ready says."""
+    """Return the condition PodScheduled, whether a pending resize is infeasible, and the status of the condition Ready."""
     scheduled, infeasible, ready = None, False, None
     for condition in conditions:
         if condition.type == "PodScheduled":
@@ -114,7 +114,7 @@ def _conditions(conditions: Sequence[Condition]) -> tuple[Condition | None, bool
 
 
 def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
-    """The statuses that may change what their container counts for: those in which not all requests agree."""
+    """Return the statuses that can change the effective requests of their container: those with differing requests."""
     statuses = [*(status.container_statuses or ()), *(status.init_container_statuses or ())]
     if all(found.resources is None for found in statuses):
         return []
@@ -124,7 +124,7 @@ def _resized(spec: WirePodSpec, status: PodStatus) -> list[ContainerStatus]:
 
 
 def _of_the_whole(spec: WirePodSpec, status: PodStatus) -> ContainerStatus | None:
-    """What the node says of the resources that the pod has as a whole, where it asks for any; from 1.36 on it says so of every pod."""
+    """Return the node's status of pod-level resources, if the pod requests any; from 1.36 on every pod has such a status."""
     if spec.resources is None or status.resources is None:
         return None
     return ContainerStatus(resources=status.resources, allocated_resources=status.allocated_resources)

@@ -1,4 +1,4 @@
-"""Label selectors, node selectors and taints from the wire."""
+"""Decoding of label selectors, node selectors and taints."""
 
 from collections.abc import Iterable, Mapping
 
@@ -66,12 +66,12 @@ def label_selector(
     mismatch_keys: Iterable[str | None] | None = None,
     stored_once: bool = True,
 ) -> LabelSelector | None:
-    """A label selector with ``matchLabelKeys`` and ``mismatchLabelKeys`` of the pod with ``labels`` merged in.
+    """Return a label selector with ``matchLabelKeys`` and ``mismatchLabelKeys`` merged in, for a pod with ``labels``.
 
-    The API server merges them when it stores a pod, and refuses a selector that names such a key itself: a key that is there has been
-    merged, with the label the pod had then. With ``stored_once`` false the present label is merged all the same, as kube-scheduler
-    does for topology spread. A null selector stays null (it matches nothing) and is never merged into. Requirements are in one order
-    and occur once, so that equal selectors are equal.
+    The API server merges them when it stores a pod, and rejects a selector that contains such a key itself. So an existing key was already
+    merged, with the pod's label at that time. If ``stored_once`` is false, the current label is merged all the same, as kube-scheduler
+    does for topology spread. A null selector stays null (it matches nothing). Requirements are sorted and unique, so that equivalent
+    selectors are equal.
     """
     if wire is None:
         return None
@@ -86,9 +86,9 @@ def label_selector(
 
 
 def _label_requirement(requirement: Requirement) -> Requirement:
-    """A requirement that matches nothing where the scheduler cannot read this one; Gt and Lt are for node selectors.
+    """Return the requirement, or one that matches nothing if the scheduler cannot parse it. Gt and Lt are for node selectors only.
 
-    The API server refuses such requirements today, and keeps them in objects from before it did.
+    The API server rejects such requirements today, but keeps them in older objects.
     """
     if requirement.valid and requirement.operator in _LABEL_OPERATORS:
         return requirement

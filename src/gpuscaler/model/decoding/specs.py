@@ -1,4 +1,4 @@
-"""Pod specifications: what scheduling reads of them, from pods and from the templates of workloads alike."""
+"""Decoding of the parts of pod specifications that scheduling reads, from pods and from templates of workloads."""
 
 from collections.abc import Sequence
 
@@ -13,13 +13,13 @@ from gpuscaler.model.pods import HostPort, PodAffinityTerm, PodSpec, SpreadConst
 from gpuscaler.model.requests import Container, ContainerStatus, ResourceRequirements, pod_requests
 from gpuscaler.model.wire import Int32, Int64, UnreadableError, Wire
 
-#: The priorities that exist in every cluster; others are resolved by the API server, in pods but not in templates.
+#: The priorities that exist in every cluster; the API server resolves others, in pods but not in templates.
 _BUILT_IN_PRIORITIES = {"system-cluster-critical": 2_000_000_000, "system-node-critical": 2_000_001_000}
 
-#: What a pod may say of where it may run, in bytes as JSON: five times what the longest lists of names in use take.
+#: Maximum size of a pod's placement rules, in bytes as JSON: five times the size of the longest lists of names in use.
 MOST_RULES = 131_072
 
-#: What the DaemonSet controller adds to its pods (``pkg/controller/daemon/util/daemonset_util.go``).
+#: Tolerations that the DaemonSet controller adds to its pods (``pkg/controller/daemon/util/daemonset_util.go``).
 _DAEMON_TOLERATIONS = tuple(
     WireToleration(f"node.kubernetes.io/{taint}", "Exists", None, effect)
     for taint, effect in (
@@ -85,7 +85,7 @@ class Named(Wire):
 
 
 class WorkloadReference(Wire):
-    """The native pod group of a pod, as v1alpha1 names it; each replica of a group is a gang of its own."""
+    """The native pod group of a pod in v1alpha1; each replica of a group is a separate gang."""
 
     name: str | None = None
     pod_group: str | None = None
@@ -93,7 +93,7 @@ class WorkloadReference(Wire):
 
 
 class SchedulingGroup(Wire):
-    """The native pod group of a pod, as later versions name it."""
+    """The native pod group of a pod in later versions."""
 
     pod_group_name: str | None = None
 
@@ -122,7 +122,7 @@ class WirePodSpec(Wire):
 
     @property
     def group(self) -> str:
-        """The native pod group: its name, or ``workload/group/replica``; "" when there is none."""
+        """The native pod group: its name, or ``workload/group/replica``; "" if there is none."""
         if self.scheduling_group is not None:
             return self.scheduling_group.pod_group_name or ""
         if (found := self.workload_ref) is None:
@@ -131,11 +131,10 @@ class WirePodSpec(Wire):
 
 
 class Source(Struct, gc=False, omit_defaults=True):
-    """Everything a specification is built from; its encoding is the key under which the result is remembered.
+    """All input of a specification; its encoding is the key under which the result is cached.
 
-    ``keyed_labels`` are the pod's labels named by matchLabelKeys or mismatchLabelKeys; ``statuses`` are only there while a resize
-    makes them differ from the specification; ``pod_status`` where the pod has resources as a whole; ``pod_name`` only where a volume is
-    named after it.
+    ``keyed_labels`` are the pod's labels named by matchLabelKeys or mismatchLabelKeys; ``statuses`` are only set while a resize makes them
+    differ from the specification; ``pod_status`` if the pod has pod-level resources; ``pod_name`` only if a volume is named after it.
     """
 
     namespace: str
@@ -159,9 +158,9 @@ def intern_spec(
     infeasible: bool = False,
     at: str = "spec",
 ) -> PodSpec:
-    """The shared specification of ``wire``, which is changed on the way: fields that differ from pod to pod are taken out.
+    """Return the shared specification of ``wire``, which is modified: fields that differ from pod to pod are removed.
 
-    Raises :class:`UnreadableError` with a path that starts with ``at``.
+    Raises :class:`UnreadableError` with a path below ``at``.
     """
     _check_size(wire, at)
     wire.node_name = None
@@ -182,7 +181,7 @@ def intern_spec(
 
 
 def _check_size(wire: WirePodSpec, at: str) -> None:
-    """Raise :class:`UnreadableError` for rules that are larger than anybody needs, before they cost anything."""
+    """Raise :class:`UnreadableError` for excessively large rules, before they are processed."""
     rules = (wire.affinity, wire.tolerations, wire.topology_spread_constraints, wire.node_selector)
     if any(rules) and (size := len(msgspec.json.encode(rules))) > MOST_RULES:
         saw = f"affinity, tolerations, spread constraints and node selector of {size} bytes"
@@ -190,13 +189,13 @@ def _check_size(wire: WirePodSpec, at: str) -> None:
 
 
 def daemon_tolerations(wire: WirePodSpec) -> None:
-    """Add the tolerations that pods of a DaemonSet get and its template lacks."""
+    """Add the tolerations that pods of a DaemonSet get in addition to those of its template."""
     added = (*_DAEMON_TOLERATIONS, _DAEMON_HOST_NETWORK) if wire.host_network else _DAEMON_TOLERATIONS
     wire.tolerations = [*(wire.tolerations or ()), *(item for item in added if item not in (wire.tolerations or ()))]
 
 
 def _keyed_labels(wire: WirePodSpec, labels: LabelSet) -> dict[str, str]:
-    """The labels whose values become part of selectors."""
+    """Return the labels with values that become part of selectors."""
     keys: set[str] = set()
     for constraint in wire.topology_spread_constraints or ():
         keys.update(key for key in constraint.match_label_keys or () if key)
@@ -245,7 +244,7 @@ def _build(source: Source) -> PodSpec:
 
 
 def _requests(source: Source) -> dict[str, int]:
-    """In the order of their names: equal requests must have equal digests."""
+    """Return the requests, sorted by name: equal requests must have equal digests."""
     wire = source.spec
     found = pod_requests(
         wire.containers or (),
@@ -260,7 +259,7 @@ def _requests(source: Source) -> dict[str, int]:
 
 
 def _host_ports(wire: WirePodSpec) -> tuple[HostPort, ...]:
-    """Ports taken on the node, by containers and sidecars. With hostNetwork every container port is one."""
+    """Return the host ports of containers and sidecars. With hostNetwork every container port is one."""
     holders = [*(container for container in wire.init_containers or () if container.sidecar), *(wire.containers or ())]
     found: dict[HostPort, None] = {}
     for container in holders:
@@ -297,7 +296,7 @@ def _weighted_terms(wire: WirePodAffinity, source: Source) -> tuple[PodAffinityT
 
 
 def _spread(source: Source) -> tuple[SpreadConstraint, ...]:
-    """Constraints that are neither DoNotSchedule nor ScheduleAnyway are ones that no scheduler acts on."""
+    """Return the spread constraints that are DoNotSchedule or ScheduleAnyway: no scheduler acts on others."""
     return tuple(
         SpreadConstraint(
             topology_key=item.topology_key or "",

@@ -1,4 +1,4 @@
-"""Controllers, budgets and classes from the wire."""
+"""Decoding of controllers, budgets and classes."""
 
 from msgspec import field
 
@@ -21,7 +21,7 @@ class Template(Wire):
 
 
 class ControllerSpec(Wire):
-    """The specifications of all controllers in one: their fields do not contradict each other."""
+    """The union of the specifications of all controllers: their fields do not conflict."""
 
     replicas: Int32 | None = None
     parallelism: Int32 | None = None
@@ -41,7 +41,7 @@ class ControllerStatus(Wire):
 
 
 class Annotations(Wire):
-    """Those that are read of what pods belong to."""
+    """The annotations that are read from owners and namespaces of pods."""
 
     disruption: str | None = field(default=None, name=DISRUPTION)
     steering: str | None = field(default=None, name=STEERING)
@@ -75,7 +75,7 @@ def _replicated(wire: WireController, interner: Interner, kind: str) -> Workload
 
 
 def read_daemon_set(wire: WireController, interner: Interner) -> Workload:
-    """A DaemonSet; its template gets the tolerations that the controller adds to its pods."""
+    """Decode a DaemonSet; its template gets the tolerations that the controller adds to its pods."""
     status = wire.status or ControllerStatus()
     if wire.spec and wire.spec.template and wire.spec.template.spec:
         daemon_tolerations(wire.spec.template.spec)
@@ -84,7 +84,7 @@ def read_daemon_set(wire: WireController, interner: Interner) -> Workload:
 
 
 def read_job(wire: WireController, interner: Interner) -> Workload:
-    """A Job; it wants its parallelism, but no more pods than completions are left, and none once it is finished."""
+    """Decode a Job; its replicas are its parallelism, limited to the remaining completions, and 0 once it is finished."""
     spec, status = wire.spec or ControllerSpec(), wire.status or ControllerStatus()
     wanted = 1 if spec.parallelism is None else spec.parallelism
     if spec.completions is not None:
@@ -101,7 +101,7 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
     template, labels = _template(spec.template, namespace, interner)
     selector = label_selector(spec.selector)
     if selector is None and labels:
-        # The API groups of old defaulted the selector to the template's labels.
+        # The old API groups defaulted the selector to the template's labels.
         selector = label_selector(WireLabelSelector(match_labels=dict(labels)))
     said, warnings = stated(metadata)
     return Workload(
@@ -123,7 +123,7 @@ def _workload(wire: WireController, interner: Interner, kind: str, *, replicas: 
 
 
 def stated(metadata: AnnotatedMetadata) -> tuple[str, tuple[str, ...]]:
-    """What an object says about moving its pods to save money, and what could not be read of that."""
+    """Return the object's annotation about moving its pods to save money, and warnings."""
     return disruption(metadata.annotations.disruption) if metadata.annotations is not None else ("", ())
 
 
@@ -152,7 +152,7 @@ class WireBudget(WireObject):
 
 
 def read_budget(wire: WireBudget, interner: Interner) -> PodDisruptionBudget:
-    """A budget; an empty selector selects every pod of the namespace in v1, and none in v1beta1."""
+    """Decode a budget; an empty selector selects every pod of the namespace in v1, and none in v1beta1."""
     name, metadata = named(wire.metadata)
     spec = wire.spec or BudgetSpec()
     selector = label_selector(spec.selector)
@@ -183,7 +183,7 @@ class WireNamespace(WireObject):
 
 
 def read_namespace(wire: WireNamespace, interner: Interner) -> Namespace:
-    """A namespace, with the label of its own name that the API server keeps on it."""
+    """Decode a namespace, with the label of its name that the API server sets on it."""
     name, metadata = named(wire.metadata)
     said, warnings = stated(metadata)
     steered, unread = steering(metadata.annotations.steering if metadata.annotations is not None else None)
@@ -200,7 +200,7 @@ class RuntimeScheduling(Wire):
 
 
 class RuntimeSpec(Wire):
-    """Where v1alpha1 kept what later versions have at the top."""
+    """The fields of v1alpha1 that later versions have at the top level."""
 
     runtime_handler: str | None = None
     overhead: RuntimeOverhead | None = None

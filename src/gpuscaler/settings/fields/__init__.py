@@ -1,1 +1,1 @@
-"""One table of settings, from which their reader, their JSON Schema and the tables of their reference are made."""
+"""Settings as a table, from which their reader, JSON Schema and reference tables are derived."""

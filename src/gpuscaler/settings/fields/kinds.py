@@ -1,4 +1,4 @@
-"""Kinds of values that several settings have: how each is read, its JSON Schema, and its name in the reference."""
+"""Kinds of values that several settings share: reader, JSON Schema, and name in the reference."""
 
 import re
 from collections.abc import Collection
@@ -13,15 +13,15 @@ GO_DURATION = {
     "anyOf": [{"type": "string", "pattern": "^\\+?(0|(([0-9]+\\.?[0-9]*|\\.[0-9]+)(ns|us|µs|μs|ms|s|m|h))+)$"}, {"const": 0}],
     "description": "A Go duration: 90s, 10m, 1h30m.",
 }
-#: DNS-1123: what namespaces are called, and what objects are.
+#: DNS-1123: syntax of names of namespaces and objects.
 _DNS_LABEL = "[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?"
 _ADDRESS = r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9.-]*):[0-9]{1,5}"
-#: Shorter waits than this, in seconds, would only burn time.
+#: Minimum for waits, in seconds: shorter ones would only waste processor time.
 _SHORTEST = 0.01
 
 
 def duration_text(seconds: float) -> str:
-    """As a file has it: ``200ms``, ``2m30s``."""
+    """Format a duration as in a file: ``200ms``, ``2m30s``."""
     if 0 < seconds < 1:
         return f"{seconds * 1000:g}ms"
     minutes, seconds = divmod(seconds, 60)
@@ -30,7 +30,7 @@ def duration_text(seconds: float) -> str:
 
 
 def same(value: Any) -> Any:
-    """For kinds whose values are what the file has."""
+    """Return the value unchanged, for kinds with the same value in the file."""
     return value
 
 
@@ -49,7 +49,7 @@ def _share(at: Cursor, _: Given) -> float | None:
 
 
 def number_text(number: float) -> float:
-    """Whole numbers without a point."""
+    """Return whole numbers without a decimal point."""
     return int(number) if number == int(number) else number
 
 
@@ -61,24 +61,24 @@ Share = Annotated[float, Kind("share from 0 to 1", {"type": "number", "minimum":
 
 
 def label_value(expected: str) -> Kind:
-    """Text that can be the value of a Kubernetes label."""
+    """Text that is valid as the value of a Kubernetes label."""
     return Kind("text", LABEL_VALUE, lambda at, _: at.label_value(expected), same)
 
 
 def names(expected: str, words: str) -> Kind:
-    """A list of at least one name, each once."""
+    """A list of at least one name, without duplicates."""
     schema = {"type": "array", "minItems": 1, "uniqueItems": True, "items": LABEL_VALUE}
     return Kind(words, schema, lambda at, _: tuple(item.entry.raw for item in at.names(expected)), list)
 
 
 def integer(expected: str) -> Kind:
-    """A whole number of 32 bits, negative ones too."""
+    """A signed 32-bit whole number."""
     schema = {"type": "integer", "minimum": -(2**31), "maximum": 2**31 - 1}
     return Kind("whole number (32 bits)", schema, lambda at, _: at.integer(minimum=-(2**31), expected=expected), same)
 
 
 def amount(words: str, expected: str) -> Kind:
-    """A number from 0."""
+    """A number of at least 0."""
     return Kind(words, {"type": "number", "minimum": 0}, lambda at, _: at.number(expected=expected), number_text)
 
 
@@ -89,13 +89,13 @@ def positive(expected: str) -> Kind:
 
 
 def count(minimum: int, expected: str) -> Kind:
-    """A whole number from ``minimum``."""
+    """A whole number of at least ``minimum``."""
     schema = {"type": "integer", "minimum": minimum, "maximum": 2**31 - 1}
     return Kind(f"whole number, ≥ {minimum}", schema, lambda at, _: at.integer(minimum=minimum, expected=expected), same)
 
 
 def any_of(words: Collection[str]) -> str:
-    """``a``, ``b`` or ``c``, as the reference lists what may be chosen."""
+    """Format options as ``a``, ``b`` or ``c``, for the reference."""
     *most, last = (f"`{word}`" for word in words)
     return f"{', '.join(most)} or {last}"
 
@@ -107,7 +107,7 @@ def choice(options: Collection[str]) -> Kind:
 
 
 def text(expected: str, *, words: str = "text", pattern: str = "", otherwise: str = "") -> Kind:
-    """A text; where it doesn't match all of ``pattern``, ``otherwise`` is expected."""
+    """A text that matches ``pattern`` completely; ``otherwise`` is added to the message if it does not."""
     schema: Schema = {"type": "string", **({"pattern": f"^{pattern}$"} if pattern else {"minLength": 1})}
 
     def read(at: Cursor, _: Given) -> str | None:
@@ -125,7 +125,7 @@ def dns_label(expected: str, *, words: str = "name") -> Kind:
 
 
 def path(expected: str) -> Kind:
-    """A path, which starts from the file's folder."""
+    """A path, relative to the file's folder."""
 
     def read(at: Cursor, given: Given) -> str | None:
         text = at.text(expected)
@@ -135,7 +135,7 @@ def path(expected: str) -> Kind:
 
 
 def each(kind: Kind, words: str, *, distinct: bool = False, **more: Any) -> Kind:
-    """A list of values, each once where they are to be ``distinct``; ``more`` is its schema beside that of its items."""
+    """A list of values, without duplicates if ``distinct``; ``more`` is added to its schema."""
 
     def read(at: Cursor, given: Given) -> tuple[Any, ...]:
         found = [value for item in at.items() if (value := kind.read(item, given)) is not None]
@@ -167,7 +167,7 @@ def _memory(at: Cursor, _: Given) -> int | None:
     return int(amount)
 
 
-#: Read as host and port.
+#: Read as a pair of host and port.
 ADDRESS = Kind(
     "`HOST:PORT`", {"type": "string", "pattern": f"^{_ADDRESS}$"}, _address, lambda host_and_port: "{}:{}".format(*host_and_port)
 )

@@ -1,4 +1,4 @@
-"""Kinds of values that only pools have: labels, taints, resources, disruption budgets, headroom."""
+"""Kinds of values for pools: labels, taints, resources, disruption budgets, headroom."""
 
 import re
 from fractions import Fraction
@@ -16,9 +16,9 @@ from gpuscaler.settings.fields.table import Field, Given, Group, Kind, filled_in
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 TAINT_KEYS = ("key", "value", "effect")
-#: Our reasons, and Karpenter's words for the same.
+#: Reasons of removals, and Karpenter's names for them.
 REASONS = {"idle": "idle", "consolidation": "consolidation", "Empty": "idle", "Underutilized": "consolidation"}
-#: Resources without a domain; every other one has one (nvidia.com/gpu).
+#: Resources without a domain; all others have one (nvidia.com/gpu).
 NATIVE = ("cpu", "memory", "ephemeral-storage", "pods")
 _QUALIFIED = "^([a-z0-9]([a-z0-9-]*[a-z0-9])?(\\.[a-z0-9]([a-z0-9-]*[a-z0-9])?)*/)?[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?$"
 _EMPTY_OR_VALUE = {"type": "string", "pattern": f"^$|{LABEL_VALUE['pattern']}"}
@@ -28,7 +28,7 @@ _TAINT = re.compile(r"([^=:]+)(?:=([^=:]*))?:([A-Za-z]+)")
 
 
 def _labels(at: Cursor, _: Given) -> dict[str, str]:
-    """Labels of a pool's nodes. A label that differs from machine to machine is refused."""
+    """Read labels of a pool's nodes. Labels that differ between machines are rejected."""
     labels: dict[str, str] = {}
     for key, value in (at.members() or {}).items():
         text = "" if value.entry.value == "" else value.text("text as a label's value")
@@ -39,7 +39,7 @@ def _labels(at: Cursor, _: Given) -> dict[str, str]:
         elif not is_label_value(text):
             value.label_value("a label's value")
         elif key == "kubernetes.io/hostname":
-            value.say("a hostname is one machine's own and cannot be a pool's; remove it")
+            value.say("a hostname differs between machines and cannot be a pool's label; remove it")
         else:
             labels[key] = text
     return labels
@@ -87,7 +87,7 @@ def _taint_mapping(at: Cursor) -> Taint | None:
 
 
 def _resources(at: Cursor, _: Given) -> Resources:
-    """Kubernetes quantities in the planner's units: cpu in millicores, the rest in bytes or counts."""
+    """Read Kubernetes quantities in the planner's units: cpu in millicores, the rest in bytes or counts."""
     resources: dict[str, int] = {}
     for name, item in (at.members() or {}).items():
         if not (name in NATIVE or name.startswith("hugepages-") or ("/" in name and is_qualified_name(name))):

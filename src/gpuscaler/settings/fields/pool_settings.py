@@ -1,4 +1,4 @@
-"""The keys of pools and of what they may buy."""
+"""The keys of pools and of their offerings."""
 
 from collections.abc import Mapping
 from typing import Annotated

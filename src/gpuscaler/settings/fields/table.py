@@ -1,12 +1,12 @@
-"""Settings as one table: what a key of a file is called, what it may be, where its value goes, and what it means.
+"""Settings as a table: the name of each key of a file, its kind, its attribute, and its meaning.
 
-A mapping of the file is a :class:`Group`, and each of its keys an attribute with a :class:`Kind` and a :class:`Field`::
+A mapping of the file is a :class:`Group`, and each key is an attribute with a :class:`Kind` and a :class:`Field`::
 
     class LogSettings(Group, frozen=True, gc=False):
-        level: Annotated[str, choice(LEVELS), Field("what is not logged is what is below it")] = "info"
+        level: Annotated[str, choice(LEVELS), Field("the lowest level that is logged")] = "info"
 
-:func:`read` and :func:`schema` follow from that, and so do the tables of the reference (``tools/reference_tables.py``). An attribute
-without a :class:`Field` is no key of the file.
+:func:`read`, :func:`schema` and the tables of the reference (``tools/reference_tables.py``) are derived from it. An attribute without a
+:class:`Field` is not a key of the file.
 """
 
 import re
@@ -27,22 +27,22 @@ Fields = dict[str, Cursor]
 
 
 class Given(NamedTuple):
-    """What values are read against: names of pools and their offerings, and the folder that paths start from."""
+    """Context for reading values: names of pools and their offerings, and the folder for relative paths."""
 
     policy: Policy
     folder: Path
 
 
-#: For values that say all themselves.
+#: For values that need no context.
 NOTHING = Given(Policy(pools=()), Path())
 
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a value may be.
+    """A kind of value.
 
-    ``words`` are the type in the reference. ``read`` returns the value, or None for a wrong one, which it reported. ``show`` makes a value
-    what it is in a file; kinds without it have ``default`` in words.
+    ``words`` is the type in the reference. ``read`` returns the value, or None after it reported an invalid one. ``show`` converts a value
+    to its form in a file; kinds without it have ``default`` as text.
     """
 
     words: str
@@ -54,11 +54,11 @@ class Kind:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """What a key means, in Markdown.
+    """The meaning of a key, in Markdown.
 
-    ``type`` and ``default`` are in the reference in place of the kind's words and of the attribute's default. ``required`` is what the
-    message expects where the key is missing. A key that is not called like its attribute has a name in ``key``; ``into`` are the
-    attributes for a kind that reads several values.
+    ``type`` and ``default`` replace the kind's words and the attribute's default in the reference. ``required`` is the expectation in the
+    message if the key is missing. ``key`` is the name of the key if it differs from the attribute's; ``into`` are the attributes for a
+    kind that reads several values.
     """
 
     meaning: str
@@ -70,15 +70,15 @@ class Field:
 
 
 class Group(Struct, frozen=True, gc=False):
-    """Settings that stand in one mapping of the file. All keys have defaults."""
+    """Settings of a mapping of the file. All keys have defaults."""
 
     def check(self, at: Cursor) -> None:
-        """Report what is wrong between the keys of the mapping ``at``."""
+        """Report contradictions between the keys of the mapping ``at``."""
 
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """One key of a group; ``default`` as a file has it, None where the reference says it in ``default_words``."""
+    """A key of a group; ``default`` as in a file, None if the reference has it as text in ``default_words``."""
 
     into: tuple[str, ...]
     kind: Kind
@@ -87,7 +87,7 @@ class Key:
     default_words: str
 
     def schema(self) -> Schema:
-        """With what the key means, in plain text, and its default."""
+        """Return the schema with the key's meaning, in plain text, and its default."""
         value = self.kind.schema if self.default is None else {**self.kind.schema, "default": self.default}
         meaning = re.sub(r"\[([^]]+)\]\([^)]+\)", r"\1", self.field.meaning).replace("`", "")
         return {**(value if self.field.required else optional(value)), "description": meaning}
@@ -98,7 +98,7 @@ G = TypeVar("G", bound=Group)
 
 @cache
 def keys_of(group: type[Group]) -> Mapping[str, Key]:
-    """The table of a group, in its order."""
+    """Return the keys of a group, in order."""
     defaults = {info.name: info.default for info in attributes_of(group)}
     keys = {}
     for name, annotated in ((info.name, info.type) for info in attributes_of(group)):
@@ -113,7 +113,7 @@ def keys_of(group: type[Group]) -> Mapping[str, Key]:
 
 
 def _kind_of(annotated: Any) -> Kind:
-    """Of a group, or of a tuple of groups."""
+    """Return the kind of a group, or of a tuple of groups."""
     if get_origin(annotated) is tuple:
         group: type[Group] = get_args(annotated)[0]
         items = {"type": "array", "items": schema(group)}
@@ -122,12 +122,12 @@ def _kind_of(annotated: Any) -> Kind:
 
 
 def read(group: type[G], at: Cursor, given: Given) -> G:
-    """The settings of the mapping ``at``."""
+    """Read the settings of the mapping ``at``."""
     return group(**stated(group, at, given))
 
 
 def stated(group: type[Group], at: Cursor, given: Given, *, only: Collection[str] | None = None) -> dict[str, Any]:
-    """Attributes by what the mapping ``at`` says, of the keys in ``only`` where that is given; what is left out, or wrong, is not in it."""
+    """Return the attributes set by the mapping ``at``, restricted to the keys in ``only`` if given, without missing or invalid ones."""
     keys = _some_of(group, only)
     fields = at.mapping(keys)
     if isinstance(at.entry.value, dict):
@@ -140,7 +140,7 @@ def stated(group: type[Group], at: Cursor, given: Given, *, only: Collection[str
 
 
 def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
-    """Attributes by what is right in ``fields``; what is left out, or wrong, is not in it."""
+    """Return the attributes set by ``fields``, without missing or invalid ones."""
     found: dict[str, Any] = {}
     for name, key in keys_of(group).items():
         value = key.kind.read(fields[name], given) if name in fields else None
@@ -150,7 +150,7 @@ def values(group: type[Group], fields: Fields, given: Given) -> dict[str, Any]:
 
 
 def schema(group: type[Group], *, only: Collection[str] | None = None) -> Schema:
-    """The JSON Schema of the mapping, with the keys in ``only`` where that is given."""
+    """Return the JSON Schema of the mapping, restricted to the keys in ``only`` if given."""
     keys = _some_of(group, only)
     return mapping({name: key.schema() for name, key in keys.items()}, required=[name for name, key in keys.items() if key.field.required])
 
@@ -160,15 +160,15 @@ def _some_of(group: type[Group], only: Collection[str] | None) -> Mapping[str, K
 
 
 def mapping(properties: Schema, *, required: list[str] | None = None) -> Schema:
-    """A mapping of ``properties`` and no others."""
+    """Return the schema of a mapping of ``properties`` and no others."""
     return {"type": "object", "additionalProperties": False, "properties": properties, "required": required or []}
 
 
 def optional(schema: Schema) -> Schema:
-    """A key without a value counts as left out."""
+    """Return ``schema`` that also accepts a key without a value, which counts as absent."""
     return {"anyOf": [schema, {"type": "null"}]}
 
 
 def filled_in(*keys: str) -> Schema:
-    """All of ``keys`` are there, with a value."""
+    """Return a schema that requires all ``keys`` with a value."""
     return {"required": list(keys), "properties": {key: {"not": {"type": "null"}} for key in keys}}

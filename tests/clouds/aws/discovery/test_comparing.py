@@ -51,7 +51,7 @@ def test_a_label_value_that_all_nodes_share_replaces_the_templates() -> None:
     offering, said = shown(node(0, other), node(1, other))
 
     assert offering.labels["team"] == "research"
-    assert said == ("the label team is research on its 2 nodes, expected ml; the nodes are right",)
+    assert said == ("the label team is research on its 2 nodes, expected ml; the nodes take precedence",)
 
 
 def test_nodes_that_disagree_change_nothing() -> None:

@@ -1,4 +1,4 @@
-"""The status of everything, from what is known at a moment."""
+"""The status, computed from the latest state."""
 
 from typing import Any
 
@@ -55,13 +55,13 @@ def test_a_pool_counts_each_machine_once_and_its_gpus_and_dollars() -> None:
     ]
 
 
-def test_nodes_of_no_pool_are_nodes_and_no_machines() -> None:
+def test_nodes_of_no_pool_count_as_nodes_and_not_as_machines() -> None:
     found = status(node("other", G8, labels={"gpuscaler.io/pool": "someone-elses"}))
 
     assert (found.nodes, found.pools[0].machines, found.kinds) == (1, 0, ())
 
 
-def test_limits_count_what_is_on_its_way() -> None:
+def test_limits_count_ordered_machines() -> None:
     found = status(node("n1", G8), ledger=Ledger(coming=(machine("m1", G8),)))
 
     assert {one.name: (one.used, one.most) for one in found.limits} == {"gpus": (16.0, 20.0), "dollars_per_hour": (13.0, 50.0)}
@@ -76,7 +76,7 @@ def test_a_breaker_says_until_when() -> None:
     assert "none left" in one.text
 
 
-def test_pods_that_wait_for_the_same_reason_are_one_entry_with_a_few_names() -> None:
+def test_pods_that_are_pending_for_the_same_reason_are_one_entry_with_a_few_names() -> None:
     why = (Reason("gpu", "resource", "too large"),)
     plan = Plan(unplaced=tuple(Unplaced(f"default/p{number:02}", why) for number in range(12)))
     (one,) = status(plan=plan).waiting
@@ -85,7 +85,7 @@ def test_pods_that_wait_for_the_same_reason_are_one_entry_with_a_few_names() -> 
     assert one.pods == tuple(f"default/p{number:02}" for number in range(NAMED))
 
 
-def test_lists_are_bounded_and_counts_are_of_all() -> None:
+def test_lists_are_limited_and_counts_include_everything() -> None:
     plan = Plan(
         unplaced=tuple(Unplaced(f"default/p{number}", (Reason("gpu", "taint", f"{number} " + "é" * 900),)) for number in range(500))
     )
@@ -112,7 +112,7 @@ def test_nodes_that_a_taint_keeps_closed_for_the_same_reason_are_one_warning() -
     )
 
 
-def test_what_holds_machines_is_one_line_with_how_many_and_what_they_cost(capsys: pytest.CaptureFixture[str]) -> None:
+def test_blockers_of_machines_are_one_line_with_their_number_and_cost(capsys: pytest.CaptureFixture[str]) -> None:
     stays = (
         BlockedNode("n1", "job", "pod default/a belongs to a running Job and states no restart cost"),
         BlockedNode("n2", "job", "pod default/b belongs to a running Job and states no restart cost"),
@@ -133,13 +133,13 @@ def test_what_holds_machines_is_one_line_with_how_many_and_what_they_cost(capsys
     ) in capsys.readouterr().out
 
 
-def test_where_nothing_holds_a_machine_there_is_no_line_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_without_held_machines_there_is_no_line_about_them(capsys: pytest.CaptureFixture[str]) -> None:
     print_status(status(node("n1", G1), plan=Plan(blocked_nodes=(BlockedNode("n1", "in-use", "pods run on it"),))), NOW)
 
     assert "Held" not in capsys.readouterr().out
 
 
-def test_the_status_says_which_priorities_hold_and_warns_of_what_is_odd(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_status_shows_priorities_in_force_and_warns_of_odd_patterns(capsys: pytest.CaptureFixture[str]) -> None:
     latest = Latest(policy=POLICY, priorities=lambda: Standing("the ConfigMap is in force: 9: gpu", ("its pattern 5: x matches no pool",)))
     print_status(status_of(latest, Process("me"), troubles=(), happened=(), now=NOW), NOW)
     said = capsys.readouterr().out
@@ -158,11 +158,11 @@ EXPORTER = {"app.kubernetes.io/name": "gpuscaler", "app.kubernetes.io/component"
 
 
 def exporter(**labels: str) -> Workload:
-    """A DaemonSet of the chart, meant for nodes with these labels."""
+    """A DaemonSet of the chart that selects nodes with these labels."""
     return replace(daemon("exporter", spec(node_selector=tuple(labels.items()))), template_labels=LabelSet(EXPORTER))
 
 
-def test_gpus_that_no_exporter_is_meant_for_are_told_with_their_nodes() -> None:
+def test_nodes_with_gpus_that_no_exporter_selects_are_reported() -> None:
     known, unknown = node("n1", G8, labels={"gpu": "yes"}), node("n2", G8)
     paused = node("n3", G8, labels={"nvidia.com/gpu.deploy.client": "paused-for-driver-upgrade"})
     plain = node("n4", offering("c.1", 0.1, gpus=0))
@@ -170,12 +170,12 @@ def test_gpus_that_no_exporter_is_meant_for_are_told_with_their_nodes() -> None:
 
     assert said.startswith("DaemonSet default/exporter matches 1 of 2 nodes with NVIDIA GPUs, and not node n2: saw none of the labels")
     assert status(known, plain, paused, exporter(gpu="yes")).warnings == ()
-    # Without an exporter nothing is measured on purpose, and another one may be meant for what the first is not.
+    # Without an exporter, nothing is measured on purpose; and a second exporter may select the nodes that the first does not.
     assert status(known, unknown).warnings == ()
     assert status(known, unknown, exporter(gpu="yes"), replace(exporter(), name="other")).warnings == ()
 
 
-def test_a_leader_on_a_node_with_gpus_is_told() -> None:
+def test_a_leader_on_a_node_with_gpus_is_reported() -> None:
     def warnings(on: str) -> tuple[str, ...]:
         own = pod("gpuscaler-0", spec(cpu=1), on=on)
         items = (node("gpu", G8), node("plain", offering("c.1", 0.1, gpus=0)), own)
@@ -188,7 +188,7 @@ def test_a_leader_on_a_node_with_gpus_is_told() -> None:
     assert warnings("plain") == warnings("gone") == ()
 
 
-def test_machines_are_listed_by_type_and_the_leader_says_when_it_planned_and_where_its_pages_are(
+def test_the_status_lists_machines_by_type_the_time_of_the_plan_and_the_leaders_pages(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     pages = {"pod": "leader", "namespace": "gpu", "port": 8081, "address": "127.0.0.1"}

@@ -106,7 +106,7 @@ def test_empty_documents_and_empty_lists_hold_nothing() -> None:
 
 @pytest.mark.parametrize("data", [b"", b" \n", zipped(b""), b"\xef\xbb\xbf"], ids=["empty", "blank", "zipped", "byte-order mark"])
 def test_an_input_without_a_character_is_what_a_failed_command_left_behind_and_an_error(data: bytes) -> None:
-    with pytest.raises(InputError, match=r"^cluster\.json: saw nothing in it, expected Kubernetes objects"):
+    with pytest.raises(InputError, match=r"^cluster\.json: saw an empty input, expected Kubernetes objects"):
         read(data)
 
 
@@ -234,7 +234,7 @@ def test_a_realistic_cluster_loads_into_its_indexes() -> None:
         (b"kind: Pod\nmetadata: [\n", "document 0 (line 1)", "while parsing", "as YAML"),
         (b"kind: Namespace\nmetadata: {name: a}\n---\na: b: c\n", "document 1 (line 3)", "mapping values", "as YAML"),
         (b"kind: Pod\nname: \xff\n", "after line", "not UTF-8", "text"),
-        (zipped(b"{}" * 1000)[:-20], "", "broken compression", "a whole gzip file"),
+        (zipped(b"{}" * 1000)[:-20], "", "broken compression", "a complete gzip file"),
     ],
 )
 def test_a_file_that_cannot_be_read_on_says_where_and_why(data: bytes, path: str, seen: str, expected: str) -> None:

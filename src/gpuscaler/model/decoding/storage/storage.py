@@ -1,4 +1,4 @@
-"""Storage objects from the wire."""
+"""Decoding of storage objects."""
 
 from collections.abc import Mapping
 
@@ -103,7 +103,7 @@ def read_volume(wire: WireVolume, interner: Interner) -> PersistentVolume:
 
 
 def _source(spec: VolumeSpec) -> tuple[str, str]:
-    """The CSI driver and its handle, or the in-tree plug-in by its name in the specification and what names its disk."""
+    """Return the CSI driver and its handle, or the in-tree plug-in's field name and its disk identifier."""
     if spec.csi is not None:
         return spec.csi.driver or "", spec.csi.volume_handle or ""
     return (spec.plugin, spec.disk.handle) if spec.disk is not None else ("", "")
@@ -285,7 +285,7 @@ def read_attachment(wire: WireAttachment, interner: Interner) -> VolumeAttachmen
 
 
 def _class_name(name: str | None, annotations: StorageAnnotations) -> str | None:
-    """The storage class; the annotation of old goes before the field, as Kubernetes reads it."""
+    """Return the storage class; the old annotation takes precedence over the field, as in Kubernetes."""
     return annotations.old_class if annotations.old_class is not None else name
 
 

@@ -1,4 +1,4 @@
-"""The volumes of a pod that scheduling looks at: claims, local storage, and the disks of in-tree plug-ins."""
+"""The volumes of a pod that scheduling considers: claims, local storage, and disks of in-tree plug-ins."""
 
 from collections.abc import Iterable
 
@@ -17,11 +17,11 @@ class EmptyDir(Wire):
 
 
 class Marker(Wire):
-    """A source of which only the presence matters."""
+    """A volume source; only its presence matters."""
 
 
 class Disk(Wire):
-    """The fields by which the in-tree plug-ins name a disk, all kinds in one."""
+    """The fields by which in-tree plug-ins identify a disk, for all kinds."""
 
     volume_id: str | None = field(default=None, name="volumeID")
     pd_name: str | None = None
@@ -36,14 +36,14 @@ class Disk(Wire):
 
     @property
     def handle(self) -> str:
-        """What identifies the disk: ``pool/image@monitor,monitor`` of an RBD image, else the one name it has."""
+        """The identifier of the disk: ``pool/image@monitor,monitor`` for an RBD image, else its only name."""
         if self.image is not None:
             return f"{self.pool or 'rbd'}/{self.image}@{','.join(sorted(self.monitors or ()))}"
         return self.volume_id or self.pd_name or self.disk_uri or self.disk_name or self.iqn or self.volume_path or ""
 
 
 class InTreeSources(Wire):
-    """The in-tree plug-ins whose disks matter: those that CSI drivers serve today, and those that refuse to share a disk."""
+    """The in-tree plug-ins that scheduling considers: those served by CSI drivers today, and those that do not share a disk."""
 
     gce_persistent_disk: Disk | None = None
     aws_elastic_block_store: Disk | None = None
@@ -69,7 +69,7 @@ class InTreeSources(Wire):
 
     @property
     def plugin(self) -> str:
-        """The plug-in of :attr:`disk`, as the specification names it; "" when there is none."""
+        """The field name of the plug-in of :attr:`disk`; "" if there is none."""
         names = zip(InTreeSources.__struct_fields__, InTreeSources.__struct_encode_fields__, strict=True)
         return next((name for attribute, name in names if getattr(self, attribute) is not None), "")
 
@@ -88,7 +88,7 @@ class Volume(InTreeSources):
 
 
 def relevant(volumes: Iterable[Volume]) -> list[Volume]:
-    """Without the volumes that say nothing to scheduling. Their names (``kube-api-access-x7k2p``) differ from pod to pod."""
+    """Return the volumes that matter to scheduling. Names of others (``kube-api-access-x7k2p``) differ from pod to pod."""
     return [
         volume
         for volume in volumes
@@ -97,7 +97,7 @@ def relevant(volumes: Iterable[Volume]) -> list[Volume]:
 
 
 def volume_uses(volumes: Iterable[Volume], pod_name: str) -> tuple[VolumeUse, ...]:
-    """What a pod mounts, in the order of its specification. An ephemeral volume's claim is named after the pod and the volume."""
+    """Return the volumes of a pod, in the order of its specification. An ephemeral volume's claim is named after the pod and the volume."""
     uses = []
     for volume in volumes:
         if volume.persistent_volume_claim is not None:

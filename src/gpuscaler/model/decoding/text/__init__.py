@@ -1,1 +1,1 @@
-"""Text to objects, a piece at a time: JSON, YAML, streams of either."""
+"""Decoding of text to objects, piece by piece: JSON, YAML, streams of either."""

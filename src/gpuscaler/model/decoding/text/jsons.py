@@ -13,21 +13,21 @@ from gpuscaler.model.decoding.kinds import Reader, reader_of
 from gpuscaler.model.decoding.objects import Data, Decoded, decode_with, find_reader
 from gpuscaler.model.decoding.text.windows import Window
 
-#: Keys at which a large object is known not to be a List.
+#: Keys that show that a large object is not a List.
 _OF_OBJECTS = (b'"spec"', b'"status"', b'"data"', b'"binaryData"', b'"stringData"')
 
-#: Lists within Lists are read so far down, which is further than anybody goes on purpose.
+#: Maximum depth of nested Lists, which no valid input reaches.
 DEEPEST = 50
 
 
 class _Envelope(Struct, gc=False):
-    """Only what tells a List from an object."""
+    """The fields that distinguish a List from an object."""
 
     kind: str | None = None
 
 
 class _List(Struct, gc=False, rename="camel"):
-    """A List that is an item itself."""
+    """A List that is itself an item."""
 
     kind: str = ""
     api_version: str = ""
@@ -40,7 +40,7 @@ _string = msgspec.json.Decoder(str | None).decode
 
 
 class JsonItems:
-    """Reads everything in ``window``. One item is in memory at a time; a List among other things counts as one."""
+    """Reads all objects in ``window``. One item is in memory at a time; a nested List counts as one."""
 
     def __init__(self, window: Window, interner: Interner) -> None:
         self._window = window
@@ -76,7 +76,7 @@ class JsonItems:
         yield from self._flat(self._decode(data, "", ""), path)
 
     def _is_list(self, path: str) -> bool:
-        """Whether the object here has ``items`` before anything that Lists do not have. Moves the window."""
+        """Whether the object here has ``items`` before any key that Lists do not have. Moves the window."""
         window = self._window
         try:
             window.take(b"{", path)
@@ -117,9 +117,9 @@ class JsonItems:
             yield from self._flat(self._decode(item, kind, api_version), f"items[{index}]")
 
     def _array(self, kind: str, api_version: str, path: str, unnamed: list[bytes] | None = None) -> Iterator[Item | SetAside]:
-        """The elements of an array whose bracket has been taken.
+        """Yield the elements of an array after its opening bracket.
 
-        Elements that do not say their kind while the List has not said it either go to ``unnamed``: it may still come.
+        Elements without a kind go to ``unnamed`` while the List's kind is unknown, because it may follow later.
         """
         window, index = self._window, 0
         if window.peek() == b"]":
@@ -139,7 +139,7 @@ class JsonItems:
                 return
 
     def _inner(self, data: Data, path: str, depth: int = 0) -> Iterator[Item | SetAside]:
-        """The items of a List among other things, as ``jq --slurp`` puts several of them together; nothing where ``data`` is none."""
+        """Yield the items of a nested List, as from ``jq --slurp``; nothing if ``data`` is not a List."""
         try:
             found = _list(data)
         except (msgspec.MsgspecError, ValueError, RecursionError):
@@ -155,7 +155,7 @@ class JsonItems:
                 yield from self._inner(item, place, depth + 1)
 
     def _decode(self, data: Data, kind: str, api_version: str) -> Decoded:
-        """One object, trying first what the one before it was: Lists come sorted by kind, and the header need not be read first."""
+        """Decode an object, trying the kind of the previous one first: Lists are sorted by kind, which saves reading the header."""
         last = self._last
         if last is not None:
             try:
@@ -179,13 +179,13 @@ class JsonItems:
 
 
 def _of_items(list_kind: str, api_version: str) -> tuple[str, str]:
-    """The kind and version of the items of a typed List; a plain List says nothing about them."""
+    """Return the kind and version of the items of a typed List; a plain List has none."""
     kind = list_kind.removesuffix("List")
     return (kind, api_version) if kind else ("", "")
 
 
 def _is_no_list(data: Data) -> bool:
-    """Whether ``data`` is well-formed and its kind says that it is no List."""
+    """Whether ``data`` is well-formed and not a List by its kind."""
     try:
         kind = _envelope(data).kind
     except (msgspec.MsgspecError, ValueError, RecursionError):

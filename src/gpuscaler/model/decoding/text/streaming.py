@@ -1,4 +1,4 @@
-"""Files of Kubernetes objects: Lists and objects as JSON, documents as YAML, either of them compressed."""
+"""Files of Kubernetes objects: Lists and objects as JSON, documents as YAML, optionally compressed."""
 
 import gzip
 import io
@@ -18,11 +18,11 @@ _BOM = b"\xef\xbb\xbf"
 
 
 def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Iterator[Item | SetAside]:
-    """Everything planning reads in ``stream``, as ``kubectl get … -o json|yaml`` prints it, in bounded memory.
+    """Yield all objects that planning reads from ``stream``, as printed by ``kubectl get … -o json|yaml``, in bounded memory.
 
-    JSON: a List of any size, typed Lists, arrays, objects one after the other. YAML: documents, ``v1 List`` among them. Gzip is undone.
-    An object that cannot be understood comes as a :class:`SetAside`; :class:`InputError` is raised where reading cannot go on, and for an
-    input without a single character: kubectl prints a List even of nothing, and a kubectl that failed leaves an empty file behind.
+    JSON: a List of any size, typed Lists, arrays, objects one after the other. YAML: documents, also ``v1 List``. Gzip is decompressed.
+    An object that cannot be parsed is yielded as a :class:`SetAside`. :class:`InputError` is raised if reading cannot continue, and for an
+    empty input: kubectl prints a List even for no objects, and a failed kubectl leaves an empty file behind.
     ``file`` names the input in messages. The stream is not closed.
     """
     file = file or str(getattr(stream, "name", "") or "input")
@@ -32,17 +32,17 @@ def read_items(stream: BinaryIO, interner: Interner, *, file: str = "") -> Itera
             plain.read(3)
         first = _first(plain)
         if not first:
-            raise InputError(file, "", "nothing in it", "Kubernetes objects; of an empty cluster kubectl prints a List without items")
+            raise InputError(file, "", "an empty input", "Kubernetes objects; for an empty cluster kubectl prints a List without items")
         if first in (b"{", b"["):
             yield from JsonItems(Window(cast(BinaryIO, plain), file), interner)
         else:
             yield from yaml_items(cast(BinaryIO, plain), interner, file)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(file, "", f"broken compression ({error})", "a whole gzip file") from error
+        raise InputError(file, "", f"broken compression ({error})", "a complete gzip file") from error
 
 
 def _plain(stream: BinaryIO) -> io.BufferedReader:
-    """``stream``, decompressed where it is gzip, with room to look ahead."""
+    """Return ``stream``, decompressed if it is gzip, buffered for look-ahead."""
     buffered = stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(_Unclosed(stream))
     if buffered.peek(2)[:2] == b"\x1f\x8b":
         return io.BufferedReader(_Unclosed(cast(BinaryIO, gzip.GzipFile(fileobj=buffered))), buffer_size=1 << 20)
@@ -50,7 +50,7 @@ def _plain(stream: BinaryIO) -> io.BufferedReader:
 
 
 class _Unclosed(io.RawIOBase):
-    """A view of a stream that does not close it when the view is thrown away."""
+    """A view of a stream that does not close the stream when it is discarded."""
 
     def __init__(self, stream: BinaryIO) -> None:
         self._stream = stream
@@ -65,7 +65,7 @@ class _Unclosed(io.RawIOBase):
 
 
 def _first(stream: io.BufferedReader) -> bytes:
-    """The first byte that is not white space, without consuming anything but white space."""
+    """Return the first byte that is not white space, consuming only white space."""
     while ahead := stream.peek(1):
         rest = ahead.lstrip()
         if rest:

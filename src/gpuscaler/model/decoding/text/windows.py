@@ -1,4 +1,4 @@
-"""A window that moves over a stream of JSON and always holds at least the value under it."""
+"""A window that moves over a stream of JSON and always contains at least the current value."""
 
 import re
 from typing import BinaryIO
@@ -12,17 +12,17 @@ CHUNK = 1 << 20
 _skip = msgspec.json.Decoder(msgspec.Raw).decode
 _TRUNCATED = "Input data was truncated"
 _TRAILING = "JSON is malformed: trailing characters (byte "
-#: The last byte of what cannot go on.
+#: Last bytes of values that cannot continue.
 _CLOSED = frozenset((b"}", b"]", b'"', b" ", b"\t", b"\r", b"\n"))
 _SPACE = re.compile(rb"[ \t\r\n]*")
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|["{}\[\]]', re.DOTALL)
 
 
 class Window:
-    """The part of ``stream`` that is being read.
+    """The part of ``stream`` that is in memory.
 
-    The end of a value is found by letting msgspec skip over it (about 1 GB/s) and complain about what follows. Where the complaint is
-    another one, brackets are counted instead, which also gets past values that are malformed inside.
+    The end of a value is found by letting msgspec skip over it (about 1 GB/s) and report an error about the text after it. If the error is
+    a different one, brackets are counted instead, which also works for values that are malformed inside.
     """
 
     def __init__(self, stream: BinaryIO, file: str, chunk: int = CHUNK) -> None:
@@ -41,11 +41,11 @@ class Window:
 
     @property
     def held(self) -> int:
-        """Bytes in memory from here on."""
+        """The number of bytes in memory from here on."""
         return len(self._data) - self._position
 
     def mark(self) -> None:
-        """Remember this place: :meth:`back` returns to it. Everything from here on stays in memory until then, or :meth:`unmark`."""
+        """Mark this place for :meth:`back`. Everything from here on stays in memory until :meth:`back` or :meth:`unmark`."""
         self._mark = self._position
 
     def unmark(self) -> None:
@@ -56,7 +56,7 @@ class Window:
         self._position, self._mark = self._mark, None
 
     def more(self) -> bool:
-        """Read on; False at the end of the stream. Reads double with what is held, so that a huge value costs linear time."""
+        """Read more; False at the end of the stream. Reads double in size, so that a huge value takes linear time."""
         if self.ended:
             return False
         keep = self._position if self._mark is None else self._mark
@@ -70,7 +70,7 @@ class Window:
         return not self.ended
 
     def peek(self) -> bytes:
-        """The next byte that is not white space, b"" at the end."""
+        """Return the next byte that is not white space, b"" at the end."""
         found = self._data[self._position : self._position + 1]
         if found > b" ":
             return found
@@ -93,7 +93,7 @@ class Window:
         return found
 
     def value(self, path: str) -> memoryview:
-        """The JSON value here, with the white space after it, and move past it. Valid until the window moves on."""
+        """Return the JSON value here, including white space after it, and move past it. The view is valid until the next move."""
         while (end := self._end()) is None:
             if self.ended:
                 raise InputError(self.file, path, f"the end of the input at byte {self._before + len(self._data)}", "the rest of the value")
@@ -102,7 +102,7 @@ class Window:
         return memoryview(self._data)[start : start + end]
 
     def short_value(self) -> memoryview | None:
-        """The value here if it is complete within about one chunk, and move past it; else None."""
+        """Return the value here and move past it if it is complete within about one chunk; else None."""
         while (end := self._end()) is None:
             if self.held >= self._chunk or self.ended:
                 return None
@@ -111,7 +111,7 @@ class Window:
         return memoryview(self._data)[start : start + end]
 
     def _end(self) -> int | None:
-        """The length of the value here, None when it is not complete."""
+        """Return the length of the value here, None if it is incomplete."""
         view = memoryview(self._data)[self._position :]
         try:
             _skip(view)
@@ -122,12 +122,12 @@ class Window:
             return None if message == _TRUNCATED else _balanced(view)
         except RecursionError:
             return _balanced(view)
-        # A number or word that ends where the view does may go on.
+        # A number or word at the end of the view may continue.
         return len(view) if self.ended or bytes(view[-1:]) in _CLOSED else None
 
 
 def _balanced(view: memoryview) -> int | None:
-    """Where the brackets opened first are closed again, None when they are not."""
+    """Return the position after the closing bracket of the first opened one, None if it is not closed."""
     depth = 0
     for token in _TOKEN.finditer(view):
         match token.group():

@@ -14,20 +14,20 @@ from gpuscaler.model.decoding.interning import Interner
 from gpuscaler.model.decoding.objects import decode_object
 from gpuscaler.model.decoding.text.jsons import DEEPEST
 
-#: Aliases may not blow a document up beyond this many values.
+#: Maximum number of values in a document after expanding aliases.
 MOST_VALUES = 5_000_000
-#: What people call the values of YAML.
+#: Names of types of YAML values in messages.
 _WORDS = ((str, "text"), (bool, "a truth value"), (int | float, "a number"), (list, "a list"))
 
 _BASE: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 class _DuplicateKeyError(ValueError):
-    """A mapping that says one key twice."""
+    """A mapping has a duplicate key."""
 
 
-class _Loader(_BASE):  # type: ignore[misc]  # the C loader is there or not
-    """YAML as Kubernetes reads it: times, dates and 1:30 are strings, and a key may stand only once."""
+class _Loader(_BASE):  # type: ignore[misc]  # the C loader may be missing
+    """YAML as read by Kubernetes: times, dates and 1:30 are strings, and keys must be unique."""
 
     yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, Any]]]] = {}
 
@@ -53,7 +53,7 @@ for _tag, _pattern, _first in (
 
 
 def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item | SetAside]:
-    """The objects of a stream of YAML documents; ``v1 List`` documents count as their items."""
+    """Yield the objects of a stream of YAML documents; ``v1 List`` documents are expanded into their items."""
     for number, (line, text) in enumerate(_documents(stream, file)):
         place = f"document {number} (line {line})"
         try:
@@ -66,14 +66,14 @@ def yaml_items(stream: BinaryIO, interner: Interner, file: str) -> Iterator[Item
         if loaded is None:
             continue
         if "&" in text and "*" in text and _size(loaded) > MOST_VALUES:
-            yield SetAside(f"{file} {place}", f"saw aliases that stand for more than {MOST_VALUES} values, expected a Kubernetes object")
+            yield SetAside(f"{file} {place}", f"saw aliases that expand to more than {MOST_VALUES} values, expected a Kubernetes object")
             continue
         for path, raw, kind, api_version in _objects(loaded, place):
             yield from _decoded(raw, interner, f"{file} {path}", kind, api_version)
 
 
 def _said(error: Exception, first: int) -> str:
-    """What is wrong with a document that begins at line ``first`` of its file, with the line of the file where it was noticed."""
+    """Describe the error in a document that starts at line ``first`` of its file, with the line of the file."""
     if not isinstance(error, yaml.MarkedYAMLError):
         return " ".join(str(error).split())
     mark = error.problem_mark or error.context_mark
@@ -82,7 +82,7 @@ def _said(error: Exception, first: int) -> str:
 
 
 def _objects(loaded: Any, place: str, kind: str = "", api_version: str = "", depth: int = 0) -> Iterator[tuple[str, Any, str, str]]:
-    """What a document holds: each with its place, and the kind and version that a typed List lends it. Lists may hold Lists."""
+    """Yield the objects of a document, with place, and kind and version from a typed List. Lists may be nested."""
     if isinstance(loaded, list) and not depth:
         for index, raw in enumerate(loaded):
             yield from _objects(raw, f"{place}[{index}]", depth=1)
@@ -116,7 +116,7 @@ def _decoded(raw: Any, interner: Interner, place: str, kind: str, api_version: s
 
 
 def _documents(stream: BinaryIO, file: str) -> Iterator[tuple[int, str]]:
-    """The documents of a stream, each with its first line: a line that begins with ``---`` can only be a separator."""
+    """Yield the documents of a stream with their first lines. A line that starts with ``---`` is always a separator."""
     lines: list[str] = []
     first = 1
     reader = io.TextIOWrapper(stream, encoding="utf-8-sig", newline=None)
@@ -135,7 +135,7 @@ def _documents(stream: BinaryIO, file: str) -> Iterator[tuple[int, str]]:
 
 
 def _size(loaded: Any) -> int:
-    """How many values ``loaded`` holds once its aliases are written out; infinite for one that contains itself."""
+    """Return the number of values in ``loaded`` after expanding aliases; infinite for recursive ones."""
     sizes: dict[int, float] = {}
 
     def measure(value: Any) -> float:
