@@ -199,8 +199,8 @@ def test_a_token_takes_precedence_over_an_exec_plugin(tmp_path: Path) -> None:
 V1 = "client.authentication.k8s.io/v1"
 WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "no server": ({"server": ""}, {}, "cluster 'c' of {file}: saw no server, expected a URL"),
-    "a server that is none": ({"server": "ftp://x"}, {}, "cluster 'c' of {file}: saw a server that is not a server URL"),
-    "a server with a port that is none": ({"server": "https://x:port"}, {}, "saw a server that is not a server URL"),
+    "an invalid server": ({"server": "ftp://x"}, {}, "cluster 'c' of {file}: saw a server that is not a server URL"),
+    "a server with an invalid port": ({"server": "https://x:port"}, {}, "saw a server that is not a server URL"),
     "a server with a password": ({"server": f"https://me:{SECRET}@x"}, {}, "saw a server that is not a server URL"),
     "insecure with authority": (
         {"insecure-skip-tls-verify": True, "certificate-authority-data": encoded(PEM)},
@@ -212,12 +212,12 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         {},
         "cluster 'c' of {file}: certificate-authority: saw {folder}/ca.crt: No such file or directory, expected a readable file",
     ),
-    "an authority that is no base64": (
+    "an authority that is not base64": (
         {"certificate-authority-data": "%%%"},
         {},
         "certificate-authority-data: saw something that is not base64",
     ),
-    "an authority that is no PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are not certificates in PEM"),
+    "an authority that is not PEM": ({"certificate-authority-data": encoded(b"hello")}, {}, "saw 5 bytes that are not certificates in PEM"),
     "a certificate without key": (
         {},
         {"client-certificate-data": encoded(PEM)},
@@ -236,7 +236,7 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
         },
         "saw a client certificate and key that cannot be used (KEY_VALUES_MISMATCH)",
     ),
-    "a certificate that is none": (
+    "an invalid certificate": (
         {},
         {"client-certificate-data": encoded(b"x"), "client-key-data": encoded(b"y")},
         "saw a client certificate and key that cannot be used",
@@ -248,17 +248,17 @@ WRONG: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "some provider": ({}, {"auth-provider": {"name": "mine"}}, "use an exec plugin"),
     "socks": ({"proxy-url": "socks5://me:hidden@proxy:1080"}, {}, "cluster 'c' of {file}: proxy-url: saw a socks5 proxy at proxy"),
     "a proxy of another kind": ({"proxy-url": f"ftp://me:{SECRET}@proxy"}, {}, "proxy-url: saw the scheme 'ftp'"),
-    "a proxy that is no URL": ({"proxy-url": "http://[::1"}, {}, "proxy-url: saw an invalid URL"),
+    "a proxy that is not a URL": ({"proxy-url": "http://[::1"}, {}, "proxy-url: saw an invalid URL"),
     "an old plugin": ({}, {"exec": {"apiVersion": "client.authentication.k8s.io/v1alpha1", "command": "x"}}, "saw the apiVersion '"),
     "no plugin": ({}, {"exec": {"apiVersion": V1, "interactiveMode": "Never"}}, "exec: saw no command"),
     "no mode": ({}, {"exec": {"apiVersion": V1, "command": "x"}}, "saw no interactiveMode, which client.authentication.k8s.io/v1 needs"),
-    "a mode that is none": (
+    "an invalid mode": (
         {},
         {"exec": {"apiVersion": V1, "command": "x", "interactiveMode": "Ever"}},
         "saw the interactiveMode 'Ever', expected one of Never, IfAvailable, Always",
     ),
     "groups without a user": ({}, {"as-groups": ["a"]}, "without as, expected the user to act as"),
-    "a line break in whom to act as": ({}, {"as": "a\nb"}, "saw line breaks in the impersonation settings"),
+    "a line break in the impersonated user": ({}, {"as": "a\nb"}, "saw line breaks in the impersonation settings"),
     "a number for a password": ({}, {"username": "me", "password": 1234567}, "Expected `str | null`, got `int`"),
 }
 

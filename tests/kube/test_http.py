@@ -344,12 +344,12 @@ async def test_a_failing_proxy_is_named_without_its_password(ca: trustme.CA, ref
 
 def failing(kind: str, ca: trustme.CA) -> Mapping[str, object]:
     return {
-        "nobody": {"server": "https://127.0.0.1:1", "tls": trusting(ca)},
+        "no server": {"server": "https://127.0.0.1:1", "tls": trusting(ca)},
         "no credentials": {"server": "https://127.0.0.1:1", "tls": trusting(ca), "credentials": TokenFile(Path("/no/such"), "user")},
     }[kind]
 
 
-@pytest.mark.parametrize("kind", ["nobody", "no credentials"])
+@pytest.mark.parametrize("kind", ["no server", "no credentials"])
 async def test_no_error_shows_the_token(ca: trustme.CA, kind: str) -> None:
     asked = Access(source="the test", **{"credentials": token(), **failing(kind, ca)})  # type: ignore[arg-type]
     async with HttpTransport(asked) as transport:

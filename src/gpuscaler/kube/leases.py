@@ -122,7 +122,7 @@ class LeaderElection:
             await self._release()
 
     def _pause(self) -> float:
-        """Seconds until the next try: client-go's pause, or until another's lease expires, so that there is no leader for 20 s at most."""
+        """Seconds until the next try: client-go's pause, or until another's lease expires, so that at most 20 s pass without a leader."""
         jittered = self._times.retry * (1 + 1.2 * self._random.random())
         left = self._changed_at + self._lasts() - self._clock()
         return min(jittered, left + _LATER * (1 + self._random.random())) if self._is_others() else jittered

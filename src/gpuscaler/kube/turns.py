@@ -17,8 +17,8 @@ SMALL = 1 << 12
 async def breathe() -> None:
     """Let everything run that is due by now.
 
-    A single ``sleep(0)`` would continue ahead of timers that have become due in the meantime: the loop finds them at its next iteration,
-    and runs them then.
+    After a single ``sleep(0)`` this task would continue ahead of timers that have become due in the meantime: the next iteration of the
+    loop puts them behind it.
     """
     await asyncio.sleep(0)
     await asyncio.sleep(0)

@@ -165,7 +165,7 @@ class AwsProvider:
         )
 
     def _as_bought(self, one: FoundPool) -> Pool:
-        """The pool; if its desired capacity is raised instead of a launch, its group chooses among its offerings."""
+        """The pool; if machines are bought by raising the desired capacity, the group chooses among the offerings."""
         chooses = len(one.pool.offerings) > 1 and self.way(one.pool.name)[0] == DESIRED
         return replace(one.pool, chooser="cloud", names_zone=False) if chooses else one.pool
 

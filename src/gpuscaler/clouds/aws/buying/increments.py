@@ -91,7 +91,7 @@ class Increments:
         self._open = {token: one for token, one in self._open.items() if token in tokens or not one.resumed}
 
     async def withdraw(self, rest: Unfilled) -> None:
-        """Withdraw what an order still lacks. With an unknown result, it raises until activities must show whether its group was raised."""
+        """Withdraw what an order still lacks. Raises CloudError while activities may not show yet whether its group was raised."""
         token = rest.order.token
         if token in self._open:
             await self._surely(self._withdrawn(self._open[token]), token)

@@ -111,7 +111,7 @@ def _ways(group: Group, ways: Sequence[Way], types: Mapping[str, InstanceType]) 
     if weights != [1]:
         yield f"machines count as {', '.join(map(str, weights))} units (WeightedCapacity); sizes are converted to machines, by the largest"
     if any(way.launch.reservation_groups for way in ways):
-        yield "its launch template targets a group of capacity reservations, whose use cannot be told from purchases; name the reservations"
+        yield "its launch template targets a group of capacity reservations, so reserved machines count as purchases; name the reservations"
     shares = group.shares
     if shares is None:
         ceilings = [way.launch.spot_max_price for way in ways if way.launch.spot_max_price is not None]

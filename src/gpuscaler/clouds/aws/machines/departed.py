@@ -49,7 +49,7 @@ class Departed:
         self._swept = False
 
     async def beside(self, listed: Iterable[tuple[str, Instance]], pools: Mapping[tuple[str, str], FoundPool]) -> list[Instance]:
-        """The ended machines that complement ``listed``, the machines in groups now with their regions. Raises CloudError."""
+        """Machines that have ended, in addition to ``listed``, those that groups list now with their regions. Raises CloudError."""
         if not self._swept:
             # Machines that ended while no process was observing.
             swept = await asyncio.gather(*(self._sweep(region, some) for region, some in _by_region(pools)))
