@@ -1,4 +1,4 @@
-"""Short ways to write whole clusters and policies, and to read the plans made for them."""
+"""Helpers that build whole clusters and policies, and read the plans made for them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -54,7 +54,7 @@ def offering(
 
 
 def pool(*offerings: Offering, **more: Any) -> Pool:
-    """A pool named as its first offering says."""
+    """A pool with the pool name of its first offering."""
     return Pool(**{"name": offerings[0].pool, "offerings": offerings, **more})
 
 
@@ -64,7 +64,7 @@ def zones(instance_type: str = "g.1", price: float = 1.0, *, names: Sequence[str
 
 
 def node(name: str, of: Offering | None = None, *, labels: Mapping[str, str] | None = None, **more: Any) -> Node:
-    """A node as the offering makes it, two hours old."""
+    """A node of the offering, two hours old."""
     of = of or offering()
     known = {**of.labels, HOST: name, **(labels or {})}
     return Node(**{"name": name, "labels": known, "allocatable": of.allocatable, "taints": of.taints, "created": NOW - 7200, **more})
@@ -172,7 +172,7 @@ def shares(made: Plan) -> list[int]:
 
 
 def placed(made: Plan) -> dict[str, str]:
-    """The machine that exists or is coming of each pod that got one, by pod name without its namespace."""
+    """The existing or ordered machine of each placed pod, by pod name without its namespace."""
     return {placement.pod.partition("/")[2]: placement.node for placement in made.placements}
 
 

@@ -1,4 +1,4 @@
-"""A small world that changes step by step in everything that planning reads: nodes, pods, storage, budgets, state and time."""
+"""A small world in which everything that planning reads changes step by step: nodes, pods, storage, budgets, state and time."""
 
 from collections.abc import Sequence
 from random import Random
@@ -101,7 +101,7 @@ STORAGE: tuple[Item, ...] = (
 class World:
     """``cluster`` and ``state`` at ``now``; :meth:`step` changes a part of them, drawn from ``draw``.
 
-    In some worlds odd objects are rare, so that much may be removed; in others nearly everything is odd.
+    In some worlds odd objects are rare, so that many nodes can be removed; in others nearly every object is odd.
     """
 
     def __init__(self, draw: Random) -> None:
@@ -112,7 +112,7 @@ class World:
         self.cluster = Cluster.of([*STORAGE, *(self._node(name) for name in NODES), *(self._pod(number) for number in range(24))])
 
     def step(self) -> None:
-        """Some objects come, change or go; sometimes time passes (or a caller looks back), sometimes the state changes."""
+        """Add, change or delete some objects; sometimes time passes (or goes back), sometimes the state changes."""
         draw = self.draw
         self.now += draw.choice((0, 0, 0, 10, 40, 700, -40))
         upserts: list[Item] = []
@@ -137,7 +137,7 @@ class World:
             self.state = self._state()
 
     def _odd(self, choices: Sequence[T]) -> T:
-        """One of ``choices``, of which the first is the plain one."""
+        """One of ``choices``; the first is the plain one."""
         return self.draw.choice(choices) if self.draw.random() < self.unrest else choices[0]
 
     def _node(self, name: str) -> Node:

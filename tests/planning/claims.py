@@ -1,7 +1,7 @@
-"""I11: a pod is moved, or placed, only into room that nobody else has.
+"""I11: a pod is moved or placed only into room that no other pod has a claim on.
 
-The check is simple on purpose and shares no code with the planner: it adds up, resource by resource, what everybody who has a claim on a
-machine requests, and compares the sum with what the machine offers.
+The check is simple on purpose and shares no code with the planner: for each resource it adds up the requests of all pods with a claim on
+a machine, and compares the sum with the resources of the machine.
 """
 
 from collections import Counter
@@ -14,16 +14,16 @@ from gpuscaler.planning.planner import Planner
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State, Upcoming
 
-#: What plans of this process gave away twice, since a test began. See :func:`watch_every_plan`.
+#: Room that plans of this process gave away twice since a test began. See :func:`watch_every_plan`.
 BROKEN: list[str] = []
 PODS = "pods"
 
 
 def overfull(cluster: Cluster, state: State, policy: Policy, made: Plan) -> list[str]:
-    """The machines that ``made`` puts pods on although others have that room, in words.
+    """Messages about the machines on which ``made`` places pods although other pods have that room.
 
-    Counted together are pods that run, that are nominated, that a machine of the ledger is promised to, that this plan moves, and that it
-    places. Only resources that the newcomers of a machine request are looked at: what was too full before is no fault of the plan.
+    The sum includes running and nominated pods, pods that were promised a machine of the ledger, and pods that this plan moves or places.
+    Only resources that the new pods of a machine request are checked: a machine that was too full before is not a fault of the plan.
     """
     coming = {machine.id: machine for machine in state.upcoming}
     moved = {move.pod: move.to for removal in made.removals for move in removal.moves}
@@ -51,7 +51,7 @@ def overfull(cluster: Cluster, state: State, policy: Policy, made: Plan) -> list
 
 
 def _promised(cluster: Cluster, state: State, elsewhere: set[str]) -> Iterator[tuple[str, str]]:
-    """Waiting pods with the place that they have by a nomination or by the ledger, but for those that this plan puts somewhere."""
+    """Pending pods with their place by nomination or by the ledger, except those that this plan places."""
     for key, bucket in cluster.unbound.items():
         if key.nominated and not key.terminating and not bucket.sample.spec.gates:
             yield from ((pod, key.nominated) for pod in bucket.pods if pod not in elsewhere and pod not in state.broken_promises)
@@ -63,7 +63,7 @@ def _running(place: str, cluster: Cluster, coming: Mapping[str, Upcoming]) -> It
 
 
 def _offered(place: str, cluster: Cluster, coming: Mapping[str, Upcoming], policy: Policy, made: Plan) -> Mapping[str, int]:
-    """What a node offers; of a machine that is on its way, or bought, the least that it may turn out to have."""
+    """The resources of a node; for an ordered or bought machine, the minimum that it may turn out to have."""
     if place in cluster.nodes:
         return cluster.nodes[place].allocatable
     if place in coming:
@@ -85,15 +85,15 @@ def _sum(pods: Mapping[str, Pod]) -> Counter[str]:
 
 
 def watch_every_plan() -> None:
-    """From now on every plan that this process makes is looked at; what is wrong with it is in :data:`BROKEN`."""
+    """Check every plan that this process makes from now on; errors are added to :data:`BROKEN`."""
     made_by = Planner.plan_and_proof
     if hasattr(made_by, "watched"):
         return
 
     def plan_and_proof(self: Planner, cluster: Cluster, state: State, now: float, **more: object) -> object:
-        answer = made_by(self, cluster, state, now, **more)  # type: ignore[arg-type]  # handed on as they came
+        answer = made_by(self, cluster, state, now, **more)  # type: ignore[arg-type]  # passed on unchanged
         BROKEN.extend(overfull(cluster, state, self.policy, answer[0]))
         return answer
 
-    plan_and_proof.watched = True  # type: ignore[attr-defined]  # a mark that this is done
-    Planner.plan_and_proof = plan_and_proof  # type: ignore[method-assign,assignment]  # that of every planner, whoever made it
+    plan_and_proof.watched = True  # type: ignore[attr-defined]  # marks that this is done
+    Planner.plan_and_proof = plan_and_proof  # type: ignore[method-assign,assignment]  # patches every planner

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: small clusters, policies and states in which every rule of planning occurs and often binds."""
+"""Hypothesis strategies: small clusters, policies and states in which every planning rule occurs and often applies."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ NAMESPACES = ("default", "default", "other")
 #: Name, price, GPUs, cores, GiB.
 TYPES = (("g.1", 1.0, 1, 8, 32), ("g.4", 3.6, 4, 32, 128), ("h.8", 9.0, 8, 64, 256), ("c.8", 0.35, 0, 8, 16), ("c.32", 1.2, 0, 32, 64))
 TAINT = Taint("team", "ml")
-#: The scheduler's word for pods that wait: which room is theirs.
+#: Nominations of pending pods by the scheduler.
 NOMINATED = ({"nominated_node": "n0"}, {"nominated_node": "n0"}, {"nominated_node": "n1"}, {"nominated_node": "n2"})
 AGENT = {"cpu": 500, "memory": 2**30}
 
@@ -69,7 +69,7 @@ def pools(draw: st.DrawFn, name: str) -> Pool:
 
 @st.composite
 def rules(draw: st.DrawFn) -> dict[str, Any]:
-    """What a specification may ask besides room."""
+    """Rules that a specification may have besides requests."""
     app = draw(st.sampled_from(APPS))
     where = draw(st.sampled_from((("default",), ("default",), ("default", "other"))))
     key = draw(st.sampled_from((HOST, ZONE, ZONE, RACK)))
@@ -113,7 +113,7 @@ def running(draw: st.DrawFn, name: str, on: str) -> Pod:
 
 @st.composite
 def nodes(draw: st.DrawFn, name: str, policy: Policy) -> list[Item]:
-    """A node of some offering, open or not, with what runs there."""
+    """A node of some offering, open or not, with its running pods."""
     of = draw(st.sampled_from([offering for pool in policy.pools for offering in pool.offerings]))
     odd: dict[str, Any] = draw(
         st.sampled_from(({}, {}, {}, {}, {"ready": False}, {"deleted": NOW}, {"unschedulable": True}, {"taints": (TAINT,)}))
@@ -124,7 +124,7 @@ def nodes(draw: st.DrawFn, name: str, policy: Policy) -> list[Item]:
 
 @st.composite
 def waiting(draw: st.DrawFn, name: str) -> list[Pod]:
-    """The pods of one controller; now and then a gang, or something that is no demand."""
+    """The pods of one controller; sometimes a gang, or pods that are ignored."""
     gang: dict[str, str] = draw(st.sampled_from(({},) * 8 + ({"gang": "g1"}, {"gang": "g2", "gang_topology": "any"})))
     options: dict[str, Any] = {**gang, "market": draw(st.sampled_from(((),) * 8 + (("on-demand",), ("spot",))))}
     if gang:

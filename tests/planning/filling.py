@@ -1,4 +1,4 @@
-"""Values of a type with something in every field, made from the type alone."""
+"""Values with every field filled, generated from a type."""
 
 import types
 from collections.abc import Mapping, Set
@@ -8,7 +8,7 @@ import msgspec
 
 
 def filled(kind: Any) -> Any:
-    """A value of ``kind`` (a Struct, or what a Struct's fields may be) that leaves no field at its default and no collection empty."""
+    """A value of ``kind`` (a Struct, or a type of a Struct's field) with no field at its default and no empty collection."""
     origin, parts = get_origin(kind), get_args(kind)
     if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
         hints = get_type_hints(kind)

@@ -1,4 +1,4 @@
-"""Carries a plan out, pod by pod, on a room in which every machine it counts on is a node."""
+"""Carries out a plan, pod by pod, in a room in which every machine of the plan is a node."""
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -16,13 +16,13 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Machine, Plan
 from gpuscaler.planning.state import State, Upcoming
 
-#: How many random orders are tried before a plan counts as one that cannot be carried out.
+#: The number of random orders that are tried before a plan is considered impossible to carry out.
 ORDERS = 12
 
 
 @dataclass(frozen=True)
 class Case:
-    """What a plan is made for. ``daemons`` is what the DaemonSets among ``items`` take of every machine."""
+    """The input of a plan. ``daemons`` are the resources that the DaemonSets among ``items`` use on every machine."""
 
     items: tuple[Item, ...]
     policy: Policy
@@ -46,7 +46,7 @@ def offerings_of(machine: Machine | Upcoming, policy: Policy) -> list[Offering]:
 
 
 def arrived(case: Case, machine: Machine | Upcoming, turn: int) -> Node:
-    """The node of a machine that turned out to be the ``turn``-th of its offerings, counted around."""
+    """The node of a machine that turned out to be the ``turn``-th of its offerings (modulo their number)."""
     offerings = offerings_of(machine, case.policy)
     offering = offerings[turn % len(offerings)]
     name = machine.node if isinstance(machine, Upcoming) and machine.node else machine.id
@@ -55,23 +55,23 @@ def arrived(case: Case, machine: Machine | Upcoming, turn: int) -> Node:
 
 
 def rooms(case: Case, made: Plan) -> Iterator[Room]:
-    """The room when all machines are there, once for each offering that they may turn out to be."""
+    """The room with all machines present, once for each offering that they may turn out to be."""
     coming: list[Machine | Upcoming] = [*case.state.upcoming, *(machine for machine in made.machines if machine.purpose == "demand")]
     for turn in range(max([len(offerings_of(machine, case.policy)) for machine in coming], default=1)):
         yield Room.of(case.cluster.apply(Delta(upserts=tuple(arrived(case, machine, turn) for machine in coming))))
 
 
 def homes(case: Case, made: Plan) -> dict[str, str]:
-    """The node of every waiting pod that the plan finds a place for."""
+    """The node of every pending pod that the plan places."""
     names = {machine.id: machine.node or machine.id for machine in case.state.upcoming}
     found = {placement.pod: names.get(placement.node, placement.node) for placement in made.placements}
     return found | {pod: machine.id for machine in made.machines if machine.purpose == "demand" for pod in machine.pods}
 
 
 def carry_out(room: Room, case: Case, where: Mapping[str, str]) -> tuple[Room, list[str]]:
-    """Bind pods one by one, as the filters admit them, in several orders; returns the room and who is left in the best of them.
+    """Bind pods one by one, as the filters admit them, in several orders; return the room and the unbound pods of the best order.
 
-    Whoever goes to a node binds before any machine is there, if the filters admit it then.
+    Pods placed on existing nodes bind before new machines arrive, if the filters admit them then.
     """
     pods = [case.cluster.pods[key] for key in where]
     nodes = today(case)
@@ -97,7 +97,7 @@ def gang_of(pod: Pod) -> tuple[str, str]:
 
 
 def orders(pods: Sequence[Pod]) -> Iterator[list[Pod]]:
-    """Those with rules about others first, which is how a planned order would have them; then anyhow."""
+    """Yield pods with rules about others first, as a planned order would; then random orders."""
     yield sorted(pods, key=lambda pod: (-len(pod.spec.affinity) - len(pod.spec.spread), pod.key))
     yield sorted(pods, key=lambda pod: (len(pod.spec.affinity), -len(pod.spec.spread), pod.key))
     draw = random.Random(1)
@@ -106,7 +106,7 @@ def orders(pods: Sequence[Pod]) -> Iterator[list[Pod]]:
 
 
 def bind(room: Room, pods: Sequence[Pod], where: Mapping[str, str]) -> list[str]:
-    """Bind whom the filters admit to the node meant for them, again and again; returns who is never admitted."""
+    """Bind pods to their planned node as the filters admit them, repeatedly; return the pods that are never admitted."""
     waiting = list(pods)
     while waiting:
         refused = []
@@ -123,21 +123,21 @@ def bind(room: Room, pods: Sequence[Pod], where: Mapping[str, str]) -> list[str]
 
 
 def today(case: Case) -> Room:
-    """The nodes that are there and hold no pod of the plan yet."""
+    """The existing nodes, without pods of the plan."""
     room = Room.of(case.cluster)
     hold_nominated(room, case)
     return room
 
 
 def hold_nominated(room: Room, case: Case) -> None:
-    """Nominated pods occupy their node before anybody else."""
+    """Place nominated pods on their nodes before any other pods."""
     for pod in case.cluster.pods.values():
         if not pod.node_name and not pod.finished and not pod.deleted and not pod.spec.gates and pod.nominated_node in room.table.row:
             room.place(pod.spec, pod.labels, room.table.row[pod.nominated_node])
 
 
 def assert_comes_true(case: Case, made: Plan) -> list[Room]:
-    """Every pod is admitted where the plan puts it, whatever the machines turn out to be; returns the rooms with all pods in them."""
+    """Assert that every pod is admitted at its planned place, whatever the machines turn out to be; return the rooms with all pods."""
     where = homes(case, made)
     done = []
     for room in rooms(case, made):

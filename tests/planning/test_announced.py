@@ -1,4 +1,4 @@
-"""Replicas that an owner has announced and not created yet."""
+"""Replicas that an owner has announced but not created yet."""
 
 from tests.planning.building import NOW, REPLICAS, offering, pods, pool
 
@@ -16,7 +16,7 @@ def waiting(count: int, *, replicas: int, observed: int) -> Cluster:
     return Cluster.of([*web, Workload("ReplicaSet", "default", "web-1", uid=REPLICAS.uid, replicas=replicas, observed=observed)])
 
 
-def test_announced_replicas_make_one_large_machine_the_better_buy() -> None:
+def test_announced_replicas_make_one_large_machine_the_better_choice() -> None:
     policy = Policy((SMALL_AND_LARGE,))
     alone = plan(waiting(2, replicas=2, observed=2), State(), policy, NOW)
     with_more = plan(waiting(2, replicas=8, observed=2), State(), policy, NOW)
@@ -25,17 +25,17 @@ def test_announced_replicas_make_one_large_machine_the_better_buy() -> None:
     assert with_more.cost_per_hour >= with_more.lower_bound_per_hour
 
 
-def test_a_machine_for_nothing_but_announced_replicas_is_not_bought() -> None:
+def test_no_machine_is_bought_for_announced_replicas_only() -> None:
     made = plan(waiting(2, replicas=40, observed=2), State(), Policy((SMALL_AND_LARGE,)), NOW)
     assert len(made.machines) == 1
     assert not made.unplaced
 
 
-def test_a_status_that_counts_fewer_pods_than_wait_announces_nothing() -> None:
+def test_a_status_that_counts_fewer_pods_than_are_pending_announces_nothing() -> None:
     made = plan(waiting(2, replicas=8, observed=0), State(), Policy((SMALL_AND_LARGE,)), NOW)
     assert [machine.instance_type for machine in made.machines] == ["g.1", "g.1"]
 
 
-def test_pods_that_exist_come_before_announced_ones_under_a_limit() -> None:
+def test_existing_pods_come_before_announced_ones_under_a_limit() -> None:
     made = plan(waiting(3, replicas=50, observed=3), State(), Policy((SMALL_AND_LARGE,), limits=Limits(gpus=3)), NOW)
     assert sorted(key for machine in made.machines for key in machine.pods) == [f"default/web-{number}" for number in range(3)]

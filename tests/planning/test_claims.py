@@ -1,4 +1,4 @@
-"""I11: a pod is moved only into room that nobody else has."""
+"""I11: a pod is moved only into room that no other pod has a claim on."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,25 +18,25 @@ from gpuscaler.planning.state import State, Upcoming
 
 CARD = offering("g.1", 1.0, gpus=1)
 FOUR = offering("g.4", 3.6, gpus=4, cpu=32, memory=128)
-#: Pods say so that could be the last of their kind.
+#: Allows disruption of pods that may be the only replica.
 MOVABLE = {"disruption": "allow"}
 POLICY = Policy((pool(CARD, FOUR),))
 
 
 def two_nodes(**waiting: Any) -> list[Item]:
-    """One replica runs on a machine of one GPU; another machine of the kind is empty, and a second replica waits."""
+    """One replica runs on a machine with one GPU; another such machine is empty, and a second replica is pending."""
     return [node("old", CARD), node("free", CARD), pod("runs", on="old", options=MOVABLE), pod("waits", **waiting)]
 
 
-def test_the_room_of_a_nominated_pod_is_not_given_to_one_that_runs() -> None:
+def test_the_room_of_a_nominated_pod_is_not_given_to_a_running_pod() -> None:
     made = planned(two_nodes(nominated_node="free"), pool(CARD))
 
     assert made.removals == ()
     assert {one.node: one.blocker for one in made.blocked_nodes} == {"old": "in-use", "free": "needed"}
 
 
-def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
-    """Two of four GPUs are promised, and one is free for the pod that runs on a machine of its own."""
+def test_room_that_nominated_pods_do_not_need_is_available_to_others() -> None:
+    """Two of four GPUs are promised, and one is free for the pod that runs alone on a machine."""
     items: list[Item] = [node("old", CARD), node("big", FOUR), pod("runs", on="old", options=MOVABLE), pod("here", on="big")]
     items += [pod(f"waits-{number}", nominated_node="big") for number in range(2)]
 
@@ -45,8 +45,8 @@ def test_nominated_pods_leave_the_room_that_they_do_not_need() -> None:
     assert [(one.node, one.moves) for one in made.removals] == [("old", (Move("default/runs", "big"),))]
 
 
-def test_nobody_moves_into_the_room_of_pods_that_the_scheduler_has_still_to_try() -> None:
-    """They have no place in the plan, since the scheduler may find them one by itself: the last GPU that is free."""
+def test_no_pod_moves_into_room_for_pods_that_the_scheduler_has_not_tried_yet() -> None:
+    """These pods have no place in the plan, because the scheduler may place them itself: on the last free GPU."""
     items: list[Item] = [
         node("old", CARD),
         node("big", FOUR),
@@ -62,14 +62,14 @@ def test_nobody_moves_into_the_room_of_pods_that_the_scheduler_has_still_to_try(
 
 
 @pytest.mark.parametrize("claim", [pod("other", on="free"), pod("other", nominated_node="free")], ids=["running", "nominated"])
-def test_the_check_finds_room_that_is_given_away_twice(claim: Item) -> None:
+def test_the_check_finds_room_given_away_twice(claim: Item) -> None:
     cluster = Cluster.of([*two_nodes()[:3], claim])
     made = Plan(removals=(Removal("old", "", (Move("default/runs", "free"),)),))
 
     assert overfull(cluster, State(), POLICY, made)[0].startswith("I11: free offers 1 nvidia.com/gpu and 2 are wanted there")
 
 
-def test_the_check_counts_what_the_plan_itself_places_on_nodes_and_on_machines_on_their_way() -> None:
+def test_the_check_counts_pods_that_the_plan_places_on_nodes_and_ordered_machines() -> None:
     machine = Upcoming("m-0", "main", "g.1", "on-demand", "z1")
     items = [*two_nodes()[:3], pod("a"), pod("b")]
     twice = (Placement("default/a", "m-0"), Placement("default/b", "m-0"))
@@ -82,7 +82,7 @@ def test_the_check_counts_what_the_plan_itself_places_on_nodes_and_on_machines_o
 
 @st.composite
 def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
-    """A fleet that runs replicas, loosely packed, and more replicas of which some are nominated to machines that have just come."""
+    """A fleet with loosely packed replicas, and pending replicas, some of them nominated to machines that have just arrived."""
     kinds: Mapping[str, Offering] = {"one": CARD, "four": FOUR}
     items: list[Item] = []
     nodes = draw(st.integers(2, 7))
@@ -109,7 +109,7 @@ def bursts(draw: st.DrawFn) -> tuple[list[Item], State]:
 
 @SEARCH
 @given(bursts())
-def test_whatever_waits_is_nominated_and_runs_no_room_is_given_away_twice(burst: tuple[list[Item], State]) -> None:
+def test_no_room_is_given_away_twice_in_random_bursts(burst: tuple[list[Item], State]) -> None:
     items, state = burst
     cluster = Cluster.of(items)
 

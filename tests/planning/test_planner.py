@@ -1,4 +1,4 @@
-"""Pending pods fill what exists and what is coming, and machines are bought for the rest."""
+"""Pending pods fill existing and ordered machines, and new machines are bought for the rest."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def test_nothing_pending_buys_nothing_and_costs_nothing() -> None:
 
 
 @pytest.mark.parametrize("tolerations", [(), (Toleration(operator="Exists"),)])
-def test_nobody_waits_for_a_machine_that_is_not_expected_to_be_ready_whatever_pods_tolerate(
+def test_no_pod_waits_for_an_unproven_machine_whatever_taints_it_tolerates(
     tolerations: tuple[Toleration, ...],
 ) -> None:
     cluster = Cluster.of([pod("p", spec(tolerations=tolerations))])
@@ -55,19 +55,19 @@ def test_existing_nodes_are_filled_before_anything_is_bought() -> None:
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_pod_goes_to_the_tightest_machine_that_holds_it_so_that_large_room_stays_large() -> None:
+def test_a_pod_goes_to_the_tightest_machine_that_holds_it() -> None:
     large, small = offering("g.8", gpus=8), offering("g.1")
     made = planned([node("a", large), node("b", small), pod("p"), *pods("q", 1, spec(gpus=8))])
     assert placed(made) == {"p": "b", "q-0": "a"}
 
 
-def test_what_running_pods_take_is_not_given_away_twice() -> None:
+def test_resources_of_running_pods_are_not_given_away_twice() -> None:
     made = planned([node("a"), pod("runs", on="a"), pod("p")])
     assert placed(made) == {}
     assert bought(made) == {"g.1": 1}
 
 
-def test_terminating_pods_still_take_room_and_finished_ones_do_not() -> None:
+def test_terminating_pods_still_take_room_and_finished_pods_do_not() -> None:
     leaving = planned([node("a"), pod("runs", on="a", deleted=NOW), pod("p")])
     ended = planned([node("a"), pod("ran", on="a", phase="Succeeded"), pod("p")])
     assert (bought(leaving), placed(leaving)) == ({"g.1": 1}, {})
@@ -79,31 +79,31 @@ def test_terminating_pods_still_take_room_and_finished_ones_do_not() -> None:
     [{"ready": False}, {"deleted": NOW}, {"unschedulable": True}, {"taints": (Taint("maintenance"),)}],
     ids=["not ready", "being deleted", "cordoned", "tainted"],
 )
-def test_a_node_that_takes_no_pods_is_no_capacity(closed: dict[str, Any]) -> None:
+def test_a_node_that_takes_no_pods_is_not_counted_as_capacity(closed: dict[str, Any]) -> None:
     made = planned([node("a", **closed), pod("p")])
     assert placed(made) == {}
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_node_whose_removal_is_under_way_is_no_capacity() -> None:
+def test_a_node_whose_removal_is_in_progress_is_not_counted_as_capacity() -> None:
     made = planned([node("a"), pod("p")], state=State(disrupting=frozenset({"a"})))
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_a_machine_that_has_not_registered_takes_the_pods_it_will_have_room_for() -> None:
+def test_an_unregistered_machine_takes_the_pods_it_will_have_room_for() -> None:
     made = planned(pods("p", 2), state=State(upcoming=(COMING,)))
     assert list(placed(made).values()) == ["m-1"]
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_machine_that_has_registered_and_is_not_open_yet_is_counted_once() -> None:
+def test_a_registered_machine_that_is_not_open_yet_is_counted_once() -> None:
     bare = node("a", allocatable=room(), ready=False, taints=(Taint("gpuscaler.io/arriving"),))
     made = planned([bare, *pods("p", 2)], state=State(upcoming=(Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a"),)))
     assert list(placed(made).values()) == ["m-1"]
     assert bought(made) == {"g.1": 1}
 
 
-def test_daemon_pods_that_run_already_are_not_taken_off_an_arriving_machine_twice() -> None:
+def test_running_daemon_pods_are_not_subtracted_from_an_arriving_machine_twice() -> None:
     agent = spec(cpu=4)
     runs = pod("agent", agent, on="a", owner=DAEMON)
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
@@ -112,7 +112,7 @@ def test_daemon_pods_that_run_already_are_not_taken_off_an_arriving_machine_twic
 
 
 def test_pods_stay_with_the_machine_that_was_bought_for_them() -> None:
-    """Without the promise the small pods, which come first by name, would take the room of the large one."""
+    """Without the promise, the small pods, which come first by name, would take the room of the large one."""
     coming = (
         Upcoming("m-1", "main", "g.8", "on-demand", "z1", pods=("default/large",)),
         Upcoming("m-2", "main", "g.8", "on-demand", "z1", pods=("default/a", "default/b")),
@@ -131,7 +131,7 @@ def test_a_promise_that_no_longer_fits_is_demand_again() -> None:
     assert bought(made) == {"g.1": 1}
 
 
-def test_an_upcoming_machine_that_may_become_several_types_counts_as_the_least_of_them() -> None:
+def test_an_upcoming_machine_with_several_possible_types_counts_as_the_smallest() -> None:
     two = pool(offering("g.1"), offering("g.4", 4.0, gpus=4), chooser="cloud")
     choices = (("g.1", "on-demand", "z1"), ("g.4", "on-demand", "z1"))
     coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1", choices=choices)
@@ -139,7 +139,7 @@ def test_an_upcoming_machine_that_may_become_several_types_counts_as_the_least_o
     assert list(placed(made).values()) == ["m-1"]
 
 
-def test_an_upcoming_machine_of_a_pool_that_is_gone_is_named_and_not_counted() -> None:
+def test_an_upcoming_machine_of_an_unknown_pool_is_reported_and_not_counted() -> None:
     made = planned([pod("p")], state=State(upcoming=(Upcoming("m-1", "gone", "g.1", "on-demand", "z1"),)))
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
     assert made.warnings == ("upcoming machine m-1: pool 'gone' is unknown or has no offerings; not counted as capacity",)
@@ -148,7 +148,7 @@ def test_an_upcoming_machine_of_a_pool_that_is_gone_is_named_and_not_counted() -
 @pytest.mark.parametrize(
     "strange", [("g.1", "teleported", "z1"), ("g.1", "on-demand", "z9"), ("gone", "on-demand", "z1")], ids=["market", "zone", "type"]
 )
-def test_an_upcoming_machine_that_no_offering_describes_is_room_for_the_pods_it_was_bought_for(strange: tuple[str, str, str]) -> None:
+def test_an_upcoming_machine_without_a_matching_offering_takes_its_promised_pods(strange: tuple[str, str, str]) -> None:
     made = planned([pod("p")], state=State(upcoming=(Upcoming("m-1", "main", *strange),)))
     assert (placed(made), bought(made)) == ({"p": "m-1"}, {})
     assert made.warnings == (
@@ -156,7 +156,7 @@ def test_an_upcoming_machine_that_no_offering_describes_is_room_for_the_pods_it_
     )
 
 
-def test_a_nominated_pod_holds_its_node_and_is_no_demand() -> None:
+def test_a_nominated_pod_reserves_its_node_and_is_ignored() -> None:
     made = planned([node("a"), pod("p", nominated_node="a"), pod("q")])
     assert ignored(made) == {"p": "nominated to node a"}
     assert (placed(made), bought(made)) == ({}, {"g.1": 1})
@@ -175,7 +175,7 @@ def test_ten_pods_of_three_gpus_and_ten_of_five_share_ten_machines_of_eight() ->
     assert shares(made) == [2] * 10
 
 
-def test_pods_without_gpus_do_not_open_gpu_machines_while_a_cheaper_home_exists() -> None:
+def test_no_gpu_machine_is_opened_for_pods_without_gpus_if_a_cheaper_one_exists() -> None:
     both = (pool(offering("g.1", 1.0, cpu=8)), pool(offering("c.8", 0.4, pool="cpu", gpus=0, cpu=8)))
     made = planned(pods("p", 4, spec(cpu=4)), *both)
     assert bought(made) == {"c.8": 2}
@@ -187,13 +187,13 @@ def test_pods_without_gpus_go_to_nodes_without_them_first() -> None:
     assert placed(made) == {"p": "b"}
 
 
-def test_pods_without_gpus_fill_what_gpu_machines_have_left_over() -> None:
+def test_pods_without_gpus_fill_the_remaining_room_of_gpu_machines() -> None:
     both = (pool(offering("g.1", 1.0, cpu=8)), pool(offering("c.8", 0.4, pool="cpu", gpus=0, cpu=8)))
     made = planned([pod("gpu", spec(gpus=1, cpu=4)), *pods("p", 4, spec(cpu=1))], *both)
     assert bought(made) == {"g.1": 1}
 
 
-def test_the_cheapest_of_spot_and_on_demand_several_sizes_and_families_is_one_choice() -> None:
+def test_the_cheapest_mix_over_markets_sizes_and_families_is_bought() -> None:
     menu = pool(
         offering("g.1", 1.0),
         offering("g.1", 0.4, market="spot"),
@@ -206,13 +206,13 @@ def test_the_cheapest_of_spot_and_on_demand_several_sizes_and_families_is_one_ch
     assert made.lower_bound_per_hour <= made.cost_per_hour
 
 
-def test_a_pod_too_large_for_every_machine_stays_without_disturbing_the_others() -> None:
+def test_a_pod_too_large_for_every_machine_does_not_affect_the_others() -> None:
     made = planned([pod("huge", spec(gpus=64)), pod("p")])
     assert unplaced(made) == ["huge"]
     assert bought(made) == {"g.1": 1}
 
 
-def test_purchases_count_the_machines_by_offering() -> None:
+def test_purchases_count_machines_by_offering() -> None:
     made = planned(pods("p", 5))
     (purchase,) = made.purchases
     assert (purchase.instance_type, purchase.count, purchase.price_per_hour) == ("g.1", 5, 1.0)
@@ -220,7 +220,7 @@ def test_purchases_count_the_machines_by_offering() -> None:
     assert [machine.id for machine in made.machines] == [f"new-{number}" for number in range(1, 6)]
 
 
-def test_a_plan_says_when_the_brake_was_pulled() -> None:
+def test_a_plan_reports_that_the_brake_was_used() -> None:
     cluster = Cluster.of(pods("three", 9, spec(gpus=3, cpu=7)) + pods("five", 7, spec(gpus=5, cpu=3)) + pods("c", 31, spec(cpu=5)))
     menu = Policy((pool(*(offering(f"g.{n}", 0.5 + n, gpus=n, cpu=5 * n + 3, memory=99) for n in (3, 5, 7, 8))),))
     assert plan(cluster, State(), menu, NOW, should_stop=lambda: True).brake
@@ -233,7 +233,7 @@ def test_the_order_of_objects_changes_nothing() -> None:
     assert planned(items, menu) == planned(items[::-1], menu)
 
 
-def test_a_resource_no_machine_offers_is_not_invented() -> None:
+def test_a_pod_that_requests_a_resource_no_machine_offers_is_unplaced() -> None:
     made = planned([pod("p", spec(requests={"example.com/fpga": 1, "cpu": 100}))], pool(offering()))
     assert unplaced(made) == ["p"]
     assert GPU not in made.unplaced[0].reasons[0].detail

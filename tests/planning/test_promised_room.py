@@ -1,4 +1,4 @@
-"""Room that the pods of one machine were promised is promised to no other's: not in one plan, nor in the next, as far as they may be."""
+"""Promised room: room that is promised to the pods of one machine is not promised to others, neither in one plan nor in the next."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def runs(name: str, on: str, gpus: int = 4, **more: Any) -> Pod:
     return pod(name, spec(gpus=gpus), on=on, uid=name, **{"options": CHEAP, "created": NOW - 7200.0, **more})
 
 
-#: Four GPUs are free on one machine that stays, and two others have pods that take four.
+#: A machine that stays has four free GPUs.
 FREE = (node("free", KIND), runs("keeps", "free", options=STAYS))
 
 
@@ -34,29 +34,29 @@ def removed(*items: Item, going: str = "", live: bool = True) -> list[str]:
     return sorted(one.node for one in plan(Cluster.of((*FREE, *items)), state, POLICY, NOW, live=live).removals)
 
 
-def test_in_one_plan_only_one_of_two_machines_goes_for_which_there_is_room() -> None:
+def test_one_plan_removes_only_one_of_two_machines_if_there_is_room_for_one() -> None:
     both = removed(node("a", KIND), runs("x", "a"), node("b", KIND), runs("y", "b"))
 
     assert len(both) == 1
 
 
-def test_as_long_as_the_pods_of_one_run_nothing_else_is_emptied_into_their_room() -> None:
+def test_room_for_the_pods_of_a_leaving_node_is_not_used_for_another_node() -> None:
     other = node("b", KIND), runs("y", "b")
 
     assert removed(*other) == ["b"]
     assert removed(node("a", KIND, taints=LEAVING), runs("x", "a"), *other, going="a") == []
 
 
-def test_nor_while_a_pod_ends_that_comes_back_only_after_that() -> None:
+def test_room_for_a_terminating_stateful_set_pod_is_not_used_for_another_node() -> None:
     other = node("b", KIND), runs("y", "b")
     leaving = node("a", KIND, taints=LEAVING)
 
     assert removed(leaving, runs("db-0", "a", owner=SET, deleted=NOW + 20.0), *other, going="a") == []
-    # Of the pods of others there is another one already, which has the room or waits for it.
+    # Other owners have already created the next pod, which has the room or is pending.
     assert removed(leaving, runs("x", "a", deleted=NOW + 20.0), *other, going="a") == ["b"]
 
 
-def test_nor_while_the_scheduler_has_not_tried_the_pod_that_came_back() -> None:
+def test_room_for_a_recreated_pod_is_kept_until_the_scheduler_has_tried_it() -> None:
     other = node("b", KIND), runs("y", "b")
     back = pod("x-again", spec(gpus=4), owner=REPLICAS)
 
@@ -64,7 +64,7 @@ def test_nor_while_the_scheduler_has_not_tried_the_pod_that_came_back() -> None:
     assert removed(node("a", KIND, taints=LEAVING), *other, going="a") == ["b"]
 
 
-def test_no_pod_is_moved_to_be_near_one_that_still_waits() -> None:
+def test_no_pod_is_moved_to_be_near_a_pending_pod() -> None:
     def beside(key: str) -> list[str]:
         seeker = pod("x", spec(gpus=1, affinity=(near(HOST, app=key),)), on="b", uid="x", options=CHEAP, created=NOW - 7200.0)
         waiting = pod("web-new", spec(gpus=1), labels={"app": "web"}, unschedulable=True)
@@ -75,7 +75,7 @@ def test_no_pod_is_moved_to_be_near_one_that_still_waits() -> None:
     assert beside("web") == []
 
 
-def test_evictions_that_are_still_to_come_are_taken_off_what_a_budget_allows() -> None:
+def test_planned_evictions_are_subtracted_from_the_allowance_of_a_budget() -> None:
     budget = PodDisruptionBudget("default", "web", LabelSelector(()), disruptions_allowed=1)
     leaving, more = node("a", KIND, taints=LEAVING), node("empty", KIND, created=NOW - 60.0)
     other = node("b", KIND), runs("y", "b")

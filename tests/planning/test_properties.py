@@ -1,4 +1,4 @@
-"""What holds of every plan, over random clusters, policies and states."""
+"""Properties of every plan, over random clusters, policies and states."""
 
 import math
 from collections import Counter
@@ -22,12 +22,12 @@ from gpuscaler.planning.feasibility.snapshot import Room
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Machine, Plan
 
-#: One fixed draw, so that a run fails by what changed and not by chance; a longer search by hand is `derandomize=False` and more examples.
+#: One fixed draw, so that a run fails because of a change and not by chance; for a longer search set `derandomize=False` and more examples.
 SEARCH = settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 def bought(made: Plan) -> list[Machine]:
-    """Machines for pods and headroom; replacements come with a removal and do not make the fleet larger for long."""
+    """Machines for pods and headroom; replacements come with a removal and enlarge the fleet only for a short time."""
     return [machine for machine in made.machines if machine.purpose != "replacement"]
 
 
@@ -37,7 +37,7 @@ def is_open(case: Case, name: str) -> bool:
 
 
 def decides_alone(pod: Pod, policy: Policy) -> bool:
-    """Whether no wish and no other pod decides where a pod may go, unless it spreads."""
+    """Whether neither preferences nor other pods restrict the place of a pod, apart from topology spread."""
     spec = pod.spec
     wishes = policy.preferences == "respect" and (spec.preferred_nodes or any(not constraint.hard for constraint in spec.spread))
     return not (wishes or spec.affinity or spec.anti_affinity or pod.options.gang)
@@ -48,12 +48,12 @@ def fitting(room: Room, pod: Pod) -> set[str]:
 
 
 def uncertain(case: Case) -> set[str]:
-    """Machines on their way whose type and zone the cloud has still to choose."""
+    """Ordered machines whose type and zone the cloud has not chosen yet."""
     return {machine.id for machine in case.state.upcoming if len(machine.choices) > 1}
 
 
 def is_counted(case: Case, pod: Pod) -> bool:
-    """Whether others that spread over more than hosts count a pod: it is to be where it is certain in which domain it is."""
+    """Whether pods that spread over more than hosts count a pod, so that it must be where its domain is certain."""
     return any(
         constraint.hard and constraint.topology_key != HOST and constraint.selector and constraint.selector.matches(pod.labels)
         for other in case.cluster.pods.values()
@@ -63,13 +63,13 @@ def is_counted(case: Case, pod: Pod) -> bool:
 
 
 def welcome(room: Room, pod: Pod) -> set[str]:
-    """Where no other pod's anti-affinity keeps a pod away."""
+    """Rows from which no other pod's anti-affinity keeps a pod away."""
     passes = room.verdict(pod.spec, pod.labels).passes.get("InterPodAffinity")
     return set(room.table.names) if passes is None else {room.table.names[row] for row in np.flatnonzero(passes)}
 
 
 def before_machines(case: Case, made: Plan) -> list[Room]:
-    """The nodes as they are: with every pod that the plan puts on them, and with those that bind before any machine is there."""
+    """The existing nodes twice: with every pod that the plan places there, and with those that bind before any machine is ready."""
     room = today(case)
     where = {pod: name for pod, name in homes(case, made).items() if name in room.table.row}
     full = room.copy()
@@ -90,7 +90,7 @@ def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
         if decides_alone(pod, case.policy):
             spreads = any(constraint.hard for constraint in pod.spec.spread)
             fits = [fitting(room, pod) for room in (before_machines(case, made) if spreads else rooms)]
-            # Where a pod of the plan keeps others away, nobody goes there before it.
+            # A pod must not go where a pod of the plan keeps it away, even if that pod arrives later.
             fits += [welcome(room, pod) for room in rooms]
             there = {name for name in set.intersection(*fits) if not name.startswith("new-") and is_open(case, name)}
             there -= uncertain(case) if is_counted(case, pod) else set()
@@ -99,7 +99,7 @@ def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
 
 @SEARCH
 @given(cases())
-def test_every_pod_and_every_dollar_is_told_of_once(case: Case) -> None:
+def test_every_pod_and_every_dollar_is_reported_once(case: Case) -> None:
     made = case.plan()
     assert_pods_add_up(case, made)
     assert_money_adds_up(made)
@@ -116,7 +116,7 @@ def assert_pods_add_up(case: Case, made: Plan) -> None:
 
 @SEARCH
 @given(cases())
-def test_no_plan_exceeds_a_limit_mistakes_a_market_or_splits_a_gang(case: Case) -> None:
+def test_no_plan_exceeds_limits_or_buys_a_wrong_market_or_splits_a_gang(case: Case) -> None:
     made = case.plan()
     assert_within_limits(case, made)
     assert_machines_suit_their_pods(case, made)
@@ -134,7 +134,7 @@ def assert_within_limits(case: Case, made: Plan) -> None:
     if new:
         assert limits.machines is None or had.total() + new.total() <= limits.machines
         assert limits.machines_per_minute is None or case.state.bought_last_minute + new.total() <= limits.machines_per_minute
-    # Whatever is granted of what is asked for, fallbacks among it.
+    # The limits hold for anything that may be granted, including fallbacks.
     gpus = sum(max(gpus_in(prices[key].allocatable) for key in machine.requested) for machine in bought(made))
     assert limits.gpus is None or not gpus or gpus <= limits.gpus
     spent = math.fsum(max(prices[key].price for key in machine.requested) for machine in bought(made))
@@ -178,7 +178,7 @@ def assert_gangs_are_whole(case: Case, made: Plan) -> None:
 
 
 def labels_of(case: Case, made: Plan, names: list[str], key: str) -> set[str]:
-    """The values of a label over machines that exist, that are coming and that are bought."""
+    """The values of a label over existing, ordered and bought machines."""
     coming = {machine.node or machine.id: machine for machine in case.state.upcoming}
     machines = {machine.id: machine for machine in made.machines}
     values = set()
@@ -202,8 +202,8 @@ def test_the_order_of_objects_changes_nothing(case: Case, draw: Random) -> None:
 
 @SEARCH
 @given(cases(), cases(), st.data())
-def test_a_plan_after_changes_is_a_fresh_plan(case: Case, before: Case, data: st.DataObject) -> None:
-    """The cluster was another one, and part of it became this one in steps."""
+def test_a_plan_after_changes_equals_a_fresh_plan(case: Case, before: Case, data: st.DataObject) -> None:
+    """A different cluster becomes this one in several steps."""
     items = [*before.items, *(item for item in case.items if data.draw(st.booleans()))]
     gone = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in items if isinstance(item, Pod | Node)}
     stay = {(type(item), item.key if isinstance(item, Pod) else item.name) for item in case.items if isinstance(item, Pod | Node)}
@@ -223,7 +223,7 @@ def assert_money_adds_up(made: Plan) -> None:
 
 
 def assert_machines_can_open(made: Plan) -> None:
-    """Every machine opens at some time: none waits for itself in a circle."""
+    """Assert that every machine can open: none waits for itself in a circle."""
     after = {machine.id: set(machine.opens_after) for machine in made.machines}
     while after:
         ready = [name for name, names in after.items() if not names & after.keys()]

@@ -1,4 +1,4 @@
-"""A planner that is asked again and again answers as one that is asked for the first time."""
+"""The cache of a planner: repeated plans equal those of a fresh planner."""
 
 from random import Random
 
@@ -19,7 +19,7 @@ POLICY = Policy((pool(offering("g.1", 1.0, gpus=1, cpu=4), offering("g.8", 6.0, 
 
 @settings(max_examples=examples(60), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32))
-def test_what_a_planner_keeps_changes_no_plan_whatever_happens_between_plans(policy: Policy, seed: int) -> None:
+def test_the_cache_of_a_planner_changes_no_plan(policy: Policy, seed: int) -> None:
     world, planner = World(Random(seed)), Planner(policy)
     for _ in range(10):
         made = planner.plan(world.cluster, world.state, world.now)
@@ -27,14 +27,14 @@ def test_what_a_planner_keeps_changes_no_plan_whatever_happens_between_plans(pol
         world.step()
 
 
-def test_a_planner_may_be_asked_about_one_cluster_after_another() -> None:
+def test_a_planner_can_plan_for_one_cluster_after_another() -> None:
     worlds, planner = [World(Random(seed)) for seed in range(3)], Planner(POLICIES[0])
     for world in worlds * 2:
         assert planner.plan(world.cluster, world.state, world.now) == plan(world.cluster, world.state, POLICIES[0], world.now)
         world.step()
 
 
-def test_only_nodes_on_which_something_changed_are_looked_into_again() -> None:
+def test_only_changed_nodes_are_examined_again() -> None:
     planner, of = Planner(POLICY), offering("g.8", 6.0, gpus=8, cpu=32)
     cluster = Cluster.of([node("n1", of), node("n2", of), *pods("a", 2, on="n1"), *pods("b", 2, on="n2")])
     planner.plan(cluster, State(), NOW)
@@ -44,7 +44,7 @@ def test_only_nodes_on_which_something_changed_are_looked_into_again() -> None:
     assert (after["n1"] is before["n1"], after["n2"] is before["n2"]) == (True, False)
 
 
-def test_nothing_is_kept_of_nodes_and_pods_that_are_gone() -> None:
+def test_deleted_nodes_and_pods_are_removed_from_the_cache() -> None:
     planner = Planner(POLICY)
     planner.plan(Cluster.of([node("n1"), *pods("a", 2, on="n1")]), State(), NOW)
     assert (len(planner._surveys.looks), len(planner._surveys.classes)) == (1, 1)
@@ -52,7 +52,7 @@ def test_nothing_is_kept_of_nodes_and_pods_that_are_gone() -> None:
     assert (list(planner._surveys.looks), len(planner._surveys.classes)) == (["n2"], 0)
 
 
-def test_new_daemon_sets_and_dry_offerings_make_new_templates() -> None:
+def test_new_daemon_sets_and_blocked_offerings_lead_to_new_templates() -> None:
     planner = Planner(POLICY)
     cluster = Cluster.of(pods("web", 3, spec(gpus=1, cpu=3)))
     agent: Item = daemon("agent", spec(cpu=2))
@@ -66,7 +66,7 @@ def test_new_daemon_sets_and_dry_offerings_make_new_templates() -> None:
     assert seen == [["g.1"] * 3, ["g.8"], ["g.8"], ["g.8"]]
 
 
-def test_the_same_templates_serve_while_nothing_about_them_changes() -> None:
+def test_templates_are_reused_while_their_inputs_stay_the_same() -> None:
     planner = Planner(POLICY)
     cluster = Cluster.of([daemon("agent", spec(cpu=1)), *pods("web", 3)])
     planner.plan(cluster, State(), NOW)
@@ -75,7 +75,7 @@ def test_the_same_templates_serve_while_nothing_about_them_changes() -> None:
     assert planner._templates is kept
 
 
-def test_pods_like_others_that_were_bought_for_before_get_what_they_would_get_from_a_fresh_planner() -> None:
+def test_pods_like_earlier_ones_get_the_same_plan_as_from_a_fresh_planner() -> None:
     planner = Planner(POLICY)
     for number, (gpus, count) in enumerate([(1, 1), (1, 2), (1, 1), (8, 1), (1, 2), (1, 9), (8, 1)]):
         cluster = Cluster.of(pods(f"job{number}", count, spec(gpus=gpus, cpu=1)))

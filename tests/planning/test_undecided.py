@@ -1,4 +1,4 @@
-"""Machines on their way of which the cloud has still to choose the type or the zone."""
+"""Ordered machines whose type or zone the cloud has not chosen yet."""
 
 import pytest
 from tests.planning.building import ZONE, affinity, near, node, offering, placed, planned, pod, pool, spec
@@ -14,7 +14,7 @@ CHOICES = (("g.1", "on-demand", "z1"), ("g.1", "on-demand", "z2"))
 
 
 def with_promise(*items: Pod, of: PodSpec | None = None) -> Plan:
-    """A machine is coming to z1 or z2 for a pod of the kind ``of``; a node in z1 has what ``items`` say."""
+    """Plan with a machine ordered in z1 or z2 for a pod of the kind ``of``; a node in z1 runs ``items``."""
     mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
     coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", choices=CHOICES, pods=("default/p",))
     there = node("a", offering(zone="z1", gpus=0))
@@ -22,7 +22,7 @@ def with_promise(*items: Pod, of: PodSpec | None = None) -> Plan:
     return planned([there, *items, pod("p", of, labels={"app": "b"})], mixed, either, state=State(upcoming=(coming,)))
 
 
-def test_a_promise_is_kept_where_every_choice_keeps_it() -> None:
+def test_a_promise_is_kept_if_every_choice_fits() -> None:
     assert placed(with_promise()) == {"p": "m-1"}
 
 
@@ -35,11 +35,11 @@ def test_a_pod_that_admits_every_choice_is_bought_for_once(wanted: tuple[str, ..
     assert len(made.machines) == 1 - len(where)
 
 
-def test_a_choice_outside_the_node_selector_is_no_place() -> None:
+def test_a_machine_with_a_choice_outside_the_node_selector_is_not_used() -> None:
     assert not with_promise(of=spec(gpus=1, node_selector=((ZONE, "z2"),))).placements
 
 
-def test_the_zone_of_a_machine_that_has_registered_is_known() -> None:
+def test_the_zone_of_a_registered_machine_is_known() -> None:
     mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
     coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", node="a", choices=CHOICES)
     there = node("a", offering(zone="z2", pool="mixed"))
@@ -47,13 +47,13 @@ def test_the_zone_of_a_machine_that_has_registered_is_known() -> None:
     assert len(made.placements) + len(made.machines) == 1
 
 
-def test_a_pod_is_bought_for_again_when_its_machine_may_turn_out_where_others_keep_it_away() -> None:
+def test_another_machine_is_bought_if_the_promised_one_may_be_where_others_keep_the_pod_away() -> None:
     made = with_promise(pod("loner", KEEPS_AWAY, on="a"))
     assert not made.placements
     assert [(machine.zone, machine.pods) for machine in made.machines] == [("z2", ("default/p",))]
 
 
-def test_pods_that_keep_away_from_whom_a_machine_may_bring_to_their_zone_go_to_another() -> None:
+def test_pods_avoid_every_zone_to_which_a_machine_may_bring_pods_they_keep_away_from() -> None:
     mixed = pool(offering(zone="z1", pool="mixed"), offering(zone="z2", pool="mixed"), chooser="cloud")
     coming = Upcoming("m-1", "mixed", "g.1", "on-demand", "z1", choices=CHOICES, pods=("default/p",))
     menu = pool(offering(zone="z2"), offering(price=3.0, zone="z3"))

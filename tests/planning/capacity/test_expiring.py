@@ -1,4 +1,4 @@
-"""What is reserved until a known moment is emptied before, and not bought when it is near."""
+"""Machines whose reservation ends are emptied before that, and are not bought shortly before it."""
 
 from typing import Any
 
@@ -22,13 +22,13 @@ LAST = ENDS - EMPTY_SECONDS - SAVE_SECONDS - WORTH_SECONDS
 
 
 def looked(now: float, memory: Memory | None = None, *, ends: float = ENDS, listed: bool = True, **options: Any) -> Look:
-    """One look at a machine of the block with a pod on it."""
+    """One reconcile pass over a machine of the block with a pod on it."""
     pods = [pod("p", on="n", options=options)]
     inventory = Inventory(now, (Instance("i-1", *BLOCK.key, ends=ends),) if listed else ())
     return look(memory or Memory(), Cluster.of([NODE, *pods]), Policy((POOL,)), Facts(inventory=inventory), now)
 
 
-def test_a_machine_of_a_block_is_emptied_by_its_end_beginning_half_an_hour_and_its_pods_grace_before() -> None:
+def test_emptying_a_block_machine_starts_half_an_hour_plus_grace_before_its_end() -> None:
     grace = pod("p").spec.grace_seconds
     assert looked(ENDS - EMPTY_SECONDS - grace - 1.0).memory.ledger.leaving == ()
     (one,) = looked(ENDS - EMPTY_SECONDS - grace).memory.ledger.leaving
@@ -36,13 +36,13 @@ def test_a_machine_of_a_block_is_emptied_by_its_end_beginning_half_an_hour_and_i
 
 
 @pytest.mark.parametrize(("grace", "earlier"), [(600.0, 600.0), (7200.0, SAVE_SECONDS)])
-def test_pods_that_save_their_work_first_are_asked_so_much_earlier(grace: float, earlier: float) -> None:
+def test_pods_that_save_their_work_first_are_asked_that_much_earlier(grace: float, earlier: float) -> None:
     begins = ENDS - EMPTY_SECONDS - earlier
     assert looked(begins - 61.0, grace=grace).memory.ledger.leaving == ()
     assert looked(begins, grace=grace).memory.ledger.leaving != ()
 
 
-def test_it_is_remembered_after_the_cloud_says_no_more_of_it_and_forgotten_with_the_machine() -> None:
+def test_a_known_end_is_kept_if_the_cloud_stops_reporting_it_until_the_machine_is_gone() -> None:
     known = looked(NOW).memory
     known = looked(NOW + 60.0, known, ends=0.0).memory
     assert known.ends == {"i-1": ENDS}
@@ -50,26 +50,26 @@ def test_it_is_remembered_after_the_cloud_says_no_more_of_it_and_forgotten_with_
     assert looked(NOW + 120.0, known, listed=False).memory.ends == {}
 
 
-def test_an_end_that_nobody_saw_coming_leaves_as_long_as_a_notice_of_spot() -> None:
+def test_an_unexpected_end_leaves_as_much_time_as_a_spot_notice() -> None:
     (one,) = looked(ENDS + 5.0).memory.ledger.leaving
     assert one.ends == ENDS + 35.0
 
 
-def test_that_a_block_ends_says_nothing_of_its_market() -> None:
+def test_the_end_of_a_block_does_not_affect_the_breakers_of_its_market() -> None:
     assert looked(ENDS - EMPTY_SECONDS).memory.breakers == Memory().breakers
 
 
 @pytest.mark.parametrize(("now", "market"), [(LAST, "reserved"), (LAST + 1.0, "on-demand")])
-def test_a_machine_that_would_soon_have_to_be_emptied_is_not_bought(now: float, market: str) -> None:
+def test_a_machine_that_would_soon_be_emptied_is_not_bought(now: float, market: str) -> None:
     assert [machine.market for machine in planned([pod("p")], POOL, now=now).machines] == [market]
 
 
-def test_who_can_go_nowhere_else_is_told_that_the_block_ends() -> None:
+def test_the_reason_of_an_unplaced_pod_says_that_the_block_ends() -> None:
     made = planned([pod("p")], pool(BLOCK), now=LAST + 1.0)
     (reason,) = reasons(made, "p")
     assert unplaced(made) == ["p"]
     assert "its machines end at 2023-11-15 22:13:20 UTC, too soon to buy one" in reason.detail
 
 
-def test_room_on_a_machine_that_ends_is_used_for_as_long_as_it_is_there() -> None:
+def test_room_on_an_ending_machine_is_used_as_long_as_it_exists() -> None:
     assert placed(planned([NODE, pod("p")], POOL, now=LAST + 1.0)) == {"p": "n"}

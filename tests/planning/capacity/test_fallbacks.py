@@ -1,4 +1,4 @@
-"""What else is asked for beside a spot machine of a plan."""
+"""Fallbacks of a spot machine of a plan."""
 
 from collections.abc import Set
 
@@ -30,7 +30,7 @@ def behind(
     overhead = Overhead(cluster)
     known: Known = {}
     answers = {alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open)}
-    # What was found while no breaker was open is kept, and changes nothing.
+    # The result without open breakers is cached, and changes nothing.
     alternatives(machine, cluster, MENU, overhead=overhead, blocked=frozenset(), half_open=frozenset(), known=known)
     answers.add(alternatives(machine, cluster, MENU, overhead=overhead, blocked=blocked, half_open=half_open, known=known))
     assert len(answers) == 1
@@ -40,7 +40,7 @@ def behind(
 def asked(
     of: PodSpec | None = None, count: int = 1, *, blocked: tuple[str, ...] = (), half_open: tuple[str, ...] = (), **machine: object
 ) -> list[str]:
-    """Types and zones that are asked for behind a g.1 on spot in z1."""
+    """Types and zones of the fallbacks of a g.1 on spot in z1."""
     waiting = pods("a", count, of or spec(gpus=1, cpu=2))
     bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=tuple(pod.key for pod in waiting), **machine)  # type: ignore[arg-type]
     names = {f"{key[2]}/{key[3]}": key for key in MENU if key[1] == "spot"}
@@ -48,24 +48,24 @@ def asked(
     return [f"{kind}/{zone}" for _, _, kind, zone in found]
 
 
-def test_spot_that_holds_the_pods_and_is_cheaper_than_on_demand_is_asked_for_too_cheapest_first() -> None:
+def test_fallbacks_are_fitting_spot_offerings_below_the_on_demand_price_cheapest_first() -> None:
     assert asked() == ["g.1/z2", "g.2/z1"]
 
 
-def test_what_is_too_small_for_all_the_pods_of_the_machine_is_left_out() -> None:
+def test_offerings_too_small_for_all_pods_of_the_machine_are_no_fallbacks() -> None:
     assert asked(count=2) == ["g.2/z1", "g.8/z1"]
 
 
-def test_what_a_breaker_blocks_is_left_out_and_what_it_tries_again_comes_last() -> None:
+def test_blocked_offerings_are_no_fallbacks_and_half_open_ones_come_last() -> None:
     assert asked(blocked=("g.2/z1",)) == ["g.1/z2"]
     assert asked(half_open=("g.1/z2",)) == ["g.2/z1", "g.1/z2"]
 
 
-def test_pods_that_are_placed_with_regard_to_others_stay_in_their_zone() -> None:
+def test_fallbacks_of_pods_with_rules_about_others_stay_in_their_zone() -> None:
     assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))) == ["g.2/z1"]
 
 
-def test_pods_that_are_placed_with_regard_to_others_stay_on_their_gpu_product_also_where_no_label_tells_it() -> None:
+def test_fallbacks_of_pods_with_rules_about_others_keep_the_gpu_product_without_labels() -> None:
     menu = {key: replace(one, product="H100" if one.instance_type == "g.2" else "A100") for key, one in MENU.items()}
     bound = spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),))
     waiting = pods("a", 1, bound)
@@ -77,11 +77,11 @@ def test_pods_that_are_placed_with_regard_to_others_stay_on_their_gpu_product_al
     assert found == ()
 
 
-def test_what_the_pods_do_not_admit_is_left_out() -> None:
+def test_offerings_that_the_pods_do_not_admit_are_no_fallbacks() -> None:
     assert asked(spec(gpus=1, cpu=2, node_affinity=affinity(("topology.kubernetes.io/zone", "In", "z2")))) == ["g.1/z2"]
 
 
-def test_nothing_is_asked_for_beside_a_machine_that_the_cloud_chooses_or_that_is_for_nobody() -> None:
+def test_there_are_no_fallbacks_for_machines_without_pods_or_chosen_by_the_cloud() -> None:
     every = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in MENU.values())
     assert asked(choices=every) == []
     assert asked(count=0) == []
@@ -90,24 +90,24 @@ def test_nothing_is_asked_for_beside_a_machine_that_the_cloud_chooses_or_that_is
 IN_Z1 = tuple(Choice(one.instance_type, one.market, one.zone, one.price) for one in MENU.values() if one.zone == "z1")
 
 
-def test_where_a_purchase_names_a_zone_the_sets_of_other_zones_are_asked_for_too() -> None:
+def test_sets_of_other_zones_are_fallbacks_if_a_purchase_names_a_zone() -> None:
     assert asked(choices=IN_Z1) == ["g.1/z2"]
     assert asked(choices=IN_Z1, blocked=("g.1/z2",)) == []
 
 
-def test_the_set_of_another_zone_must_hold_the_pods_whatever_comes_and_pods_bound_to_others_stay() -> None:
+def test_every_member_of_a_fallback_set_must_hold_the_pods() -> None:
     assert asked(count=2, choices=IN_Z1) == []
     assert asked(spec(gpus=1, cpu=2, spread=(spread("topology.kubernetes.io/zone"),)), choices=IN_Z1) == []
 
 
-def test_room_for_daemon_sets_is_left() -> None:
+def test_fallbacks_leave_room_for_daemon_sets() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=3.5))
     bought = Machine("new-1", CHOSEN.pool, "g.1", "spot", "z1", 1.0, pods=(waiting[0].key,))
     crowded = Cluster.of([*waiting, daemon("agent", spec(cpu=1))])
     assert [key[2] for key in behind(bought, crowded)] == ["g.2", "g.8"]
 
 
-def test_a_plan_tells_fallbacks_with_their_prices_within_the_limits_and_none_that_is_not_sold_any_more() -> None:
+def test_a_plan_has_fallbacks_with_prices_within_the_limits_and_no_retired_ones() -> None:
     gone = offering("g.3", 1.5, market="spot", gpus=1, cpu=4, zone="z1", count=0)
     waiting = Cluster.of(pods("a", 1, spec(gpus=1, cpu=2)))
 
@@ -120,7 +120,7 @@ def test_a_plan_tells_fallbacks_with_their_prices_within_the_limits_and_none_tha
     assert held.fallbacks == (Choice("g.1", "spot", "z2", 1.1),)
 
 
-def test_nothing_is_asked_for_beside_on_demand() -> None:
+def test_on_demand_machines_have_no_fallbacks() -> None:
     waiting = pods("a", 1, spec(gpus=1, cpu=2))
     bought = Machine("new-1", FIXED.pool, "g.1", "on-demand", "z1", 3.0, pods=(waiting[0].key,))
     assert behind(bought, Cluster.of([node("n"), *waiting])) == ()

@@ -1,4 +1,4 @@
-"""Limits hold whatever the demand, existing and upcoming machines count, and priority decides who gets the last machine."""
+"""Limits hold for any demand, existing and upcoming machines count, and priority decides which pod gets the last machine."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,12 +39,12 @@ def test_a_limit_over_all_pools_is_never_exceeded(limits: Mapping[str, Any], mac
 
 
 @pytest.mark.parametrize("limits", [{"machines": 3}, {"gpus": 3}, {"dollars_per_hour": 3.0}])
-def test_machines_that_exist_or_are_coming_count_against_the_limits(limits: Mapping[str, Any]) -> None:
+def test_existing_and_ordered_machines_count_against_the_limits(limits: Mapping[str, Any]) -> None:
     made = planned([node("a"), pod("runs", on="a"), pod("q"), *pods("p", 9)], limits=Limits(**limits), state=State(upcoming=(COMING,)))
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_machine_of_the_ledger_that_has_registered_counts_once() -> None:
+def test_a_registered_machine_of_the_ledger_counts_once() -> None:
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", node="a")
     made = planned([node("a"), *pods("p", 9)], limits=PAIR, state=State(upcoming=(coming,)))
     assert bought(made) == {"g.1": 1}
@@ -62,7 +62,7 @@ TWO_SIZES = pool(offering("g.1"), offering("g.1", 1.5, market="spot", zone="z2")
     ],
     ids=["market", "zone", "type"],
 )
-def test_a_machine_that_no_offering_describes_counts_as_the_dearest_that_it_may_be(strange: OfferingKey, fleet: Fleet) -> None:
+def test_a_machine_without_a_matching_offering_counts_as_the_most_expensive_possible(strange: OfferingKey, fleet: Fleet) -> None:
     policy = Policy((TWO_SIZES,))
     name, market, instance_type, zone = strange
     state = State(upcoming=(Upcoming("m-1", name, instance_type, market, zone),))
@@ -70,7 +70,7 @@ def test_a_machine_that_no_offering_describes_counts_as_the_dearest_that_it_may_
     assert fleets(policy, policy.offerings, state, {}) == {"main": fleet}
 
 
-def test_a_node_of_a_type_that_its_pool_does_not_offer_costs_as_much_as_the_dearest() -> None:
+def test_a_node_of_an_unoffered_type_costs_as_much_as_the_most_expensive_one() -> None:
     shows = node("a", offering("gone", gpus=2))
     bare = node("a", offering("gone", gpus=0))
 
@@ -78,13 +78,13 @@ def test_a_node_of_a_type_that_its_pool_does_not_offer_costs_as_much_as_the_dear
     assert worth(bare, Member(TWO_SIZES, None)) == ("main", 8, 9.0)
 
 
-def test_more_machines_than_a_limit_admits_already_buys_none() -> None:
+def test_nothing_is_bought_if_a_limit_is_already_exceeded() -> None:
     made = planned([node("a"), node("b"), node("c"), *pods("p", 5)], limits=PAIR)
     assert bought(made) == {}
     assert len(made.placements) == 3
 
 
-def test_gpus_that_are_shared_or_sliced_count_as_the_devices_they_are() -> None:
+def test_shared_or_sliced_gpus_count_as_whole_devices() -> None:
     labels = {"nvidia.com/gpu.count": "2"}
     shared = offering("g.2", gpus=0, labels=labels, **SHARED)
     wants = spec(requests=SHARED)
@@ -95,7 +95,7 @@ def test_gpus_that_are_shared_or_sliced_count_as_the_devices_they_are() -> None:
     assert made.unplaced[0].reasons[0].excluded_by == "limit"
 
 
-def test_a_node_whose_gpus_are_not_up_yet_counts_with_those_it_was_bought_with() -> None:
+def test_a_node_whose_gpus_do_not_show_yet_counts_its_purchased_gpus() -> None:
     bare = node("a", offering("g.1", gpus=0))
     assert bought(planned([bare, *pods("p", 3)], limits=Limits(gpus=2))) == {"g.1": 1}
 
@@ -112,7 +112,7 @@ def test_a_pool_does_not_grow_beyond_its_maximum_and_the_next_one_takes_the_rest
     assert bought(made) == {"g.1": 1, "h.1": 3}
 
 
-def test_no_more_are_asked_of_an_offering_than_it_has() -> None:
+def test_no_more_machines_of_an_offering_are_bought_than_its_stock() -> None:
     reserved = offering("g.1", 0.0, market="reserved", count=2)
     made = planned(pods("p", 5), pool(reserved, offering("g.1", 1.0)))
     assert sorted(machine.market for machine in made.machines) == ["on-demand"] * 3 + ["reserved"] * 2
@@ -156,7 +156,7 @@ def test_a_gang_of_high_priority_comes_before_pods_of_low_priority() -> None:
     assert unplaced(made) == ["p-0", "p-1", "p-2"]
 
 
-def test_a_pod_of_high_priority_that_is_bound_to_a_zone_gets_the_last_machine_too() -> None:
+def test_a_zonal_pod_of_high_priority_gets_the_last_machine_too() -> None:
     bound = spec(gpus=1, priority=9, node_selector=(("topology.kubernetes.io/zone", "z2"),))
     made = planned([*pods("p", 5), pod("bound", bound)], pool(*zones()), limits=Limits(machines=1))
     assert [machine.pods for machine in made.machines] == [("default/bound",)]
@@ -175,42 +175,42 @@ def test_headroom_and_minimum_sizes_stay_within_the_limits() -> None:
         ({"dollars_per_hour": 2.5}, "g.1 costs $1.00/h, the limit leaves $0.50/h (limits.dollars_per_hour)"),
     ],
 )
-def test_who_is_left_out_is_told_which_limit_was_reached(limits: Mapping[str, Any], detail: str) -> None:
+def test_the_reason_of_an_unplaced_pod_names_the_limit(limits: Mapping[str, Any], detail: str) -> None:
     made = planned(pods("p", 3), limits=Limits(**limits))
     (reason,) = reasons(made, "p-2")
     assert (reason.pool, reason.excluded_by, reason.detail) == ("main", "limit", detail)
 
 
-def test_who_is_left_out_by_a_limit_is_told_of_the_smallest_machine_that_it_fits() -> None:
+def test_the_reason_of_a_limit_names_the_smallest_machine_that_fits() -> None:
     made = planned(pods("p", 2), pool(offering(), offering("g.4", 9.0, gpus=4)), limits=Limits(gpus=1))
     (reason,) = reasons(made, "p-1")
     assert reason.detail == "g.1 has 1 GPU, the limit leaves 0 (limits.gpus)"
 
 
-def test_who_is_left_out_by_a_pools_maximum_is_told_so() -> None:
+def test_the_reason_names_the_maximum_of_the_pool() -> None:
     made = planned(pods("p", 2), pool(offering(), max=1))
     (reason,) = reasons(made, "p-1")
     assert (reason.excluded_by, reason.detail) == ("limit", "pool main is at its maximum")
 
 
-def test_who_is_left_out_by_an_offering_that_has_no_more_is_told_so() -> None:
+def test_the_reason_names_the_used_up_stock_of_an_offering() -> None:
     made = planned(pods("p", 2), pool(offering(count=1)))
     (reason,) = reasons(made, "p-1")
     assert (reason.excluded_by, reason.detail) == ("limit", "only 1 g.1 can be bought, and all are taken")
 
 
-def test_headroom_asks_for_no_more_of_an_offering_than_it_has_left() -> None:
+def test_headroom_buys_no_more_of_an_offering_than_its_remaining_stock() -> None:
     made = planned([pod("p")], pool(offering(count=3), min=9))
     assert (bought(made), bought(made, "spare")) == ({"g.1": 1}, {"g.1": 2})
 
 
-def test_where_the_cloud_chooses_the_set_has_as_many_as_its_members_together() -> None:
+def test_the_stock_of_a_set_is_the_sum_of_its_members() -> None:
     made = planned(pods("p", 9), pool(*zones(names=("z1", "z2"), count=2), chooser="cloud"))
     assert len(made.machines) == 4
 
 
 @pytest.mark.parametrize("machines", [1, 2, 3])
-def test_a_limit_binds_pods_that_stay_in_one_zone_and_of_which_no_machine_takes_all_sizes(machines: int) -> None:
+def test_a_limit_applies_to_zonal_pods_of_which_no_machine_takes_all_sizes(machines: int) -> None:
     rules: dict[str, Any] = {"affinity": (near(ZONE, app="a"),)}
     sizes = {"cpu": (4, 1), "memory": (1, 32), "small": (0.5, 0.5)}
     waiting = [one for name, (cpu, gib) in sizes.items() for one in pods(name, 6, spec(cpu=cpu, memory=gib, **rules), labels={"app": "a"})]
@@ -225,7 +225,9 @@ bounds = st.none() | st.integers(0, 9)
 
 
 @given(bounds, bounds, st.none() | st.floats(0, 9), st.dictionaries(st.sampled_from(["main", "other"]), st.integers(0, 2)))
-def test_the_limits_admit_the_kinds_of_which_they_admit_one(machines: Any, gpus: Any, dollars: Any, pools: dict[str, int]) -> None:
+def test_admitted_kinds_are_those_of_which_the_limits_admit_one_machine(
+    machines: Any, gpus: Any, dollars: Any, pools: dict[str, int]
+) -> None:
     few = offering("g.2", gpus=2, price=2.5, count=1)
     kinds = pool(offering(), offering("c.1", gpus=0, price=0.0), few, offering("g.8", gpus=8, price=9.0))
     templates = Templates(Cluster(), Policy((kinds, pool(offering("g.4", gpus=4, price=4.5), name="other"))), frozenset())

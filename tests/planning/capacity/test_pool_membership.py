@@ -1,4 +1,4 @@
-"""Which pool a node belongs to."""
+"""The pool of a node."""
 
 import pytest
 
@@ -17,7 +17,7 @@ LABELS = {"node.kubernetes.io/instance-type": "g5.xlarge", "topology.kubernetes.
 
 
 @pytest.mark.parametrize("labels", [{}, {"gpuscaler.io/pool": "a", "karpenter.sh/capacity-type": "on-demand"}])
-def test_what_the_cloud_lists_is_believed_before_any_label(labels: dict[str, str]) -> None:
+def test_the_clouds_list_takes_precedence_over_labels(labels: dict[str, str]) -> None:
     bought = OfferingKey("b", "spot", "g5.xlarge", "us-east-1a")
     node = Node("n", {**LABELS, **labels}, {}, bought=bought)
 
@@ -27,25 +27,25 @@ def test_what_the_cloud_lists_is_believed_before_any_label(labels: dict[str, str
     assert (found.pool.name, found.offering.key, market_of(node)) == ("b", bought, "spot")
 
 
-def test_nodes_with_the_same_labels_are_told_apart_by_the_list() -> None:
+def test_the_list_distinguishes_nodes_with_the_same_labels() -> None:
     nodes = {name: Node(name, LABELS, {}, bought=OfferingKey(name, "spot", "g5.xlarge", "us-east-1a")) for name in ("a", "b")}
 
     assert {name: one.pool.name for name, one in members(nodes, parse_policy(TWINS)).items()} == {"a": "a", "b": "b"}
 
 
-def test_a_machine_of_a_pool_that_there_is_no_more_belongs_to_none() -> None:
+def test_a_machine_of_a_deleted_pool_belongs_to_no_pool() -> None:
     node = Node("n", LABELS, {}, bought=OfferingKey("old", "spot", "g5.xlarge", "us-east-1a"))
 
     assert members({"n": node}, parse_policy(TWINS)) == {}
 
 
-def test_without_a_list_labels_say_it() -> None:
+def test_without_a_list_labels_decide() -> None:
     node = Node("n", {**LABELS, "gpuscaler.io/pool": "b"}, {})
 
     assert members({"n": node}, parse_policy(TWINS))["n"].pool.name == "b"
 
 
-def test_where_there_is_a_list_a_node_that_is_not_on_it_belongs_to_no_pool_whatever_its_labels_say() -> None:
+def test_a_node_that_is_not_on_the_list_belongs_to_no_pool_regardless_of_its_labels() -> None:
     nodes = {
         "labelled": Node("labelled", {**LABELS, "gpuscaler.io/pool": "b"}, {}),
         "alike": Node("alike", LABELS, {}),

@@ -1,4 +1,4 @@
-"""Room for pods whose machine is about to vanish is found before they have to go, once."""
+"""Room for pods on vanishing machines is found before they have to leave, and only once."""
 
 from typing import Any
 
@@ -24,19 +24,19 @@ def planned(*items: Node | Pod, vanishing: bool = True, **more: Any) -> Plan:
     return plan(Cluster.of((GOING, *items)), state, POLICY, NOW, live=True)
 
 
-def test_a_machine_is_bought_for_a_pod_that_still_runs_where_the_machine_is_taken_away() -> None:
+def test_a_machine_is_bought_for_a_running_pod_whose_machine_is_being_taken_away() -> None:
     assert [one.pods for one in planned(pod("p", on="n")).machines] == [("default/p",)]
     assert planned(pod("p", on="n"), vanishing=False).machines == ()
 
 
-def test_nothing_is_bought_where_there_is_room_and_nobody_is_expected_there_yet() -> None:
+def test_nothing_is_bought_for_a_pod_of_a_vanishing_node_if_there_is_room() -> None:
     made = planned(pod("p", on="n"), node("free", KIND))
 
     assert (made.machines, made.placements) == ((), ())
     assert {one.node: one.blocker for one in made.blocked_nodes}["free"] == "needed"
 
 
-def test_who_waits_already_comes_first() -> None:
+def test_pending_pods_come_before_pods_of_vanishing_nodes() -> None:
     waits = pod("q", unschedulable=True)
     made = planned(pod("p", on="n"), waits, node("free", KIND))
 
@@ -44,7 +44,7 @@ def test_who_waits_already_comes_first() -> None:
     assert [one.pods for one in made.machines] == [("default/p",)]
 
 
-def test_a_machine_that_is_on_its_way_to_it_is_not_bought_again_whether_it_still_runs_or_has_come_back() -> None:
+def test_an_ordered_replacement_is_not_bought_again_while_the_pod_runs_or_is_back() -> None:
     coming = Upcoming("u", *(KIND.pool, KIND.instance_type, KIND.market, KIND.zone), pods=("default/p",))
 
     still = planned(pod("p", on="n"), upcoming=(coming,))
@@ -55,7 +55,7 @@ def test_a_machine_that_is_on_its_way_to_it_is_not_bought_again_whether_it_still
     assert (back.machines, back.placements) == ((), (Placement("default/p-again", "u"),))
 
 
-def test_nobody_who_runs_is_told_that_no_machine_can_be_bought_for_it() -> None:
+def test_a_running_pod_is_never_reported_as_unplaced() -> None:
     limited = Policy((pool(KIND, max=1),))
     state = State(disrupting=frozenset({"n"}), vanishing=frozenset({"n"}))
 
@@ -75,5 +75,5 @@ def test_nobody_who_runs_is_told_that_no_machine_can_be_bought_for_it() -> None:
     ],
     ids=["bare", "daemon", "ends", "static", "gang", "waits for spot", "has a deadline"],
 )
-def test_nothing_is_bought_for_who_does_not_come_back_or_has_time(more: dict[str, Any]) -> None:
+def test_nothing_is_bought_for_pods_that_do_not_come_back_or_have_time(more: dict[str, Any]) -> None:
     assert planned(pod("p", on="n", **more)).machines == ()

@@ -1,4 +1,4 @@
-"""Which pods are demand, which are left alone, and why."""
+"""Pods that are demand, and pods that are ignored with a reason."""
 
 import pytest
 from tests.planning.building import DAEMON, NOW, bought, ignored, planned, pod, pods, spec
@@ -24,37 +24,37 @@ from gpuscaler.model.pods import Pod
     ],
     ids=["gated", "foreign scheduler", "DRA", "expendable", "terminating", "daemon", "failed", "succeeded", "delayed"],
 )
-def test_a_pod_that_is_not_ours_to_serve_is_ignored_with_the_reason(left_alone: Pod, why: str) -> None:
+def test_a_pod_that_is_not_planned_for_is_ignored_with_the_reason(left_alone: Pod, why: str) -> None:
     made = planned([left_alone, *pods("q", 2)])
     assert ignored(made) == {"p": why}
     assert bought(made) == {"g.1": 2}
     assert made.unplaced == ()
 
 
-def test_a_list_of_schedulers_is_ours() -> None:
+def test_pods_of_all_listed_schedulers_are_planned_for() -> None:
     made = planned([pod("p", spec(gpus=1, scheduler_name="second"))], schedulers=("default-scheduler", "second"))
     assert (ignored(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_the_cut_off_of_the_policy_decides_who_is_expendable() -> None:
+def test_the_cut_off_of_the_policy_decides_which_pods_are_expendable() -> None:
     at_cut_off, below = pod("p", spec(gpus=1, priority=5)), pod("q", spec(gpus=1, priority=4))
     made = planned([at_cut_off, below], priority_cutoff=5)
     assert list(ignored(made)) == ["q"]
     assert bought(made) == {"g.1": 1}
 
 
-def test_a_delay_that_is_over_holds_nobody_back() -> None:
+def test_a_pod_whose_delay_is_over_is_demand() -> None:
     made = planned([pod("p", options={"scale_up_delay": 60.0}, created=NOW - 60)])
     assert (ignored(made), bought(made)) == ({}, {"g.1": 1})
 
 
-def test_a_gated_pod_that_was_nominated_holds_no_node() -> None:
+def test_a_gated_nominated_pod_reserves_no_room() -> None:
     made = planned([pod("p", spec(gates=("wait",)), nominated_node="a")])
     assert ignored(made) == {"p": "has scheduling gates: wait"}
 
 
-def test_labels_that_nobody_selects_by_do_not_split_a_class() -> None:
-    """A StatefulSet labels every pod with its own name; sixty classes of one pod would pack worse and take longer."""
+def test_labels_that_no_selector_uses_do_not_split_a_class() -> None:
+    """A StatefulSet labels every pod with its own name; sixty classes of one pod each would pack worse and take longer."""
     made = planned([pod(f"p-{n}", spec(gpus=1), labels={"statefulset.kubernetes.io/pod-name": f"p-{n}"}) for n in range(60)])
     assert bought(made) == {"g.1": 60}
     assert made.gap == 0.0

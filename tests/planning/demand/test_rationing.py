@@ -1,4 +1,4 @@
-"""What each namespace and owner may have planned where there is more than one plan can weigh."""
+"""The planning budget of each namespace and owner when there is more work than one plan can take."""
 
 from collections import Counter
 
@@ -38,25 +38,25 @@ def different(count: int, namespace: str, owner: str = "u1") -> list[Pod]:
         ({}, 100, {}),
     ],
 )
-def test_what_one_does_not_need_goes_to_the_others(needs: dict[str, int], total: int, shares: dict[str, int]) -> None:
+def test_unneeded_shares_go_to_the_others(needs: dict[str, int], total: int, shares: dict[str, int]) -> None:
     assert levelled(needs, total) == shares
 
 
-def test_no_plan_is_for_so_many_different_pods_that_their_square_takes_longer_than_the_plan_may() -> None:
+def test_the_budget_bounds_the_number_of_different_pods_in_a_plan() -> None:
     crowd = [pod(f"p-{number}", spec(cpu=number + 1)) for number in range(1900)]
     served, _ = ration(*crowd, total=TOTAL)
 
     assert 1000 < len(served) <= 1250
 
 
-def test_demand_within_the_bound_is_planned_for_as_it_is() -> None:
+def test_demand_within_the_budget_is_not_restricted() -> None:
     cluster = Cluster.of([*pods("p", 5000), *different(50, "a")])
     found = wants(cluster)
 
     assert rationed(found, cluster, NOW) == (found, [])
 
 
-def test_a_namespace_that_asks_for_more_takes_nothing_from_others() -> None:
+def test_a_namespace_over_its_share_takes_nothing_from_others() -> None:
     served, cuts = ration(*different(1000, "tenant"), *different(10, "others"), total=100 * CLASS)
     spaces = Counter(key.split("/")[0] for key in served)
 
@@ -66,13 +66,13 @@ def test_a_namespace_that_asks_for_more_takes_nothing_from_others() -> None:
     assert len(served) + len(cuts) == 1010
 
 
-def test_an_owner_that_asks_for_more_takes_nothing_from_others_of_its_namespace() -> None:
+def test_an_owner_over_its_share_takes_nothing_from_others_of_its_namespace() -> None:
     served, _ = ration(*different(1000, "tenant", "greedy"), *different(10, "tenant", "modest" * 200), total=100 * CLASS)
 
     assert sum("/modest" in key for key in served) == 10
 
 
-def test_what_is_promised_a_machine_comes_first_and_then_priority_decides() -> None:
+def test_pods_with_a_promised_machine_come_first_and_then_priority_decides() -> None:
     urgent = pod("urgent", spec(priority=5))
     crowd = different(100, "default")
     promised = crowd[77].key
@@ -81,7 +81,7 @@ def test_what_is_promised_a_machine_comes_first_and_then_priority_decides() -> N
     assert {promised, urgent.key} <= set(served)
 
 
-def test_all_come_to_their_turn_where_none_can_be_served() -> None:
+def test_equal_pods_take_turns_if_not_all_can_be_served() -> None:
     crowd = different(100, "tenant")
     tried: set[str] = set()
     for turn in range(100):
@@ -90,7 +90,7 @@ def test_all_come_to_their_turn_where_none_can_be_served() -> None:
     assert len(tried) == 100
 
 
-def test_a_gang_is_planned_for_as_a_whole_or_not_at_all() -> None:
+def test_a_gang_is_planned_for_completely_or_not_at_all() -> None:
     gang = {"gang": "g", "gang_size": 5, "gang_source": "annotation"}
     members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(5)]
     served, cuts = ration(*members, total=3 * CLASS)
@@ -107,7 +107,7 @@ def test_rules_about_other_pods_cost_more_than_requests() -> None:
 
 
 @pytest.mark.parametrize("spaces", [10, 300, 2000])
-def test_no_number_of_namespaces_full_of_rules_shuts_out_simple_pods_or_all_of_each_other(spaces: int) -> None:
+def test_many_namespaces_full_of_rules_shut_out_neither_simple_pods_nor_each_other(spaces: int) -> None:
     rule = (near(ZONE, a="b"),)
     crowd = [pod(f"p-{number}", spec(namespace=f"t{number}", cpu=number + 1, affinity=rule)) for number in range(spaces)]
     simple = different(20, "others")
@@ -119,7 +119,7 @@ def test_no_number_of_namespaces_full_of_rules_shuts_out_simple_pods_or_all_of_e
     assert len(served) + sum(len(cut.keys) for cut in cuts) == spaces + 20
 
 
-def test_gangs_of_more_namespaces_than_there_are_shares_for_come_to_their_turn() -> None:
+def test_gangs_take_turns_if_there_are_more_namespaces_than_shares() -> None:
     def gang(number: int) -> Pod:
         options = {"gang": f"g{number}", "gang_size": 1, "gang_source": "annotation"}
         return pod(f"m-{number}", spec(namespace=f"t{number}", cpu=number + 1), options=options)
@@ -131,7 +131,7 @@ def test_gangs_of_more_namespaces_than_there_are_shares_for_come_to_their_turn()
     assert len(set().union(*served)) == 100
 
 
-def test_what_alone_takes_more_than_a_plan_may_is_told_so() -> None:
+def test_the_reason_says_that_a_pod_exceeds_the_budget_of_a_plan() -> None:
     gang = {"gang": "g", "gang_size": 50, "gang_source": "annotation"}
     members = [pod(f"m-{number}", spec(cpu=number + 1), options=gang) for number in range(50)]
     _, (cut,) = ration(*members, total=100 * CLASS)

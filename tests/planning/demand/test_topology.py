@@ -1,4 +1,4 @@
-"""Spread, affinity, anti-affinity and host ports: over machines that exist, that are coming, and that are bought."""
+"""Spread, affinity, anti-affinity and host ports over existing, ordered and bought machines."""
 
 from typing import Any
 
@@ -45,7 +45,7 @@ def test_pods_that_spread_over_zones_get_machines_in_every_zone() -> None:
     assert bought(made) == {"g.8": 3}
 
 
-def test_spread_counts_the_pods_that_run_already() -> None:
+def test_spread_counts_running_pods() -> None:
     nodes = [node(f"in-{of.zone}", of) for of in zones("g.8", gpus=8)]
     runs = [*pods("old", 2, on="in-z1", labels=WEB), pod("lone", on="in-z2", labels=WEB)]
     made = planned([*nodes, *runs, *pods("p", 3, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)], EIGHT)
@@ -53,7 +53,7 @@ def test_spread_counts_the_pods_that_run_already() -> None:
 
 
 @pytest.mark.parametrize("key", [HOST, ZONE])
-def test_machines_that_could_be_bought_keep_nobody_from_spreading_over_those_there_are(key: str) -> None:
+def test_possible_purchases_do_not_keep_pods_from_spreading_over_existing_machines(key: str) -> None:
     nodes = [node(f"in-{of.zone}", of) for of in zones("g.2", gpus=2)]
     runs = [pod(f"old-{of.name}", spec(gpus=1), on=of.name, labels=WEB) for of in nodes]
     made = planned([*nodes, *runs, pod("p", spec(gpus=1, spread=(spread(key, app="web"),)), labels=WEB)], pool(*zones()))
@@ -62,7 +62,7 @@ def test_machines_that_could_be_bought_keep_nobody_from_spreading_over_those_the
 
 
 @pytest.mark.parametrize("key", [HOST, ZONE])
-def test_what_present_machines_cannot_take_is_spread_over_new_ones_too(key: str) -> None:
+def test_pods_that_do_not_fit_on_existing_machines_are_spread_over_new_ones_too(key: str) -> None:
     there: list[Item] = [node("a", zones("g.4", gpus=4)[0]), *pods("old", 2, spec(gpus=1), on="a", labels=WEB)]
     even = spec(gpus=1, spread=(spread(key, app="web"),))
     case = Case((*there, *pods("p", 4, even, labels=WEB)), Policy((pool(*zones()),)))
@@ -72,21 +72,21 @@ def test_what_present_machines_cannot_take_is_spread_over_new_ones_too(key: str)
     assert_comes_true(case, made)
 
 
-def test_a_machine_on_its_way_keeps_nobody_from_spreading_over_those_there_are() -> None:
+def test_an_ordered_machine_does_not_keep_pods_from_spreading_over_existing_ones() -> None:
     there: list[Item] = [node("a", offering("g.4", gpus=4)), pod("old", spec(gpus=1), on="a", labels=WEB)]
     waiting = pods("p", 3, spec(gpus=1, spread=(spread(HOST, app="web"),)), labels=WEB)
     made = planned([*there, *waiting], state=State(upcoming=(Upcoming("m-1", "main", "g.1", "on-demand", "z1"),)))
     assert set(placed(made).values()) == {"a"}
 
 
-def test_pods_of_higher_priority_take_present_machines_before_those_that_spread() -> None:
+def test_pods_of_higher_priority_take_existing_machines_before_pods_that_spread() -> None:
     even = pods("even", 1, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
     made = planned([node("a"), *even, pod("high", spec(gpus=1, priority=10))])
     assert placed(made) == {"high": "a"}
 
 
 @pytest.mark.parametrize("gpus", [2, 4])
-def test_a_gang_that_spreads_takes_present_machines_if_they_take_all_of_it(gpus: int) -> None:
+def test_a_gang_that_spreads_takes_existing_machines_if_they_hold_all_of_it(gpus: int) -> None:
     there: list[Item] = [node("a", offering("g.4", gpus=gpus)), pod("old", on="a", labels=WEB)]
     even = spec(gpus=1, spread=(spread(HOST, app="web"),))
     made = planned([*there, *pods("p", 3, even, labels=WEB, options={"gang": "g"})])
@@ -94,7 +94,7 @@ def test_a_gang_that_spreads_takes_present_machines_if_they_take_all_of_it(gpus:
     assert bought(made) == ({} if gpus == 4 else {"g.1": 3})
 
 
-def test_spread_over_zones_counts_machines_on_their_way() -> None:
+def test_spread_over_zones_counts_ordered_machines() -> None:
     coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1")
     waiting = pods("p", 6, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB)
     made = planned(waiting, pool(*zones("g.4", 4.0, gpus=4)), state=State(upcoming=(coming,)))
@@ -103,7 +103,7 @@ def test_spread_over_zones_counts_machines_on_their_way() -> None:
 
 
 @pytest.mark.parametrize("key", [HOST, ZONE])
-def test_pods_that_all_fit_machines_on_their_way_are_bought_none(key: str) -> None:
+def test_nothing_is_bought_for_pods_that_all_fit_on_ordered_machines(key: str) -> None:
     coming = tuple(Upcoming(f"m-{zone}", "main", "g.4", "on-demand", zone) for zone in ("z1", "z2"))
     waiting = pods("p", 6, spec(gpus=1, spread=(spread(key, app="web"),)), labels=WEB)
     case = Case(tuple(waiting), Policy((pool(*zones("g.4", 4.0, gpus=4)),)), State(upcoming=coming))
@@ -113,7 +113,7 @@ def test_pods_that_all_fit_machines_on_their_way_are_bought_none(key: str) -> No
     assert_comes_true(case, made)
 
 
-def test_machines_on_their_way_take_no_more_than_they_may_beside_empty_ones_that_are_bought() -> None:
+def test_ordered_machines_keep_the_skew_beside_empty_new_machines() -> None:
     coming = tuple(Upcoming(f"m-{number}", "main", "g.4", "on-demand", "z1") for number in range(2))
     even = pods("p", 4, spec(gpus=1, spread=(spread(HOST, app="web"),)), labels=WEB)
     menu = pool(*zones("g.4", 4.0, gpus=4))
@@ -124,7 +124,7 @@ def test_machines_on_their_way_take_no_more_than_they_may_beside_empty_ones_that
     assert_comes_true(case, made)
 
 
-def test_a_zone_that_cannot_grow_caps_what_the_others_may_take() -> None:
+def test_a_zone_that_cannot_grow_caps_the_other_zones() -> None:
     menu = (pool(*zones("g.1", names=("z1", "z2"), pool="grows")), pool(offering("g.1", zone="z3", pool="full"), max=1))
     made = planned(pods("p", 9, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), *menu)
     counts = zones_of(made)
@@ -132,30 +132,30 @@ def test_a_zone_that_cannot_grow_caps_what_the_others_may_take() -> None:
     assert counts["z3"] == 1
 
 
-def test_pods_that_stay_together_in_a_zone_all_get_one_zone() -> None:
+def test_pods_with_zone_affinity_all_get_one_zone() -> None:
     made = planned(pods("p", 5, spec(gpus=1, affinity=(near(ZONE, app="web"),)), labels=WEB), pool(*zones("g.2", 2.0, gpus=2)))
     assert list(zones_of(made).values()) == [5]
 
 
-def test_pods_that_stay_together_follow_those_that_run() -> None:
+def test_pods_with_affinity_follow_running_pods() -> None:
     runs: list[Item] = [node("a", offering("g.2", zone="z3", gpus=2)), pod("old", spec(gpus=2), on="a", labels=WEB)]
     made = planned([*runs, *pods("p", 2, spec(gpus=1, affinity=(near(ZONE, app="web"),)), labels=WEB)], pool(*zones()))
     assert zones_of(made) == {"z3": 2}
 
 
-def test_pods_that_stay_apart_get_a_machine_each() -> None:
+def test_pods_with_host_anti_affinity_get_a_machine_each() -> None:
     made = planned(pods("p", 4, spec(gpus=1, anti_affinity=(near(HOST, app="web"),)), labels=WEB), EIGHT)
     assert shares(made) == [1, 1, 1, 1]
 
 
-def test_pods_that_stay_apart_stay_away_from_nodes_that_hold_one() -> None:
+def test_pods_with_anti_affinity_avoid_nodes_with_a_matching_pod() -> None:
     runs: list[Item] = [node("a", offering("g.8", gpus=8)), node("b", offering("g.8", gpus=8)), pod("old", on="a", labels=WEB)]
     made = planned([*runs, *pods("p", 2, spec(gpus=1, anti_affinity=(near(HOST, app="web"),)), labels=WEB)], EIGHT)
     assert list(placed(made).values()) == ["b"]
     assert bought(made) == {"g.8": 1}
 
 
-def test_anti_affinity_of_one_class_keeps_another_off_its_machine() -> None:
+def test_anti_affinity_of_one_class_keeps_another_class_off_its_machine() -> None:
     proud = spec(gpus=1, anti_affinity=(near(HOST, app="web"),))
     made = planned([*pods("proud", 1, proud), *pods("p", 2, labels=WEB)], EIGHT)
     assert sorted(machine.pods for machine in made.machines) == [("default/p-0", "default/p-1"), ("default/proud-0",)]
@@ -167,19 +167,19 @@ def test_anti_affinity_of_a_running_pod_keeps_pending_pods_away() -> None:
     assert (placed(made), bought(made)) == ({}, {"g.8": 1})
 
 
-def test_pods_that_stay_apart_by_zone_get_a_zone_each_and_the_rest_says_why_not() -> None:
+def test_pods_with_zone_anti_affinity_get_a_zone_each_and_the_rest_has_a_reason() -> None:
     made = planned(pods("p", 5, spec(gpus=1, anti_affinity=(near(ZONE, app="web"),)), labels=WEB), EIGHT)
     assert zones_of(made) == {"z1": 1, "z2": 1, "z3": 1}
     assert unplaced(made) == ["p-3", "p-4"]
     assert reasons(made, "p-4")[0].excluded_by == "topology"
 
 
-def test_pods_of_one_host_port_get_a_machine_each() -> None:
+def test_pods_with_the_same_host_port_get_a_machine_each() -> None:
     made = planned([*pods("p", 2, spec(cpu=1, host_ports=(HostPort(80),))), *pods("q", 2, spec(cpu=1, host_ports=(HostPort(81),)))], EIGHT)
     assert shares(made) == [2, 2]
 
 
-def test_a_host_port_that_is_taken_closes_a_node() -> None:
+def test_a_used_host_port_closes_a_node() -> None:
     web = spec(cpu=1, host_ports=(HostPort(80),))
     made = planned([node("a"), node("b"), pod("old", web, on="a"), *pods("p", 2, web)])
     assert list(placed(made).values()) == ["b"]
@@ -215,7 +215,7 @@ def test_a_pod_that_must_share_a_machine_with_another_of_this_plan_joins_it() ->
     assert [machine.pods for machine in made.machines] == [("default/follow", "default/lead")]
 
 
-def test_pods_that_follow_pods_that_follow_others_are_placed_in_turn() -> None:
+def test_chains_of_affinity_are_placed_in_order() -> None:
     chain = [pod("a", spec(gpus=1), labels={"app": "a"})]
     chain += [pod(name, spec(gpus=1, affinity=(near(ZONE, app=after),)), labels={"app": name}) for name, after in (("b", "a"), ("c", "b"))]
     made = planned(chain, pool(*zones()))
@@ -223,31 +223,31 @@ def test_pods_that_follow_pods_that_follow_others_are_placed_in_turn() -> None:
     assert made.unplaced == ()
 
 
-def test_a_pod_that_must_be_near_nobody_there_is_left_out_and_told_so() -> None:
+def test_a_pod_whose_affinity_matches_no_pod_is_unplaced_with_the_reason() -> None:
     made = planned([pod("p", spec(gpus=1, affinity=(near(ZONE, app="nobody"),)))], pool(*zones()))
     assert unplaced(made) == ["p"]
     assert reasons(made, "p")[0].excluded_by == "topology"
 
 
-def test_pods_that_share_one_machine_are_all_on_it() -> None:
+def test_pods_with_host_affinity_are_all_on_one_machine() -> None:
     made = planned(pods("p", 3, spec(gpus=2, affinity=(near(HOST, app="web"),)), labels=WEB), EIGHT)
     assert shares(made) == [3]
 
 
-def test_pods_that_share_one_machine_are_not_dealt_to_two_that_exist() -> None:
+def test_pods_with_host_affinity_are_not_divided_between_two_nodes() -> None:
     items: list[Item] = [node(name, offering("g.2", gpus=2)) for name in "ab"]
     made = planned([*items, *pods("p", 4, spec(gpus=1, affinity=(near(HOST, app="web"),)), labels=WEB)], EIGHT)
     homes = [*placed(made).values(), *(machine.id for machine in made.machines if machine.pods)]
     assert len(set(homes)) == 1
 
 
-def test_more_pods_than_one_machine_holds_do_not_all_share_one() -> None:
+def test_pods_with_host_affinity_that_exceed_one_machine_are_not_all_placed() -> None:
     made = planned(pods("p", 9, spec(gpus=1, affinity=(near(HOST, app="web"),)), labels=WEB), EIGHT)
     assert len(made.machines) <= 1
     assert len(made.unplaced) == 9 - sum(shares(made))
 
 
-def test_min_domains_ask_for_more_zones_than_there_are() -> None:
+def test_min_domains_above_the_number_of_zones_limits_the_pods_per_zone() -> None:
     few = spread(ZONE, app="web")
     asks = spec(gpus=1, spread=(type(few)(ZONE, 1, True, few.selector, min_domains=4),))
     made = planned(pods("p", 6, asks, labels=WEB), EIGHT)
@@ -255,7 +255,7 @@ def test_min_domains_ask_for_more_zones_than_there_are() -> None:
     assert len(made.unplaced) == 3
 
 
-def test_sizes_that_no_one_machine_holds_together_still_spread_over_zones() -> None:
+def test_sizes_that_no_single_machine_holds_still_spread_over_zones() -> None:
     wide: dict[str, Any] = {"spread": (spread(ZONE, app="web"),)}
     menu = pool(*zones("c.32", gpus=0, cpu=32, memory=32), *zones("r.4", gpus=0, cpu=4, memory=128))
     made = planned([*pods("p", 3, spec(cpu=30, **wide), labels=WEB), *pods("q", 3, spec(memory=100, **wide), labels=WEB)], menu)
@@ -263,8 +263,8 @@ def test_sizes_that_no_one_machine_holds_together_still_spread_over_zones() -> N
     assert zones_of(made) == {"z1": 2, "z2": 2, "z3": 2}
 
 
-def test_a_limit_leaves_out_pods_that_count_on_others_it_left_out() -> None:
-    """The follower could be bought a machine in the zone of the leader, but the leader gets none."""
+def test_pods_that_depend_on_pods_left_out_by_a_limit_are_left_out_too() -> None:
+    """A machine could be bought for the follower in the zone of the leader, but the leader gets none."""
     lead = spec(gpus=8, priority=1, affinity=(near(ZONE, app="web"),))
     menu = (pool(offering("g.8", 8.0, gpus=8), max=0), pool(offering("g.1", pool="small")))
     made = planned([pod("lead", lead, labels=WEB), pod("follow", spec(gpus=1, affinity=(near(ZONE, app="web"),)))], *menu)
@@ -272,19 +272,19 @@ def test_a_limit_leaves_out_pods_that_count_on_others_it_left_out() -> None:
     assert unplaced(made) == ["follow", "lead"]
 
 
-def test_pods_that_share_a_machine_in_a_zone_of_their_own_are_bought_one() -> None:
+def test_one_machine_is_bought_for_pods_that_share_a_machine_in_their_own_zone() -> None:
     both = spec(gpus=2, affinity=(near(HOST, app="web"), near(ZONE, app="web")))
     assert shares(planned(pods("p", 3, both, labels=WEB), EIGHT)) == [3]
 
 
-def test_where_the_cloud_chooses_the_zone_pods_that_spread_over_zones_are_not_promised_one() -> None:
+def test_pods_that_spread_over_zones_get_no_machine_whose_zone_the_cloud_chooses() -> None:
     mixed = pool(*zones("g.8", 8.0, gpus=8), chooser="cloud")
     made = planned(pods("p", 3, spec(gpus=1, spread=(spread(ZONE, app="web"),)), labels=WEB), mixed)
     assert (made.machines, len(made.unplaced)) == ((), 3)
 
 
-def test_pods_that_a_running_pod_keeps_out_of_a_rack_are_bought_no_machine_there() -> None:
-    """Their own rule is about zones, so nothing they ask for tells the racks of a zone apart."""
+def test_no_machine_is_bought_in_a_rack_that_a_running_pod_keeps_pods_out_of() -> None:
+    """Their own rule is about zones, so none of their requirements distinguishes the racks of a zone."""
     racks = [
         offering(f"g.{rack}", price, labels={RACK: rack}, zone=zone) for zone in ("z1", "z2") for rack, price in (("r1", 1.0), ("r2", 1.5))
     ]
@@ -295,8 +295,8 @@ def test_pods_that_a_running_pod_keeps_out_of_a_rack_are_bought_no_machine_there
     assert [machine.price_per_hour for machine in made.machines] == [1.5, 1.5]
 
 
-def test_pods_that_spread_are_decided_after_pods_that_they_count() -> None:
-    """The counted pod has no rule of its own and goes to the node at once; the other must find a zone that is even after that."""
+def test_pods_that_spread_are_placed_after_the_pods_that_they_count() -> None:
+    """The counted pod has no rule of its own and binds to the node at once; the other needs a zone that is even after that."""
     spreads = spec(gpus=1, spread=(spread(ZONE, app="web"),))
     here: list[Item] = [node("a", offering("c.8", gpus=0)), node("b", offering("c.8", gpus=0, zone="z2"), unschedulable=True)]
     case = Case(
@@ -307,7 +307,7 @@ def test_pods_that_spread_are_decided_after_pods_that_they_count() -> None:
     assert_comes_true(case, made)
 
 
-def test_a_machine_that_the_cloud_places_is_in_no_zone_for_whoever_asks_about_zones() -> None:
+def test_a_machine_whose_zone_the_cloud_chooses_is_in_no_zone_for_zone_rules() -> None:
     mixed = pool(*zones("c.8", gpus=0), chooser="cloud")
     homeless = spec(cpu=1, affinity=(near(HOST, app="web"),), node_affinity=affinity((ZONE, "DoesNotExist")))
     apart = spec(cpu=1, affinity=(near(HOST, app="web"),), anti_affinity=(near(ZONE, app="apart"),))
@@ -315,8 +315,8 @@ def test_a_machine_that_the_cloud_places_is_in_no_zone_for_whoever_asks_about_zo
     assert unplaced(made) == ["apart", "homeless"]
 
 
-def test_two_rules_of_spread_hold_together() -> None:
-    """The nodes without a rack are no place for a pod that spreads over racks, whatever its zones say."""
+def test_two_spread_constraints_hold_together() -> None:
+    """A pod that spreads over racks cannot go to nodes without a rack, regardless of their zones."""
     both = spec(gpus=1, spread=(spread(ZONE, app="web"), spread(RACK, app="other")))
     bare: list[Item] = [node(f"n-{zone.zone}", zone) for zone in zones()]
     made = planned([*bare, *pods("p", 3, both, labels=WEB)], pool(*zones(labels={RACK: "r1"})))
@@ -340,7 +340,7 @@ def test_two_pods_that_mount_one_disk_for_writing_get_a_machine_each() -> None:
 
 
 def test_anti_affinity_over_namespaces_without_a_label_is_over_all_of_them() -> None:
-    """kube-scheduler asks such a selector about no labels at all, too: a namespace that has the label is not left out."""
+    """kube-scheduler also matches such a selector against an empty label set: a namespace with the label is included."""
     red = Namespace("default", {"team": "red"})
     no_team = LabelSelector((Requirement("team", "DoesNotExist"),))
     apart = PodAffinityTerm(HOST, near(HOST, app="web").selector, (), no_team)
@@ -348,14 +348,14 @@ def test_anti_affinity_over_namespaces_without_a_label_is_over_all_of_them() -> 
     assert shares(made) == [1, 1, 1]
 
 
-def test_a_rule_that_the_scheduler_cannot_read_is_bought_no_machine() -> None:
+def test_no_machine_is_bought_for_a_pod_with_an_unreadable_rule() -> None:
     garbled = PodAffinityTerm(HOST, LabelSelector((Requirement("app", "In", ("not a label",)),)), ("default",))
     made = planned([pod("p", spec(gpus=1, anti_affinity=(garbled,)))])
     assert bought(made) == {}
     assert reasons(made, "p")[0].excluded_by == "topology"
 
 
-def test_a_machine_waits_for_nobody_whose_company_it_has_already() -> None:
+def test_a_machine_that_has_a_matching_pod_opens_without_waiting() -> None:
     follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
     there: list[Item] = [node("a", offering("g.1", zone="z2")), pod("old", on="a", labels=WEB)]
     near_old = planned(
@@ -364,7 +364,7 @@ def test_a_machine_waits_for_nobody_whose_company_it_has_already() -> None:
     assert [machine.opens_after for machine in near_old.machines] == [(), ()]
 
 
-def test_a_machine_waits_for_one_of_several_that_would_do() -> None:
+def test_a_machine_waits_for_only_one_of_several_suitable_machines() -> None:
     follower = spec(gpus=1, affinity=(near(ZONE, app="web"),))
     leads = pods("lead", 3, spec(gpus=1, node_selector=((ZONE, "z2"),)), labels=WEB)
     made = planned([*leads, pod("follow", follower)], pool(*zones()))

@@ -1,4 +1,4 @@
-"""Hundreds of classes with rules between pods: packed by first-fit, with every rule and limit kept."""
+"""Hundreds of classes with rules between pods are packed by first-fit, and every rule and limit holds."""
 
 import random
 from typing import Any
@@ -17,7 +17,7 @@ MENU = pool(
 
 
 def crowd(count: int, seed: int = 1) -> list[Pod]:
-    """Pods of which no two request the same, in fifths: plain, spread by zone, spread by host, one zone, one a machine."""
+    """Pods with different requests, by turns: plain, spread by zone, spread by host, in one zone, one per machine, with a host port."""
     draw = random.Random(seed)
     rules: tuple[dict[str, Any], ...] = (
         {},
@@ -72,20 +72,20 @@ def test_priority_decides_in_a_crowd_too() -> None:
     assert not [entry.pod for entry in made.unplaced if entry.pod.startswith("default/i-")]
 
 
-def test_no_more_are_asked_of_an_offering_than_it_has_in_a_crowd() -> None:
+def test_a_crowd_buys_no_more_of_an_offering_than_its_stock() -> None:
     scarce = pool(offering("c.64", 0.1, gpus=0, cpu=64, memory=256, count=2), *zones("c.8", 0.4, gpus=0, cpu=8))
     made = Case(tuple(crowd(500)), Policy((scarce,))).plan()
     assert sum(machine.instance_type == "c.64" for machine in made.machines) <= 2
 
 
-def test_a_crowd_is_planned_the_same_whatever_the_order() -> None:
+def test_the_order_of_pods_does_not_change_the_plan_of_a_crowd() -> None:
     pods = crowd(450)
     assert Case(tuple(pods), Policy((MENU,))).plan() == Case(tuple(reversed(pods)), Policy((MENU,))).plan()
 
 
-@pytest.mark.parametrize("power", [1.0, 1.1], ids=["price in proportion", "large ones dearer a pod"])
-def test_a_limit_on_machines_is_met_with_large_ones_that_take_the_pods_of_those_that_are_dropped(power: float) -> None:
-    """One in three of the pods needs a machine of its own; of the others, all fit twenty machines."""
+@pytest.mark.parametrize("power", [1.0, 1.1], ids=["price in proportion", "large ones more expensive per pod"])
+def test_under_a_limit_large_machines_take_the_pods_of_dropped_machines(power: float) -> None:
+    """150 pods need a machine each; all 450 others fit on twenty machines."""
     sizes = pool(*(of for cores in (4, 8, 16, 32) for of in zones(f"c.{cores}", 0.05 * cores**power, gpus=0, cpu=cores, memory=4 * cores)))
     lone = spec(cpu=1, anti_affinity=(near(HOST, app="lone"),))
     apart = [pod(f"lone-{number:03}", lone, labels={"app": "lone"}) for number in range(150)]
@@ -99,7 +99,7 @@ def test_a_limit_on_machines_is_met_with_large_ones_that_take_the_pods_of_those_
 
 
 @pytest.mark.parametrize("bound", [False, True], ids=["anywhere", "in three zones"])
-def test_what_is_left_on_machines_that_rules_ask_for_is_filled_before_others_are_bought(bound: bool) -> None:
+def test_room_left_on_machines_that_rules_require_is_filled_before_others_are_bought(bound: bool) -> None:
     lone = spec(cpu=1.5, anti_affinity=(near(HOST, app="lone"),))
     apart = [pod(f"lone-{number:03}", lone, labels={"app": "lone"}) for number in range(100)]
     others = []

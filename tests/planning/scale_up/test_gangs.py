@@ -1,4 +1,4 @@
-"""Gangs: whole or not at all, by default in one zone on one GPU product."""
+"""Gangs are placed completely or not at all, by default in one zone and on one GPU product."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -44,12 +44,12 @@ def big(zone: str, price: float = 8.0, *, product: str = "A100", **more: Any) ->
     return offering(f"g.8{product[0]}", price, zone=zone, gpus=8, labels={PRODUCT: product}, **more)
 
 
-def test_a_gang_is_placed_in_one_zone_even_where_two_together_would_be_cheaper() -> None:
+def test_a_gang_is_placed_in_one_zone_even_if_two_zones_would_be_cheaper() -> None:
     made = planned(gang("train", 3), pool(big("z1", 5.0, count=2), big("z2", 8.0)))
     assert [machine.zone for machine in made.machines] == ["z2"] * 3
 
 
-def test_a_member_whose_machine_never_came_is_bought_for_beside_one_that_holds_its_place_already() -> None:
+def test_a_member_without_a_machine_gets_one_beside_a_nominated_member() -> None:
     first, second = gang("train", 2)
     there = node("a", big("z1"))
 
@@ -58,7 +58,7 @@ def test_a_member_whose_machine_never_came_is_bought_for_beside_one_that_holds_i
     assert [(machine.zone, machine.pods) for machine in made.machines] == [("z1", (second.key,))]
 
 
-def test_a_gang_takes_the_cheapest_zone_that_holds_it_whole() -> None:
+def test_a_gang_takes_the_cheapest_zone_that_holds_all_of_it() -> None:
     made = planned(gang("train", 3), pool(big("z1", 9.0), big("z2", 8.0), big("z3", 8.5)))
     assert [machine.zone for machine in made.machines] == ["z2"] * 3
 
@@ -68,17 +68,17 @@ def test_a_gang_runs_on_one_gpu_product() -> None:
     assert bought(made) == {"g.8H": 3}
 
 
-def test_a_gang_that_takes_any_place_is_spread_where_it_is_cheapest() -> None:
+def test_a_gang_with_topology_any_goes_to_the_cheapest_zones() -> None:
     made = planned(gang("train", 3, options={"gang_topology": "any"}), pool(big("z1", 5.0, count=2), big("z2", 8.0)))
     assert sorted(machine.zone for machine in made.machines) == ["z1", "z1", "z2"]
 
 
-def test_a_gang_stands_on_several_pools_when_one_is_too_small() -> None:
+def test_a_gang_uses_several_pools_when_one_is_too_small() -> None:
     made = planned(gang("train", 4), pool(big("z1", pool="one"), max=2), pool(big("z1", pool="two"), max=2))
     assert sorted(machine.pool for machine in made.machines) == ["one", "one", "two", "two"]
 
 
-def test_a_gang_that_does_not_fit_whole_gets_nothing_and_says_how_near_it_came() -> None:
+def test_a_gang_that_does_not_fit_gets_nothing_and_reports_how_many_members_fit() -> None:
     made = planned(gang("train", 4), pool(big("z1"), max=3))
     assert made.machines == ()
     assert unplaced(made) == [f"train-{n}" for n in range(4)]
@@ -92,7 +92,7 @@ def test_a_gang_that_cannot_be_placed_takes_no_room_from_others() -> None:
     assert placed(made) == {"p": "a"}
 
 
-def test_a_gang_whose_members_do_not_all_exist_yet_waits() -> None:
+def test_no_machine_is_bought_for_a_gang_before_all_its_members_exist() -> None:
     made = planned(gang("train", 4)[:3], pool(big("z1")))
     assert made.machines == ()
     assert reasons(made, "train-0")[0].detail == "3 of 4 members exist; machines are bought once all exist"
@@ -103,7 +103,7 @@ def test_a_gang_may_have_more_members_than_it_needs_and_all_are_placed() -> None
     assert bought(planned(members, pool(big("z1")))) == {"g.8A": 4}
 
 
-def test_a_gang_without_a_stated_size_is_all_its_pods() -> None:
+def test_a_gang_without_a_size_consists_of_all_its_pods() -> None:
     members = gang("train", 3, options={"gang_size": 0})
     assert unplaced(planned(members, pool(big("z1"), max=2))) == ["train-0", "train-1", "train-2"]
 
@@ -114,13 +114,13 @@ def test_the_size_of_a_group_object_counts() -> None:
     assert planned([*members, group], pool(big("z1"))).machines == ()
 
 
-def test_members_that_run_already_pin_the_zone_and_count_towards_the_size() -> None:
+def test_running_members_pin_the_zone_and_count_towards_the_size() -> None:
     runs = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
     made = planned([node("a", big("z2")), runs, *gang("train", 3, first=1)], pool(big("z1", 1.0), big("z2", 9.0)))
     assert [machine.zone for machine in made.machines] == ["z2", "z2"]
 
 
-def test_a_gang_stays_where_a_machine_comes_for_it_unless_another_zone_costs_less() -> None:
+def test_a_gang_keeps_its_promised_machine_unless_another_zone_costs_less() -> None:
     coming = Upcoming("m-1", "main", "g.8A", "on-demand", "z2", pods=("default/train-0",))
     made = planned(gang("train", 2), pool(big("z1", 9.0), big("z2", 9.0)), state=State(upcoming=(coming,)))
     assert placed(made) == {"train-0": "m-1"}
@@ -133,7 +133,7 @@ def test_a_gang_uses_existing_machines_of_its_zone_before_it_buys() -> None:
     assert [machine.zone for machine in made.machines] == ["z2"]
 
 
-def test_a_gang_of_which_nobody_runs_goes_elsewhere_where_a_member_lost_its_machine_and_all_cost_less_there() -> None:
+def test_a_gang_without_running_members_moves_to_a_cheaper_zone_after_losing_a_machine() -> None:
     dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
     first, second = gang("train", 2)
     comes = Upcoming("m-1", "main", "g.8A", "spot", "z1", pods=(first.key,))
@@ -145,13 +145,13 @@ def test_a_gang_of_which_nobody_runs_goes_elsewhere_where_a_member_lost_its_mach
     assert (placed(none), bought(none)) == ({"train-0": "m-1"}, {"g.8A": 1})
 
 
-def test_an_idle_spot_machine_is_no_reason_to_buy_on_demand_beside_it_where_spot_for_all_costs_less() -> None:
+def test_an_idle_spot_machine_does_not_justify_on_demand_where_new_spot_costs_less() -> None:
     dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
     made = planned([node("a", dry), *gang("train", 2)], pool(dry, fixed, other), state=State(blocked_offerings=frozenset({dry.key})))
     assert (placed(made), bought(made)) == ({}, {"g.8H": 2})
 
 
-def test_a_machine_that_others_use_as_well_costs_a_gang_nothing() -> None:
+def test_a_machine_that_other_pods_use_too_costs_a_gang_nothing() -> None:
     dry, fixed, other = big("z1", 4.0, market="spot"), big("z1", 8.0), big("z2", 5.0, market="spot", product="H100")
     roomy = replace(dry, allocatable={name: 2 * amount for name, amount in dry.allocatable.items()})
     runs = pod("other", EIGHT, on="a")
@@ -161,7 +161,7 @@ def test_a_machine_that_others_use_as_well_costs_a_gang_nothing() -> None:
     assert (placed(made), [machine.market for machine in made.machines]) == ({"train-0": "a"}, ["on-demand"])
 
 
-def test_nodes_that_nobody_labelled_with_a_product_have_that_of_their_type() -> None:
+def test_nodes_without_a_product_label_have_the_product_of_their_type() -> None:
     unlabelled = offering("g.8A", gpus=8)
     bare = [node(name, replace(unlabelled, labels={key: unlabelled.labels[key] for key in (ZONE, TYPE)})) for name in "ab"]
     made = planned([*bare, *gang("train", 3)], pool(big("z1"), big("z1", 1.0, product="H100", count=2)))
@@ -172,7 +172,7 @@ def test_nodes_that_nobody_labelled_with_a_product_have_that_of_their_type() -> 
     assert bought(made) == {"g.8A": 1}
 
 
-def test_a_gang_runs_on_one_gpu_product_also_where_no_label_of_a_new_node_tells_it() -> None:
+def test_a_gang_runs_on_one_gpu_product_even_if_new_nodes_have_no_product_label() -> None:
     def plain(name: str, price: float, product: str, count: int) -> Any:
         made = offering(name, price, zone="z1", gpus=8, count=count)
         return replace(made, labels={key: value for key, value in made.labels.items() if key != PRODUCT}, product=product)
@@ -182,7 +182,7 @@ def test_a_gang_runs_on_one_gpu_product_also_where_no_label_of_a_new_node_tells_
     assert bought(planned(gang("train", 3), pool(one, same, other))) == {"g.8A": 2, "g.8B": 1}
 
 
-def test_members_without_gpus_stand_on_machines_without_in_the_zone_of_the_others() -> None:
+def test_members_without_gpus_use_machines_without_gpus_in_the_zone_of_the_others() -> None:
     cpus = [offering("c.1", 0.1, zone=zone, gpus=0, cpu=4) for zone in ("z1", "z2")]
     launcher = pod("train-launcher", spec(cpu=4), options={"gang": "train", "gang_size": 3})
     full = spec(gpus=8, cpu=64)
@@ -191,14 +191,14 @@ def test_members_without_gpus_stand_on_machines_without_in_the_zone_of_the_other
     assert {machine.zone for machine in made.machines} == {"z2"}
 
 
-def test_a_member_without_gpus_that_runs_pins_the_zone_and_no_product() -> None:
+def test_a_running_member_without_gpus_pins_the_zone_but_no_product() -> None:
     cpu = offering("c.1", 0.1, zone="z2", gpus=0)
     runs = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
     made = planned([node("c", cpu), runs, *gang("train", 2, options={"gang_size": 3})], pool(big("z1", 1.0), big("z2", 9.0)))
     assert [machine.zone for machine in made.machines] == ["z2", "z2"]
 
 
-def test_a_member_with_gpus_that_runs_pins_the_product_beside_one_without() -> None:
+def test_a_running_member_with_gpus_pins_the_product_beside_one_without_gpus() -> None:
     cpu = offering("c.1", 0.1, gpus=0)
     launcher = pod("train-launcher", spec(cpu=1), on="c", options={"gang": "train", "gang_size": 3})
     worker = pod("train-0", EIGHT, on="a", options={"gang": "train", "gang_size": 3})
@@ -234,14 +234,14 @@ def test_a_gang_is_not_split_by_a_limit(machines: int) -> None:
     assert len(made.machines) == (4 if machines == 4 else 0)
 
 
-def test_of_two_gangs_under_one_limit_the_more_important_one_is_whole() -> None:
+def test_under_one_limit_the_gang_with_the_higher_priority_is_placed() -> None:
     first = gang("a", 3)
     second = gang("b", 3, spec(gpus=8, cpu=8, priority=5))
     made = planned([*first, *second], pool(big("z1")), limits=Limits(machines=4))
     assert unplaced(made) == ["a-0", "a-1", "a-2"]
 
 
-def test_where_the_cloud_chooses_among_zones_a_gang_is_not_promised_one() -> None:
+def test_a_gang_is_not_placed_in_a_pool_whose_zone_the_cloud_chooses() -> None:
     mixed = pool(*zones("g.8A", 8.0, gpus=8, names=("z1", "z2")), chooser="cloud")
     made = planned(gang("train", 2), mixed)
     assert made.machines == ()
@@ -258,7 +258,7 @@ def test_a_group_of_a_native_workload_waits_for_its_minimum() -> None:
     assert len(whole.machines) == 4
 
 
-def test_a_native_group_without_a_gang_policy_is_no_gang() -> None:
+def test_a_native_group_without_a_gang_policy_is_not_a_gang() -> None:
     group = PodGroup("workload", "default", "train/workers", min_member=0)
     made = planned([group, *pods("w", 3, options={"gang": "train/workers/0", "gang_source": "workload"})], limits=Limits(gpus=2))
     assert len(made.machines) == 2
@@ -271,7 +271,7 @@ def test_an_annotated_job_without_a_size_is_as_large_as_its_parallelism() -> Non
     assert "2 of 4 members exist" in made.unplaced[0].reasons[0].detail
 
 
-def test_machines_whose_zone_the_cloud_has_still_to_choose_hold_no_gang_together() -> None:
+def test_ordered_machines_without_a_chosen_zone_do_not_hold_a_gang() -> None:
     mixed = pool(*zones("g.8A", 8.0, gpus=8, names=("z1", "z2")), chooser="cloud")
     choices = tuple(("g.8A", "on-demand", zone) for zone in ("z1", "z2"))
     coming = tuple(Upcoming(f"m-{n}", "main", "g.8A", "on-demand", "z1", choices=choices) for n in range(2))
@@ -279,14 +279,14 @@ def test_machines_whose_zone_the_cloud_has_still_to_choose_hold_no_gang_together
     assert unplaced(made) == ["train-0", "train-1"]
 
 
-def test_nobody_rides_on_a_gangs_machine_of_a_market_that_is_not_wanted() -> None:
+def test_no_pod_shares_a_gangs_machine_of_a_market_it_does_not_admit() -> None:
     rider = pod("rider", spec(cpu=1), options={"market": ("on-demand",)})
     made = planned([*gang("train", 1, spec(gpus=1)), rider], pool(offering(market="spot")))
     assert [machine.pods for machine in made.machines] == [("default/train-0",)]
     assert unplaced(made) == ["rider"]
 
 
-def test_nobody_rides_on_a_gangs_machine_of_an_architecture_that_is_not_named() -> None:
+def test_no_pod_shares_a_gangs_machine_of_an_architecture_it_does_not_admit() -> None:
     arm = offering(labels={ARCH: "arm64"})
     anywhere = spec(gpus=1, node_affinity=affinity((ARCH, "In", "arm64", "amd64")))
     made = planned([*gang("train", 1, anywhere), pod("rider", spec(cpu=1))], pool(arm))
@@ -294,7 +294,7 @@ def test_nobody_rides_on_a_gangs_machine_of_an_architecture_that_is_not_named() 
     assert unplaced(made) == ["rider"]
 
 
-def test_pods_go_to_room_that_is_there_or_coming_before_the_machines_of_a_gang() -> None:
+def test_pods_fill_existing_and_ordered_machines_before_the_machines_of_a_gang() -> None:
     gangs = gang("train", 2, spec(cpu=1, node_affinity=affinity((ZONE, "In", "z2"))))
     coming = Upcoming("m-1", "main", "g.4", "on-demand", "z1")
     made = planned(

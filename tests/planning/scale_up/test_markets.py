@@ -1,4 +1,4 @@
-"""Which markets pods are bought for in: waiting for spot, keeping deadlines, hurrying when spot was refused."""
+"""The markets in which machines are bought for a pod: waits for spot, deadlines, and hurry after refusals of spot."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ HOUR = 3600.0
 
 
 def waiting(seconds: float = 60.0, name: str = "p", **options: Any) -> Pod:
-    """A pod that has been unschedulable for so long."""
+    """A pod that has been unschedulable for the given time."""
     return pod(name, created=NOW - 7200, unschedulable=True, unschedulable_since=NOW - seconds, options=options)
 
 
@@ -29,7 +29,7 @@ def markets(made: Plan) -> list[str]:
     return sorted(machine.market for machine in made.machines)
 
 
-def test_a_pod_takes_on_demand_at_once_when_spot_is_dry() -> None:
+def test_a_pod_takes_on_demand_at_once_when_spot_has_no_capacity() -> None:
     assert markets(planned([waiting(0.0)], BOTH, state=DRY)) == ["on-demand"]
 
 
@@ -39,7 +39,7 @@ def test_a_pod_that_waits_for_spot_does_not_take_on_demand() -> None:
     assert (markets(made), unplaced(made)) == ([], ["p"])
 
 
-def test_it_says_what_it_waits_for_and_until_when() -> None:
+def test_the_reason_says_that_the_pod_waits_for_spot_and_until_when() -> None:
     (reason,) = reasons(planned([waiting(60.0, spot_wait=600.0)], BOTH, state=DRY), "p")
 
     assert reason.excluded_by == "market"
@@ -51,21 +51,21 @@ def test_a_wait_for_spot_ends() -> None:
     assert markets(planned([waiting(600.0, spot_wait=600.0)], BOTH, state=DRY)) == ["on-demand"]
 
 
-def test_a_pod_that_waits_takes_spot_when_it_is_there() -> None:
+def test_a_pod_that_waits_for_spot_takes_spot_when_it_is_available() -> None:
     assert markets(planned([waiting(60.0, spot_wait=600.0)], BOTH)) == ["spot"]
 
 
-def test_a_pod_that_waits_takes_room_that_exists_whatever_its_market() -> None:
+def test_a_pod_that_waits_for_spot_takes_existing_room_of_any_market() -> None:
     assert placed(planned([node("a", ON_DEMAND), waiting(60.0, spot_wait=600.0)], BOTH, state=DRY)) == {"p": "a"}
 
 
-def test_pods_of_one_class_wait_each_from_its_own_moment() -> None:
+def test_each_pod_of_a_class_waits_from_its_own_start() -> None:
     made = planned([waiting(601.0, "old", spot_wait=600.0), waiting(599.0, "new", spot_wait=600.0)], BOTH, state=DRY)
 
     assert ([machine.pods for machine in made.machines], unplaced(made)) == ([("default/old",)], ["new"])
 
 
-def test_nobody_waits_for_spot_that_no_pool_has() -> None:
+def test_no_pod_waits_for_spot_if_no_pool_offers_spot() -> None:
     assert markets(planned([waiting(0.0, spot_wait=600.0)], pool(ON_DEMAND))) == ["on-demand"]
 
 
@@ -76,7 +76,7 @@ def test_a_gang_waits_as_long_as_its_first_member() -> None:
     assert markets(planned([early, late], BOTH, state=DRY)) == ["on-demand", "on-demand"]
 
 
-def test_a_gang_tries_spot_for_half_a_minute_since_each_dry_zone_costs_it_an_answer() -> None:
+def test_a_gang_tries_spot_for_half_a_minute() -> None:
     gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation"}
 
     def bought(seconds: float) -> list[str]:
@@ -87,13 +87,13 @@ def test_a_gang_tries_spot_for_half_a_minute_since_each_dry_zone_costs_it_an_ans
     assert bought(30.0) == ["on-demand", "on-demand"]
 
 
-def test_whoever_waits_since_the_hunt_began_takes_on_demand_whatever_spot_is_untried() -> None:
+def test_pods_pending_since_the_hunt_began_take_on_demand_even_if_some_spot_is_untried() -> None:
     made = planned([waiting(9.0, "old"), waiting(1.0, "new")], BOTH, state=State(hunting=NOW - 8.0))
 
     assert {machine.pods[0]: machine.market for machine in made.machines} == {"default/old": "on-demand", "default/new": "spot"}
 
 
-def test_who_hurries_takes_spot_that_was_granted_lately_and_not_what_is_untried() -> None:
+def test_a_pod_that_hurries_takes_recently_granted_spot_but_not_untried_spot() -> None:
     both = pool(offering("untried", 0.3, market="spot"), offering("had", 0.4, market="spot"), ON_DEMAND)
     had = both.offerings[1].key
     made = planned([waiting(9.0)], both, state=State(hunting=NOW - 8.0, proven_offerings=frozenset({had})))
@@ -114,11 +114,11 @@ def test_a_pod_without_the_condition_hurries_by_its_age() -> None:
     assert markets(planned(pods("p", 1, created=NOW - 9.0), BOTH, state=State(hunting=NOW - 8.0))) == ["on-demand"]
 
 
-def test_a_pod_for_spot_alone_goes_on_trying_spot() -> None:
+def test_a_pod_that_admits_only_spot_continues_to_try_spot() -> None:
     assert markets(planned([waiting(9.0, market=("spot",))], BOTH, state=State(hunting=NOW - 8.0))) == ["spot"]
 
 
-def test_spot_is_tried_on_where_no_on_demand_machine_will_do() -> None:
+def test_spot_is_still_tried_if_no_on_demand_machine_fits() -> None:
     big = offering("g.8", price=2.0, market="spot", gpus=8)
     made = planned(
         [pod("p", spec(gpus=8), created=NOW - 9.0)],
@@ -129,13 +129,13 @@ def test_spot_is_tried_on_where_no_on_demand_machine_will_do() -> None:
     assert markets(made) == ["spot"]
 
 
-def test_spot_is_tried_on_where_on_demand_is_refused_too() -> None:
+def test_spot_is_still_tried_if_on_demand_is_refused_too() -> None:
     state = State(hunting=NOW - 8.0, blocked_offerings=frozenset({ON_DEMAND.key}))
 
     assert markets(planned([waiting(9.0)], BOTH, state=state)) == ["spot"]
 
 
-def test_spot_is_tried_on_where_the_limits_leave_no_on_demand_machine() -> None:
+def test_spot_is_still_tried_if_the_limits_admit_no_on_demand_machine() -> None:
     dear = pool(offering("od", 1.0, pool="dear"), max=0)
 
     assert markets(planned([waiting(9.0)], pool(SPOT), dear, state=State(hunting=NOW - 8.0))) == ["spot"]
@@ -153,16 +153,16 @@ def test_spot_is_tried_on_where_the_limits_leave_no_on_demand_machine() -> None:
     ],
     ids=["nothing", "prices and stocks", "a new template", "other offerings", "a new pool", "a pool less"],
 )
-def test_only_a_pool_whose_machines_are_other_ones_may_work_where_it_did_not(after: tuple[Pool, ...], pools: list[str]) -> None:
+def test_only_a_pool_with_changed_machines_counts_as_changed(after: tuple[Pool, ...], pools: list[str]) -> None:
     assert [one.pool for one in changed(Policy((BOTH, OTHER)), Policy(after), NOW)] == pools
 
 
-def test_a_change_of_anything_but_pools_may_mend_all_of_them() -> None:
+def test_a_change_of_other_settings_counts_as_a_change_of_all_pools() -> None:
     assert changed(Policy((BOTH,)), Policy((BOTH,), limits=Limits(gpus=8)), NOW) == (Changed(NOW),)
 
 
 def deadline(hours_left: float, *, work: float = 2.0, **options: Any) -> Pod:
-    """A pod with so many hours of work that must be done in so many."""
+    """A pod with ``work`` hours of work that must be done in ``hours_left`` hours."""
     given = {"deadline": NOW + hours_left * HOUR, "expected_duration": work * HOUR, "restart_cost": 600.0, **options}
     return waiting(60.0, **given)
 
@@ -177,15 +177,15 @@ def test_a_deadline_decides_between_on_demand_spot_and_waiting(hours_left: float
     assert "".join(markets(planned([deadline(hours_left, work=4.0)], BOTH, state=DRY))) == without
 
 
-def test_spot_leaves_time_for_a_machine_that_boots_long_a_reclaim_at_the_worst_moment_and_another_machine() -> None:
-    # Nobody decides again before the pod is back: its work is late by the first boot, by what is lost, and by the second boot.
+def test_spot_needs_spare_time_for_two_boots_and_a_reclaim_at_the_worst_time() -> None:
+    # There is no decision before the pod is back: its work is delayed by the first boot, by the lost work, and by the second boot.
     spare = 2 * CHANGEOVER_SECONDS + 600.0
 
     assert markets(planned([deadline(2.0 + (spare - 1.0) / HOUR)], BOTH)) == ["on-demand"]
     assert markets(planned([deadline(2.0 + (spare + 1.0) / HOUR)], BOTH)) == ["spot"]
 
 
-def test_a_pod_that_a_reclaim_sets_back_to_its_beginning_needs_its_time_twice_for_spot() -> None:
+def test_a_pod_that_restarts_from_scratch_needs_twice_its_time_for_spot() -> None:
     spare = 2 * CHANGEOVER_SECONDS / HOUR + 0.05
 
     assert markets(planned([deadline(4.0 + spare - 0.1, restart_cost=None)], BOTH)) == ["on-demand"]
@@ -196,22 +196,22 @@ def test_a_deadline_without_a_duration_is_kept_on_demand() -> None:
     assert markets(planned([deadline(99.0, expected_duration=None)], BOTH)) == ["on-demand"]
 
 
-def test_a_deadline_that_is_over_goes_on_demand() -> None:
+def test_a_pod_past_its_deadline_goes_on_demand() -> None:
     assert markets(planned([deadline(-1.0)], BOTH)) == ["on-demand"]
 
 
-def test_a_pod_for_spot_alone_stays_there_whatever_its_deadline() -> None:
+def test_a_pod_that_admits_only_spot_stays_on_spot_regardless_of_its_deadline() -> None:
     assert markets(planned([deadline(2.1, market=("spot",))], BOTH)) == ["spot"]
 
 
-def test_reserved_machines_are_taken_whatever_the_deadline_and_the_wait() -> None:
+def test_reserved_machines_are_used_regardless_of_deadline_and_spot_wait() -> None:
     reserved = offering("r.1", price=0.0, market="reserved", count=1)
 
     for one in (deadline(2.1), deadline(9.0), waiting(60.0, spot_wait=600.0)):
         assert markets(planned([one], pool(reserved, ON_DEMAND, SPOT), state=DRY)) == ["reserved"]
 
 
-def test_what_is_done_already_leaves_time_to_spare() -> None:
+def test_work_already_done_adds_spare_time() -> None:
     late = deadline(2.2)
 
     assert markets(planned([late], BOTH, state=State(progress={"default/p": 1.0 * HOUR}))) == ["spot"]
@@ -219,13 +219,13 @@ def test_what_is_done_already_leaves_time_to_spare() -> None:
     assert next_change([late], NOW, {"default/p": 1.0 * HOUR}) == pytest.approx(NOW + 1.2 * HOUR - 600.0 - 1800.0, abs=0.01)
 
 
-def test_why_a_deadline_waits_is_told() -> None:
+def test_the_reason_says_that_the_deadline_leaves_time_to_wait() -> None:
     (reason,) = reasons(planned([deadline(4.0)], BOTH, state=DRY), "p")
 
     assert "its deadline at 2023-11-15 02:13:20 UTC leaves time to wait for spot" in reason.detail
 
 
-def test_the_next_moment_to_look_again_is_the_first_at_which_markets_change() -> None:
+def test_the_next_change_is_the_first_time_at_which_markets_change() -> None:
     one, other = waiting(60.0, spot_wait=600.0), deadline(8.0, work=4.0)
     latest = 8.0 * HOUR - 4.0 * HOUR - 600.0
 
@@ -238,7 +238,7 @@ def test_the_next_moment_to_look_again_is_the_first_at_which_markets_change() ->
 @pytest.mark.parametrize(
     "of", [waiting(60.0, spot_wait=600.0), deadline(4.0), deadline(8.0, work=4.0)], ids=["wait", "a short one's deadline", "deadline"]
 )
-def test_nothing_changes_before_the_next_moment_and_something_at_it(of: Pod) -> None:
+def test_markets_change_exactly_at_the_next_change(of: Pod) -> None:
     moment = next_change([of], NOW)
     assert moment is not None
 

@@ -1,4 +1,4 @@
-"""What holds of any plan while offerings are blocked, probed, unsettled or paused."""
+"""Properties of plans while offerings are blocked, probed, unsettled or paused."""
 
 import dataclasses
 from collections import Counter
@@ -14,13 +14,13 @@ from tests.soaking import examples
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.planning.plans import Machine
 
-#: One fixed draw, so that a run fails by what changed and not by chance.
+#: One fixed draw, so that a run fails because of a change and not by chance.
 SEARCH = settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 
 
 @st.composite
 def troubled(draw: st.DrawFn) -> Case:
-    """A case of the planner's properties in which much was refused lately."""
+    """A case of the planner's properties with many recent refusals."""
     case = draw(cases())
     keys = [offering.key for pool in case.policy.pools for offering in pool.offerings]
 
@@ -47,7 +47,7 @@ def chosen(case: Case, machine: Machine) -> list[OfferingKey]:
 
 @SEARCH
 @given(troubled())
-def test_nothing_is_bought_that_may_not_be_asked_and_one_machine_as_a_probe(case: Case) -> None:
+def test_no_blocked_offering_is_bought_and_a_probe_is_one_machine(case: Case) -> None:
     made, state = case.plan(), case.state
     probes: Counter[tuple[OfferingKey, ...]] = Counter()
     for machine in made.machines:
@@ -61,7 +61,7 @@ def test_nothing_is_bought_that_may_not_be_asked_and_one_machine_as_a_probe(case
 
 @SEARCH
 @given(troubled())
-def test_nothing_that_runs_moves_to_what_has_not_settled(case: Case) -> None:
+def test_no_running_pod_moves_to_unsettled_offerings(case: Case) -> None:
     for machine in case.plan().machines:
         if machine.purpose == "replacement":
             assert set(chosen(case, machine)) - case.state.unsettled_offerings
@@ -69,7 +69,7 @@ def test_nothing_that_runs_moves_to_what_has_not_settled(case: Case) -> None:
 
 @SEARCH
 @given(troubled())
-def test_nothing_is_bought_for_pods_that_it_did_not_take(case: Case) -> None:
+def test_no_paused_offering_is_bought_for_its_pods(case: Case) -> None:
     for machine in case.plan().machines:
         for key in machine.pods:
             paused = case.state.paused_offerings.get(case.cluster.pods[key].spec.digest, frozenset())
@@ -78,5 +78,5 @@ def test_nothing_is_bought_for_pods_that_it_did_not_take(case: Case) -> None:
 
 @SEARCH
 @given(troubled())
-def test_plans_come_true_in_trouble_too(case: Case) -> None:
+def test_plans_can_be_carried_out_while_offerings_are_blocked(case: Case) -> None:
     assert_comes_true(case, case.plan())

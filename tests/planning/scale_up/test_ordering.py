@@ -1,4 +1,4 @@
-"""Pods that must be near others, and whoever the others are: a plan does not rely on being there before them."""
+"""Pods that must be near others: a plan does not rely on their binding before the others."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def plan_that_comes_true(*items: Item, coming: tuple[Upcoming, ...] = ()) -> Pla
 
 
 @pytest.mark.parametrize("key", [ZONE, HOST])
-def test_no_series_begins_on_a_machine_to_come_when_a_pod_that_it_must_be_near_goes_to_a_node_today(key: str) -> None:
+def test_no_affinity_group_starts_on_an_ordered_machine_if_a_match_goes_to_a_node(key: str) -> None:
     first = pod("first", spec(gpus=1, affinity=(near(key, app="a"),)), labels=A)
     plain = pod("plain", spec(cpu=1), labels=A)
     made = plan_that_comes_true(OF_CORES, first, plain, coming=(Upcoming("m-1", "main", "g.1", "on-demand", "z2"),))
@@ -33,20 +33,20 @@ def test_no_series_begins_on_a_machine_to_come_when_a_pod_that_it_must_be_near_g
     assert [machine.zone for machine in made.machines] == (["z1"] if key == ZONE else [])
 
 
-def test_no_machine_is_bought_far_from_a_pod_that_is_on_a_node_first() -> None:
+def test_no_machine_is_bought_in_another_zone_than_the_matching_pod_on_a_node() -> None:
     bound = pod("bound", spec(gpus=1, affinity=(near(ZONE, app="a"),), node_selector=((ZONE, "z2"),)), labels=A)
     made = plan_that_comes_true(OF_CORES, bound, pod("plain", spec(cpu=1), labels=A))
     assert placed(made) == {"plain": "n-z1"}
     assert unplaced(made) == ["bound"]
 
 
-def test_a_pod_of_higher_priority_does_not_follow_one_that_comes_after_it() -> None:
+def test_a_pod_of_higher_priority_does_not_follow_a_pod_placed_after_it() -> None:
     first = pod("first", spec(cpu=1, priority=10, affinity=(near(ZONE, app="a"),)), labels=A)
     assert placed(plan_that_comes_true(OF_CORES, first, pod("plain", spec(cpu=7.5), labels=A))) == {"first": "n-z1"}
 
 
 def company_refused() -> list[tuple[str, list[Pod]]]:
-    """Pods that must share a machine with pods that they cannot share one with."""
+    """Pods that must share a machine with pods with which they cannot share one."""
     beside: dict[str, Any] = {"affinity": (near(HOST, app="a"),)}
     apart: dict[str, Any] = {"anti_affinity": (near(HOST, app="a"),)}
     return [
@@ -57,7 +57,7 @@ def company_refused() -> list[tuple[str, list[Pod]]]:
 
 
 @pytest.mark.parametrize("group", [group for _, group in company_refused()], ids=[name for name, _ in company_refused()])
-def test_of_pods_that_must_share_a_machine_and_cannot_one_is_placed(group: list[Pod]) -> None:
+def test_only_one_of_pods_that_must_but_cannot_share_a_machine_is_placed(group: list[Pod]) -> None:
     made = plan_that_comes_true(*group)
     assert [len(machine.pods) for machine in made.machines] == [1]
     assert len(unplaced(made)) == len(group) - 1

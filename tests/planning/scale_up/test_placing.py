@@ -1,4 +1,4 @@
-"""Filling: which of many rows take the pods of a class."""
+"""Filling: the rows that take the pods of a class."""
 
 import numpy as np
 from hypothesis import given, settings
@@ -22,7 +22,7 @@ ranks = st.sampled_from((0, 1, 7, 2**50))
 
 @settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(st.integers(0, 8), ranks, st.integers(-3, 3)), min_size=1, max_size=12), st.integers(1, 30), st.booleans())
-def test_rows_are_filled_by_rank_then_the_tightest_then_the_best_liked(rows: list[tuple[int, int, int]], count: int, likes: bool) -> None:
+def test_rows_are_filled_by_rank_then_tightness_then_preference(rows: list[tuple[int, int, int]], count: int, likes: bool) -> None:
     used, rank, liking = zip(*rows, strict=True)
     nodes = [node(f"n{number:02}", MACHINE) for number in range(len(rows))]
     running = [pod(f"r-{number}", spec(cpu=cores, memory=0.001), on=f"n{number:02}") for number, cores in enumerate(used) if cores]

@@ -36,48 +36,48 @@ THREE = pool(*zones("g.8", 8.0, gpus=8))
 LIKES_Z2: dict[str, Any] = {"preferred_nodes": ((10, term((ZONE, "In", "z2"))),)}
 
 
-def test_of_equal_nodes_the_preferred_one_is_taken() -> None:
+def test_the_preferred_one_of_equal_nodes_is_used() -> None:
     items = [node(name, zone) for name, zone in zip("abc", zones(), strict=True)]
     assert placed(planned([*items, pod("p", spec(gpus=1, **LIKES_Z2))])) == {"p": "b"}
 
 
-def test_of_equal_offerings_the_preferred_zone_is_bought() -> None:
+def test_the_preferred_zone_of_equal_offerings_is_bought() -> None:
     assert zones_of(planned(pods("p", 3, spec(gpus=8, **LIKES_Z2)), THREE)) == {"z2": 3}
 
 
-def test_a_preference_costs_nothing_and_does_not_empty_a_node_that_would_do() -> None:
+def test_a_preference_does_not_cost_a_machine_if_a_node_fits() -> None:
     menu = pool(offering("g.1", 1.0), offering("g.1", 1.1, zone="z2"))
     made = planned([node("a"), *pods("p", 2, spec(gpus=1, **LIKES_Z2))], menu)
     assert list(placed(made).values()) == ["a"]
     assert [machine.zone for machine in made.machines] == ["z1"]
 
 
-def test_pods_that_like_to_be_apart_still_share_a_machine() -> None:
+def test_pods_that_prefer_to_be_apart_still_share_a_machine() -> None:
     likes = near(HOST, app="web", weight=100)
     made = planned(pods("p", 8, spec(gpus=1, preferred_anti_affinity=(likes,)), labels=WEB), THREE)
     assert bought(made) == {"g.8": 1}
 
 
-def test_pods_that_like_to_be_spread_are_where_it_costs_nothing() -> None:
+def test_pods_with_a_preferred_spread_are_spread_where_it_costs_nothing() -> None:
     soft = spread(ZONE, hard=False, app="web")
     made = planned(pods("p", 6, spec(gpus=8, spread=(soft,)), labels=WEB), THREE)
     assert zones_of(made) == {"z1": 2, "z2": 2, "z3": 2}
     assert made.gap == 0.0
 
 
-def test_pods_that_like_company_take_the_equal_zone_that_has_it() -> None:
+def test_pods_with_preferred_affinity_take_the_equal_zone_with_a_matching_pod() -> None:
     runs: list[Item] = [node("a", zones("g.1")[2]), pod("old", on="a", labels=WEB)]
     likes = near(ZONE, app="web", weight=50)
     made = planned([*runs, pod("p", spec(gpus=8, preferred_affinity=(likes,)))], THREE)
     assert zones_of(made) == {"z3": 1}
 
 
-def test_of_several_preferences_the_heavier_one_decides() -> None:
+def test_the_preference_with_the_highest_weight_decides() -> None:
     likes = ((10, term((ZONE, "In", "z2"))), (20, term((ZONE, "In", "z3"))))
     assert zones_of(planned([pod("p", spec(gpus=8, preferred_nodes=likes))], THREE)) == {"z3": 1}
 
 
-def test_a_preferred_twin_of_another_pool_is_not_taken_beyond_that_pools_maximum() -> None:
+def test_a_preferred_twin_in_another_pool_is_not_bought_beyond_that_pools_maximum() -> None:
     menu = (pool(offering("g.1")), pool(offering("g.1", zone="z2", pool="full"), max=0))
     assert zones_of(planned([pod("p", spec(gpus=1, **LIKES_Z2))], *menu)) == {"z1": 1}
 
@@ -115,7 +115,7 @@ def test_the_lightest_preference_is_given_up_first() -> None:
     assert zones_of(respected([pod("p", spec(gpus=1, preferred_nodes=likes))], menu)) == {"z3": 1}
 
 
-def test_what_is_required_stays_required() -> None:
+def test_requirements_stay_required_with_respected_preferences() -> None:
     wants = spec(
         gpus=1,
         node_affinity=affinity((ZONE, "In", "z1", "z2")),
@@ -125,14 +125,14 @@ def test_what_is_required_stays_required() -> None:
     assert unplaced(respected([pod("p", spec(gpus=1, node_affinity=affinity((ZONE, "In", "z9")), **LIKES_Z2))], THREE)) == ["p"]
 
 
-def test_only_as_many_give_up_as_find_no_preferred_place() -> None:
+def test_only_pods_without_a_preferred_place_give_up_their_preference() -> None:
     menu = (pool(offering("g.1", 1.0)), pool(offering("g.1", 1.5, zone="z2", pool="small"), max=2))
     made = respected(pods("p", 5, spec(gpus=1, **LIKES_Z2)), *menu)
     assert zones_of(made) == {"z1": 3, "z2": 2}
 
 
-def test_what_one_pod_prefers_keeps_no_other_pod_away() -> None:
-    """The pods that like to be alone leave room that others use, as the scheduler lets them."""
+def test_a_preference_of_one_pod_keeps_no_other_pod_away() -> None:
+    """The pods that prefer to be alone leave room that others use, as the scheduler allows."""
     likes = near(HOST, app="web", weight=100)
     made = respected([*pods("p", 2, spec(gpus=4, preferred_anti_affinity=(likes,)), labels=WEB), *pods("q", 1, spec(cpu=1))], THREE)
     assert len(made.machines) == 2
@@ -142,13 +142,13 @@ def test_what_one_pod_prefers_keeps_no_other_pod_away() -> None:
     assert placed(later) == {"p": "a"}
 
 
-def test_respected_preferences_stay_behind_priority_under_a_limit() -> None:
+def test_priority_comes_before_respected_preferences_under_a_limit() -> None:
     modest, important = spec(gpus=1), spec(gpus=1, priority=9, preferred_nodes=((1, term((ZONE, "In", "z9"))),))
     made = respected([pod("a", modest), pod("z", important)], limits=Limits(machines=1))
     assert unplaced(made) == ["a"]
 
 
-def test_a_gang_gives_up_what_it_prefers_together() -> None:
+def test_all_members_of_a_gang_give_up_a_preference_together() -> None:
     likes = spec(gpus=8, **LIKES_Z2)
     gang = [pod(f"g-{n}", likes, options={"gang": "g", "gang_size": 3}) for n in range(3)]
     roomy = pool(*zones("g.8", 8.0, gpus=8))
@@ -157,8 +157,8 @@ def test_a_gang_gives_up_what_it_prefers_together() -> None:
     assert zones_of(respected(gang, *small)) == {"z1": 3}
 
 
-def test_what_nodes_are_preferred_does_not_change_which_zones_a_required_spread_counts() -> None:
-    """The scheduler counts the zones that required affinity admits, so that only one pod more may go to the preferred one."""
+def test_preferred_node_affinity_does_not_change_the_zones_of_a_required_spread() -> None:
+    """The scheduler counts the zones that required affinity admits, so only one additional pod may go to the preferred one."""
     even = spec(gpus=1, spread=(spread(ZONE, app="web"),), **LIKES_Z2)
     made = respected([node("a", offering("c.8", gpus=0)), *pods("p", 4, even, labels=WEB)], pool(*zones(names=("z1", "z2"))))
     assert zones_of(made) == {"z1": 2, "z2": 2}
@@ -170,14 +170,14 @@ def test_pods_that_prefer_an_architecture_may_get_it() -> None:
     assert bought(respected([pod("p", likes)], menu)) == {"g.1a": 1}
 
 
-def test_a_gang_stands_where_its_members_prefer_though_another_zone_is_cheaper() -> None:
+def test_a_gang_goes_to_its_preferred_zone_although_another_is_cheaper() -> None:
     menu = pool(offering("g.1", 1.0), offering("g.1", 2.0, zone="z2"))
     gang = [pod(f"g-{n}", spec(gpus=1, **LIKES_Z2), options={"gang": "g", "gang_size": 3}) for n in range(3)]
     assert zones_of(respected([node("a"), node("b"), node("c"), *gang], menu)) == {"z2": 3}
 
 
 @pytest.mark.parametrize("preferences", ["ignore", "respect"])
-def test_a_selector_of_a_preference_that_selects_nobody_is_no_preference(preferences: str) -> None:
+def test_a_preference_whose_selector_matches_no_pod_is_ignored(preferences: str) -> None:
     soft = type(spread(ZONE, hard=False))(ZONE, 1, False, None)
     made = planned(
         [pod("p", spec(gpus=1, spread=(soft,), preferred_affinity=(near(ZONE, weight=1),)), labels=WEB)], preferences=preferences

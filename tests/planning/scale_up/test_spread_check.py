@@ -1,4 +1,4 @@
-"""Pods that spread over each other: a plan holds whoever of them comes first."""
+"""Pods that count each other by topology spread: a plan holds in any order of binding."""
 
 from itertools import permutations
 from typing import Any
@@ -18,7 +18,7 @@ SMALL = pool(*zones("g.1", labels={RACK: "r1"}))
 
 
 def assert_any_order(items: list[Item], *groups: list[Pod]) -> dict[str, str]:
-    """The plan's homes, which admit the pods in every order of ``groups``."""
+    """Assert that the plan's placements are admitted in every order of ``groups``, and return them."""
     case = Case((*items, *(one for group in groups for one in group)), Policy((SMALL,)))
     made = case.plan()
     where = homes(case, made)
@@ -28,14 +28,14 @@ def assert_any_order(items: list[Item], *groups: list[Pod]) -> dict[str, str]:
     return where
 
 
-def test_pods_that_count_each_other_are_bought_for_in_an_order_that_nobody_needs() -> None:
-    """Those that stay in one zone have room there at any time, so the others must not count on being there before."""
+def test_purchases_for_pods_that_count_each_other_hold_in_any_order() -> None:
+    """Pods that stay in one zone may bind there at any time, so the others must not rely on binding first."""
     stay = pods("stay", 3, spec(gpus=1, node_selector=((ZONE, "z1"),), spread=(spread(RACK, group="g"),)), labels=G)
     even = pods("even", 4, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
     assert len(assert_any_order([], even, stay)) == 7
 
 
-def test_pods_that_count_each_other_go_to_nodes_in_an_order_that_nobody_needs() -> None:
+def test_placements_of_pods_that_count_each_other_hold_in_any_order() -> None:
     nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.8", gpus=8, labels={RACK: "r1"})]
     stay = pods("stay", 3, spec(gpus=1, node_selector=((ZONE, "z1"),), spread=(spread(RACK, group="g"),)), labels=G)
     even = pods("even", 4, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -43,8 +43,8 @@ def test_pods_that_count_each_other_go_to_nodes_in_an_order_that_nobody_needs() 
     assert sorted(where.values()).count("n-z1") == 3
 
 
-def test_pods_whose_zone_nothing_decides_go_where_those_who_count_them_see_fewest() -> None:
-    """All would go to the cheapest zone otherwise, and leave those who count them no other."""
+def test_pods_free_to_go_to_any_zone_go_where_their_watchers_count_fewest() -> None:
+    """Otherwise all would go to the cheapest zone, and leave no other zone to the pods that count them."""
     left = pods("left", 6, spec(gpus=1, spread=(spread(ZONE, app="right"),)), labels={"app": "left"})
     right = pods("right", 6, spec(gpus=1, spread=(spread(ZONE, app="left"),)), labels={"app": "right"})
     case = Case((*left, *right), Policy((SMALL,)))
@@ -54,15 +54,15 @@ def test_pods_whose_zone_nothing_decides_go_where_those_who_count_them_see_fewes
 
 
 @pytest.mark.parametrize("gpus", [1, 8])
-def test_machines_that_are_there_come_before_evenness(gpus: int) -> None:
+def test_existing_machines_are_filled_before_pods_are_spread_evenly(gpus: int) -> None:
     left = pods("left", 3, spec(gpus=1, spread=(spread(ZONE, app="right", skew=3),)), labels={"app": "left"})
     counting = pod("right", spec(gpus=1, spread=(spread(ZONE, app="left", skew=9),)), labels={"app": "right"})
     made = Case((node("n", offering("g.8", gpus=gpus)), *left, counting), Policy((SMALL,))).plan()
     assert len(placed(made)) == min(gpus, 4)
 
 
-def test_a_promised_machine_is_left_when_others_are_there_first() -> None:
-    """The pod was to go to z1, but three that it counts go to the node there at once."""
+def test_a_pod_leaves_its_promised_machine_if_pods_it_counts_bind_there_first() -> None:
+    """The pod was planned for z1, but three pods that it counts bind to the node there at once."""
     nodes: list[Item] = [node(f"n-{of.zone}", of) for of in zones("g.4", gpus=4, names=("z1", "z2"))]
     first = pods("first", 3, spec(gpus=1, node_selector=((ZONE, "z1"),)), labels=G)
     even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -77,8 +77,8 @@ def node_without_gpus_and_node() -> list[Item]:
     return [node("n-z1", offering("c.1", gpus=0, cpu=0.5)), node("n-z2", offering("g.4", gpus=4, zone="z2"))]
 
 
-def test_a_gang_with_a_promised_member_binds_when_that_machine_is_there() -> None:
-    """Today one member more would fit the node in z2, but the other is to be in z2, too."""
+def test_a_gang_with_a_promised_member_binds_when_the_machine_has_arrived() -> None:
+    """One member would fit on the node in z2 now, but the other one is planned for z2, too."""
     gang = pods("p", 2, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G, options={"gang": "g", "gang_topology": "any"})
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang[0].key,))
     case = Case((*node_without_gpus_and_node(), *gang), Policy((SMALL,)), State(upcoming=(coming,)))
@@ -88,7 +88,7 @@ def test_a_gang_with_a_promised_member_binds_when_that_machine_is_there() -> Non
     assert zones_of(made) == {"z1": 1}
 
 
-def test_a_promised_gang_is_placed_anew_when_a_pod_that_it_counts_goes_to_a_node_today() -> None:
+def test_a_promised_gang_is_placed_again_if_a_counted_pod_goes_to_an_existing_node() -> None:
     even = spec(gpus=1, spread=(spread(ZONE, group="g"),))
     gang, other = pod("p", even, labels=G, options={"gang": "g", "gang_topology": "any"}), pod("q", even, labels=G)
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z2", pods=(gang.key,))
@@ -99,8 +99,8 @@ def test_a_promised_gang_is_placed_anew_when_a_pod_that_it_counts_goes_to_a_node
     assert zones_of(made) == {"z1": 1}
 
 
-def test_pods_of_higher_priority_do_not_crowd_a_machine_to_come_when_those_of_lower_priority_need_another() -> None:
-    """Each priority is planned for by itself, and the second machine is empty for those who count hosts."""
+def test_important_pods_keep_the_skew_on_an_ordered_machine_if_lesser_pods_need_another() -> None:
+    """Each priority is planned for separately, and the second machine counts as empty for pods that spread over hosts."""
     first = pods("first", 2, spec(cpu=1, priority=10, spread=(spread(HOST, group="g"),)), labels=G)
     second = pods("second", 2, spec(gpus=1))
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1")
@@ -111,8 +111,8 @@ def test_pods_of_higher_priority_do_not_crowd_a_machine_to_come_when_those_of_lo
     assert [len(machine.pods) for machine in made.machines] == [2]
 
 
-def test_pods_that_a_machine_to_come_takes_keep_it_when_others_that_were_to_go_there_do_not() -> None:
-    """Who spreads over hosts is shut out by the machine that is bought; who spreads over zones is not, and needs none in z2."""
+def test_pods_keep_their_ordered_machine_if_others_planned_there_go_elsewhere() -> None:
+    """The bought machine excludes the pods that spread over hosts, but not those that spread over zones, which need none in z2."""
     by_host = pods("host", 2, spec(cpu=1, spread=(spread(HOST, group="g"),)), labels=G)
     by_zone = pods("zone", 2, spec(cpu=1, spread=(spread(ZONE, group="h"),)), labels={"group": "h"})
     large = pod("large", spec(gpus=1, cpu=7))
@@ -126,7 +126,7 @@ def test_pods_that_a_machine_to_come_takes_keep_it_when_others_that_were_to_go_t
 
 
 @pytest.mark.parametrize("coming", [False, True])
-def test_a_pod_that_others_count_by_zone_is_not_where_the_cloud_has_still_to_choose_the_zone(coming: bool) -> None:
+def test_a_pod_counted_by_zone_avoids_machines_without_a_chosen_zone(coming: bool) -> None:
     open_still = pool(*zones("g.1", 0.5, pool="open", names=("z1", "z2")), chooser="cloud")
     one = pod("one", spec(gpus=1), labels=G)
     even = pods("even", 3, spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -138,7 +138,7 @@ def test_a_pod_that_others_count_by_zone_is_not_where_the_cloud_has_still_to_cho
     assert zones_of(made) == {"z1": 2, "z2": 2}
 
 
-def test_a_pod_that_others_count_takes_a_machine_of_any_zone_where_nothing_else_is_to_be_had() -> None:
+def test_a_counted_pod_takes_a_machine_without_a_chosen_zone_if_there_is_no_other() -> None:
     open_still = pool(*zones("g.1", names=("z1", "z2")), chooser="cloud")
     one = pod("one", spec(gpus=1), labels=G)
     even = pod("even", spec(gpus=1, spread=(spread(ZONE, group="g"),)), labels=G)
@@ -147,7 +147,7 @@ def test_a_pod_that_others_count_takes_a_machine_of_any_zone_where_nothing_else_
 
 
 def crowd(count: int) -> list[Pod]:
-    """Pods of which no two request the same, with labels and rules that look at labels; rules and labels have nothing in common."""
+    """Pods with different requests, labels, and rules that select by labels; rules and labels are independent of each other."""
     rules: tuple[dict[str, Any], ...] = (
         {},
         *({"spread": (spread(ZONE, app=app),)} for app in "abc"),
@@ -159,7 +159,7 @@ def crowd(count: int) -> list[Pod]:
     ]
 
 
-def test_a_crowd_that_counts_itself_needs_no_order_either() -> None:
+def test_a_plan_for_a_crowd_that_counts_itself_holds_in_any_order() -> None:
     case = Case(tuple(crowd(450)), Policy((pool(*zones("g.8", 8.0, gpus=8, cpu=64)),)))
     made = case.plan()
     where = homes(case, made)
@@ -172,8 +172,8 @@ def test_a_crowd_that_counts_itself_needs_no_order_either() -> None:
 
 
 @pytest.mark.parametrize("first", range(5))
-def test_promised_machines_of_two_zones_are_kept_whoever_of_those_that_spread_is_looked_at_first(first: int) -> None:
-    """Once one runs in z1, the others promised there are admitted only when some of z2 have their places."""
+def test_promised_machines_of_two_zones_are_kept_in_any_order_of_the_spreading_pods(first: int) -> None:
+    """While one pod runs in z1, the others promised there are admitted only after some pods are placed in z2."""
     sizes = {f"{name}-{gpus}": gpus for name, gpus in zip("edcba"[first:] + "edcba"[:first], (4, 8, 1, 5, 3), strict=True)}
     waiting = {gpus: pod(name, spec(gpus=gpus, spread=(spread(ZONE, group="g"),)), labels=G) for name, gpus in sizes.items()}
     runs = pod("runs", spec(gpus=2, spread=(spread(ZONE, group="g"),)), labels=G, on="n")

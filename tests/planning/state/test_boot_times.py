@@ -1,4 +1,4 @@
-"""Boot times: what was seen of a kind of machine says what to expect of the next."""
+"""Boot times: forecasts for the next machine from observed machines of its kind."""
 
 from functools import reduce
 
@@ -16,11 +16,11 @@ OTHER = offering("g.2").key
 
 
 def after(*seconds: float) -> Boots:
-    """What is known after machines that took so long to a Node, and as long again to their GPUs."""
+    """The boot times after machines that took the given time to become a Node, and the same time again until their GPUs showed."""
     return reduce(step, (Arrived(KEY, one, one) for one in seconds), Boots())
 
 
-def test_where_nothing_was_seen_the_usual_is_assumed_or_what_the_cloud_is_set_to() -> None:
+def test_without_observations_the_default_or_the_clouds_setting_is_assumed() -> None:
     told = Forecast(25.0, 30.0, basis="simulated.boot")
 
     assert forecast(Boots(), OTHER) == Forecast(TYPICAL_SECONDS, LATE_SECONDS, 0)
@@ -35,13 +35,13 @@ def test_where_nothing_was_seen_the_usual_is_assumed_or_what_the_cloud_is_set_to
         (offering("g.2", pool="elsewhere").key, "from 2 machines of other types; none of its kind observed yet"),
     ],
 )
-def test_of_a_kind_that_nobody_has_seen_other_machines_speak(key: OfferingKey, basis: str) -> None:
+def test_the_forecast_of_an_unknown_kind_comes_from_other_machines(key: OfferingKey, basis: str) -> None:
     found = forecast(after(10.0, 20.0), key, Forecast(1.0, 1.0))
 
     assert (found.typical, found.seen, found.basis) == (30.0, 0, basis)
 
 
-def test_what_few_machines_say_says_how_many_they_were() -> None:
+def test_a_forecast_from_few_machines_names_their_number() -> None:
     assert [forecast(after(*[10.0] * number), KEY).basis for number in (1, 4, 5)] == [
         "only 1 of its kind observed",
         "only 4 of its kind observed",
@@ -49,11 +49,11 @@ def test_what_few_machines_say_says_how_many_they_were() -> None:
     ]
 
 
-def test_one_machine_speaks_for_the_next_whatever_its_zone_and_market() -> None:
+def test_a_forecast_covers_all_zones_and_markets_of_a_type() -> None:
     assert forecast(after(100.0), ELSEWHERE) == Forecast(200.0, 200.0, 1, "only 1 of its kind observed")
 
 
-def test_of_several_the_typical_is_in_the_middle_and_the_late_near_the_end() -> None:
+def test_the_typical_time_is_the_median_and_the_late_time_is_p95() -> None:
     found = forecast(after(*range(1, 21)), KEY)
 
     assert found.typical == 21.0
@@ -61,11 +61,11 @@ def test_of_several_the_typical_is_in_the_middle_and_the_late_near_the_end() -> 
     assert found.seen == 20
 
 
-def test_only_the_newest_machines_count() -> None:
+def test_only_the_newest_machines_are_used() -> None:
     assert forecast(after(*[500.0] * 10, *[5.0] * REMEMBERED), KEY) == Forecast(10.0, 10.0, REMEMBERED, "")
 
 
-def test_a_clock_that_runs_backwards_is_taken_for_no_time_at_all() -> None:
+def test_a_negative_boot_time_counts_as_zero() -> None:
     assert forecast(after(-30.0), KEY) == Forecast(0.0, 0.0, 1, "only 1 of its kind observed")
 
 
@@ -77,7 +77,7 @@ def test_kinds_are_kept_apart() -> None:
 
 
 @given(st.lists(st.floats(0.0, 3600.0), min_size=1, max_size=60))
-def test_what_is_expected_lies_among_what_was_seen(seconds: list[float]) -> None:
+def test_a_forecast_lies_within_the_observed_times(seconds: list[float]) -> None:
     found = forecast(after(*seconds), KEY)
     newest = [2 * one for one in seconds[-REMEMBERED:]]
 

@@ -1,4 +1,4 @@
-"""Breakers over offerings: events in, what may be asked out."""
+"""Breakers of offerings: from events to the offerings that may be requested."""
 
 from functools import reduce
 from itertools import pairwise
@@ -42,7 +42,7 @@ def after(*events: Event) -> Breakers:
 
 
 def explained(breakers: Breakers, now: float) -> tuple[str, ...]:
-    """Every breaker that stops something in a sentence, in order of its target."""
+    """The message of every breaker that stops purchases, in order of its target."""
     return tuple(told(one, now) for one in sorted(breakers.open, key=lambda one: one.target.words) if counts(one))
 
 
@@ -65,26 +65,26 @@ def reopening(breakers: Breakers) -> float:
     return one.until - one.last
 
 
-def test_nothing_is_blocked_before_anything_happened() -> None:
+def test_nothing_is_blocked_without_events() -> None:
     assert openness(Breakers(), ALL, 0.0) == Openness()
 
 
-def test_a_capacity_error_blocks_its_market_type_and_zone_in_every_pool_and_nothing_else() -> None:
+def test_a_capacity_error_blocks_only_its_market_type_and_zone_in_every_pool() -> None:
     assert blocked(after(Refused(A, 100.0)), 101.0) == {A, OTHER_POOL}
 
 
-def test_a_capacity_error_may_speak_of_every_zone() -> None:
+def test_a_capacity_error_may_apply_to_every_zone() -> None:
     assert blocked(after(Refused(A, 100.0, every_zone=True)), 101.0) == {A, B, OTHER_POOL}
 
 
-def test_after_three_minutes_one_request_is_made_as_a_probe_for_as_many_machines_as_are_needed() -> None:
+def test_after_three_minutes_one_probe_is_made_for_all_machines_needed() -> None:
     breakers = after(Refused(A, 100.0))
 
     assert blocked(breakers, 279.0) == {A, OTHER_POOL}
     assert (blocked(breakers, 300.0), half_open(breakers, 300.0), probing(breakers, 300.0)) == (set(), {A, OTHER_POOL}, set())
 
 
-def test_a_probe_is_one_machine_only_where_a_quota_was_used_up_or_machines_did_not_come_up() -> None:
+def test_a_probe_after_a_quota_error_or_failed_machines_is_one_machine() -> None:
     quota, failed = after(Refused(A, 0.0, cause=QUOTA)), after(Failed(A, 0.0), Failed(A, 0.0))
 
     assert half_open(quota, 700.0) == probing(quota, 700.0) == {A, B, OTHER_POOL}
@@ -97,7 +97,7 @@ def test_a_second_probe_waits_for_the_answer_to_the_first() -> None:
     assert (blocked(breakers, 301.0), half_open(breakers, 301.0)) == ({A, OTHER_POOL}, set())
 
 
-def test_a_probe_that_is_granted_closes_the_breaker() -> None:
+def test_a_granted_probe_closes_the_breaker() -> None:
     assert after(Refused(A, 100.0), Asked(A, 300.0), Granted(A, 302.0)).open == ()
 
 
@@ -124,17 +124,17 @@ def test_a_grant_starts_the_doubling_over() -> None:
     assert reopening(breakers) < 200
 
 
-def test_offerings_that_ran_dry_together_are_not_asked_again_together() -> None:
+def test_offerings_that_ran_out_together_are_not_retried_together() -> None:
     zones = [OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}") for number in range(6)]
 
     assert len({reopening(after(Refused(zone, 0.0))) for zone in zones}) == 6
 
 
-def test_answers_to_requests_of_before_it_opened_are_no_new_strikes() -> None:
+def test_late_answers_to_earlier_requests_are_not_new_strikes() -> None:
     assert reopening(after(*[Refused(A, float(second)) for second in range(9)])) < 200
 
 
-def test_a_grant_that_comes_late_does_not_close_what_was_refused_since() -> None:
+def test_a_late_grant_does_not_close_a_breaker_with_a_newer_refusal() -> None:
     assert blocked(after(Refused(A, 100.0), Granted(A, 99.0)), 101.0) == {A, OTHER_POOL}
 
 
@@ -148,14 +148,14 @@ def test_a_quota_blocks_every_type_of_its_bucket_in_every_zone() -> None:
     assert blocked(breakers, 599.0) == {A, B, OTHER_TYPE, OTHER_POOL}
 
 
-def test_a_quota_probe_that_meets_a_lack_of_capacity_leaves_the_next_probe_to_others() -> None:
+def test_a_quota_probe_refused_for_capacity_allows_another_probe_elsewhere() -> None:
     breakers = after(Refused(A, 0.0, cause=QUOTA, bucket=("g5.xlarge", "g6.xlarge")), Asked(A, 700.0), Refused(A, 701.0))
 
     assert blocked(breakers, 702.0) == {A, OTHER_POOL}
     assert probing(breakers, 702.0) == {B, OTHER_TYPE}
 
 
-def test_a_refused_price_blocks_the_market_of_the_pool_until_something_changes_or_a_probe_is_due() -> None:
+def test_a_refused_price_blocks_the_market_of_the_pool_until_a_change_or_a_probe() -> None:
     breakers = after(Refused(A, 0.0, cause=PRICE))
 
     assert blocked(breakers, 1799.0) == {A, B, OTHER_TYPE}
@@ -165,7 +165,7 @@ def test_a_refused_price_blocks_the_market_of_the_pool_until_something_changes_o
     assert probing(breakers, 1981.0) == {A, B, OTHER_TYPE}
 
 
-def test_a_refused_configuration_blocks_the_whole_pool_and_is_asked_again_once_a_day_at_least() -> None:
+def test_a_refused_configuration_blocks_the_pool_and_is_retried_at_least_daily() -> None:
     breakers = after(Refused(A, 0.0, cause=CONFIGURATION))
     assert blocked(breakers, 1799.0) == {A, B, OTHER_TYPE, ON_DEMAND}
 
@@ -181,7 +181,7 @@ def test_a_refused_configuration_blocks_the_whole_pool_and_is_asked_again_once_a
 
 
 @pytest.mark.parametrize("cause", [PRICE, CONFIGURATION])
-def test_what_a_version_without_a_period_wrote_gets_one(cause: str) -> None:
+def test_a_breaker_written_without_a_period_gets_one(cause: str) -> None:
     breakers = after(Refused(A, 100.0, cause=cause))
     old = Breakers(open=tuple(replace(one, until=None) for one in breakers.open))
 
@@ -189,30 +189,30 @@ def test_what_a_version_without_a_period_wrote_gets_one(cause: str) -> None:
     assert recalled(old) == breakers
 
 
-def test_too_many_requests_stop_everything_for_seconds() -> None:
+def test_throttling_stops_all_requests_for_seconds() -> None:
     breakers = after(Refused(A, 0.0, cause=THROTTLED))
 
     assert blocked(breakers, 4.9) == set(ALL)
     assert blocked(breakers, 6.0) == set()
 
 
-def test_the_cloud_may_ask_for_more_patience() -> None:
+def test_a_breaker_respects_the_clouds_retry_after() -> None:
     assert reopening(after(Refused(A, 0.0, retry_after=82_800.0))) == 82_800.0
 
 
-def test_one_machine_that_never_registers_is_bad_luck_and_two_open_the_breaker() -> None:
+def test_two_machines_that_never_register_open_the_breaker_but_one_does_not() -> None:
     once = after(Failed(A, 0.0))
 
     assert (blocked(once, 1.0), half_open(once, 1.0)) == (set(), set())
     assert blocked(step(once, Failed(A, 1.0)), 2.0) == {A}
 
 
-def test_a_machine_that_is_ready_in_between_makes_the_next_failure_the_first_and_one_that_only_registers_does_not() -> None:
+def test_a_ready_machine_resets_the_failures_but_a_registered_one_does_not() -> None:
     assert blocked(after(Failed(A, 0.0), Ready(A, 1.0), Failed(A, 2.0)), 3.0) == set()
     assert blocked(after(Failed(A, 0.0), Registered(A, 1.0), Failed(A, 2.0)), 3.0) == {A}
 
 
-def test_two_machines_in_a_row_without_their_gpus_close_their_type_in_the_pool_for_an_hour_doubling_to_a_day() -> None:
+def test_two_machines_without_gpus_block_their_type_for_an_hour_doubling_to_a_day() -> None:
     alike = {A, B, ON_DEMAND}
     lacking = after(Lacking(A, 0.0, GPU), Registered(A, 1.0))
     assert blocked(lacking, 2.0) == set()
@@ -233,7 +233,7 @@ def test_two_machines_in_a_row_without_their_gpus_close_their_type_in_the_pool_f
     assert 86_400.0 <= waits[-1] <= 1.1 * 86_400.0
 
 
-def test_a_machine_that_shows_what_others_lacked_ends_that_and_no_other_does() -> None:
+def test_only_a_machine_with_the_lacking_resource_closes_the_breaker() -> None:
     lacking = after(Lacking(A, 0.0, GPU), Lacking(A, 1.0, GPU))
 
     assert step(lacking, Ready(A, 2.0, frozenset({"cpu"}))).open == lacking.open
@@ -241,7 +241,7 @@ def test_a_machine_that_shows_what_others_lacked_ends_that_and_no_other_does() -
     assert step(lacking, Changed(2.0, A[0])).open == ()
 
 
-def test_what_only_some_pods_ask_for_closes_nothing() -> None:
+def test_a_lacking_resource_other_than_gpus_blocks_no_offering() -> None:
     lacking = after(Lacking(A, 0.0, EFA), Lacking(A, 1.0, EFA))
 
     assert blocked(lacking, 2.0) == set()
@@ -249,7 +249,7 @@ def test_what_only_some_pods_ask_for_closes_nothing() -> None:
     assert "nothing is bought for pods that request it; retried at" in explained(lacking, 2.0)[0]
 
 
-def test_machines_that_do_not_come_up_need_one_that_does_and_not_only_a_grant() -> None:
+def test_a_grant_does_not_close_the_breaker_of_failed_machines() -> None:
     probe = after(Failed(A, 0.0), Failed(A, 0.0), Asked(A, 400.0), Granted(A, 402.0))
 
     assert blocked(probe, 403.0) == {A}
@@ -257,28 +257,28 @@ def test_machines_that_do_not_come_up_need_one_that_does_and_not_only_a_grant() 
     assert blocked(step(probe, Ready(A, 600.0)), 601.0) == set()
 
 
-def test_a_reclaim_blocks_the_offering_and_those_that_follow_count_as_one() -> None:
+def test_a_reclaim_blocks_the_offering_and_following_ones_count_as_one() -> None:
     breakers = after(Reclaimed(A, 0.0), Reclaimed(A, 60.0), Reclaimed(A, 120.0))
 
     assert blocked(breakers, 121.0) == {A, OTHER_POOL}
     assert reopening(breakers) < 200
 
 
-def test_five_seconds_after_the_first_refusal_of_spot_waiting_is_over() -> None:
+def test_pods_hurry_five_seconds_after_the_first_refusal_of_spot() -> None:
     breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(4)])
 
     assert openness(breakers, ALL, 4.9).hunting is None
     assert openness(breakers, ALL, 5.0).hunting == 0.0
 
 
-def test_nobody_hunts_where_other_offerings_of_the_request_gave_what_one_had_not() -> None:
+def test_there_is_no_hunt_if_other_offerings_of_the_request_were_granted() -> None:
     breakers = after(Refused(A, 0.0, filled=True), Refused(B, 1.0, filled=True))
 
     assert blocked(breakers, 6.0) == {A, B, OTHER_POOL}
     assert openness(breakers, ALL, 6.0).hunting is None
 
 
-def test_an_offering_that_gave_some_is_asked_once_more_for_the_rest_and_opens_when_it_gives_none() -> None:
+def test_a_partial_grant_leads_to_one_more_request_before_the_breaker_opens() -> None:
     some = after(Granted(A, 0.0), Refused(A, 0.0, partial=True))
 
     assert (blocked(some, 1.0), half_open(some, 1.0)) == (set(), set())
@@ -290,47 +290,47 @@ def proven(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).proven)
 
 
-def test_spot_that_was_granted_lately_and_not_refused_since_is_proven_while_a_hunt_is_on() -> None:
+def test_recently_granted_spot_is_proven_during_a_hunt() -> None:
     breakers = after(Granted(A, 0.0), Granted(ON_DEMAND, 0.0), Refused(B, 1.0))
 
     assert [proven(breakers, now) for now in (5.9, 6.0, 31.0, 32.0)] == [set(), {A}, {A}, set()]
     assert proven(step(breakers, Refused(A, 7.0)), 8.0) == set()
 
 
-def test_a_grant_in_part_is_proof_and_a_grant_of_three_minutes_ago_is_none() -> None:
+def test_a_partial_grant_proves_spot_but_a_grant_of_three_minutes_ago_does_not() -> None:
     assert proven(after(Granted(A, 0.0), Refused(A, 0.0, partial=True)), 6.0) == {A}
     assert proven(after(Granted(A, 0.0), Refused(B, 170.0)), 179.0) == {A}
     assert proven(after(Granted(A, 0.0), Refused(B, 170.0)), 180.0) == set()
 
 
-def test_of_grants_of_one_offering_the_latest_is_kept_and_old_ones_are_forgotten() -> None:
+def test_only_the_latest_grant_of_an_offering_is_kept_and_old_ones_are_dropped() -> None:
     breakers = after(Granted(A, 100.0), Granted(A, 50.0), Granted(B, 200.0), Granted(OTHER_TYPE, 290.0))
 
     assert [(one.offering, one.at) for one in breakers.proofs] == [(B, 200.0), (OTHER_TYPE, 290.0)]
 
 
-def test_a_hunt_is_over_when_nothing_was_refused_for_a_while() -> None:
+def test_a_hunt_ends_when_nothing_was_refused_for_a_while() -> None:
     assert openness(after(Refused(A, 0.0)), ALL, 31.0).hunting is None
 
 
-def test_a_later_refusal_begins_a_hunt_of_its_own() -> None:
+def test_a_later_refusal_starts_a_new_hunt() -> None:
     breakers = after(Refused(A, 0.0), Refused(B, 100.0))
 
     assert openness(breakers, ALL, 104.0).hunting is None
     assert openness(breakers, ALL, 106.0).hunting == 100.0
 
 
-def test_nobody_hunts_for_on_demand() -> None:
+def test_there_is_no_hunt_for_on_demand() -> None:
     assert openness(after(Refused(ON_DEMAND, 0.0)), ALL, 9.0).hunting is None
 
 
-def test_who_waited_for_a_probe_hunts_when_it_is_refused() -> None:
+def test_a_refused_probe_starts_a_hunt() -> None:
     breakers = after(Refused(A, -500.0), Asked(A, 0.0), Refused(A, 0.0))
 
     assert openness(breakers, ALL, 6.0).hunting == 0.0
 
 
-def test_who_comes_while_others_hunt_hurries_as_long_after_its_own_refusal() -> None:
+def test_a_pod_that_arrives_during_a_hunt_hurries_after_its_own_refusal() -> None:
     breakers = after(*[Refused(OfferingKey("gpus", "spot", "g5.xlarge", f"zone-{number}"), 2.0 * number) for number in range(20)])
 
     assert openness(breakers, ALL, 38.0).hunting == 32.0
@@ -340,7 +340,7 @@ def unsettled(breakers: Breakers, now: float) -> set[OfferingKey]:
     return set(openness(breakers, ALL, now).unsettled)
 
 
-def test_spot_that_comes_and_goes_is_asked_ever_more_rarely() -> None:
+def test_spot_that_comes_and_goes_is_requested_less_and_less_often() -> None:
     known, pauses, now = Breakers(), [], 0.0
     for _ in range(5):
         known = step(known, Reclaimed(A, now))
@@ -353,13 +353,13 @@ def test_spot_that_comes_and_goes_is_asked_ever_more_rarely() -> None:
         assert least <= pause <= 1.1 * least + 10.0
 
 
-def test_spot_that_lasted_for_longer_is_new_when_it_is_taken_back() -> None:
+def test_a_reclaim_of_long_lasting_spot_is_a_first_strike() -> None:
     known = after(Reclaimed(A, 0.0), Granted(A, 200.0), Reclaimed(A, 200.0 + 1300.0))
 
     assert A not in blocked(known, 1500.0 + 200.0)
 
 
-def test_what_was_refused_or_reclaimed_is_not_relied_upon_before_it_has_been_back_for_twenty_minutes() -> None:
+def test_refused_or_reclaimed_offerings_are_unsettled_for_twenty_minutes_once_back() -> None:
     breakers = after(Reclaimed(A, 0.0))
     back = step(breakers, Granted(A, 300.0))
 
@@ -368,17 +368,17 @@ def test_what_was_refused_or_reclaimed_is_not_relied_upon_before_it_has_been_bac
     assert (blocked(back, 301.0), unsettled(back, 1499.0), unsettled(back, 1500.0)) == (set(), {A, OTHER_POOL}, set())
 
 
-def test_what_was_closed_long_ago_is_forgotten() -> None:
+def test_breakers_closed_long_ago_are_forgotten() -> None:
     breakers = after(Refused(A, 0.0), Granted(A, 300.0), Refused(B, 5000.0), Granted(B, 5300.0))
 
     assert [one.target.zone for one in breakers.closed] == ["us-east-1b"]
 
 
-def test_too_many_requests_unsettle_nothing() -> None:
+def test_throttling_does_not_unsettle_offerings() -> None:
     assert unsettled(after(Refused(A, 0.0, cause=THROTTLED)), 1.0) == set()
 
 
-def test_the_next_change_is_the_end_of_waiting_then_of_the_hunt_then_of_the_period() -> None:
+def test_the_next_change_follows_the_hunt_and_then_the_period() -> None:
     breakers = after(Refused(A, 0.0))
     half_open = reopening(breakers)
 
@@ -399,7 +399,7 @@ def test_events_survive_as_json() -> None:
     assert msgspec.json.decode(msgspec.json.encode(events), type=list[Event]) == events
 
 
-def test_a_breaker_says_what_why_and_until_when() -> None:
+def test_a_breaker_message_has_the_offering_the_cause_and_the_time() -> None:
     breakers = after(Refused(A, 0.0, detail="InsufficientInstanceCapacity"), Refused(A, 3600.0, detail="InsufficientInstanceCapacity"))
     (one,) = breakers.open
     assert one.until is not None
@@ -412,18 +412,18 @@ def test_a_breaker_says_what_why_and_until_when() -> None:
     assert explained(step(breakers, Asked(A, 4000.0)), 4001.0)[0].endswith("; probed at 01:06:40 UTC, no answer yet")
 
 
-def test_what_waits_for_a_person_says_so() -> None:
+def test_the_message_says_that_a_breaker_waits_for_a_change() -> None:
     (line,) = explained(after(Refused(A, 0.0, cause=PRICE)), 1.0)
 
     again = "retried at 00:32:01 UTC with one machine, or as soon as the settings or the pool change"
     assert line == f"pool gpus spot: price refused since 00:00:00 UTC; {again}"
 
 
-def test_a_first_failure_is_not_worth_a_word() -> None:
+def test_a_first_failure_has_no_message() -> None:
     assert explained(after(Failed(A, 0.0)), 1.0) == ()
 
 
-def test_causes_are_told_apart_from_capacity() -> None:
+def test_causes_are_distinguished_from_a_lack_of_capacity() -> None:
     assert CAPACITY in Refused(A, 0.0).cause
     assert "quota used up" in explained(after(Refused(A, 0.0, cause=QUOTA)), 1.0)[0]
 
@@ -438,7 +438,7 @@ def blocked_of(breakers: Breakers, *keys: OfferingKey) -> set[OfferingKey]:
     return set(openness(breakers, keys, 1.0).blocked)
 
 
-def test_a_quota_is_one_regions_and_of_its_whole_bucket_there() -> None:
+def test_a_quota_covers_its_whole_bucket_in_one_region() -> None:
     breakers = after(Refused(EAST, 0.0, cause=QUOTA, bucket=("g5.xlarge", "g6.xlarge")))
 
     assert blocked_of(breakers, EAST, EAST_TOO, WEST) == {EAST, EAST_TOO}
@@ -446,11 +446,11 @@ def test_a_quota_is_one_regions_and_of_its_whole_bucket_there() -> None:
 
 
 @pytest.mark.parametrize("refused", [Refused(WEST, 0.0, cause=THROTTLED), Refused(WEST, 0.0, every_zone=True)])
-def test_what_one_region_says_of_all_its_zones_holds_no_other_region_up(refused: Refused) -> None:
+def test_an_answer_for_all_zones_of_a_region_does_not_block_other_regions(refused: Refused) -> None:
     assert blocked_of(after(refused), EAST, WEST) == {WEST}
 
 
-def test_a_zone_whose_name_tells_no_region_may_be_in_any() -> None:
+def test_a_zone_with_an_unknown_region_may_be_in_any_region() -> None:
     here = OfferingKey("here", "on-demand", "g5.xlarge", "rack7")
 
     assert blocked_of(after(Refused(EAST, 0.0, cause=QUOTA)), EAST, WEST, here) == {EAST, here}
@@ -461,11 +461,11 @@ def test_a_zone_whose_name_tells_no_region_may_be_in_any() -> None:
 
 
 def absences(*moments: float, key: OfferingKey = A) -> Breakers:
-    """After machines that were asked for 900 s before each of ``moments`` were given up then."""
+    """The breakers after machines were given up at each of ``moments``, 900 s after their order."""
     return after(*(Absent(key, at - 900.0, at, "it never came") for at in moments))
 
 
-def test_three_tries_in_a_row_without_a_node_pause_the_whole_pool() -> None:
+def test_three_attempts_in_a_row_without_a_node_pause_the_pool() -> None:
     twice, thrice = absences(900.0, 1800.0), absences(900.0, 1800.0, 2700.0)
 
     assert blocked(twice, 2700.0) == set()
@@ -474,13 +474,13 @@ def test_three_tries_in_a_row_without_a_node_pause_the_whole_pool() -> None:
     assert said.startswith("pool gpus: machines never became nodes, 3 times since 00:15:00 UTC (it never came); retried at 1970-01-02 ")
 
 
-def test_machines_that_were_bought_together_are_one_try() -> None:
+def test_machines_bought_together_are_one_attempt() -> None:
     together = after(*(Absent(A, 0.0, 900.0 + seconds) for seconds in (0.0, 0.0, 5.0, 9.0)))
 
     assert [one.strikes for one in together.open] == [1]
 
 
-def test_a_paused_pool_is_tried_with_one_machine_a_day_later() -> None:
+def test_a_paused_pool_is_probed_with_one_machine_a_day_later() -> None:
     paused = absences(900.0, 1800.0, 2700.0)
 
     assert probing(paused, 2700.0 + 2.2 * 86_400.0) == {key for key in ALL if key[0] == "gpus"}
@@ -492,5 +492,5 @@ def test_a_node_or_a_change_ends_the_pause_of_a_pool(event: Event) -> None:
 
 
 @pytest.mark.parametrize("event", [Granted(A, 3000.0), Changed(3000.0, "more"), Registered(OTHER_POOL, 3000.0)])
-def test_a_grant_and_other_pools_say_nothing_about_machines_that_never_become_nodes(event: Event) -> None:
+def test_grants_and_other_pools_do_not_end_the_pause_of_a_pool(event: Event) -> None:
     assert blocked(step(absences(900.0, 1800.0, 2700.0), event), 3000.0) == {key for key in ALL if key[0] == "gpus"}

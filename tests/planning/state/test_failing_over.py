@@ -18,12 +18,12 @@ DEBOUNCE, ANSWER = 0.6, 2.0
 
 
 def spot(groups: int) -> list[Offering]:
-    """Spot groups of one machine type each, ever dearer, and all cheaper than on-demand."""
+    """Spot groups of one machine type each, with rising prices, all cheaper than on-demand."""
     return [offering(f"spot.{number}", 0.3 + number / 100, market="spot") for number in range(groups)]
 
 
 def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float, list[str]]:
-    """Seconds from the first refusal until on-demand is asked, and the offerings that were asked, while all spot is dry."""
+    """Seconds from the first refusal until on-demand is requested, and the requested offerings, while no spot has capacity."""
     on_demand = offering("od", 2.0)
     policy = Policy((pool(*spot(groups), on_demand),))
     keys = [one.key for one in policy.pools[0].offerings]
@@ -46,20 +46,20 @@ def hunt(groups: int, *, answer: float = ANSWER, wanted: int = 1) -> tuple[float
 
 @pytest.mark.parametrize("groups", [1, 2, 3, 6, 12, 24])
 @pytest.mark.parametrize("answer", [0.2, ANSWER, 4.0])
-def test_on_demand_is_asked_within_ten_seconds_however_many_spot_groups_are_dry(groups: int, answer: float) -> None:
+def test_on_demand_is_requested_within_ten_seconds_for_any_number_of_spot_groups(groups: int, answer: float) -> None:
     seconds, asked = hunt(groups, answer=answer)
 
     assert seconds <= 10.0
     assert asked[-1] == "od"
 
 
-def test_every_group_is_asked_once_and_for_what_is_needed_only() -> None:
+def test_every_group_is_asked_once_and_only_for_the_machines_needed() -> None:
     _, asked = hunt(3, wanted=2)
 
     assert asked == ["spot.0"] * 2 + ["spot.1"] * 2 + ["spot.2"] * 2 + ["od"] * 2
 
 
-def test_spot_that_comes_back_is_found_by_the_probe() -> None:
+def test_a_probe_finds_spot_that_is_available_again() -> None:
     (dry,) = spot(1)
     policy = Policy((pool(dry, offering("od", 2.0)),))
     breakers = step(Breakers(), Refused(dry.key, NOW))

@@ -1,4 +1,4 @@
-"""Machines that were bought for pods which do not come to run: what is in vain is not bought again."""
+"""Fruitless machines: offerings bought for pods that never run are not bought again."""
 
 from collections.abc import Mapping
 
@@ -38,11 +38,11 @@ def test_three_lost_machines_in_a_row_for_one_pod_are_fruitless_and_two_are_not(
     assert fate == Fruitless(KEY, 200.0, "pod default/p is still pending after 3 machines; the last one, i-2, ended before it opened")
 
 
-def test_machines_for_three_different_pods_are_no_row() -> None:
+def test_lost_machines_for_three_different_pods_are_not_fruitless() -> None:
     assert after(*[lost(number, 1.0, f"p-{number}") for number in range(3)], pods=waiting("p-0", "p-1", "p-2"))[1] == []
 
 
-def test_an_open_machine_is_fruitless_once_its_pods_had_time_to_come() -> None:
+def test_an_open_machine_is_fruitless_if_its_pods_are_not_bound_in_time() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p",), 0.0, node="a")
     known, _ = judged(Efforts(), (opened,), waiting("p"), SETTLE_SECONDS - 1.0)
     assert not known.machines[0].fruitless
@@ -51,7 +51,7 @@ def test_an_open_machine_is_fruitless_once_its_pods_had_time_to_come() -> None:
     assert known.lately == {"main": (SETTLE_SECONDS,)}
 
 
-def test_a_pod_that_runs_there_says_that_the_offering_serves() -> None:
+def test_a_running_pod_shows_that_the_offering_serves() -> None:
     opened = PurchaseAttempt("i-1", KEY, ("default/p", "default/q"), 0.0, node="a")
     runs = {one.key: one for one in (pod("p", on="a"), pod("q"))}
 
@@ -79,11 +79,11 @@ def test_a_machine_whose_pods_are_gone_is_forgotten() -> None:
     ],
     ids=["spot that vanished", "taken back", "of others", "refused", "half a gang"],
 )
-def test_what_says_nothing_of_its_offering_is_no_effort(one: Coming, book: Ledger, there: frozenset[str]) -> None:
+def test_machines_that_say_nothing_about_their_offering_are_not_recorded(one: Coming, book: Ledger, there: frozenset[str]) -> None:
     assert list(left((one,), book, there, 5.0)) == []
 
 
-def test_a_machine_that_opened_and_one_that_was_lost_are_told_apart() -> None:
+def test_opened_and_lost_machines_are_distinguished() -> None:
     machines = [
         Coming("m-1", "t", (KEY,), 1.0, 0.0, instance="i-1", node="a", ready=3.0, bought_for=("default/p",)),
         Coming("m-2", "t", (KEY,), 1.0, 0.0, instance="i-2", node="b", bought_for=("default/q",)),
@@ -98,7 +98,7 @@ def test_a_machine_that_opened_and_one_that_was_lost_are_told_apart() -> None:
     ]
 
 
-def test_a_pool_with_too_many_fruitless_machines_within_an_hour_is_closed_until_the_hour_is_over() -> None:
+def test_a_pool_with_too_many_fruitless_machines_is_blocked_for_the_hour() -> None:
     machines = [lost(number, 10.0 * number, f"p-{number}") for number in range(10)]
     known, _ = after(*machines, pods=waiting(*[f"p-{number}" for number in range(10)]))
 

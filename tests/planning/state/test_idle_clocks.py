@@ -1,4 +1,4 @@
-"""Idle clocks."""
+"""Idle clocks of nodes."""
 
 from functools import reduce
 
@@ -10,23 +10,23 @@ from gpuscaler.planning.state.idle_clocks import IdleClocks, Observed, idle_seco
 
 
 def after(*looks: tuple[float, str]) -> IdleClocks:
-    """Clocks after looks at (a moment, the nodes that were idle)."""
+    """Clocks after observations of (time, names of the idle nodes)."""
     return reduce(step, [Observed(frozenset(names.split()), at) for at, names in looks], IdleClocks())
 
 
-def test_a_node_is_idle_since_the_first_of_the_looks_in_a_row() -> None:
+def test_a_node_is_idle_since_the_first_of_consecutive_observations() -> None:
     assert idle_seconds(after((0.0, "a"), (10.0, "a b"), (20.0, "a b")), 25.0) == {"a": 25.0, "b": 15.0}
 
 
-def test_a_look_at_which_it_was_busy_starts_the_clock_anew() -> None:
+def test_an_observation_of_a_busy_node_restarts_its_clock() -> None:
     assert idle_seconds(after((0.0, "a"), (10.0, ""), (20.0, "a")), 25.0) == {"a": 5.0}
 
 
-def test_a_node_that_is_gone_has_no_clock() -> None:
+def test_a_deleted_node_has_no_clock() -> None:
     assert idle_seconds(after((0.0, "a b"), (10.0, "b")), 10.0) == {"b": 10.0}
 
 
-def test_a_moment_before_the_first_look_is_no_idle_time() -> None:
+def test_a_time_before_the_first_observation_gives_zero_idle_time() -> None:
     assert idle_seconds(after((10.0, "a")), 5.0) == {"a": 0.0}
 
 
@@ -36,7 +36,7 @@ def test_clocks_survive_a_restart() -> None:
     assert msgspec.json.decode(msgspec.json.encode(clocks), type=IdleClocks) == clocks
 
 
-def test_the_planner_gives_back_what_the_clocks_say_is_idle_long_enough() -> None:
+def test_the_planner_removes_nodes_that_have_been_idle_long_enough() -> None:
     clocks = after((NOW - 700.0, "a"), (NOW - 60.0, "a b"))
     made = planned([node("a"), node("b")], pool(offering()), state=State(idle_seconds=idle_seconds(clocks, NOW)))
 

@@ -1,4 +1,4 @@
-"""Learned templates: what machines offer in truth."""
+"""Learned templates: the actual resources of machines."""
 
 from collections.abc import Mapping
 from functools import reduce
@@ -40,19 +40,19 @@ def made(learned: Learned) -> Plan:
     return plan(cluster, State(), corrected(POLICY, learned), NOW)
 
 
-def test_a_node_that_offers_less_than_promised_corrects_its_kind_and_no_other() -> None:
+def test_a_node_with_less_than_promised_corrects_only_its_kind() -> None:
     small, big = corrected(POLICY, after(seen())).pools[0].offerings
 
     assert small.allocatable["memory"] == 30 * GI
     assert big is BIG
 
 
-def test_what_does_not_fit_in_truth_is_not_bought_again() -> None:
+def test_a_machine_that_is_too_small_in_reality_is_not_bought_again() -> None:
     assert [machine.instance_type for machine in made(Learned()).machines] == ["small"]
     assert [machine.instance_type for machine in made(after(seen())).machines] == ["big"]
 
 
-def test_a_node_that_offers_more_is_no_reason_to_promise_more() -> None:
+def test_a_node_with_more_than_promised_does_not_raise_the_promise() -> None:
     assert memory(after(seen(memory=64))) == 32
 
 
@@ -62,12 +62,12 @@ def test_a_resource_that_a_node_does_not_show_yet_is_still_promised() -> None:
     assert corrected(POLICY, after(event)).pools[0].offerings[0].allocatable["nvidia.com/gpu"] == 1
 
 
-def test_the_newest_node_speaks_for_the_next() -> None:
+def test_the_newest_node_corrects_the_template_of_the_next() -> None:
     assert memory(after(seen(0.0, memory=20), seen(10.0, memory=31))) == 31
     assert memory(after(seen(10.0, memory=31), seen(0.0, memory=20))) == 31
 
 
-def test_every_zone_and_market_of_the_kind_learns() -> None:
+def test_a_lesson_covers_every_zone_and_market_of_the_kind() -> None:
     other = offering("small", 0.4, market="spot", zone="z9", memory=32)
     (_, corrected_other) = corrected(Policy((pool(SMALL, other),)), after(seen())).pools[0].offerings
 
@@ -75,7 +75,7 @@ def test_every_zone_and_market_of_the_kind_learns() -> None:
 
 
 def watched(*nodes: Node, at: float = NOW, revision: str = "", of: Offering = SMALL) -> Observed:
-    """What live nodes of the small kind show."""
+    """An observation of live nodes of the small kind."""
     return Observed(of.pool, of.instance_type, at, revision, shown_by(of, nodes) if nodes else None)
 
 
@@ -89,13 +89,13 @@ def kind(learned: Learned, policy: Policy = POLICY) -> Offering:
     return corrected(policy, learned).pools[0].offerings[0]
 
 
-def test_live_nodes_correct_upwards_too_and_the_lowest_of_them_counts() -> None:
+def test_live_nodes_also_correct_upwards_by_their_lowest_amount() -> None:
     learned = step(Learned(), watched(like(memory=40 * GI, pods=250), like(memory=36 * GI, pods=110)))
 
     assert (kind(learned).allocatable["memory"], kind(learned).allocatable["pods"]) == (36 * GI, 110)
 
 
-def test_huge_pages_and_other_resources_that_all_live_nodes_have_are_promised() -> None:
+def test_resources_that_all_live_nodes_have_are_promised() -> None:
     more: dict[str, Any] = {"hugepages-2Mi": 5 * GI, "vpc.amazonaws.com/efa": 4}
     learned = step(Learned(), watched(like(**more), like(**{**more, "hugepages-1Gi": GI})))
 
@@ -126,7 +126,7 @@ BROKEN: dict[str, Any] = {GPU: 7}
     ],
     ids=["all divided", "some divided", "shared", "half of the nodes divided", "one broken", "all broken"],
 )
-def test_how_gpus_are_divided_or_shared_is_what_live_nodes_agree_on(nodes: list[dict[str, Any]], promised: dict[str, int]) -> None:
+def test_the_division_or_sharing_of_gpus_is_learned_where_live_nodes_agree(nodes: list[dict[str, Any]], promised: dict[str, int]) -> None:
     eight = offering("small", 1.0, gpus=8)
     learned = step(Learned(), watched(*(like(eight, **amounts) for amounts in nodes), of=eight))
 
@@ -134,8 +134,8 @@ def test_how_gpus_are_divided_or_shared_is_what_live_nodes_agree_on(nodes: list[
     assert {name: amount for name, amount in found.allocatable.items() if amount and name in (GPU, MIG)} == promised
 
 
-def test_cores_of_neuron_devices_are_as_many_as_live_nodes_show() -> None:
-    """EC2 tells eight cores of a Trainium2 device, and its device plugin shows half as many, each of two."""
+def test_the_number_of_neuron_cores_is_learned_from_live_nodes() -> None:
+    """EC2 reports eight cores for a Trainium2 device, and its device plugin shows half as many, each made of two."""
     trainium = replace(SMALL, allocatable={**room(memory=32), "aws.amazon.com/neuron": 16, CORES: 128})
     half: dict[str, Any] = {CORES: 64}
     learned = step(Learned(), watched(like(trainium, **half), of=trainium))
@@ -143,7 +143,7 @@ def test_cores_of_neuron_devices_are_as_many_as_live_nodes_show() -> None:
     assert kind(learned, Policy((pool(trainium),))).allocatable[CORES] == 64
 
 
-def test_how_gpus_are_divided_is_forgotten_when_no_node_has_confirmed_it_for_a_day() -> None:
+def test_the_division_of_gpus_is_forgotten_after_a_day_without_confirmation() -> None:
     eight = offering("small", 1.0, gpus=8)
     learned = step(Learned(), watched(like(eight, **SLICED), of=eight))
     late = step(learned, watched(at=NOW + FORGET_SECONDS + 1.0, of=eight))
@@ -151,20 +151,20 @@ def test_how_gpus_are_divided_is_forgotten_when_no_node_has_confirmed_it_for_a_d
     assert kind(late, Policy((pool(eight),))).allocatable[GPU] == 8
 
 
-def test_of_gpus_a_live_node_says_nothing() -> None:
+def test_the_number_of_gpus_is_not_learned_from_live_nodes() -> None:
     none: dict[str, Any] = {"nvidia.com/gpu": 0}
 
     assert kind(step(Learned(), watched(like(**none)))).allocatable["nvidia.com/gpu"] == 1
 
 
-def test_the_next_machine_can_only_lower_what_live_nodes_agree_on() -> None:
+def test_the_newest_machine_can_only_lower_amounts_of_live_nodes() -> None:
     learned = step(Learned(), watched(like(memory=40 * GI)))
 
     assert kind(step(learned, seen(NOW + 1.0, memory=64))).allocatable["memory"] == 40 * GI
     assert kind(step(learned, seen(NOW + 1.0, memory=30))).allocatable["memory"] == 30 * GI
 
 
-def test_labels_and_taints_are_those_of_live_nodes_but_for_place_and_market() -> None:
+def test_labels_and_taints_are_learned_except_for_place_and_market() -> None:
     taint = Taint("dedicated", "ml")
     nodes = (replace(like(labels={"team": "ml", ZONE: "z9", "karpenter.sh/capacity-type": "spot", PRODUCT: None}), taints=(taint,)),) * 2
 
@@ -174,7 +174,7 @@ def test_labels_and_taints_are_those_of_live_nodes_but_for_place_and_market() ->
     assert (found.labels[ZONE], found.labels["karpenter.sh/capacity-type"]) == (SMALL.labels[ZONE], "on-demand")
 
 
-def test_a_new_revision_forgets_what_machines_of_the_one_before_showed() -> None:
+def test_a_new_revision_forgets_the_lesson_of_the_previous_one() -> None:
     learned = step(Learned(), watched(like(memory=40 * GI, labels={PRODUCT: None}), revision="1"))
     newer = step(learned, watched(at=NOW + 60.0, revision="2"))
 
@@ -184,7 +184,7 @@ def test_a_new_revision_forgets_what_machines_of_the_one_before_showed() -> None
     assert (lesson.revision, lesson.revised) == ("2", NOW + 60.0)
 
 
-def test_labels_that_no_node_has_confirmed_for_a_day_are_forgotten_and_amounts_are_not() -> None:
+def test_labels_without_confirmation_for_a_day_are_forgotten_but_amounts_are_kept() -> None:
     learned = step(Learned(), watched(like(memory=40 * GI, labels={PRODUCT: None})))
 
     early, late = (step(learned, watched(at=NOW + after)) for after in (FORGET_SECONDS - 1.0, FORGET_SECONDS + 1.0))
@@ -193,20 +193,20 @@ def test_labels_that_no_node_has_confirmed_for_a_day_are_forgotten_and_amounts_a
     assert (PRODUCT in kind(late).labels, kind(late).allocatable["memory"]) == (True, 40 * GI)
 
 
-def test_nodes_that_show_the_same_again_change_nothing_that_would_have_to_be_written() -> None:
+def test_nodes_that_show_the_same_again_change_nothing() -> None:
     learned = step(Learned(), watched(like(memory=40 * GI)))
 
     assert step(learned, watched(like(memory=40 * GI), at=NOW + 60.0)) is learned
     assert step(learned, watched(like(memory=40 * GI), at=NOW + 7200.0)) is not learned
 
 
-def test_the_words_of_a_lesson_name_both_amounts() -> None:
+def test_the_message_of_a_lesson_names_both_amounts() -> None:
     (lesson,) = step(Learned(), watched(like(memory=40 * GI))).lessons
 
     assert lesson.shown.words == ("small: a node of this group offers 40Gi of memory, the template 32Gi; the nodes take precedence",)
 
 
-def test_a_policy_with_nothing_to_correct_stays_itself() -> None:
+def test_a_policy_without_corrections_stays_the_same_object() -> None:
     assert corrected(POLICY, Learned()) is POLICY
     assert corrected(POLICY, after(seen(memory=32))) is POLICY
 

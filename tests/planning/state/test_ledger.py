@@ -1,4 +1,4 @@
-"""The ledger: every machine that was asked for is in it once, from before the call until it is open."""
+"""The ledger: every ordered machine is in it once, from before the call until it is open."""
 
 from collections.abc import Sequence
 
@@ -51,7 +51,7 @@ CHEAP, DEAR = offering("cheap", 0.5).key, offering("dear", 2.0).key
 
 
 def intended(token: str, count: int = 1, *, at: float = 0.0, needs: Sequence[str] = ()) -> Intended:
-    """An order of machines ``token-0``, ``token-1``, … each for a pod of that name, cheap if they can be had."""
+    """An order of machines ``token-0``, ``token-1``, … each for a pod of that name, preferably of the cheap offering."""
     machines = [
         Coming(f"{token}-{n}", token, (CHEAP, DEAR), 0.5, at, meant=2, pods=(f"pod-{token}-{n}",), after=tuple(needs)) for n in range(count)
     ]
@@ -66,7 +66,7 @@ def names(book: Ledger) -> list[tuple[str, str]]:
     return [(one.id, one.instance) for one in book.coming]
 
 
-def test_what_was_decided_is_written_down_whole_before_it_is_sent() -> None:
+def test_a_decided_order_is_recorded_completely_before_it_is_sent() -> None:
     book = after(intended("a", 2))
 
     assert [(one.token, one.state) for one in book.orders] == [("a", INTENDED)]
@@ -74,7 +74,7 @@ def test_what_was_decided_is_written_down_whole_before_it_is_sent() -> None:
     assert book.serial == 1
 
 
-def test_an_answer_names_the_machines_and_ends_the_order() -> None:
+def test_an_answer_gives_the_machines_their_ids_and_ends_the_order() -> None:
     book = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP), ("i-2", CHEAP))))
 
     assert names(book) == [("a-0", "i-1"), ("a-1", "i-2")]
@@ -82,14 +82,14 @@ def test_an_answer_names_the_machines_and_ends_the_order() -> None:
     assert {one.granted for one in book.coming} == {3.0}
 
 
-def test_of_a_partial_answer_the_rest_is_struck() -> None:
+def test_the_rest_of_a_partial_answer_is_removed() -> None:
     book = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),)))
 
     assert names(book) == [("a-0", "i-1")]
     assert book.orders == ()
 
 
-def test_machines_that_were_accepted_without_a_name_are_awaited() -> None:
+def test_machines_accepted_without_an_id_stay_in_the_ledger() -> None:
     book = after(intended("a", 3), Answered("a", 3.0, (("i-1", CHEAP),), pending=1))
 
     assert names(book) == [("a-0", "i-1"), ("a-1", "")]
@@ -100,7 +100,7 @@ def test_machines_that_were_accepted_without_a_name_are_awaited() -> None:
     assert found.coming[1].key == DEAR
 
 
-def test_machines_beyond_what_was_asked_for_are_in_the_ledger_too() -> None:
+def test_machines_beyond_the_order_are_in_the_ledger_too() -> None:
     answer = Answered("a", 3.0, (("i-1", CHEAP), ("i-2", DEAR), ("i-2", DEAR)))
     book = after(intended("a", 1), answer)
 
@@ -116,14 +116,14 @@ def test_a_repeated_answer_changes_nothing() -> None:
     assert names(step(once, answer)) == names(once)
 
 
-def test_a_machine_that_is_gone_is_not_named_again_by_a_repeated_answer() -> None:
+def test_a_repeated_answer_does_not_bring_back_a_lost_machine() -> None:
     doubted = after(intended("a", 2), Answered("a", 3.0, (("i-1", CHEAP),), pending=1), Lost("a-0"))
     book = step(doubted, Answered("a", 9.0, (("i-1", CHEAP),), pending=1))
 
     assert names(book) == [("a-1", "")]
 
 
-def test_the_machine_that_wants_an_offering_most_gets_the_one_of_it() -> None:
+def test_a_granted_offering_goes_to_the_machine_that_prefers_it() -> None:
     order = intended("a", 2)
     picky = msgspec.structs.replace(order.machines[1], offerings=(DEAR, CHEAP))
     book = after(
@@ -133,21 +133,21 @@ def test_the_machine_that_wants_an_offering_most_gets_the_one_of_it() -> None:
     assert names(book) == [("a-0", "i-cheap"), ("a-1", "i-dear")]
 
 
-def test_a_lost_answer_leaves_everything_awaited_and_in_doubt() -> None:
+def test_a_lost_answer_leaves_the_order_doubtful_with_all_its_machines() -> None:
     book = after(intended("a", 2), Doubted("a", 5.0))
 
     assert [(one.state, one.since) for one in book.orders] == [(DOUBTFUL, 5.0)]
     assert len(book.coming) == 2
 
 
-def test_an_order_that_is_settled_awaits_no_more_than_what_has_a_name() -> None:
+def test_a_settled_order_keeps_only_machines_with_an_id() -> None:
     book = after(intended("a", 3), Doubted("a", 5.0), Found("a-0", "i-1", CHEAP, 6.0), Settled("a"))
 
     assert names(book) == [("a-0", "i-1")]
     assert book.orders == ()
 
 
-def test_a_machine_leaves_the_ledger_when_it_is_open() -> None:
+def test_a_machine_leaves_the_ledger_when_it_opens() -> None:
     events: list[Event] = [intended("a"), Answered("a", 1.0, (("i-1", CHEAP),)), Registered("a-0", "n", 2.0), Ready("a-0", 3.0)]
     book = after(*events)
 
@@ -155,7 +155,7 @@ def test_a_machine_leaves_the_ledger_when_it_is_open() -> None:
     assert step(book, Opened("a-0")) == Ledger(serial=1, bought=((0.0, 1),))
 
 
-def test_who_waits_for_a_machine_waits_no_more_once_it_is_open_and_is_bereft_when_it_is_lost() -> None:
+def test_a_removal_stops_waiting_when_its_machine_opens_and_is_bereft_when_it_is_lost() -> None:
     leaving = Leaving("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0", "a-1"))
     book = after(intended("a", 2), Left(leaving))
 
@@ -164,21 +164,21 @@ def test_who_waits_for_a_machine_waits_no_more_once_it_is_open_and_is_bereft_whe
     assert step(book, Lost("a-1")).leaving[0].bereft
 
 
-def test_who_waits_for_refused_machines_is_bereft() -> None:
+def test_a_removal_that_waits_for_refused_machines_is_bereft() -> None:
     leaving = Leaving("old", "i-old", DEAR, "dear", 0.0, 0.0, needs=("a-0",))
 
     assert after(intended("a"), Left(leaving), Answered("a", 1.0)).leaving[0].bereft
 
 
 @pytest.mark.parametrize("event", [Answered("b", 9.0), Settled("b"), Lost("b-0")], ids=["refused", "not filled", "lost"])
-def test_what_was_bought_for_a_gang_has_nobody_until_all_of_it_is_planned_anew(event: Event) -> None:
+def test_machines_of_a_gang_lose_their_pods_until_the_gang_is_planned_again(event: Event) -> None:
     others = [intended("a"), of_gang("c", "default/other")]
     book = after(*others, of_gang("b", "default/train"), of_gang("d", "default/train"), event)
 
     assert {one.id: one.pods for one in book.coming} == {"a-0": ("pod-a-0",), "c-0": ("pod-c-0",), "d-0": ()}
 
 
-def test_a_machine_that_opens_leaves_those_of_its_gang_theirs() -> None:
+def test_a_machine_that_opens_does_not_change_the_other_machines_of_its_gang() -> None:
     book = after(of_gang("b", "default/train"), of_gang("d", "default/train"), Opened("b-0"))
 
     assert [one.pods for one in book.coming] == [("pod-d-0",)]
@@ -189,20 +189,20 @@ def of_gang(token: str, gang: str) -> Intended:
     return msgspec.structs.replace(made, machines=tuple(msgspec.structs.replace(one, gang=gang) for one in made.machines))
 
 
-def test_the_newest_plan_says_who_waits_for_which_machine() -> None:
+def test_the_newest_plan_decides_which_pods_wait_for_which_machine() -> None:
     book = after(intended("a", 2), Planned({"a-1": ("x", "y")}))
 
     assert [one.pods for one in book.coming] == [(), ("x", "y")]
     assert step(book, Planned({"a-1": ("x", "y")})) is book
 
 
-def test_pods_that_are_exchanged_wait_for_what_the_other_waited_for() -> None:
+def test_exchanged_pods_swap_their_machines() -> None:
     book = after(intended("a", 3), Exchanged("a-0", (("pod-a-0", "pod-a-2"),)))
 
     assert [one.pods for one in book.coming] == [("pod-a-2",), ("pod-a-1",), ("pod-a-0",)]
 
 
-def test_a_pod_that_nothing_was_coming_for_takes_the_place_of_another() -> None:
+def test_a_pod_without_a_machine_can_replace_another_pod() -> None:
     book = after(intended("a", 2), Exchanged("a-0", (("pod-a-0", "older"),)))
 
     assert [one.pods for one in book.coming] == [("older",), ("pod-a-1",)]
@@ -222,7 +222,7 @@ def test_a_node_has_one_promise_and_one_removal_at_a_time() -> None:
     assert step(step(book, Redeemed("n")), Finished("n")).leaving == ()
 
 
-def test_a_broken_promise_stands_until_its_nomination_is_gone() -> None:
+def test_a_broken_promise_is_kept_until_its_nomination_is_gone() -> None:
     book = after(Broken("p", "n"), Broken("p", "m"), Broken("q", "n"))
 
     assert book.broken == (("p", "m"), ("q", "n"))
@@ -235,7 +235,7 @@ def test_only_the_last_minutes_purchases_are_remembered() -> None:
     assert book.bought == ((30.0, 1), (61.0, 4))
 
 
-def test_what_a_machine_may_become_is_what_the_plan_meant_until_it_is_known() -> None:
+def test_the_choices_of_a_machine_are_those_of_the_plan_until_its_offering_is_known() -> None:
     meant = intended("a")
     (coming,) = meant.machines
     unsure = msgspec.structs.replace(meant, machines=(msgspec.structs.replace(coming, meant=1),))
@@ -264,7 +264,7 @@ def test_what_a_machine_may_become_is_what_the_plan_meant_until_it_is_known() ->
     ],
     ids=lambda event: type(event).__name__,
 )
-def test_what_is_said_of_something_unknown_changes_nothing(event: Event) -> None:
+def test_events_about_unknown_entries_change_nothing(event: Event) -> None:
     book = after(intended("a", 2), Answered("a", 1.0, (("i-1", CHEAP),), pending=1), Promised(Promise("n", CHEAP, ("p",), 1.0)))
 
     assert step(book, event) == book
@@ -272,7 +272,7 @@ def test_what_is_said_of_something_unknown_changes_nothing(event: Event) -> None
 
 @st.composite
 def lives(draw: st.DrawFn) -> list[Event]:
-    """What may happen to three orders, in any order, more than once and of unknown things too."""
+    """Events of three orders, in random order, also repeated and about unknown entries."""
     tokens = ["a", "b", "c"]
     machines = [f"{token}-{n}" for token in tokens for n in range(3)]
     instances = [f"i-{n}" for n in range(6)]
@@ -296,7 +296,7 @@ def lives(draw: st.DrawFn) -> list[Event]:
 
 
 @given(lives())
-def test_whatever_happens_no_machine_is_in_the_ledger_twice_and_no_order_awaits_nothing(events: list[Event]) -> None:
+def test_no_machine_is_in_the_ledger_twice_and_every_order_waits_for_machines(events: list[Event]) -> None:
     book = Ledger()
     for event in events:
         book = step(book, event)
@@ -308,8 +308,8 @@ def test_whatever_happens_no_machine_is_in_the_ledger_twice_and_no_order_awaits_
     assert msgspec.json.decode(msgspec.json.encode(book), type=Ledger) == book
 
 
-def test_what_a_cloud_refuses_was_not_bought() -> None:
-    # Two orders of one moment, of which one is granted in part, and an older one.
+def test_refused_machines_do_not_count_as_bought() -> None:
+    # Two orders of one moment, one of them granted in part, and an older one.
     book = after(intended("a", 3, at=1.0), intended("b", 3, at=9.0), intended("c", 2, at=9.0))
     book = folded(book, (Answered("b", 10.0, (("i-1", CHEAP),)), Answered("c", 10.0, (("i-2", CHEAP), ("i-3", CHEAP)))))
 
@@ -318,7 +318,7 @@ def test_what_a_cloud_refuses_was_not_bought() -> None:
     assert sum(many for _, many in step(book, Answered("a", 11.0, pending=3)).bought) == 6
 
 
-def test_what_is_given_up_is_withdrawn_until_the_cloud_confirms() -> None:
+def test_a_settled_order_is_withdrawn_until_the_cloud_confirms() -> None:
     accepted = after(intended("a", 3), Answered("a", 1.0, (("i-1", CHEAP),), pending=2))
     (order,) = accepted.orders
     assert unnamed(accepted) == {"a": 2}
@@ -330,7 +330,7 @@ def test_what_is_given_up_is_withdrawn_until_the_cloud_confirms() -> None:
     assert step(book, Withdrawn("a")).withdrawals == ()
 
 
-def test_a_stranger_is_noted_and_then_counted_like_a_machine_of_an_order() -> None:
+def test_an_unknown_machine_is_recorded_and_then_adopted_like_an_ordered_one() -> None:
     stranger = Coming("found-i-9", "", (CHEAP,), 0.5, 3.0, offering=CHEAP, instance="i-9", granted=3.0)
     book = after(Noticed({"i-9": 3.0}), Noticed({}), Adopted(stranger), Registered("found-i-9", "n", 5.0))
 
@@ -344,7 +344,7 @@ def test_a_stranger_is_noted_and_then_counted_like_a_machine_of_an_order() -> No
     [(0.0, 500.0), (480.0, 500.0), (100.0, 100.0), (10.0, 50.0), (900.0, 500.0)],
     ids=["unknown", "a moment ago", "long ago", "by a clock that is behind", "by a clock that is ahead"],
 )
-def test_a_machine_whose_name_is_learned_late_has_been_booting_since_its_launch(launched: float, began: float) -> None:
+def test_a_machine_whose_id_is_learned_late_boots_since_its_launch(launched: float, began: float) -> None:
     found = after(intended("a", at=50.0), Doubted("a", 51.0), Found("a-0", "i-1", CHEAP, 500.0, launched))
     answered = after(intended("a", at=50.0), Doubted("a", 51.0), Answered("a", 500.0, (("i-1", CHEAP),), launched={"i-1": launched}))
 

@@ -25,20 +25,20 @@ def refused(node: str = "n", *, pod: str = "p", pods: str = "class", at: float =
     return NodeRefused(pod, pods, node, "face", at, "0/1 nodes")
 
 
-def test_a_pod_waits_since_the_first_of_the_plans_in_a_row_that_put_it_there() -> None:
+def test_a_wait_starts_at_the_first_of_consecutive_plans_with_the_placement() -> None:
     known = after(Planned((("p", "n"), ("q", "n")), 1.0), Planned((("p", "n"), ("q", "m")), 9.0))
 
     assert known.waits == (Wait("p", "n", 1.0), Wait("q", "m", 9.0))
     assert after(Planned((("p", "n"),), 1.0), Planned((), 5.0), Planned((("p", "n"),), 9.0)).waits == (Wait("p", "n", 9.0),)
 
 
-def test_a_plan_that_says_the_same_changes_nothing() -> None:
+def test_an_equal_plan_changes_nothing() -> None:
     known = after(Planned((("p", "n"),), 1.0))
 
     assert step(known, Planned((("p", "n"),), 9.0)) is known
 
 
-def test_a_suspicion_counts_from_when_the_node_was_opened_if_the_next_plan_shares_it() -> None:
+def test_a_suspicion_counts_from_the_opening_if_the_next_plan_confirms_it() -> None:
     suspected = after(Suspected("p", "n", 3.0))
 
     assert suspected.waits == (Wait("p", "n", 3.0, suspected=True),)
@@ -46,7 +46,7 @@ def test_a_suspicion_counts_from_when_the_node_was_opened_if_the_next_plan_share
     assert step(suspected, Planned((("p", "other"),), 70.0)).waits == (Wait("p", "other", 70.0),)
 
 
-def test_who_was_refused_is_not_expected_there_any_more_and_its_kind_avoids_the_node_for_an_hour() -> None:
+def test_a_refusal_ends_the_wait_and_its_kind_avoids_the_node_for_an_hour() -> None:
     known = after(Planned((("p", "n"), ("q", "n")), 1.0), refused())
 
     assert known.waits == (Wait("q", "n", 1.0),)
@@ -54,23 +54,23 @@ def test_who_was_refused_is_not_expected_there_any_more_and_its_kind_avoids_the_
     assert refusing(known, 100.0 + AVOIDED_SECONDS) == {}
 
 
-def test_several_nodes_and_kinds_are_avoided_side_by_side() -> None:
+def test_several_nodes_and_pod_kinds_are_avoided_at_once() -> None:
     known = after(refused("n"), refused("m"), refused("n", pods="other"))
 
     assert refusing(known, 101.0) == {"class": frozenset({"n", "m"}), "other": frozenset({"n"})}
 
 
-def test_a_node_that_has_changed_is_avoided_by_nobody() -> None:
+def test_a_changed_node_is_no_longer_avoided() -> None:
     assert refusing(after(refused("n"), refused("n", pods="other"), refused("m"), Cleared("n")), 101.0) == {"class": frozenset({"m"})}
 
 
-def test_a_second_refusal_draws_the_first_out() -> None:
+def test_a_second_refusal_extends_the_first() -> None:
     (one,) = after(refused(at=100.0), refused(at=500.0)).avoided
 
     assert one.until == 500.0 + AVOIDED_SECONDS
 
 
-def test_what_is_over_is_forgotten_and_only_the_newest_are_kept() -> None:
+def test_expired_refusals_are_dropped_and_only_the_newest_are_kept() -> None:
     assert [one.node for one in after(refused("old", at=0.0), refused("new", at=AVOIDED_SECONDS + 1.0)).avoided] == ["new"]
     many = after(*(refused(f"n{number}") for number in range(MOST + 5)))
     assert [many.avoided[0].node, many.avoided[-1].node, len(many.avoided)] == ["n5", f"n{MOST + 4}", MOST]

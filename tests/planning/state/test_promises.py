@@ -1,4 +1,4 @@
-"""Promises: what is kept, what is broken, and what is not bought any more for a while."""
+"""Kept and broken promises, and offerings that are paused because of them."""
 
 from functools import reduce
 
@@ -22,7 +22,7 @@ def broken(at: float, pods: str = PODS) -> Broken:
 
 
 def pauses(times: int) -> list[float]:
-    """How long each pause is when the pair is tried again as soon as it may be."""
+    """The lengths of the pauses if the pair is tried again as soon as possible."""
     promises, now, found = after(broken(0.0)), 0.0, []
     for _ in range(times):
         promises = step(promises, broken(now))
@@ -43,20 +43,20 @@ def test_two_broken_promises_pause_the_pair_for_an_hour_and_no_other() -> None:
     assert paused(promises, 3610.0) == {}
 
 
-def test_one_that_could_never_be_kept_pauses_the_pair_at_once() -> None:
+def test_a_promise_that_could_never_be_kept_pauses_the_pair_at_once() -> None:
     promises = after(Broken(CHEAP.key, PODS, 0.0, why="label team=ml wanted", certain=True))
 
     assert paused(promises, 3599.0) == {PODS: frozenset({CHEAP.key})}
 
 
-def test_a_pool_whose_machines_are_made_from_something_else_is_trusted_again() -> None:
+def test_a_pool_with_a_changed_configuration_is_trusted_again() -> None:
     promises = after(broken(0.0), broken(10.0))
 
     assert mended(promises, "another") is promises
     assert mended(promises, "main").pairs == mended(promises, "").pairs == ()
 
 
-def test_several_pairs_are_paused_side_by_side() -> None:
+def test_several_pairs_are_paused_at_once() -> None:
     promises = after(broken(0.0), broken(1.0), *[Broken(DEAR.key, PODS, at) for at in (2.0, 3.0)], *[broken(at, "a") for at in (4.0, 5.0)])
 
     assert paused(promises, 6.0) == {PODS: frozenset({CHEAP.key, DEAR.key}), "a": frozenset({CHEAP.key})}
@@ -66,7 +66,7 @@ def test_a_pause_doubles_up_to_a_day() -> None:
     assert pauses(7) == [3600.0, 7200.0, 14400.0, 28800.0, 57600.0, 86400.0, 86400.0]
 
 
-def test_pods_of_one_purchase_that_fail_together_do_not_add_up() -> None:
+def test_failures_of_pods_of_one_purchase_count_once() -> None:
     assert after(*[broken(float(number)) for number in range(9)]).pairs[0].broken == 2
 
 
@@ -92,20 +92,20 @@ def test_a_paused_offering_is_not_bought_for_the_pods_it_did_not_take(resting: S
     assert [machine.instance_type for machine in planned([pod("p")], pool(CHEAP, DEAR), state=resting).machines] == ["dear"]
 
 
-def test_other_pods_get_it_and_do_not_share_what_they_cannot(resting: State) -> None:
+def test_other_pods_still_get_a_paused_offering(resting: State) -> None:
     made = planned([pod("p"), pod("q", spec(gpus=1, cpu=2))], pool(CHEAP, DEAR), state=resting)
 
     assert {machine.pods: machine.instance_type for machine in made.machines} == {("default/p",): "dear", ("default/q",): "cheap"}
 
 
-def test_a_gang_goes_elsewhere_as_a_whole(resting: State) -> None:
+def test_all_members_of_a_gang_avoid_a_paused_offering(resting: State) -> None:
     gang = {"gang": "train", "gang_size": 2, "gang_source": "annotation"}
     made = planned([pod("a", options=gang), pod("b", options=gang)], pool(CHEAP, DEAR), state=resting)
 
     assert [machine.instance_type for machine in made.machines] == ["dear", "dear"]
 
 
-def test_why_nothing_is_bought_is_told(resting: State) -> None:
+def test_the_reason_says_that_the_offering_is_paused(resting: State) -> None:
     (reason,) = reasons(planned([pod("p")], pool(CHEAP), state=resting), "p")
 
     assert reason.excluded_by == "market"

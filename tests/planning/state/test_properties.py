@@ -1,4 +1,4 @@
-"""What holds of breakers whatever happens."""
+"""Properties of breakers after any events."""
 
 from functools import reduce
 
@@ -39,14 +39,14 @@ KEYS = [
     for zone in ("1", "2", "")
 ]
 CAUSES = (CAPACITY,) * 4 + (QUOTA, PRICE, CONFIGURATION, UNAUTHORISED, THROTTLED, UNKNOWN)
-#: Beyond every period, probe and hunt.
+#: A time after every period, probe and hunt.
 LONG = 3 * 86_400.0
 GPU = "nvidia.com/gpu"
 
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[Event]:
-    """Events in time, some of them late."""
+    """Events in order of time, some of them late."""
     now = 0.0
     found: list[Event] = []
     for _ in range(draw(st.integers(0, 25))):
@@ -73,7 +73,7 @@ def after(events: list[Event]) -> tuple[Breakers, float]:
 
 @given(histories(), st.floats(0.0, 5000.0))
 @settings(max_examples=examples(60), deadline=None)
-def test_nothing_is_blocked_and_probed_at_once(events: list[Event], later: float) -> None:
+def test_no_offering_is_blocked_and_probed_at_once(events: list[Event], later: float) -> None:
     breakers, now = after(events)
     found = openness(breakers, KEYS, now + later)
 
@@ -89,7 +89,7 @@ def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> N
     for _ in range(40):
         moment = next_change(breakers, now)
         at = now + LONG if moment is None else moment
-        # The end of a hunt still belongs to it.
+        # A hunt includes its end.
         middle = (now + at) / 2 if moment is not None else at
         assert openness(breakers, KEYS, middle) == openness(breakers, KEYS, max(now, min(middle, now + 1e-6)))
         if moment is None:
@@ -100,7 +100,7 @@ def test_nothing_changes_before_the_next_change_is_due(events: list[Event]) -> N
 
 @given(histories())
 @settings(max_examples=examples(60), deadline=None)
-def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(events: list[Event]) -> None:
+def test_breakers_that_do_not_wait_for_people_become_half_open_in_the_end(events: list[Event]) -> None:
     breakers, now = after(events)
     stuck = [one.target for one in breakers.open if one.until is None]
 
@@ -110,7 +110,7 @@ def test_whatever_does_not_wait_for_a_person_may_be_tried_again_in_the_end(event
 
 @given(histories(), st.sampled_from(KEYS))
 @settings(max_examples=examples(60), deadline=None)
-def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: list[Event], key: OfferingKey) -> None:
+def test_an_offering_that_was_granted_and_became_ready_is_not_blocked(events: list[Event], key: OfferingKey) -> None:
     breakers, now = after(events)
     breakers = step(step(step(breakers, Granted(key, now)), Registered(key, now)), Ready(key, now, frozenset({GPU})))
     found = openness(breakers, KEYS, now)
@@ -120,7 +120,7 @@ def test_an_offering_that_was_granted_and_came_up_may_be_asked_at_once(events: l
 
 @given(histories(), st.sampled_from(KEYS))
 @settings(max_examples=examples(60), deadline=None)
-def test_an_offering_that_was_just_refused_is_not_asked(events: list[Event], key: OfferingKey) -> None:
+def test_an_offering_that_was_just_refused_is_blocked(events: list[Event], key: OfferingKey) -> None:
     breakers, now = after(events)
 
     assert key in openness(step(breakers, Refused(key, now)), KEYS, now).blocked

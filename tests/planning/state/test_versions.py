@@ -1,7 +1,7 @@
-"""A memory that one version wrote is read by the next, and by the one before: during an upgrade, and when it is undone.
+"""The memory of one version can be read by the next version and by the previous one: during an upgrade, and after a rollback.
 
-Beside this file lie a memory that the version of 22 November 2026 wrote, with something in every field, and the JSON Schema of what that
-version reads.
+Next to this file are a memory that the version of 22 November 2026 wrote, with every field filled, and the JSON Schema of the memory that
+this version reads.
 """
 
 from pathlib import Path
@@ -17,12 +17,12 @@ from gpuscaler.lifecycle.memory import Memory
 FOLDER = Path(__file__).parent
 WRITTEN = FOLDER / "memory-of-2026-11-22.json"
 SCHEMA = FOLDER / "memory-of-2026-11-22.schema.json"
-#: Steps of removals that the version of then knows; it would take any other for the detaching of volumes.
+#: Steps of removals that the version of that day knows; it would treat any other step as the detaching of volumes.
 KNOWN_STEPS = {"marking", "waiting", "draining", "detaching", "ending", "clearing", "reopening"}
 
 
 def within(part: Any, whole: Any) -> bool:
-    """Whether ``whole`` has all that ``part`` has, and perhaps more keys."""
+    """Whether ``whole`` contains all of ``part``, possibly with more keys."""
     if isinstance(part, dict) and isinstance(whole, dict):
         return all(key in whole and within(value, whole[key]) for key, value in part.items())
     if isinstance(part, list) and isinstance(whole, list) and len(part) == len(whole):
@@ -30,21 +30,21 @@ def within(part: Any, whole: Any) -> bool:
     return bool(part == whole)
 
 
-def test_the_memory_of_the_version_before_is_read_and_nothing_of_it_is_lost() -> None:
+def test_the_memory_of_the_previous_version_is_read_without_losses() -> None:
     before = msgspec.json.decode(WRITTEN.read_bytes())
     memory = msgspec.json.decode(WRITTEN.read_bytes(), type=Memory)
 
     assert within(before, msgspec.json.decode(msgspec.json.encode(memory)))
 
 
-def test_the_version_before_reads_what_this_one_writes() -> None:
+def test_the_previous_version_reads_the_memory_of_this_one() -> None:
     memory = msgspec.json.decode(msgspec.json.encode(filled(Memory)))
 
     jsonschema.validate(memory, msgspec.json.decode(SCHEMA.read_bytes()))
     assert set(STEPS) <= KNOWN_STEPS
 
 
-def test_the_schema_refuses_a_memory_whose_field_has_become_something_else() -> None:
+def test_the_schema_refuses_a_memory_with_a_field_of_another_type() -> None:
     memory = msgspec.json.decode(msgspec.json.encode(filled(Memory)))
     memory["ledger"]["coming"][0]["asked"] = "2026-11-22"
 

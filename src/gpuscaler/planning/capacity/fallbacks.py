@@ -79,10 +79,11 @@ def alternatives(
 ) -> tuple[OfferingKey, ...]:
     """Spot offerings of the machine's pool that also hold its pods, cheapest first; none for a machine that is not spot.
 
-    Nor for one that pods which run are to move to: what was not weighed for them need be neither settled nor worth it.
+    A machine that running pods are to move to has none either: offerings that were not evaluated for them may be neither settled nor
+    worth the move.
 
-    None is as dear as the cheapest on-demand machine that would hold them, and none is ``blocked`` by a breaker; those of ``half_open``,
-    whose breaker is, come last: who gets so far has nothing to lose by a probe. ``overhead`` is that of ``cluster``.
+    All fallbacks cost less than the cheapest on-demand machine that would hold the pods, and none is ``blocked`` by a breaker. Offerings in
+    ``half_open`` come last: when they are reached, a probe costs nothing. ``overhead`` is that of ``cluster``.
     Pods whose placement depends on other pods stay in the zone, and on the GPU product, that the plan chose for them. ``known`` caches
     the result for callers that ask repeatedly while offerings and DaemonSets stay the same.
 
