@@ -33,7 +33,7 @@ def random_workloads(many: int) -> Figure:
     p50, p99 = found.waited(0.5), found.waited(0.99)
     whole = found.bound == found.planned and not (found.further or found.again or found.broken or found.overfull or found.failed)
     return Figure(
-        f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed meanwhile: from ready to bound",
+        f"Kubernetes {version()}, {many} random workloads, ten at a time, the controller killed in between: from ready to bound",
         "",
         "p50 ≤ 0.5 s, p99 ≤ 2 s; all bound, no further purchase, no node overcommitted, no pod rejected",
         str(found),

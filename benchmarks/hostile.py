@@ -53,7 +53,7 @@ def figures() -> Iterator[Figure]:
 
 
 def planned(name: str, others: int) -> Figure:
-    """One workload, planned three times in a process of its own."""
+    """One workload, planned three times in a separate process."""
     make, count = CASES[name]
     with TemporaryDirectory() as folder:
         path = Path(folder) / "objects.jsonl"

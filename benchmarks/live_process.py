@@ -37,7 +37,7 @@ TICK = 0.005
 
 
 class Cloud:
-    """A cloud that grants everything and whose new machines never boot: only the time of the order is measured."""
+    """A cloud that grants everything, with machines that never boot: only the time of the order is measured."""
 
     name, keeps_tokens, read_lag = "benchmark", True, 0.0
 

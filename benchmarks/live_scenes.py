@@ -35,7 +35,7 @@ PODS, NODES = 8, 4
 def late_gpus() -> Figure:
     bought, bound = in_virtual_time(_late_gpus)
     return Figure(
-        f"{PODS} one-GPU pods on one-GPU machines whose GPUs appear 2 min after Ready, without any GPU label",
+        f"{PODS} one-GPU pods on one-GPU machines that show their GPUs 2 min after Ready, without any GPU label",
         "Cluster Autoscaler buys 56",
         f"exactly {PODS} bought",
         f"{bought} bought, {bound} pods bound",

@@ -44,7 +44,7 @@ def figures() -> Iterator[Figure]:
     plain = asyncio.run(steering.measure_all(workloads, seed=1, apart=APART, steered=False, restart=True))
     share = nominated.came / max(1, nominated.meant)
     yield Figure(
-        f"Kubernetes {version()}, {workloads} random workloads with nominations, the controller killed meanwhile: plans come true",
+        f"Kubernetes {version()}, {workloads} random workloads with nominations, the controller killed in between: plans come true",
         f"unsteered: {plain}",
         "all bound; ≥ 90 % where promised; 0 rejected by filters",
         str(nominated),

@@ -42,7 +42,7 @@ def withdrawn(lock: str, findings: Findings) -> None:
         flags = ("--no-config", "--color", "never", "pip", "install", "--dry-run", "--require-hashes", "--no-deps")
         done = said("uv", *flags, "--target", nothing_installed, "--requirement", lock)
     if done.returncode:
-        findings.unasked.append(f"{lock}: which packages were withdrawn; uv said: {done.stderr.strip()[-500:]}")
+        findings.unasked.append(f"{lock}: withdrawn packages; uv printed: {done.stderr.strip()[-500:]}")
     for match in WITHDRAWN.finditer(done.stderr):
         findings.found.append(f"{lock}: {match['pin']} was withdrawn: {match['why'] or 'no reason given'}")
 

@@ -79,7 +79,7 @@ def said_by(*command: str) -> str:
 
 
 def run(name: str, arguments: Sequence[str]) -> Ended:
-    """Run a part and show its output as it comes."""
+    """Run a part and stream its output."""
     command = ["make", "--no-print-directory", *arguments]
     print(f"\n== {name}: {' '.join(command)}", flush=True)
     log = OUT / "full" / f"{name}.log"

@@ -87,7 +87,7 @@ def test_an_index_that_is_away_is_no_clean_bill(folder: Path) -> None:
     done = audit(folder, "--no-advisories")
 
     assert done.returncode == 3
-    assert "not checked: lock.txt: which packages were withdrawn; uv said: error: no route to it" in done.stdout
+    assert "not checked: lock.txt: withdrawn packages; uv printed: error: no route to it" in done.stdout
 
 
 def test_an_unsafe_workflow_is_found(folder: Path) -> None:

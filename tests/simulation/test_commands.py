@@ -154,14 +154,14 @@ def test_a_sweep_reports_which_peer_is_best_with_its_defaults(folder: Path, monk
         monkeypatch.setattr("gpuscaler.simulation.policies.peers.variants._rank", lambda result, best=best: result.policy != best[-1])
         report = json.loads(call(folder, "--json", "--policy", "karpenter", "--sweep").stdout)
         assert tuple(one["name"] for one in report["policies"]) == best
-        assert note.format("of the settings that a sweep tried on this trace") in report["inputs"]["derived"]
+        assert note.format("of the settings that a sweep tried on this trace,") in report["inputs"]["derived"]
 
 
 def test_spot_offerings_are_left_out_and_reported(folder: Path) -> None:
     (folder / "both.yaml").write_text(POOLS.replace("markets: [on-demand]", "markets: [spot, on-demand]"))
     report = json.loads(call(folder, "--json", pools="both.yaml").stdout)
     assert {row["market"] for row in report["policies"][0]["machine_hours"]} == {"on-demand"}
-    assert any(note.startswith("3 spot offerings of the pools file: left out") for note in report["inputs"]["derived"])
+    assert any(note.startswith("3 spot offerings of the pools file: omitted") for note in report["inputs"]["derived"])
 
 
 @pytest.mark.parametrize(
@@ -177,7 +177,7 @@ def test_spot_offerings_are_left_out_and_reported(folder: Path) -> None:
         (["--policy", "karpenter(budget)"], "'karpenter(budget)' is not one of"),
         (["--policy", "karpenter(speed=2)"], "unknown setting speed: expected one of batch_idle"),
         (["--policy", "karpenter(budget=much)"], "karpenter(budget=much): "),
-        (["--policy", "karpenter(batch_idle=2,budget=-1)"], "saw budget=-1, expected a number from 0"),
+        (["--policy", "karpenter(batch_idle=2,budget=-1)"], "saw budget=-1, expected a number of at least 0"),
         (
             ["--policy", "cluster-autoscaler(scan_interval=0.0)"],
             "saw scan_interval=0.0, expected a number of at least 0 (scan_interval: above 0)",
@@ -286,7 +286,7 @@ def test_a_run_ended_from_outside_is_reported_without_a_traceback(folder: Path, 
     monkeypatch.setattr("gpuscaler.simulation.results.campaign.run_all", killed)
     done = call(folder, "--seeds", "2")
     assert (done.exit_code, done.stdout) == (1, "")
-    assert "saw a run end from outside" in done.stderr
+    assert "saw a worker process killed" in done.stderr
 
 
 def test_a_folder_that_cannot_be_written_is_reported_before_the_replay(folder: Path) -> None:

@@ -24,7 +24,7 @@ POOLS = (Pool("gpu", (SPOT, GPU), max=5),)
 async def provider(
     *, calls: CallFaults | None = None, faults: Faults = NO_FAULTS, markets: Markets | None = None
 ) -> AsyncIterator[SimulatedProvider]:
-    """A provider whose time follows the event loop's."""
+    """A provider on the event loop's time."""
     loop = asyncio.get_running_loop()
     zero = loop.time()
     core = SimulatedCloud(POOLS, seed=1, delays=FIXED, faults=faults, markets=markets)

@@ -24,7 +24,7 @@ SETTING = Setting(trace=JOBS, policy=POLICY)
 
 
 @pytest.fixture(scope="module")
-def report() -> dict:  # type: ignore[type-arg]  # whatever JSON has
+def report() -> dict:  # type: ignore[type-arg]  # any JSON
     results = run_all(SETTING, ("gpuscaler", "optimal-hindsight"), (3, 4), workers=1)
     return document(inputs_of(SETTING, pools="pools.yaml", seed=3, seeds=2), results)
 

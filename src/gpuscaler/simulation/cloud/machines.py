@@ -6,7 +6,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.model.pods import Resources
 from gpuscaler.model.pools import Offering
 
-#: A machine's life, in order. ``registered`` is a Ready node without its GPUs, ``visible`` one whose GPUs are allocatable. A machine ends
+#: A machine's life, in order. ``registered`` is a Ready node without its GPUs, ``visible`` one with allocatable GPUs. A machine ends
 #: as ``terminated`` (by a call) or ``lost``.
 BOOTING, REGISTERED, VISIBLE, TERMINATED, LOST = "booting", "registered", "visible", "terminated", "lost"
 #: Events that are not states of a machine: an answer to a purchase, a notice that a machine will be reclaimed.

@@ -199,7 +199,7 @@ class Gpuscaler:
             heapq.heappush(self._idle, (since + self._idle_after[pool] + 0.001, name, since))
 
     def _never_registered(self, view: View, now: float) -> list[Removal]:
-        """Machines whose registration timed out."""
+        """Machines that did not register in time."""
         found = []
         while self._late and self._late[0][0] <= now:
             _, name = heapq.heappop(self._late)
@@ -249,7 +249,7 @@ def purchases_of(plan: Plan, number: int) -> tuple[tuple[Purchase, ...], Mapping
 
 
 def renamed(removal: Removal, names: Mapping[str, str]) -> Removal:
-    """Return a removal whose replacements are named by their intents."""
+    """Return a removal that names its replacements by their intents."""
     moves = tuple(replace(move, to=names.get(move.to, move.to)) for move in removal.moves)
     return replace(removal, moves=moves, needs=tuple(names[needed] for needed in removal.needs if needed in names))
 

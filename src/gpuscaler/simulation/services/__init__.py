@@ -1,4 +1,4 @@
-"""Services whose load drives the HorizontalPodAutoscaler's algorithm; their replicas are pods of a replay.
+"""Services that a load drives through the HorizontalPodAutoscaler's algorithm; their replicas are pods of a replay.
 
 A replay reads :attr:`Services.next_at`, calls :meth:`Services.advance` then, and reports which pods run.
 """

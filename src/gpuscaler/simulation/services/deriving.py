@@ -1,4 +1,4 @@
-"""Derives services from a load. A load has no information on its servers: a seed draws them, and the report says so."""
+"""Derives services from a load. A load does not say what serves it: a seed draws the servers, and the report lists them."""
 
 import math
 import random

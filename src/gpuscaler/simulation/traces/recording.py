@@ -26,7 +26,7 @@ MACHINE_COLUMNS = (
 RECORDED = "recorded from "
 #: Status of existing and of finished rows.
 THERE, OVER = "there", "over"
-#: Owners whose pods belong to a node, and are not work.
+#: Owners of pods that belong to a node and are not work.
 OF_NODES = frozenset({"DaemonSet", "Node"})
 BEFORE, UNSEEN, RUNNING = "was there before the recording", "ended while nothing was recorded", "ran on after the recording"
 
@@ -308,7 +308,7 @@ def size_of(pod: Pod) -> tuple[int, int, int]:
 
 
 def gang_of(pod: Pod) -> Gang | None:
-    """The gang whose pods share one row with this one; None for a pod with a row of its own."""
+    """The gang that shares one row with this pod; None for a pod with a separate row."""
     return (pod.namespace, pod.options.gang, size_of(pod)) if pod.options.gang else None
 
 

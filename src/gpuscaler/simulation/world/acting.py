@@ -26,7 +26,7 @@ def carry_out(decisions: Decisions, world: World, now: float) -> bool:
 
 
 def finish_drains(world: World, now: float) -> None:
-    """End the nodes whose replacements are open."""
+    """End the nodes that have open replacements."""
     for drain in list(world.drains.values()):
         if not any(needed in world.ledger for needed in drain.needs):
             _give_back(drain, world, now)

@@ -1,6 +1,6 @@
 """The interface between a replay and an autoscaler, ours or a peer's: events, the view of the cluster, decisions.
 
-A replay has no loop of its own for autoscalers. After each moment with events it reports them (:meth:`Autoscaler.noticed`), and it calls
+A replay has no separate loop for autoscalers. After each moment with events it reports them (:meth:`Autoscaler.noticed`), and it calls
 :meth:`Autoscaler.decide` when virtual time reaches :attr:`Autoscaler.ask_at`. A loop that runs every ten seconds therefore costs nothing
 while it would find nothing to do: such an autoscaler sets ``ask_at`` to the next tick of its grid after an event, to the next of its own
 deadlines otherwise, and to None if only an event can change its decision.
@@ -25,7 +25,7 @@ class Intent(Struct, frozen=True, gc=False):
     """The purpose of one machine of a purchase.
 
     ``pods`` ("namespace/name") get their seats as it opens if the autoscaler steers, and are otherwise only shown as accounted for.
-    ``opens_after`` names intents whose machines open first.
+    ``opens_after`` names the intents of machines that open first.
     """
 
     id: str
@@ -39,7 +39,7 @@ class Purchase(Struct, frozen=True, gc=False):
     ``id`` is unique in the run. ``offerings`` are all acceptable ones: the cloud grants from the first that has capacity and skips those
     without; more than one is a group or fleet in which the cloud chooses. The first ``meant`` of them are the planned ones (all if that is
     0), the rest are fallbacks. ``spread`` takes them in turn instead, as an Auto Scaling group spreads over its zones. A ``standing`` order
-    stays open when it is refused: the cloud fills it when capacity comes back, as a group does whose desired capacity stays raised, until
+    stays open when it is refused: the cloud fills it when capacity comes back, like a group with a raised desired capacity, until
     it is withdrawn.
 
     ``intents`` give the purpose of each machine; without them it is ``count`` machines for no particular pods, which are named ``id#1``,
@@ -66,7 +66,7 @@ class Decisions(Struct, frozen=True, gc=False):
 
     ``placements`` bind pods to open nodes (gangs, if the autoscaler steers) or let them wait for an ordered machine (by its intent's id). A
     ``removal`` names a node or a machine that never became one; it is drained (its pods are evicted and wait again) and ended once the
-    machines that it ``needs`` (by their intents' ids) are open. ``withdrawals`` are purchases whose unfilled part is no longer wanted.
+    machines that it ``needs`` (by their intents' ids) are open. ``withdrawals`` name purchases to cancel as far as they are unfilled.
     ``marks`` are nodes that get (True) or lose a soft taint. ``unplaced`` and ``ignored`` explain why pods wait.
     """
 
@@ -97,8 +97,8 @@ class Moment(Struct, gc=False):
     """Events at one moment of virtual time.
 
     ``arrived`` are pods that were created, ``finished`` the number of pods that ended, ``evicted`` pods that wait again. ``registered`` are
-    nodes that are Ready without their GPUs, ``opened`` those that pods can use now, ``idled`` nodes whose last pod has left, ``given_back``
-    nodes that were removed as decided, ``broken`` pods that did not find the room they were promised.
+    nodes that are Ready without their GPUs, ``opened`` those that pods can use now, ``idled`` nodes that have just lost their last pod,
+    ``given_back`` nodes that were removed as decided, ``broken`` pods that did not find the room they were promised.
     """
 
     now: float
@@ -186,7 +186,7 @@ class View(Protocol):
         ...
 
     def movable(self) -> Iterable[str]:
-        """The names of open nodes with pods whose owners let every one of them be moved."""
+        """The names of open nodes with pods that may all be moved."""
         ...
 
     def offering_of(self, name: str) -> Offering:

@@ -212,7 +212,7 @@ class Scheduler:
         return self._requests[spec.digest]
 
     def _fitting(self, spec: PodSpec, offerings: Mask | None = None) -> Array:
-        """Rows of open nodes, of ``offerings`` if given, on which a pod of ``spec`` fits, whose request is known."""
+        """Rows of open nodes, of ``offerings`` if given, on which a pod of ``spec`` fits. Its request must be known."""
         eligible = self._eligible.get(spec.digest)
         if eligible is None:
             eligible = np.array([offering.admits(spec) for offering in self._offerings], dtype=np.bool_)

@@ -14,7 +14,7 @@ from gpuscaler.simulation.world.scheduler import Scheduler
 class Seating:
     """Pods and the nodes they sit on; see :class:`~gpuscaler.simulation.world.world.World`, which adds the machines.
 
-    ``started`` collects pods whose end has to be put on the calendar, ``moment`` the current events.
+    ``started`` collects pods with an end to put on the calendar, ``moment`` the current events.
     """
 
     def __init__(self, cloud: SimulatedCloud, scheduler: Scheduler, *, steers: bool, kept: frozenset[str], checkpoint: float) -> None:

@@ -47,7 +47,7 @@ class World(Seating):
         #: Intents of machines that were bought for pods before these had to leave their nodes, by pod.
         self._awaited_by: dict[str, str] = {}
         self._withdrawn: set[str] = set()
-        #: Pods whose machine has just opened to all pods, and that machine.
+        #: Pods, with their machine that has just opened to all pods.
         self._expected: list[tuple[Task, str]] = []
 
     def ask(self, purchase: Purchase, now: float) -> None:

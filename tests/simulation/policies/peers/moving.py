@@ -1,4 +1,4 @@
-"""Two machines of eight GPUs whose pods end at chosen times, and pods that may be moved."""
+"""Two machines of eight GPUs with pods that end at chosen times, and movable pods."""
 
 from collections.abc import Sequence
 from typing import Any

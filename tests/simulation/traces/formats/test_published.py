@@ -138,7 +138,7 @@ def test_acme_jobs_are_read_with_offsets_and_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "reason"),
     [
-        ((OPENB, "a,1,1,1,1000,,LS,Running,10,5,6"), "deletion_time less scheduled_time is -1 s"),
+        ((OPENB, "a,1,1,1,1000,,LS,Running,10,5,6"), "deletion_time minus scheduled_time is -1 s"),
         ((OPENB, "a,1,1,1,0,,LS,Running,10,15,10"), "gpu_milli is 0 with 1 GPU"),
         ((OPENB, "a,1,1,9999999,1000,,LS,Running,10,15,10"), "num_gpu is 9999999"),
         ((SPOT, "1,13,A10,20,-1,1,0,1,HP"), "gpu_request is -1"),

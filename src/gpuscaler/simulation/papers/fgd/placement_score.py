@@ -1,4 +1,4 @@
-"""A score for nodes that prefers the placement whose remaining room stays most valuable, for pods with GPUs or parts of one.
+"""A score for nodes that keeps the remaining room as valuable as possible, for pods with GPUs or parts of one.
 
 A node's room is worth the most that future pods of the workload could make of it: packings of its devices, each pod at the part of a device
 it serves less its dual price (:mod:`placement_prices`), for all CPU together. That packing problem is solved with a price on CPU

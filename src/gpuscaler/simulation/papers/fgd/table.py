@@ -19,7 +19,7 @@ PUBLISHED_FOR = (8152, 6_212_000)
 ELSEWHERE = "these are other pods or other nodes than those of the published runs"
 UNMATCHED = (
     "the order of pods and nodes, and the draws of Random: Go's generator uses seeds differently, so runs differ by chance",
-    "FGD's choice among a node's equally good GPUs: here the fullest, in the paper the first by number",
+    "FGD's choice among a node's equally good GPUs: here the fullest, in the published runs the first by number",
     "gpuscaler: no published value; the constants of its score were chosen on seeds 100 to 102",
 )
 

@@ -10,10 +10,10 @@ documentation recommends for GPU groups. The model has:
 - one group per scale-up, chosen by the expander;
 - time-outs, error signals, back-off;
 - nodes that were unneeded long enough are removed, a limited number at once, and none for a while after any scale-up: empty ones, and one
-  at a time of those with little use whose pods fit elsewhere (see :mod:`~gpuscaler.simulation.policies.peers.draining`);
+  at a time of those with low utilization and pods that fit elsewhere (see :mod:`~gpuscaler.simulation.policies.peers.draining`);
 - soft taints on unneeded nodes, of which each loop sets or lifts a limited number (``core/scaledown/actuation/softtaint.go``).
 
-Interrupted spot machines are drained at the notice, as the AWS Node Termination Handler does. Pods whose owners do not let them be moved
+Interrupted spot machines are drained at the notice, as the AWS Node Termination Handler does. Pods that their owners do not allow to move
 count as annotated ``cluster-autoscaler.kubernetes.io/safe-to-evict: "false"``, as recommended to users of batch jobs: no node with one of
 them is drained.
 """

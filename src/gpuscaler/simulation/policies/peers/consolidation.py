@@ -1,4 +1,4 @@
-"""Karpenter's consolidation: removes nodes whose pods fit elsewhere, or replaces several by one cheaper machine.
+"""Karpenter's consolidation: removes nodes if their pods fit elsewhere, or replaces several by one cheaper machine.
 
 Source: sigs.k8s.io/karpenter v1.15.0, ``pkg/controllers/disruption`` (consolidation.go, multinodeconsolidation.go,
 singlenodeconsolidation.go, balanced.go, and ``SimulateScheduling`` of helpers.go) and ``pkg/utils/disruption``.

@@ -99,7 +99,7 @@ class Disruption:
         self._command, self._validated_at = command, now + self._rules.validation
 
     def _validate(self, view: View, now: float) -> Command | None:
-        """Return the still valid part of the command whose validation ended; the next poll searches for more."""
+        """Return the still valid part of the command after its validation; the next poll searches for more."""
         command, self._command = self._command, None
         self._poll_at = min(self._poll_at, self._validated_at + self._rules.poll)
         self._validated_at = NEVER
@@ -195,7 +195,7 @@ class Disruption:
         return Consolidation(trial, self._rules, totals)
 
     def _candidates(self, view: View, now: float, young: Collection[str]) -> Iterable[Candidate]:
-        """Initialised nodes whose pods may all be moved, without promised pods and without recent changes."""
+        """Initialised nodes with movable pods only, without promised pods and without recent changes."""
         nominated = self._nominated_now(now, waiting=bool(view.pending()))
         for name in view.movable():
             seen = view.node(name)

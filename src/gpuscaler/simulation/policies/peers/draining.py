@@ -34,7 +34,7 @@ class Draining:
 
         A node that was tried after the last ``news`` (time of the last event) would give the same result again.
 
-        ``nodes`` are those whose pods may be moved, in the order of trial; ``room`` has the nodes that may take pods, and is used up.
+        ``nodes`` are those with movable pods only, in the order of trial; ``room`` has the nodes that may take pods, and is used up.
         """
         self._tried = {name: until for name, until in self._tried.items() if until > now}
         found: list[Seen] = []

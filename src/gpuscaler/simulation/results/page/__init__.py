@@ -10,7 +10,7 @@ from gpuscaler.simulation.results.page.style import STYLE
 from gpuscaler.simulation.results.report import Inputs
 from gpuscaler.simulation.world.meter import Result
 
-#: Nothing is fetched and nothing runs, whatever names a trace contains.
+#: Nothing is fetched and nothing runs, even if a trace contains hostile names.
 POLICY = "default-src 'none'; style-src 'unsafe-inline'"
 
 
@@ -72,7 +72,9 @@ def report_page(
 
 def _summary(inputs: Inputs, policies: tables.Policies) -> list[str]:
     jobs = f"{inputs.jobs:,} jobs, {inputs.pods:,} pods, submitted over {_period(inputs.days)}, on the pools of {inputs.pools}."
-    seeds = f" Mean ± standard deviation of {inputs.seeds} seeds, starting at {inputs.seed}." if inputs.seeds > 1 else f" Seed {inputs.seed}."
+    seeds = (
+        f" Mean ± standard deviation of {inputs.seeds} seeds, starting at {inputs.seed}." if inputs.seeds > 1 else f" Seed {inputs.seed}."
+    )
     figure = next(one for one in FIGURES if one.key == "cost")
     costs = "; ".join(f"{name} {shown(figure.unit, spread(figure, runs))}" for name, runs in policies.items())
     return [f"<p>{escape(jobs + seeds)}</p>", f"<p><strong>Cost: {escape(costs)}.</strong></p>"]

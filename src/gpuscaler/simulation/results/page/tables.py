@@ -28,7 +28,7 @@ Policies = Mapping[str, Sequence[Result]]
 
 
 def table(caption: str, headings: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
-    """A table whose first ``words`` columns are text and whose others are numbers."""
+    """A table: the first ``words`` columns are text, the others are numbers."""
     if not rows:
         return ""
 

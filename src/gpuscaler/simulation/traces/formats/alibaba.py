@@ -29,7 +29,7 @@ def openb(row: Fields) -> Job:
     return Job(
         id=row.identity("name"),
         submit=created,
-        duration=lasting(row.seconds("deletion_time") - begun, "deletion_time less scheduled_time"),
+        duration=lasting(row.seconds("deletion_time") - begun, "deletion_time minus scheduled_time"),
         gpus=gpus,
         gpu_milli=milli,
         cpu_milli=row.milli("cpu_milli"),
@@ -79,7 +79,7 @@ def pai_task(row: Fields) -> Job:
     return Job(
         id=identity(f"{row.text('job_name')}.{row.text('task_name')}", "job_name.task_name"),
         submit=begun,
-        duration=lasting(row.seconds("end_time") - begun, "end_time less start_time"),
+        duration=lasting(row.seconds("end_time") - begun, "end_time minus start_time"),
         pods=row.pods("inst_num"),
         gpus=gpus,
         gpu_milli=milli,
