@@ -1,6 +1,6 @@
-"""``python -m tests.faults [F7 …]``: load each mutant in place of its module, run the tests of its case, and expect that one fails.
+"""``python -m tests.faults [F7 …]``: load each mutant in place of its module, run the tests of its case, and expect one to fail.
 
-``python -m tests.faults --table`` prints the lines of the table in the documentation.
+``python -m tests.faults --table`` prints the rows of the table in the documentation.
 """
 
 import subprocess
@@ -15,7 +15,7 @@ from tests.faults.listing import FOLDER, ROOT, files_of, rows
 from tests.faults.mutants import MUTANTS
 from tests.faults.mutating import Mutant
 
-#: Seconds after which a test is taken to run for ever, which shows nothing of what it is about.
+#: Seconds after which a test counts as hanging, which proves nothing about its case.
 PATIENCE = 300
 
 
@@ -29,7 +29,7 @@ class Outcome:
 
 
 def main(names: Sequence[str]) -> int:
-    """Print what became of the mutants of the cases ``names``, or of all; 1 when a test did not notice its mutant."""
+    """Print the results of the mutants of the cases ``names``, or of all; return 1 if a test did not notice its mutant."""
     if names[:1] == ["--one"]:
         return one(MUTANTS[int(names[1])])
     if names[:1] == ["--table"]:
@@ -51,7 +51,7 @@ def told(found: Outcome) -> bool:
 
 
 def outcome(place: int) -> Outcome:
-    """Run the mutant in a process of its own. A test that fails has caught it; one that cannot even be loaded has not."""
+    """Run the mutant in its own process. A failing test has caught it; a mutant that cannot be loaded has not been caught."""
     command = (sys.executable, "-m", "tests.faults", "--one", str(place))
     try:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=PATIENCE)

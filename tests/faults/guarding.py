@@ -1,4 +1,4 @@
-"""What must always hold, looked at from outside while something breaks: what leaves the controller's process, and what comes of it."""
+"""Invariants, checked from outside while something breaks: on all that leaves the controller's process, and on its effects."""
 
 import asyncio
 import math
@@ -19,20 +19,20 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.model.pools import Policy
 from gpuscaler.simulation.cloud.machines import CloudMachine
 
-#: Far above what most cases need, and far below what a mistake would buy: limits are obeyed, and looked at, in every case (I5).
+#: Far above what most cases need, and far below what a bug would buy: limits are kept, and checked, in every case (I5).
 LIMITS = "limits: {gpus: 32, machines: 24, machines_per_minute: 20, dollars_per_hour: 40}\n"
 MINUTE = 60.0
-#: Where pods of other people run.
+#: Namespace of other people's pods.
 THEIRS = "theirs"
 IDLE_STRANGER, BUSY_STRANGER = f"{STRANGER}-idle", f"{STRANGER}-busy"
-#: Keys of the taints that are ours to write.
+#: Prefix of the taints that gpuscaler may write.
 OURS = "gpuscaler.io/"
 
 
 class Watch(Guard):
-    """Checks the invariants, and notes what was sent, and when: writes to the API server, orders and the ends of machines.
+    """Checks the invariants, and records with its time what was sent: writes to the API server, orders and ends of machines.
 
-    ``policy`` tells what the controller goes by now. What was broken is kept, in case that whoever sent it catches the error.
+    ``policy`` returns the controller's current policy. Violations are kept, in case the sender catches the error.
     """
 
     def __init__(self, here: World, policy: Callable[[], Policy] | None = None) -> None:
@@ -42,16 +42,16 @@ class Watch(Guard):
         self.ended: list[str] = []
         self.broken: list[AssertionError] = []
         self._policy = policy or partial(_policy_of, here)
-        #: When each order was first sent, for how many machines, and by which policy.
+        #: The time of each order's first request, its number of machines, and the policy at that time.
         self._sent: dict[str, tuple[float, int, Policy]] = {}
         self._judged: set[str] = set()
 
-    # What leaves the process
+    # Requests that leave the process
 
     async def write(self, request: Request) -> None:
         with self._noted():
             await super().write(request)
-            assert f"/namespaces/{THEIRS}/" not in request.path, f"I7: {request.path} is somebody else's and was written to"
+            assert f"/namespaces/{THEIRS}/" not in request.path, f"I7: {request.path} is not ours and was written to"
             if request.method == "PATCH" and "/nodes/" in request.path:
                 await self._only_our_taints(request)
         self.writes.append((self._here.now(), request))
@@ -60,7 +60,7 @@ class Watch(Guard):
         with self._noted():
             await super().buy(order)
             policy, now = self._policy(), self._here.now()
-            # One that is sent again under its token is the same purchase (I2).
+            # An order that is sent again under its token is the same purchase (I2).
             self._sent.setdefault(order.token, (now, order.count, policy))
             lately = sum(count for at, count, _ in self._sent.values() if at > now - MINUTE)
             most = policy.limits.machines_per_minute
@@ -69,11 +69,11 @@ class Watch(Guard):
     async def remove(self, ids: Sequence[str]) -> None:
         with self._noted():
             await super().remove(ids)
-            assert not [one for one in ids if STRANGER in one], f"I7: {ids} were ended, and one is somebody else's"
+            assert not [one for one in ids if STRANGER in one], f"I7: {ids} were ended, and one is not ours"
         self.ended += ids
 
     async def _only_our_taints(self, request: Request) -> None:
-        """A patch that the API server takes, since the node is still what it was made from, leaves others' taints as they are."""
+        """Check that a patch leaves foreign taints unchanged, if the API server accepts it because its base is still current."""
         patch = msgspec.json.decode(request.body)
         name = request.path.rpartition("/")[2]
         node = next((one for one in await self._here.nodes() if one["metadata"]["name"] == name), None)
@@ -81,7 +81,7 @@ class Watch(Guard):
             return
         if patch["metadata"]["resourceVersion"] == node["metadata"]["resourceVersion"]:
             before, after = foreign(node["spec"].get("taints")), foreign(patch["spec"]["taints"])
-            assert before == after, f"I7: taints of node {name} that are not ours became {after}, and were {before}"
+            assert before == after, f"I7: foreign taints of node {name} became {after}, and were {before}"
 
     @contextmanager
     def _noted(self) -> Iterator[None]:
@@ -92,18 +92,18 @@ class Watch(Guard):
             raise
 
     def to(self, part: str, method: str = "") -> list[tuple[float, Request]]:
-        """Writes whose path has ``part``, the oldest first, but for those to pods of device plugins."""
+        """Return the writes whose path has ``part``, oldest first, except writes to pods of device plugins."""
         writes = [(at, one) for at, one in self.writes if "/namespaces/kube-system/pods/" not in one.path]
         return [(at, one) for at, one in writes if part in one.path and method in ("", one.method)]
 
-    # What comes of it
+    # Effects
 
     async def check(self) -> None:
-        """Raise what was broken: limits (I5), what the ledger counts (I3), room that a plan gave twice (I11), or anything sent before."""
+        """Raise for violations: limits (I5), counts of the ledger (I3), room that a plan gave twice (I11), or any forbidden request."""
         for error in self.broken:
             raise error
         foresees(self._here)
-        # Where all is recorded, a service takes the place of notes.
+        # When everything is recorded, a service takes the place of the notes.
         cut = getattr(self._here.notes, "cut", [])
         assert not cut, f"a plan was cut: {cut[0]}"
         assert not claims.BROKEN, claims.BROKEN[0]
@@ -127,7 +127,7 @@ def ended(one: CloudMachine) -> float:
 
 
 def excess(policy: Policy, machines: Sequence[CloudMachine]) -> str:
-    """What ``machines`` have beyond the limits of ``policy``, in words; those of other pools do not count."""
+    """Describe by how much ``machines`` exceed the limits of ``policy``; machines of other pools do not count."""
     pools = {pool.name: pool.max for pool in policy.pools}
     ours = [one for one in machines if one.offering.pool in pools]
     limits = policy.limits
@@ -141,15 +141,15 @@ def excess(policy: Policy, machines: Sequence[CloudMachine]) -> str:
 
 
 def foreign(taints: list[dict[str, Any]] | None) -> list[tuple[str, str, str]]:
-    """Key, value and effect of those that are not ours to write."""
+    """Return key, value and effect of the taints that gpuscaler may not write."""
     return sorted((one["key"], one.get("value", ""), one["effect"]) for one in taints or () if not one["key"].startswith(OURS))
 
 
-# Strangers
+# Foreign objects
 
 
 def strangers() -> list[dict[str, Any]]:
-    """Two nodes with GPUs that somebody else runs in the same cluster, one idle for ever and one in use, and the pod on it."""
+    """Two foreign nodes with GPUs in the same cluster, one always idle and one in use, and the pod on it."""
     found = []
     for name in (IDLE_STRANGER, BUSY_STRANGER):
         labels = {"node.kubernetes.io/instance-type": "p3.2xlarge"}
@@ -159,7 +159,7 @@ def strangers() -> list[dict[str, Any]]:
 
 
 def settle(here: World) -> None:
-    """Let strangers live beside what the case is about, which is all that the world shows."""
+    """Add the foreign objects to the world, and hide them from its helpers, which show only the objects of the case."""
     here.cluster.api.load(strangers())
     here.nodes = partial(_without_strangers, here.nodes)  # type: ignore[method-assign]
     here.pods = partial(_without_strangers, here.pods)  # type: ignore[method-assign]
@@ -170,17 +170,17 @@ async def _without_strangers(read: Callable[[], Awaitable[list[dict[str, Any]]]]
 
 
 async def untouched(here: World) -> None:
-    """The strangers are as they came (I7)."""
+    """Check that the foreign objects are unchanged (I7)."""
     for one in strangers()[:2]:
         node = msgspec.json.decode(await here.user.get(NODES, one["metadata"]["name"]))
-        assert node["spec"] == one["spec"], f"I7: a node that is none of ours became {node['spec']}"
-        assert node["metadata"]["labels"] == one["metadata"]["labels"], f"I7: a node that is none of ours became {node['metadata']}"
-        assert not node["metadata"].get("annotations"), f"I7: a node that is none of ours became {node['metadata']}"
+        assert node["spec"] == one["spec"], f"I7: a foreign node became {node['spec']}"
+        assert node["metadata"]["labels"] == one["metadata"]["labels"], f"I7: a foreign node became {node['metadata']}"
+        assert not node["metadata"].get("annotations"), f"I7: a foreign node became {node['metadata']}"
 
 
 @asynccontextmanager
 async def guarded(here: World, watch: Watch) -> AsyncIterator[Watch]:
-    """Meanwhile ``watch`` sees what is sent, strangers are there, and what must hold is looked at all the time; once more at the end."""
+    """Let ``watch`` see all requests, add foreign objects, and check the invariants all the time and once more at the end."""
     settle(here)
     here.watchman = watch
     here.support(_look(watch))

@@ -1,4 +1,4 @@
-"""A world in which something breaks, and in which what must always hold is looked at all the time."""
+"""A world in which something breaks, and in which the invariants are checked all the time."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -39,7 +39,7 @@ def watch_of(here: World) -> Watch:
 
 @asynccontextmanager
 async def faulty(pools: str = ONE_GPU_MACHINES, *, watch: Callable[[World], Watch] = Watch, **more: Any) -> AsyncIterator[World]:
-    """A world with limits, strangers and a controller that has looked around, in which all invariants are checked."""
+    """A world with limits, foreign objects and a controller that has observed it, in which all invariants are checked."""
     async with world(pools if "limits:" in pools else LIMITS + pools, **more) as here, guarded(here, watch(here)):
         here.start()
         await here.sleep(2.0)
@@ -48,7 +48,7 @@ async def faulty(pools: str = ONE_GPU_MACHINES, *, watch: Callable[[World], Watc
 
 @asynccontextmanager
 async def recorded(pools: str = ONE_GPU_MACHINES, **more: Any) -> AsyncIterator[tuple[World, Service]]:
-    """The same, with everything that is recorded; what is watched began anew."""
+    """The same world, with full recording; the watch starts fresh."""
     async with serviced(LIMITS + pools, **more) as (here, service), guarded(here, Watch(here)):
         await here.kill()
         here.start()
@@ -59,14 +59,14 @@ async def recorded(pools: str = ONE_GPU_MACHINES, **more: Any) -> AsyncIterator[
 
 @asynccontextmanager
 async def replicated(folder: Path, **more: Any) -> AsyncIterator[Pair]:
-    """The same, with two replicas, whose times of day are minutes apart, instead of one controller."""
+    """The same world, with two replicas, whose clocks are minutes apart, instead of one controller."""
     async with pair(folder, text=FILE, **more) as here, guarded(here.here, Watch(here.here)):
         yield here
 
 
 @asynccontextmanager
 async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator[None]:
-    """Meanwhile no call to the cloud gets through."""
+    """Block all calls to the cloud within this context."""
     watch = watch_of(here)
     here.cluster.provider.outage, watch.dark = why, here.now()
     yield
@@ -74,7 +74,7 @@ async def darkness(here: World, why: str = "the cloud is down") -> AsyncIterator
 
 
 def refusing(here: World, why: Callable[[OfferingKey], Refusal | None]) -> list[Order]:
-    """From now on the cloud refuses the offerings for which ``why`` gives a reason; what it was asked for, as it comes."""
+    """Make the cloud refuse the offerings for which ``why`` returns a reason, and return the list that its orders are added to."""
     buy, asked = here.cluster.provider.buy, list[Order]()
 
     async def some(order: Order) -> Bought:
@@ -101,7 +101,7 @@ async def all_bound(here: World) -> bool:
 
 
 async def become(here: World, name: str, ready: str) -> None:
-    """The node says so of itself, or stops to; the node controller's taints follow."""
+    """Set the Ready condition of a node as its kubelet would; the node controller's taints follow."""
     node = msgspec.json.decode(await here.user.get(NODES, name))
     others = [one for one in node["spec"].get("taints") or () if not one["key"].startswith("node.kubernetes.io/")]
     theirs = [] if ready == "True" else [{"key": "node.kubernetes.io/unreachable", "effect": "NoSchedule"}]
@@ -112,7 +112,7 @@ async def become(here: World, name: str, ready: str) -> None:
 
 
 async def latest(here: World) -> Latest:
-    """What is known now."""
+    """Return the controller's latest state."""
     assert here.controller is not None
     taken = await here.controller._picture.take()
     return Latest(
@@ -126,16 +126,16 @@ async def latest(here: World) -> Latest:
 
 
 async def status(here: World, leader: Process | None = None) -> Status:
-    """What `gpuscaler status` would show where ``leader`` leads."""
+    """Return what `gpuscaler status` would show with ``leader`` as the leader."""
     assert here.controller is not None
     return status_of(await latest(here), leader or Process(), troubles=[here.controller.cloud.trouble], happened=(), now=here.now())
 
 
 def taints(node: dict[str, Any]) -> set[str]:
-    """Keys of the taints that keep pods away."""
+    """Return the keys of the taints that keep pods away."""
     return {one["key"] for one in node["spec"].get("taints") or () if one["effect"] != "PreferNoSchedule"}
 
 
 def markets(here: World) -> list[str]:
-    """Of all machines that were ever bought, in their order."""
+    """Return the markets of all machines ever bought, in their order."""
     return [one.offering.market for one in here.cluster.core.history()]

@@ -1,4 +1,4 @@
-"""The cases, their tests and their mutants, as `docs/reference/faults.md` has them."""
+"""The cases, their tests and their mutants, for `docs/reference/faults.md`."""
 
 import re
 from collections.abc import Iterator
@@ -13,13 +13,13 @@ NAME = re.compile(r"^(?:async )?def (test_f(\d{2,3})_\w+)\(", re.MULTILINE)
 
 
 def named() -> Iterator[tuple[int, str, str]]:
-    """Case, file and name of each test."""
+    """Yield case, file and name of each test."""
     for path in sorted(FOLDER.glob("test_*.py")):
         for found in NAME.finditer(path.read_text()):
             yield int(found[2]), path.name, found[1]
 
 
-#: Every case that has a test or a mutant; one that lacks the other is refused by test_listed.py.
+#: Every case with a test or a mutant; test_listed.py rejects a case that lacks one of them.
 CASES = tuple(sorted({case for case, _, _ in named()} | {mutant.case for mutant in MUTANTS}))
 
 
@@ -28,7 +28,7 @@ def files_of(case: int) -> list[str]:
 
 
 def rows() -> list[str]:
-    """A line of the table for each case: what its tests say, and what the mutants remove."""
+    """Return a row of the table for each case, from the names of its tests and the texts of its mutants."""
     known = sorted(named())
     return [
         f"| F{case} | {'; '.join(sentence(name) for number, _, name in known if number == case)} | "

@@ -1,4 +1,4 @@
-"""Mutants: each names what it changes, and a pattern of tokens in there, so that neither moves nor line breaks matter."""
+"""Mutants: each names a definition and a pattern of tokens in it, so that moves and line breaks do not matter."""
 
 import ast
 import re
@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 SOURCES = Path(__file__).parents[2] / "src" / "gpuscaler"
-#: Not by tokenize, which refuses text that begins or ends within brackets from Python 3.12 on.
+#: tokenize is no use: from Python 3.12 on it rejects text that begins or ends within brackets.
 TOKEN = re.compile(
     r"""
     (?P<skipped> \s+ | \#[^\n]* | \\\n )
@@ -24,7 +24,7 @@ TOKEN = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A function, a class, or a constant of a module or class, called ``name`` in its module, and where its lines start and stop."""
+    """A function, a class, or a constant of a module or class, with its ``name`` in the module and its first and last line."""
 
     module: str
     name: str
@@ -44,7 +44,7 @@ class Definition:
         return "\n".join(text_of(self.path).split("\n")[self.start : self.stop])
 
     def spans(self, pattern: str) -> list[tuple[int, int]]:
-        """Where in ``source`` the tokens of ``pattern`` follow each other."""
+        """Return where in ``source`` the tokens of ``pattern`` follow each other."""
         have, want = tokens(self.source), [token[0] for token in tokens(pattern)]
         runs = (have[at : at + len(want)] for at in range(len(have) - len(want) + 1))
         return [(run[0].start(), run[-1].end()) for run in runs if run and [token[0] for token in run] == want]
@@ -52,10 +52,10 @@ class Definition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """In the definition ``at`` the tokens of ``old``, which are there once, become ``new``; ``removes`` says what is gone then.
+    """Replaces the tokens ``old``, which occur once in the definition ``at``, by ``new``; ``removes`` describes the effect.
 
-    ``at`` is the name of a function, class or constant, after that of the class or function it is in (`Cloud._buy`), and after as many
-    names of its module as make it the only one (`breakers.step`). Space, comments and commas before a closing bracket are no tokens.
+    ``at`` is the name of a function, class or constant, prefixed with its class or function (`Cloud._buy`), and with as many names of its
+    module as make it unique (`breakers.step`). Whitespace, comments and commas before a closing bracket are not tokens.
     """
 
     case: int
@@ -65,7 +65,7 @@ class Mutant:
     removes: str
 
     def applied(self, sources: Path = SOURCES) -> tuple[str, str]:
-        """The name of the changed module, and its source. Raises ValueError where there is not exactly one place for the change."""
+        """Return the name of the changed module, and its source. Raises ValueError unless there is exactly one place for the change."""
         where = self.definition(sources)
         spans, source, lines = where.spans(self.old), where.source, text_of(where.path).split("\n")
         if len(spans) != 1:
@@ -76,7 +76,7 @@ class Mutant:
         return where.module, "\n".join((*lines[: where.start], changed, *lines[where.stop :]))
 
     def definition(self, sources: Path = SOURCES) -> Definition:
-        """What ``at`` names. Raises ValueError where that is not exactly one."""
+        """Return the definition that ``at`` names. Raises ValueError unless there is exactly one."""
         found = [one for one in definitions(sources, self.at.rpartition(".")[2]) if is_called(one, self.at)]
         if len(found) != 1:
             hint = f"name one of {listed(found)}" if found else elsewhere(self.old, sources)
@@ -92,7 +92,7 @@ def is_called(definition: Definition, name: str) -> bool:
 
 
 def elsewhere(pattern: str, sources: Path) -> str:
-    """Where the package has ``pattern``: what was renamed or divided is found so."""
+    """Return where the package has ``pattern``, to help to find a definition that was renamed or split."""
     found = [one for one in definitions(sources) if one.spans(pattern)]
     inner = [one for one in found if not any(other.dotted.startswith(f"{one.dotted}.") for other in found)]
     return f"saw {pattern!r} in {listed(inner)}" if inner else f"{pattern!r} is nowhere in {sources.name}"
@@ -103,14 +103,14 @@ def listed(found: list[Definition]) -> str:
 
 
 def tokens(text: str) -> list[re.Match[str]]:
-    """Without space, comments, and commas before a closing bracket."""
+    """Return the tokens of ``text`` without whitespace, comments, and commas before a closing bracket."""
     found = [token for token in TOKEN.finditer(text) if token.lastgroup != "skipped"]
     trailing = {token for token, after in pairwise(found) if token[0] == "," and after[0] in (")", "]", "}")}
     return [token for token in found if token not in trailing]
 
 
 def definitions(sources: Path, word: str = "") -> Iterator[Definition]:
-    """What the files define in which ``word`` occurs."""
+    """Yield the definitions in files that contain ``word``."""
     for path in files_of(sources):
         if word in text_of(path):
             yield from defined_in(path, sources)
@@ -135,7 +135,7 @@ def defined_in(path: Path, sources: Path) -> tuple[Definition, ...]:
 
 
 def named(tree: ast.AST, within: str = "", *, local: bool = False) -> Iterator[tuple[str, ast.stmt]]:
-    """The statements that define something, and under which name; variables of functions are left out."""
+    """Yield the statements that define something, with their names; local variables of functions are left out."""
     for node in ast.iter_child_nodes(tree):
         if isinstance(node, ast.expr):
             continue
@@ -151,7 +151,7 @@ def named(tree: ast.AST, within: str = "", *, local: bool = False) -> Iterator[t
 
 
 def first_line(node: ast.stmt) -> int:
-    """That of its first decorator, where it has any."""
+    """Return the line of the first decorator if there is one, else of the statement."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.decorator_list:
         return node.decorator_list[0].lineno
     return node.lineno

@@ -1,4 +1,4 @@
-"""F71 to F74: whose a machine is, by the cloud's list alone, and what groups launch by themselves."""
+"""F71 to F74: ownership of machines by the cloud's list alone, and machines that groups launch by themselves."""
 
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from gpuscaler.simulation.cloud.provider import provider_id
 
 MINIMUM = f"{IDLE}    min: 1\n"
 SPOT = IDLE.replace("on-demand", "spot")
-#: Spot is reclaimed at once and without a word, and pools replace what is gone.
+#: Spot is reclaimed at once and without notice, and pools replace lost machines.
 REPLACING = Faults(
     never_registers=0.0,
     partial_grants=0.0,
@@ -102,13 +102,13 @@ async def test_f72_an_unlisted_node_does_not_count_for_a_pools_minimum() -> None
         await here.user.create(NODES, {**ours, **body})
         await here.sleep(1200.0)
 
-        assert len(here.cluster.core.history()) == 1, "the one machine that the minimum asks for was removed"
+        assert len(here.cluster.core.history()) == 1, "the only machine of the minimum was removed"
         assert watch_of(here).ended == []
         assert [pool.machines for pool in (await status(here)).pools] == [1]
 
 
 async def taken_back(here: World) -> str:
-    """The one machine is gone without a word, and with it its Node; its id."""
+    """Take the only machine back without notice, and delete its Node; return its id."""
     (machine,) = here.cluster.core.list()
     at = here.now()
     here.cluster.core._put(at, LOST, machine.id, why=RECLAIMED)
@@ -117,7 +117,7 @@ async def taken_back(here: World) -> str:
 
 
 async def test_f73_a_machine_that_its_group_replaces_is_not_bought_again() -> None:
-    """Neither from the offering that has just been reclaimed, nor from another one."""
+    """Neither as the offering that has just been reclaimed, nor as another one."""
     async with faulty(IDLE.replace("on-demand", "spot, on-demand"), faults=REPLACING) as here:
         await run(here, "web")
         await here.sleep(120.0)
@@ -182,7 +182,7 @@ MANAGED = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system", **DISCOV
 
 
 async def system(here: Stage, machines: int) -> list[str]:
-    """A managed node group for the system, of machines without GPUs whose nodes nobody has tainted; the names of these."""
+    """Start a managed node group for the system, without GPUs and taints, and return the names of its nodes."""
     here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED, MinSize=1, DesiredCapacity=machines)
     await here.sleep(60.0)
     names = [node["metadata"]["name"] for node in await here.nodes()]
@@ -252,7 +252,7 @@ async def test_f74_work_of_an_older_version_in_a_group_no_longer_managed_is_fini
 
 
 async def everywhere(here: Stage) -> dict[str, str]:
-    """The nodes of the pods of Deployments, in all namespaces."""
+    """Return the nodes of the pods of Deployments, in all namespaces."""
     found = [msgspec.json.decode(one) for one in await here.user.list_all(PODS)]
     return {
         one["metadata"]["name"]: one["spec"].get("nodeName", "")
@@ -299,7 +299,7 @@ async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_do
 
         assert label_of(ours) == "gpu"
         assert sorted(str(label_of(node)) for node in await here.nodes()) == ["gpu", "somebody-elses"]
-        # A write that meets another of the same moment is made again.
+        # A write that conflicts with another at the same moment is repeated.
         written = watch_of(here).to("/nodes/", "PATCH")
         assert len({at for at, request in written if POOL_LABEL.encode() in request.body}) == 2
 

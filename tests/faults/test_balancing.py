@@ -18,7 +18,7 @@ THREE: dict[str, Any] = {"AvailabilityZones": ZONES, "NewInstancesProtectedFromS
 
 
 async def train(here: Stage, name: str, zone: str, *, seconds: int = 7200) -> None:
-    """A training pod that is bound to a zone, as by its volume."""
+    """Submit a training pod that is bound to a zone, as by its volume."""
     body = pod(name, 1, {"gpuscaler.io/run-for": f"{seconds}s"})
     body["spec"]["nodeSelector"] = {"topology.kubernetes.io/zone": zone}
     await here.user.create(PODS, body, namespace="default")
@@ -30,12 +30,12 @@ async def all_bound(here: Stage) -> bool:
 
 
 def running(here: Stage) -> dict[str, str]:
-    """Zones of the machines that have not ended, by id."""
+    """Return the zones of the machines that have not ended, by id."""
     return {one.id: one.machine.offering.zone for one in here.region.instances.values() if one.ended_at is None}
 
 
 def balanced_away(here: Stage) -> list[str]:
-    """What the group ended to even out zones."""
+    """Return the machines that the group ended to even out zones."""
     texts = (one for one in here.region.groups["gpus"].activities if one.description.startswith("Terminating"))
     return [one.description for one in texts if "balance" in one.cause]
 
@@ -148,7 +148,7 @@ async def test_f77_without_protection_no_pod_is_placed_where_it_would_be_lost(tm
 
         assert first
         assert await lost(here, first) == []
-        # What would leave a zone empty stays, and says why.
+        # A machine whose removal would leave a zone empty stays, with the reason.
         (held, *_) = (await here.status()).removals
         assert "of its group is protected from scale-in" in held.held
 
@@ -181,7 +181,7 @@ async def test_f77_machines_of_one_zone_are_protected_while_their_group_starts_a
         first = await here.bound()
         await here.sleep(400.0)
 
-        # None was bought a second time, and what the group started by itself is what it has ended.
+        # None was bought a second time, and the machine that the group started by itself is the one it ended.
         assert here.session.asked["LaunchInstances"] == 1
         assert await lost(here, first) == []
         assert sorted(running(here).values()) == ["us-east-1a"] * 2
@@ -239,7 +239,7 @@ async def test_f77_busy_machines_of_other_zones_outlive_a_machine_started_to_bal
 
         assert here.region.instances[first].ended_at is None
         assert sorted(await here.bound()) == ["old", *(f"train-{number}" for number in range(many))]
-        # What was protected for a while is so no longer, and what the group started is gone.
+        # Temporary protection is removed, and the machine that the group started is gone.
         assert not here.region.instances[first].protected
         assert sorted(running(here).values()) == [*[ZONES[0]] * many, ZONES[1]]
 
@@ -265,7 +265,7 @@ async def test_f77_protection_stays_until_the_surplus_machine_has_left_its_group
 
 
 async def started(here: Stage, before: int = 0) -> int:
-    """How many machines the group has launched to even out its zones, without so many."""
+    """Return how many machines the group has launched to even out its zones, apart from ``before``."""
     launches = [one.cause for one in here.region.groups["gpus"].activities if one.description.startswith("Launching")]
     return sum("balance" in cause for cause in launches) - before
 
@@ -280,14 +280,14 @@ async def test_f77_an_idle_machine_keeps_a_pod_that_comes_while_its_group_balanc
         await here.until(lambda: all_bound(here), 400)
         await here.sleep(30.0)
         if restart:
-            # Who leads next is not told which machines were ordered.
+            # The next leader does not know which machines were ordered.
             await here.stop()
             here.start(identity="second")
         first, before = dict(running(here)), await started(here)
         for number in range(5):
             await train(here, f"train-{number}", ZONES[0])
         await here.until(lambda: started(here, before), 120)
-        # When the one that it has started is nearly in service, and what it ends for that is chosen in a moment.
+        # The machine that the group started is almost in service, and the machine to end for it is chosen in a moment.
         await here.sleep(23.5)
         await train(here, "late", ZONES[1])
         await here.sleep(900.0)

@@ -1,4 +1,4 @@
-"""Bindings that come to nothing, or half of them."""
+"""Bindings that fail, completely or in part."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -50,7 +50,7 @@ async def test_f101_if_bindings_are_refused_pods_are_nominated_and_still_reach_t
 
 
 class Deadly(Watch):
-    """Kills the controller as it sends its second binding of ours."""
+    """Kills the controller when it sends its second binding of ours."""
 
     def __init__(self, here: World) -> None:
         super().__init__(here)
@@ -82,7 +82,7 @@ async def test_f109_no_pod_of_a_gang_runs_alone_after_its_other_machine_is_lost_
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
         await here.sleep(NODE + 2.0)
         first, second = (one.id for one in here.cluster.core.history())
-        # Both have been ready, each while the plugin of the other restarted.
+        # Both machines have been ready, each while the device plugin of the other restarted.
         here.cluster.machines.devices.restart(second, seconds=60.0)
         await here.sleep(55.0)
         here.cluster.machines.devices.restart(first, seconds=60.0)
@@ -108,7 +108,7 @@ async def test_f109_a_running_gang_is_not_touched_although_more_of_its_pods_are_
             await here.submit(f"p{number}", 1, **gang)
         while not all((await here.bound()).values()):
             await here.sleep(0.1)
-        # They are bound, and their machines are still closed.
+        # They are bound, while their machines are still closed.
         await here.submit("p2", 1, **gang)
         await here.sleep(900.0)
 
@@ -156,7 +156,7 @@ async def test_f103_while_a_device_plugin_restarts_nothing_is_bound_and_nothing_
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/gang": "g", "gpuscaler.io/gang-size": "2"})
         await bought(here, 2)
         machines = [one.id for one in here.cluster.core.list()]
-        # The second machine takes minutes longer; when it comes, the plugin of the first restarts.
+        # The second machine takes minutes longer; when it comes, the device plugin of the first restarts.
         first = await shows(here, machines)
         second = next(one for one in machines if one != first)
         for _ in range(100):
@@ -176,7 +176,7 @@ async def test_f103_while_a_device_plugin_restarts_nothing_is_bound_and_nothing_
 
 
 async def shows(here: World, machines: list[str], *, wait: bool = True) -> str:
-    """The first of ``machines`` whose node shows its GPU; empty where none does, and nobody waits."""
+    """Return the first of ``machines`` whose node shows its GPU; empty if none does and ``wait`` is off."""
     while True:
         for one in await here.nodes():
             if one["metadata"]["name"] in machines and one["status"].get("allocatable", {}).get("nvidia.com/gpu", "0") != "0":
@@ -200,7 +200,7 @@ async def test_f54_a_gang_is_bound_as_a_whole_despite_an_outage_between_its_bind
 
 
 class Meddling(Watch):
-    """Has somebody do something once, right before a write like ``at`` gets to the API server, when there are GPUs."""
+    """Runs an action once, right before a write like ``at`` reaches the API server, as soon as there are GPUs."""
 
     def __init__(self, here: World, meddle: Callable[[World], Awaitable[None]], at: str = OURS) -> None:
         super().__init__(here)
@@ -215,7 +215,7 @@ class Meddling(Watch):
 
 
 async def machines_of(here: World) -> list[dict[str, Any]]:
-    """The nodes of machines that were bought."""
+    """Return the nodes of machines that were bought."""
     return [one for one in await here.nodes() if not one["metadata"]["name"].startswith(STRANGER)]
 
 
@@ -229,7 +229,7 @@ async def test_f55_a_pod_recreated_under_the_same_name_before_its_binding_is_not
         await bought(here, 1)
         await here.sleep(90.0)
 
-        # No machine of the pool has room for what it asks for by now.
+        # By now no machine of the pool has room for its request.
         assert await here.bound() == {**await here.bound(), "p0": ""}
         assert here.cluster.core.history()
 
@@ -283,7 +283,7 @@ async def test_f58_rejections_by_kubelets_are_reported_and_two_in_a_row_switch_t
 
 @pytest.mark.parametrize("seed", [10, 20])
 async def test_f113_a_pod_that_spreads_over_zones_takes_no_room_planned_for_another(seed: int) -> None:
-    """Its own machine comes later. kube-scheduler would put it there, and one machine more would be bought for the other pod."""
+    """Its own machine comes later. kube-scheduler would put it there, and one more machine would be bought for the other pod."""
     found = await outcome(seed)
 
     assert (found.bound, found.further) == (found.planned, 0)

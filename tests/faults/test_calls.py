@@ -1,4 +1,4 @@
-"""F4 to F7: calls to a cloud that are refused, get no answer, break off in the middle, or tell what was."""
+"""F4 to F7: calls to a cloud that are refused, get no answer, break off in the middle, or return old data."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -26,7 +26,7 @@ async def test_f04_a_cloud_that_refuses_everything_is_asked_less_and_less_often_
         asked = [order.at for order in here.notes.orders]
         assert 2 <= len(asked) <= 8
         assert all(later - earlier >= 45.0 for earlier, later in pairwise(asked))
-        # What only reads is asked no more often than the cloud wants it to be, either.
+        # Calls that only read are not sent more often than the cloud allows, either.
         assert all(later - earlier >= 45.0 for earlier, later in pairwise(reads))
         grew = [later - earlier for earlier, later in pairwise(reads)]
         assert grew == sorted(grew)
@@ -90,7 +90,7 @@ async def test_f06_a_list_that_breaks_off_in_the_middle_is_not_used() -> None:
         here.cluster.provider.inventory = whole  # type: ignore[method-assign]
         await here.sleep(200.0)
 
-        # Nobody took machines of the second page for gone: nothing was bought in their place, and no breaker speaks of them.
+        # Machines of the second page did not count as gone: nothing was bought in their place, and no breaker mentions them.
         assert await all_bound(here)
         assert len(here.cluster.core.history()) == 5
         assert here.controller.memory.breakers.open == ()

@@ -1,4 +1,4 @@
-"""F11 to F16: a cloud that has not what it is asked for, or will not give it."""
+"""F11 to F16: a cloud that lacks the requested capacity, or refuses it."""
 
 from collections import Counter
 
@@ -10,7 +10,7 @@ from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.settings.pools_file import parse_policy
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
-#: As on a cloud whose groups have one type and zone each: one request asks one of them.
+#: As in a cloud whose groups have one type and zone each: one request asks one of them.
 TWELVE_SPOT_POOLS = "region: us-east-1\npools:\n" + "".join(
     f"  - {{name: {kind}-{zone}, types: [{kind}.xlarge], markets: [{market}], zones: [us-east-1{zone}]}}\n"
     for kind, zones, market in (("g4dn", "abcd", "spot"), ("g5", "abcd", "spot"), ("g6", "abcd", "spot"), ("g4dn", "f", "on-demand"))
@@ -27,7 +27,7 @@ pools:
 
 
 def dry(pools: str, *markets: str) -> Markets:
-    """No capacity in these markets, ever."""
+    """Markets that never have capacity."""
     offerings = [one for pool in parse_policy(pools).pools for one in pool.offerings]
     return Markets({one.key: Steps((0.0,), (0.0,)) for one in offerings if one.market in markets}, began=BEGAN)
 

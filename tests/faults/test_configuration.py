@@ -1,4 +1,4 @@
-"""F82: what a cloud refused for the configuration of a pool, and what was mended where no change of the pool shows it."""
+"""F82: a configuration of a pool that a cloud refused, fixed where the pool itself shows no change."""
 
 from functools import reduce
 from pathlib import Path
@@ -15,7 +15,7 @@ from gpuscaler.planning.state.breakers import Breakers, step
 from gpuscaler.planning.state.offering_events import Asked, Event, Granted, Refused
 
 HOUR, DAY = 3600.0, 86_400.0
-#: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, that it knows by how they begin.
+#: The codes of the table, and siblings of ``InvalidAMIID.NotFound``, which it recognises by prefix.
 CODES = (*causes._CODES, "InvalidAMIID.Unavailable", "InvalidKeyPair.NotFound", "InvalidSubnetID.NotFound", "InvalidGroup.NotFound")
 KEY = OfferingKey("gpus", "on-demand", "g5.xlarge", "us-east-1a")
 
@@ -46,7 +46,7 @@ async def events(here: Stage, reason: str) -> list[str]:
     ("code", "launch", "away"),
     [
         ("InvalidAMIID.Unavailable", "auto", 0.0),
-        # Machines of which three never became nodes pause their pool for a day, during most of which nobody leads: that saves a minute.
+        # Three machines that never became nodes pause their pool for a day. No process leads for most of that day, which saves a minute.
         ("Client.InternalError", "desired-capacity", DAY - 2 * HOUR),
         ("VcpuLimitExceeded", "auto", 0.0),
     ],
@@ -77,7 +77,7 @@ async def test_f82_a_fix_outside_the_group_is_noticed_without_help_even_across_a
         await here.sleep(60)
         assert not await served(here), "it was paused for longer"
         await here.until(lambda: served(here), DAY - away)
-    # Of machines that never became nodes there is no Node to write an Event about.
+    # Machines that never became nodes have no Node to write an Event about.
     assert "an Event could not be written" not in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""F37 to F40: prices that are wrong, and demand without bounds, without rest or without hope."""
+"""F37 to F40: wrong prices, and demand that is unbounded, restless or hopeless."""
 
 import asyncio
 from collections import Counter
@@ -58,7 +58,7 @@ async def test_f37_wrong_prices_in_a_changed_file_delay_no_pod(tmp_path: Path) -
         leader = await here.leader()
         assert leader.place is not None
         assert any("price" in one for one in leader.place.troubles())
-        # A hundred times what it was is odd, and still what the file says: without a limit in dollars machines are bought all the same.
+        # A hundred times the old price is odd, but it is what the file says: without a limit in dollars machines are bought all the same.
         (tmp_path / "run.yaml").write_text(FILE.replace("types: [g4dn.xlarge]", "offerings: [{type: g4dn.xlarge, price: 52.6}]"))
         await here.sleep(30.0)
         assert leader.place.troubles() == ()
@@ -75,7 +75,7 @@ async def test_f38_eighty_pods_created_by_mistake_stay_within_the_limits_and_the
 
         bought = sorted(one.bought_at for one in here.cluster.core.history())
         assert len(bought) == 24
-        # A grant comes up to three seconds after the order that counts.
+        # A grant comes up to three seconds after the order, which is what counts.
         assert max(Counter(int((at - bought[0]) // 57.0) for at in bought).values()) <= 6
         seen = await status(here)
         assert [(one.name, one.used, one.most) for one in seen.limits] == [("gpus", 24.0, 24.0)]
@@ -103,7 +103,7 @@ async def test_f39_short_lived_pods_cause_no_more_machines_than_are_pending_at_o
             await here.user.delete(PODS, f"p{number}", namespace="default")
             await asyncio.sleep(0.01)
         assert len(here.cluster.core.history()) <= 2
-        # What was bought for one is used by the next.
+        # The next pod uses the machine that was bought for an earlier one.
         await here.submit("last")
         await here.sleep(60.0)
 
@@ -117,7 +117,7 @@ async def test_f40_a_pod_that_cannot_be_served_gets_one_event_with_the_reason() 
         await here.sleep(300.0)
         told = await events(here)
         (event,) = [one for data in await here.user.list_all(EVENTS) if (one := msgspec.json.decode(data))["reason"] == "NotTriggerScaleUp"]
-        assert "series" not in event, "it was told again"
+        assert "series" not in event, "it was reported again"
         assert here.cluster.core.history() == ()
 
     assert [one[:2] for one in told] == [("Pod big", "NotTriggerScaleUp")]

@@ -1,4 +1,4 @@
-"""F53: exporters that do not answer, where values come straight from them and no Prometheus stands between."""
+"""F53: exporters that do not answer, when values come straight from them without a Prometheus in between."""
 
 import pytest
 import structlog
@@ -29,4 +29,4 @@ async def test_f53_a_silent_exporter_gives_one_log_line_and_another_when_it_answ
             await eventually(lambda: logs)
             nodes.pages[SILENT] = page()
             await eventually(lambda: len(logs) > 1)
-    assert [(one["event"], one["about"]) for one in logs] == [("an exporter does not answer", ABOUT), ("an exporter answers again", ABOUT)]
+    assert [(one["event"], one["about"]) for one in logs] == [("exporter does not answer", ABOUT), ("exporter answers again", ABOUT)]

@@ -12,7 +12,7 @@ ZONES = ("us-east-1a", "us-east-1b")
 
 
 def launched(here: Stage) -> Counter[str]:
-    """How many machines there ever were, by market."""
+    """Return how many machines there ever were, by market."""
     return Counter(one.offering.market for one in here.region.hardware.core.history())
 
 
@@ -34,6 +34,6 @@ async def test_f120_a_pod_does_not_follow_spot_from_zone_to_zone_for_ever(tmp_pa
             await here.sleep(300.0)
             assert await all_bound(here)
 
-        # One for each turn where nothing is learned from the turns before.
+        # There would be one for each turn if nothing were learned from the turns before.
         assert launched(here)["spot"] <= 4
         assert launched(here)["on-demand"] == 1

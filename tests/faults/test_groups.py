@@ -1,4 +1,4 @@
-"""F5, F12, F67 and F74: groups that are not what they were, or whose machines are not what the next ones will be."""
+"""F5, F12, F67 and F74: groups that changed, or whose machines differ from the ones they would launch next."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from gpuscaler.simulation.cloud.delays import Delay
 
 
 async def test_f12_missing_spot_of_a_mixed_group_pauses_no_on_demand_offering_of_others(tmp_path: Path) -> None:
-    """AWS divides the group between markets: it does not ask on demand for what spot has not."""
+    """AWS divides the group between markets: it does not request missing spot capacity on demand."""
     async with aws_stage(tmp_path) as here:
         group(here, "g5.xlarge", "g5.2xlarge", zones=("us-east-1a",), on_demand=50)
         here.group("on-demand")
@@ -34,7 +34,7 @@ async def test_f12_missing_spot_of_a_mixed_group_pauses_no_on_demand_offering_of
 
 
 def change(here: Stage, name: str, instance_type: str) -> None:
-    """A new version of the launch template of a group."""
+    """Create a new version of the launch template of a group."""
     data = {"ImageId": "ami-0123", "InstanceType": instance_type, "UserData": encoded(node_config(DISCOVERED, arriving=True))}
     here.client("ec2").create_launch_template_version(LaunchTemplateName=name, LaunchTemplateData=data)
 
@@ -78,7 +78,7 @@ async def test_f74_machines_arriving_in_a_group_whose_tag_a_person_removes_are_o
         await here.until(here.machines, 20.0)
         keys = [{"ResourceId": "gpus", "ResourceType": "auto-scaling-group", "Key": key} for key in (f"{CA}/{CLUSTER}", f"{CA}/enabled")]
         here.client("autoscaling").delete_tags(Tags=keys)
-        # Whoever changes the file has the account looked at again.
+        # A change of the file causes a new discovery of the account.
         here.path.write_text(here.settings(exclude="[nothing, else]"))
         await here.sleep(60.0)
         status = await here.status()

@@ -1,4 +1,4 @@
-"""What looks after the invariants sees it when one is broken: a guard that cannot fail shows nothing."""
+"""The guard of the invariants notices violations: a guard that cannot fail proves nothing."""
 
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -45,13 +45,13 @@ async def two(here: World) -> None:
 
 
 async def write(here: World) -> None:
-    """As if the controller had; that somebody catches the error hides nothing."""
+    """Write as if by the controller; catching the error hides nothing."""
     with suppress(AssertionError):
         await watch_of(here).write(Request("PATCH", f"/api/v1/nodes/{IDLE_STRANGER}", body=b"{}"))
 
 
 async def change(here: World) -> None:
-    """By a way that nobody sees."""
+    """Change it in a way that no request shows."""
     await here.user.merge_patch(NODES, IDLE_STRANGER, {"spec": {"taints": None}})
 
 
@@ -61,7 +61,7 @@ async def end(here: World) -> None:
 
 
 async def take_taint_away(here: World) -> None:
-    """A taint that somebody else keeps on a node of ours."""
+    """Remove a foreign taint from a node of ours."""
     await here.submit("p")
     await here.sleep(60.0)
     (node,) = await here.nodes()
@@ -73,7 +73,7 @@ async def take_taint_away(here: World) -> None:
         await watch_of(here).write(Request("PATCH", f"/api/v1/nodes/{name}", body=body))
 
 
-@pytest.mark.parametrize(("touch", "said"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: taints of node")])
+@pytest.mark.parametrize(("touch", "said"), [(write, "I7"), (change, "I7"), (end, "I1"), (take_taint_away, "I7: foreign taints of node")])
 async def test_any_change_to_foreign_objects_is_noticed(touch: Callable[[World], Awaitable[None]], said: str) -> None:
     with pytest.raises(AssertionError, match=said):
         async with faulty(IDLE) as here:
@@ -89,7 +89,7 @@ async def test_a_machine_bought_in_addition_to_a_launched_one_is_noticed(monkeyp
 
 
 async def lose(here: World) -> None:
-    """A machine is replaced by its pool, and meanwhile another pod comes."""
+    """Let the pool replace a machine while another pod comes."""
     await run(here, "web")
     await here.sleep(120.0)
     here.cluster.core._put(here.now(), LOST, here.cluster.core.list()[0].id, why=RECLAIMED)

@@ -1,4 +1,4 @@
-"""F69 and F70: whatever makes plans count wrongly or machines come to nothing, few are bought."""
+"""F69 and F70: few machines are bought, whatever makes plans count wrongly or machines fail."""
 
 import msgspec
 import pytest
@@ -54,7 +54,7 @@ async def test_f70_ten_futile_machines_of_a_pool_within_an_hour_pause_the_pool()
             await here.submit(f"p{number}")
         await here.sleep(3300.0)
 
-        # Those that were on their way when the tenth came to nothing are still to come.
+        # Machines that were on their way when the tenth failed are still to come.
         assert 10 <= len(here.cluster.core.history()) <= 14
         said = [one.text for one in (await status(here)).breakers if one.target == "pool gpu"]
         assert any("limits.fruitless_per_hour" in one for one in said)

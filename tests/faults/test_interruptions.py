@@ -26,15 +26,15 @@ pools:
     zones: [us-east-1a]
     idle_after: 2h
 """
-#: A hundred machines, for as long as those that leave and those that come are there.
+#: Limits for a hundred machines while those that leave and those that come exist at the same time.
 MANY = "limits: {gpus: 128, machines: 128, machines_per_minute: 64, dollars_per_hour: 60}\n"
 DRY_AT = BEGAN + 300.0
 
 
 def dry(*, notice: float, spread: float = 0.0, late: float = 0.0) -> dict[str, Any]:
-    """A spot market that runs dry, ``late`` seconds late, and takes its machines back: ``notice`` seconds after it says so.
+    """A spot market without capacity, from ``late`` seconds on, that reclaims its machines ``notice`` seconds after the notice.
 
-    It says so of all within ``spread`` seconds.
+    All notices come within ``spread`` seconds.
     """
     spot = next(one for pool in parse_policy(SPOT).pools for one in pool.offerings if one.market == "spot")
     return {
@@ -79,7 +79,7 @@ async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_not
         await until(here, DRY_AT + late + 3.0)
         watch = watch_of(here)
         assert sum(LEAVING_TAINT.encode() in one.body for _, one in watch.to("/nodes/", "PATCH")) == 2
-        # One is told to save its work, and the other to end.
+        # One is asked to save its work, and the other to end.
         assert sum(b"gpuscaler.io/checkpoint-requested" in one.body for _, one in watch.to("/pods/web", "PATCH")) == 1
         assert evicted(watch) == ["batch"]
         await until(here, DRY_AT + late + 20.0)
@@ -89,7 +89,7 @@ async def test_f24_a_machine_with_thirty_seconds_left_is_closed_and_its_pods_not
 
 
 def evicted(watch: Watch) -> list[str]:
-    """The names of those whose pods were evicted, in order."""
+    """Return the names of the evicted pods, in order."""
     return list(dict.fromkeys(one.path.split("/")[-2].split("-")[0] for _, one in watch.to("/eviction")))
 
 
@@ -143,7 +143,7 @@ async def test_f26_a_repeated_notice_counts_once_and_a_notice_for_another_cluste
         assert all(not taints(node) for node in await here.nodes() if node["metadata"]["name"] == second.id)
         assert len(here.cluster.core.history()) == 3
         assert await all_bound(here)
-        # What cannot be understood is told, once, and nothing is done about it.
+        # An unknown notice is reported, once, and no action is taken.
         assert [one.text.split(";")[0] for one in here.notes.remarks if "unheard" in one.text] == [
             f"the cloud announces ec2-unheard-of of machine {provider_id(second)}"
         ]
@@ -164,7 +164,7 @@ async def test_f27_fifty_interruptions_within_ten_seconds_are_replaced_in_a_few_
         assert len(here.notes.orders) - before <= 10
         assert here.notes.plans - plans <= 100
         watch = watch_of(here)
-        # Each is evicted, and asked again a few times at most.
+        # Each pod is evicted, and retried a few times at most.
         assert 50 <= len(watch.to("/eviction")) <= 150
         assert sum(LEAVING_TAINT.encode() in one.body for _, one in watch.to("/nodes/", "PATCH")) <= 100
         assert here.notes.failures == []

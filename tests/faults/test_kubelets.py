@@ -1,4 +1,4 @@
-"""Kubelets that stop for good: nothing says so but the Lease of their node, which goes stale."""
+"""Kubelets that stop for good: only the Lease of their node shows it, which goes stale."""
 
 from tests.control.leaving import run
 from tests.control.world import ONE_GPU_MACHINES
@@ -22,7 +22,7 @@ async def test_f75_pods_of_a_node_with_a_dead_kubelet_run_elsewhere_and_its_mach
         (node,) = [one for one in await here.nodes() if one["metadata"]["name"] == first.id]
         assert {"node.kubernetes.io/unreachable"} <= {taint["key"] for taint in node["spec"]["taints"]}
         assert not is_over(first)
-        # The pod is deleted after five minutes, and nothing ends it there; what comes in its place needs a machine.
+        # The pod is deleted after five minutes, but nothing ends it on the node; its successor needs a machine.
         await bought(here, 4, within=600.0)
         await here.sleep(3600.0)
 

@@ -1,4 +1,4 @@
-"""F8 to F10, F44 and F48: an API server that is away, goes silent, forgets its history, forbids things, or answers every write with 409."""
+"""F8 to F10, F44 and F48: API servers that are away, silent, without history, forbid things, or answer every write with 409."""
 
 import asyncio
 import sys
@@ -65,7 +65,7 @@ async def test_f48_conflicts_on_every_write_of_a_node_for_a_minute_lose_no_taint
 
 @dataclass
 class Stall:
-    """Watches of ``path`` that are open at :meth:`begin` say nothing any more, and stay open; others are heard."""
+    """Silences the watches of ``path`` that are open at :meth:`begin`, but keeps them open; others work."""
 
     here: World
     path: str = ""
@@ -103,7 +103,7 @@ async def test_f09_stalled_watches_are_noticed_and_pods_that_came_in_the_meantim
         await here.sleep(60.0)
         stall.begin()
         began = here.now()
-        # Who sees nothing does not end a machine that is in use.
+        # A controller that sees no changes does not end a machine that is in use.
         await here.submit("third", 1, **{"gpuscaler.io/run-for": "10m"})
         await here.submit("fourth")
         assert here.controller is not None
@@ -152,7 +152,7 @@ async def test_f10_after_a_410_ten_thousand_pods_are_listed_within_a_minute_in_b
         sizes = []
         for time_over in range(3):
             lists, began = reflector.lists, time.process_time()
-            # Only ours break, and what they would go on from is forgotten.
+            # Only our watches break, and the history they would resume from is forgotten.
             here.network.cut()
             await here.submit(f"p{time_over}")
             await here.sleep(120.0)
@@ -181,7 +181,7 @@ async def test_f44_a_revoked_cluster_permission_affects_only_what_needs_it() -> 
         await here.submit("third")
         await here.sleep(600.0)
 
-        # Machines are bought for those who wait, once, and their doors are tried ever more rarely.
+        # Machines are bought once for the pending pods, and opening them is retried less and less often.
         assert len(here.cluster.core.history()) == 3
         assert any("cannot patch resource" in one for one in here.notes.failures)
         tried = [at for at, _ in watch_of(here).to("/nodes/", "PATCH") if at > forbidden]
@@ -216,7 +216,7 @@ async def test_f44_a_forbidden_cloud_action_pauses_its_pool_for_minutes_and_is_r
 
 
 class Rival(Watch):
-    """Adds a taint to a node right before ours is written: between our look at it and our write."""
+    """Adds a taint to a node right before ours is written: between our read and our write."""
 
     async def write(self, request: Request) -> None:
         await super().write(request)

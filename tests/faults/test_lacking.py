@@ -1,4 +1,4 @@
-"""F68: machines that never show what they are sold with."""
+"""F68: machines that never show their promised resources."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ async def test_f68_two_machines_in_a_row_without_their_gpus_pause_their_type() -
         (breaker,) = (await status(here)).breakers
         assert (breaker.target, breaker.cause, breaker.open) == ("pool gpu g4dn.xlarge", "lacking", True)
         assert "machines never showed nvidia.com/gpu, 2 times" in breaker.text
-        assert ["look at the device plugin" in one.text for one in here.notes.remarks] == [True]
+        assert ["check the device plugin" in one.text for one in here.notes.remarks] == [True]
 
 
 async def test_f68_pods_that_do_not_request_the_missing_resource_are_served() -> None:
@@ -67,7 +67,7 @@ async def test_f68_machines_with_fewer_gpus_than_their_pods_request_are_not_boug
         status = await here.status()
         assert sum(one.count for one in status.waiting) == 2
         assert any(
-            "did not take it: node ip-10-0-0-" in one.text and "has 7 nvidia.com/gpu, and it asks for 8" in one.text
+            "which did not run there: node ip-10-0-0-" in one.text and "has 7 nvidia.com/gpu, and it asks for 8" in one.text
             for one in status.happened
         )
 

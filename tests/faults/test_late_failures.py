@@ -1,4 +1,4 @@
-"""F110: the cloud says yes, and the machine ends before it is a node: once, a few times, for good."""
+"""F110: the cloud grants a machine that ends before it is a node: once, a few times, for good."""
 
 from collections import Counter
 from pathlib import Path
@@ -16,7 +16,7 @@ SHUTDOWN, NO_CAPACITY, BROKEN = "Client.InstanceInitiatedShutdown", "Server.Insu
 
 
 def launched(here: Stage) -> Counter[str]:
-    """How many machines there ever were, by market."""
+    """Return how many machines there ever were, by market."""
     return Counter(one.offering.market for one in here.region.hardware.core.history())
 
 

@@ -1,4 +1,4 @@
-"""F99: machines that start and that a lifecycle hook of their group gives up, since nobody completes it."""
+"""F99: starting machines that a lifecycle hook of their group gives up, because nothing completes it."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""F1 to F3 and F45: processes that die, stop and go on, and clocks that disagree or jump."""
+"""F1 to F3 and F45: processes that die, stop and continue, and clocks that disagree or jump."""
 
 import asyncio
 from pathlib import Path
@@ -10,7 +10,7 @@ from tests.faults.kit import faulty, refusing, replicated, status
 from gpuscaler.clouds.aws.api.causes import verdict
 from gpuscaler.clouds.protocol import Refusal
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Nothing but the event loop is waited for, so one check of it is enough before time advances.
 
 
 async def test_f01_a_leader_that_dies_right_after_sending_a_purchase_buys_nothing_twice(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ async def test_f01_a_leader_that_dies_right_after_sending_a_purchase_buys_nothin
         leader.pause.at = "buy"
         await stopped(leader)
         await leader.kill()
-        # It had left, and is answered to nobody.
+        # The request has left, and its answer reaches no process.
         leader.pause.go_on()
         assert await here.taken_over(leader, within=30.0) <= 20.0
         await here.restart(leader)
@@ -31,7 +31,7 @@ async def test_f01_a_leader_that_dies_right_after_sending_a_purchase_buys_nothin
 
 
 async def stopped(one: Replica) -> None:
-    """Until it stands still; what a guard keeps it from is never reached, and virtual time would go on for ever."""
+    """Wait until the replica stands still; a call held back by a guard is never reached, and virtual time would run for ever."""
     async with asyncio.timeout(600.0):
         await one.pause.reached.wait()
 
@@ -101,7 +101,7 @@ async def test_f45_a_clock_that_jumps_by_an_hour_ends_no_machine_early_or_late(t
         await here.submit("10m")
         await here.submit("10m")
         await here.sleep(40.0)
-        # One that is on its way goes on to come.
+        # A machine that is on its way still arrives.
         assert len(here.here.cluster.core.history()) == 3
         await here.sleep(700.0)
         assert all((await here.here.bound()).values())

@@ -1,4 +1,4 @@
-"""The list of cases is whole: each has a test, a mutant that still applies, and its line in the documentation."""
+"""The list of cases is complete: each has a test, a mutant that still applies, and its row in the documentation."""
 
 import pytest
 from tests.faults.listing import CASES, PAGE, named, rows
@@ -26,4 +26,4 @@ def test_each_mutant_has_one_place_in_the_source_and_is_python(mutant: Mutant) -
 def test_the_faults_page_has_the_generated_line_of_each_case() -> None:
     lines = [line for line in PAGE.read_text().splitlines() if line.startswith("| F")]
 
-    assert lines == rows(), "python -m tests.faults --table prints the lines as they should be"
+    assert lines == rows(), "python -m tests.faults --table prints the expected rows"

@@ -1,4 +1,4 @@
-"""F17 to F22: machines that die young, never join, never show their GPUs, lose one, or stop to answer."""
+"""F17 to F22: machines that die young, never join, never show their GPUs, lose one, or stop answering."""
 
 import asyncio
 from collections import Counter
@@ -27,7 +27,7 @@ GPU = "nvidia.com/gpu"
 
 
 async def die_young(here: World) -> None:
-    """Every machine ends five seconds after its launch was accepted: its key is missing, or its image is broken."""
+    """End every machine five seconds after its launch was accepted: its key is missing, or its image is broken."""
     while True:
         for one in here.cluster.core.list():
             if here.now() >= one.bought_at + 5.0:
@@ -44,7 +44,7 @@ async def test_f17_two_machines_that_die_before_they_are_ready_pause_their_offer
         assert {one.cause for one in (await status(here)).breakers} == {"failed"}
         await here.sleep(3540.0)
 
-        # Four offerings of spot and four on-demand, two tries each, and then one now and then.
+        # Four offerings of spot and four on-demand, with two tries each, and later one now and then.
         died = Counter(one.offering.key for one in here.cluster.core.history())
         assert len(here.cluster.core.history()) <= 8 * 2 + 8 * 3
         assert max(died.values()) <= 6
@@ -67,7 +67,7 @@ async def test_f18_unregistered_machines_are_ended_by_id_and_three_of_them_pause
         assert [one.target for one in paused] == ["pool gpu"]
         assert "machines never became nodes, 3 times" in paused[0].text
         assert "did not become a node within 60 s" in paused[0].text
-        # What was bought for the same pod in vain is closed as well.
+        # The offering of the futile purchases for the same pod is paused as well.
         assert ["image, network and permissions" in one.text for one in here.notes.remarks] == [True, False]
         assert "machines were bought without use" in here.notes.remarks[1].text
 
@@ -184,7 +184,7 @@ async def test_f22_while_most_nodes_are_not_ready_nothing_is_removed() -> None:
             await become(here, name, "Unknown")
         await here.sleep(300.0)
         assert [one.ended_at for one in here.cluster.core.history()] == [None] * 6
-        # Nodes of strangers are nodes of the cluster, too.
+        # Foreign nodes are nodes of the cluster, too.
         assert "5 of 8 nodes are not Ready; nothing is removed until at most 45 % are" in (await status(here)).warnings
         for name in names[:5]:
             await become(here, name, "True")

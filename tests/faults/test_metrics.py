@@ -1,4 +1,4 @@
-"""F41 and F42: metrics that say nothing, and a metrics API that is away; the HorizontalPodAutoscaler is the algorithm of Kubernetes."""
+"""F41 and F42: metrics without values, and a metrics API that is away; the HorizontalPodAutoscaler uses the algorithm of Kubernetes."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from gpuscaler.simulation.horizontal.stepping import Outcome, step
 
 NAMES = ("p0", "p1", "p2", "p3")
 PATH = "/apis/custom.metrics.k8s.io/v1beta2/namespaces/ml/pods/%2A/duty_cycle_current?labelSelector=app%3Dllm"
-#: Kubernetes takes replicas away after five minutes without need.
+#: Kubernetes removes replicas after five minutes without need.
 LONG = 900.0
 AUTOSCALER = read_autoscaler(
     {
@@ -46,14 +46,14 @@ AUTOSCALER = read_autoscaler(
 
 @dataclass
 class Hpa:
-    """Asks every 15 s and scales at once."""
+    """Queries every 15 s and scales at once."""
 
     replicas: int = 4
     history: History = field(default_factory=History)
     outcomes: list[Outcome] = field(default_factory=list)
 
     async def ask(self, here: Serving | None) -> Answer:
-        """What the aggregator makes of a server that is not ready is an error of its own."""
+        """Query as the aggregator does, which turns a server that is not ready into an error of its own."""
         if here is None or here.source.trouble:
             return Unavailable("the server is currently unable to handle the request")
         try:
@@ -76,7 +76,7 @@ class Hpa:
         return outcome
 
     async def run(self, here: Serving | None, seconds: float, sample: Callable[[], None] = lambda: None) -> None:
-        """For so long, with a scrape of ``sample`` every five seconds."""
+        """Run for ``seconds``, with a scrape of ``sample`` every five seconds."""
         for number in range(int(seconds / 5)):
             sample()
             if number % 3 == 2:
@@ -98,13 +98,13 @@ def vanish(double: PrometheusDouble) -> Callable[[], None]:
 
 
 def stop(double: PrometheusDouble) -> Callable[[], None]:
-    """The exporters are gone right after a moment without load, and nobody marks their series."""
+    """Stop the exporters right after a moment without load, with no stale markers for their series."""
     scrape(double, 1.0)()
     return lambda: None
 
 
 def die(double: PrometheusDouble) -> Callable[[], None]:
-    """Prometheus is gone right after a moment without load, which was evaluated."""
+    """Stop Prometheus right after a moment without load, which was evaluated."""
     double.error = PrometheusAway("prometheus: cannot connect")
     return lambda: None
 
@@ -130,7 +130,7 @@ async def test_f41_a_metric_without_a_usable_value_is_an_error_and_costs_no_repl
         await asyncio.sleep(5)
         await hpa.run(here, 60, scrape(double, 40.0))
         assert not hpa.outcomes[-1].error
-        # The last that was seen was little load.
+        # The last visible value was low load.
         await hpa.run(here, 30, scrape(double, 2.0))
         await hpa.run(here, LONG, fault(double))
         assert hpa.replicas == 4
@@ -160,7 +160,7 @@ async def test_f42_replicas_stay_while_the_metrics_api_is_away_and_a_new_instanc
         while here.source.trouble:  # as a probe does
             await hpa.turn(here)
             await asyncio.sleep(0.1)
-        # From the moment at which it says that it is ready every question has its answer.
+        # From the moment it reports ready every query has its answer.
         assert not (await hpa.turn(here)).error
         await hpa.run(here, 60, scrape(double, 160.0))
         assert hpa.replicas > grown

@@ -1,4 +1,4 @@
-"""F79: labels of nodes that do not tell of their GPUs, so that our own pods are where they should not be, or not where they should be."""
+"""F79: node labels that do not announce GPUs, so that our own pods run on the wrong nodes, or are missing on the right ones."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ PRESENT = {"matchExpressions": [{"key": "nvidia.com/gpu.present", "operator": "I
 
 
 def exporter() -> dict[str, Any]:
-    """As the chart makes it, with one of its terms."""
+    """The DaemonSet as the chart makes it, with one of its terms."""
     affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [PRESENT]}}}
     spec = {"affinity": affinity, "tolerations": [{"operator": "Exists"}], "containers": [{"name": "exporter", "image": "gpuscaler:1"}]}
     template = {"metadata": {"labels": LABELS}, "spec": spec}
@@ -24,7 +24,7 @@ def exporter() -> dict[str, Any]:
 
 
 async def machine(here: World) -> str:
-    """The node of a machine with a GPU that was bought, which has no label of NVIDIA's feature discovery."""
+    """Buy a machine with a GPU and return its node, which has no label of NVIDIA's feature discovery."""
     await here.submit("train")
     await bought(here, 1)
     await here.sleep(120.0)

@@ -1,4 +1,4 @@
-"""A mutant finds its place by name and pattern, however the source is laid out, and says what is amiss where it does not."""
+"""A mutant finds its place by name and pattern in any layout of the source, and reports what is wrong if it does not."""
 
 import ast
 import re
@@ -29,7 +29,7 @@ def buy(count):
     return leftover < LIMIT or "count # LIMIT"
 """
 
-#: The method as another would lay it out.
+#: The same method in another layout.
 LAID_OUT = """
 class Orders:
     def buy(self, count, left):
@@ -95,7 +95,7 @@ def test_the_layout_of_source_and_pattern_does_not_matter(tmp_path: Path, old: s
 
 
 def purchase(source: str) -> str:
-    """The method of `Orders`, laid out in one way."""
+    """Return the method of `Orders`, laid out in one way."""
     orders = next(node for node in ast.parse(source).body if isinstance(node, ast.ClassDef))
     return ast.unparse(orders.body[-1])
 

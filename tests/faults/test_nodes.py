@@ -1,4 +1,4 @@
-"""F60 to F62, F88, F112: nodes that carry less than somebody expects, as real ones do."""
+"""F60 to F62, F88, F112: nodes that have less than expected, as real ones do."""
 
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ REPLACING = "kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule"
 
 
 async def select(here: Stage, name: str, product: str, *, by: str = PRODUCT) -> None:
-    """A pod that wants a GPU of one model, or another label."""
+    """Submit a pod that wants a GPU of one model, or another label."""
     made = pod(name, 1, {})
     made["spec"]["nodeSelector"] = {by: product}
     await here.user.create(PODS, made, namespace="default")

@@ -1,4 +1,4 @@
-"""F33 to F36, F46 and F97: groups and machines that people and other programs change under our hands, and settings that make no sense."""
+"""F33 to F36, F46 and F97: groups and machines that people and other programs change, and invalid settings."""
 
 import asyncio
 from pathlib import Path
@@ -31,7 +31,7 @@ TWO_POOLS = (
 
 
 async def launch(here: World, count: int = 1, token: str = "by hand") -> None:
-    """Somebody raises the group's desired capacity, or the group launches machines by itself."""
+    """Launch machines as after a person raised the group's desired capacity, or by the group itself."""
     (pool,) = here.policy.pools
     await here.cluster.provider.buy(Order(token, pool.name, (pool.offerings[0].key,), count))
 
@@ -51,7 +51,7 @@ async def test_f97_each_process_obeys_a_hold_at_once_and_until_it_is_resumed() -
         await here.sleep(600.0)
         assert len(here.cluster.core.history()) == 1
         assert watch_of(here).ended == []
-        assert (await here.bound())["third"], "what is there may be used"
+        assert (await here.bound())["third"], "existing machines may be used"
 
         await here.hold(buying=None, removing=None)
         await here.submit("fourth")
@@ -90,7 +90,7 @@ async def test_f33_machines_that_a_person_adds_or_ends_by_hand_are_accepted() ->
         await here.sleep(60.0)
         assert await all_bound(here)
         assert here.notes.orders == []
-        # Fewer than there are may be wanted now, and nobody who runs pays for it.
+        # The maximum may be below the number of existing machines, and no running pod pays for it.
         here.policy = parse_policy(IDLE + "    max: 1\n")
         assert here.controller is not None
         here.controller.set_policy(here.policy)
@@ -129,7 +129,7 @@ async def test_f34_a_machine_that_its_group_replaces_is_adopted_and_nothing_more
         await run(here, "web")
         await here.sleep(60.0)
         (old,) = here.cluster.core.list()
-        # As a group does that rebalances: the new one is launched first.
+        # As in a group that rebalances: the new machine is launched first.
         await launch(here, token="rebalancing")
         await here.sleep(20.0)
         assert here.controller is not None

@@ -1,4 +1,4 @@
-"""Device plugins that restart: the kubelet shows none of their devices meanwhile."""
+"""Device plugins that restart: for a while the kubelet shows none of their devices."""
 
 import pytest
 from tests.control.world import ONE_GPU_MACHINES

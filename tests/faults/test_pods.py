@@ -1,4 +1,4 @@
-"""F85 to F89: pods that run, and what is done to them for others."""
+"""F85 to F89: running pods, and what happens to them for the sake of others."""
 
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -23,7 +23,7 @@ from gpuscaler.model.pods import Owner
 from gpuscaler.simulation.cloud.machines import CloudMachine
 from gpuscaler.simulation.cloud.provider import provider_id
 
-#: Everything but the limits is as it comes.
+#: Everything but the limits is left at its default.
 SERVING = """
 region: us-east-1
 limits: {gpus: 80, machines: 80, machines_per_minute: 80, dollars_per_hour: 200}
@@ -36,7 +36,7 @@ pools:
 
 
 async def deploy(here: World, name: str, replicas: int, **more: Any) -> None:
-    """A Deployment of pods of one GPU that say nothing about being moved."""
+    """Create a Deployment of pods of one GPU without any annotation about being moved."""
     await here.user.create(DEPLOYMENTS, workload("Deployment", name, pod(name, **more), replicas=replicas), namespace="default")
 
 
@@ -46,7 +46,7 @@ async def uids(here: World) -> set[str]:
 
 @pytest.mark.parametrize("steering", ["bind", "nominate"])
 async def test_f85_running_replicas_stay_where_they_are_while_their_deployment_grows(steering: str) -> None:
-    """The machines that are bought for the new replicas are promised to those, however well the running ones would fit there."""
+    """Machines that are bought for the new replicas are promised to those, however well the running ones would fit there."""
     async with faulty(f"steering: {steering}\n{SERVING}") as here:
         await deploy(here, "web", 10)
         await here.sleep(690.0)
@@ -90,7 +90,7 @@ async def test_f86_a_notebook_stays_on_its_expensive_machine_until_its_namespace
 
 
 async def test_f86_an_annotation_added_by_an_owner_during_a_removal_cancels_it() -> None:
-    """The word comes after the plan: the replacement is there, and the pod stays all the same."""
+    """The annotation comes after the plan: the replacement is there, and the pod stays all the same."""
     async with dear({**NOTEBOOK, "annotations": {"gpuscaler.io/disruption": "allow"}}) as here:
         offer_spot(here)
         while markets(here) == ["on-demand"]:
@@ -108,7 +108,7 @@ ALLOWED = {"gpuscaler.io/disruption": "allow"}
 
 @asynccontextmanager
 async def told(**workload: Any) -> AsyncIterator[tuple[World, Service]]:
-    """A pod with a GPU runs on a dear machine, and everything that happens is recorded."""
+    """A world with full recording and a pod with a GPU on an expensive machine."""
     async with recorded(BOTH) as (here, service):
         assert here.controller is not None
         full = here.policy
@@ -120,12 +120,12 @@ async def told(**workload: Any) -> AsyncIterator[tuple[World, Service]]:
 
 
 async def evictions(here: World) -> dict[str, str]:
-    """What Events say of evictions, by the object that they are about."""
+    """Return the Event notes about evictions, by their objects."""
     return {about: note for about, reason, note in await events(here) if reason == "Evicted"}
 
 
 async def heard(service: Service, pod: str, top: Owner) -> list[str]:
-    """What `gpuscaler why pod` lists of evictions."""
+    """Return the evictions that `gpuscaler why pod` lists."""
     await service.keeper.flush()
     return [one.text for one in about_pod(service.keeper.history, f"default/{pod}", top) if one.kind == "evicted"]
 
@@ -181,7 +181,7 @@ pools:
 
 @contextmanager
 def nodes_that(change: Callable[[dict[str, Any]], None]) -> Iterator[None]:
-    """Meanwhile machines register as ``change`` makes their Nodes."""
+    """Let machines register with Nodes changed by ``change`` within this context."""
     register = machines.node_of
 
     def node_of(machine: CloudMachine, now: float, **more: Any) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def nodes_that(change: Callable[[dict[str, Any]], None]) -> Iterator[None]:
 
 
 def selecting(name: str, **wants: str) -> dict[str, Any]:
-    """A pod of one GPU that selects by the label ``team`` and asks for more."""
+    """A pod of one GPU that selects by the label ``team``, with further requests."""
     body = pod(name)
     body["spec"]["nodeSelector"] = {"team": "ml"}
     body["spec"]["containers"][0]["resources"]["requests"] |= wants
@@ -217,7 +217,7 @@ async def test_f88_a_node_without_the_label_its_pods_select_is_reported_and_not_
                 happened = await events(here)
                 told = told or here.now() * any(about == "Pod a" and reason == "PromiseBroken" for about, reason, _ in happened)
                 if told and not opened:
-                    # Another kind of pod that selects by the label: what the machine has taught holds for it, too.
+                    # Another kind of pod that selects by the label: the lesson from the machine holds for it, too.
                     await here.user.create(PODS, selecting("b", memory="2Gi"), namespace="default") if told == here.now() else None
                 opened = opened or here.now() * any(reason == "NodeOpened" for _, reason, _ in happened)
             await here.sleep(2400.0)
@@ -252,7 +252,7 @@ async def test_f88_a_machine_waits_for_a_label_that_comes_seconds_after_its_node
 
 
 async def test_f89_plans_use_the_resources_that_live_nodes_offer_beyond_their_template() -> None:
-    """Huge pages, which no tag tells of, and memory that the rule takes for the hypervisor's."""
+    """Huge pages, which no tag announces, and memory that the rule reserves for the hypervisor."""
 
     def more(node: dict[str, Any]) -> None:
         for amounts in (node["status"]["capacity"], node["status"]["allocatable"]):

@@ -1,4 +1,4 @@
-"""F83: prices that cannot be read, and what is said of the price of a machine."""
+"""F83: prices that cannot be read, and reports about the price of a machine."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ THROTTLED = Fault(service="pricing", code="Throttling", message="Rate exceeded",
 
 
 def plan_of_one_gpu(region: str, *faults: Fault, limits: Limits | None = None) -> Plan:
-    """The plan for a pod of one GPU, in an account with groups of a small and of the largest type."""
+    """Return the plan for a pod of one GPU, in an account with groups of a small and of the largest type."""
     found = account(region, *faults, types=("g5.xlarge", "p5.48xlarge")).look()
     pools = [one.pool for one in found.pools]
     return planned([pod("p", spec(gpus=1, cpu=2, memory=8))], *pools, limits=limits or Limits())
@@ -47,7 +47,7 @@ BIG, SMALL = offering("g.8", 16.0, gpus=8, cpu=96, memory=768), offering("g.1", 
 
 
 def given_back(big: Offering, small: Offering) -> list[str]:
-    """Nodes that a plan gives back where a replica that needs one GPU runs on a machine of eight."""
+    """Return the nodes that a plan removes when a replica that needs one GPU runs on a machine of eight."""
     made = planned([node("a", big), movable("x", "a", spec(gpus=1, cpu=2, memory=8))], pool(big, small))
     return [one.node for one in made.removals]
 
@@ -73,5 +73,5 @@ async def test_f83_the_reported_price_is_that_of_the_machine_that_came(tmp_path:
         came = machine.machine.offering.instance_type
 
         assert any(text == f"buys 1 machine at {range_} for 1 pod" for text in told)
-        assert any("ordered (or another of 2 offerings, as the cloud chooses)" in text and text.endswith(range_) for text in told)
+        assert any("ordered (or another of 2 offerings, chosen by the cloud)" in text and text.endswith(range_) for text in told)
         assert f"1 of 1 machine granted: 1 x {came} spot in us-east-1a, ${spot[came]:.2f}/h, ready in " in capsys.readouterr().out

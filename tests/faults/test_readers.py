@@ -1,4 +1,4 @@
-"""F98: who reaches our ports and what they may read there, which is other tenants' pods."""
+"""F98: who reaches our ports, and what they may read there about pods of other tenants."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""F64: what one region, or one account, says of instance types is believed of no other."""
+"""F64: answers of one region or account about instance types are not used for another."""
 
 from pathlib import Path
 from random import Random
@@ -20,7 +20,7 @@ def only_in_us_east_1(region: str) -> tuple[InstanceType, ...]:
 
 
 class Elsewhere(Calls):
-    """The same account, called the real one."""
+    """The same account under another name, as the real one."""
 
     def __init__(self, aws: Aws) -> None:
         super().__init__(sleep=aws.waited.append, random=Random(0), session=aws.session)
@@ -39,7 +39,7 @@ def test_f64_a_type_that_one_region_lacks_is_bought_in_another_in_either_order(
         aws.group(f"gpus-{region}", region=region, instance_type="p5.48xlarge")
     both, aws.regions = aws.regions, (first,)
     aws.look(folder=tmp_path)
-    # What was read of the first region counts still when both are looked at.
+    # Data of the first region still counts when both are read.
     aws.regions = both
     found = aws.look(folder=tmp_path)
 

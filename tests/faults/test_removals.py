@@ -1,4 +1,4 @@
-"""F28 to F32: machines that are to be given back, and what stands against it."""
+"""F28 to F32: machines to be removed, and what prevents it."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -30,7 +30,7 @@ SEVERAL = Failure(500, "", "This pod has more than one PodDisruptionBudget, whic
 
 @asynccontextmanager
 async def dear(*workloads: Mapping[str, Any], pools: str = BOTH, **more: Any) -> AsyncIterator[World]:
-    """``workloads`` run on on-demand machines, and would cost less on spot, which nobody may buy yet: see :func:`offer_spot`."""
+    """``workloads`` run on on-demand machines, and would cost less on spot, which may not be bought yet: see :func:`offer_spot`."""
     async with faulty(pools, **more) as here:
         full = here.policy
         assert here.controller is not None

@@ -1,4 +1,4 @@
-"""F84: taints that a group means and no node of it registers with."""
+"""F84: taints that a group intends and that none of its nodes registers with."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""F90 to F96: what whoever may create pods in one namespace, or send to the queue, could write to stop the controller for all."""
+"""F90 to F96: input of a tenant of one namespace, or of a sender to the queue, that could stop the controller for all."""
 
 import sys
 from types import ModuleType
@@ -64,7 +64,7 @@ async def test_f90_a_pod_whose_requests_overflow_when_summed_blocks_no_other_pod
         assert here.notes.last is not None
         assert [aside.object for aside in here.notes.last.set_aside] == ["Pod default/poison"]
         assert here.controller is not None
-        assert here.controller.failures.count == 0, "it was set aside only after planning had failed with it"
+        assert here.controller.failures.count == 0, "it was skipped only after planning had failed with it"
 
 
 def test_f90_many_bound_pods_with_the_largest_request_only_fill_their_own_node() -> None:
@@ -90,7 +90,7 @@ def test_f91_six_hundred_gangs_are_planned_for_without_recursion() -> None:
 
 
 def curse(monkeypatch: pytest.MonkeyPatch, place: str) -> None:
-    """From now on every plan, or every look, fails while a pod is there that is called poison."""
+    """Make every plan, or every pass, fail while a pod exists that is called poison."""
     module, name = (planner, "demand") if place == "planning" else (stages, "adopted")
     honest = getattr(module, name)
 

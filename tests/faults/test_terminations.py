@@ -1,4 +1,4 @@
-"""F76: machines that their group ends by itself, on demand as on spot: closed and drained while a hook holds them, and let go."""
+"""F76: machines that their group ends by itself, on demand as on spot: closed and drained while a hook holds them, then released."""
 
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ async def all_bound(here: Stage) -> bool:
 
 
 async def serving(here: Stage) -> tuple[str, str]:
-    """A machine of the group with a pod of a Deployment on it, and its node."""
+    """Return a machine of the group with a pod of a Deployment on it, and its node."""
     await here.deploy("serve")
     await here.until(lambda: all_bound(here), 300)
     await here.sleep(60.0)
@@ -36,13 +36,13 @@ async def serving(here: Stage) -> tuple[str, str]:
 
 
 def end(here: Stage, machine: str) -> float:
-    """A person, an instance refresh or a maximum lifetime ends the machine; the moment."""
+    """End the machine as a person, an instance refresh or a maximum lifetime would, and return the time."""
     here.client("autoscaling").terminate_instance_in_auto_scaling_group(InstanceId=machine, ShouldDecrementDesiredCapacity=False)
     return here.now()
 
 
 async def reasons(here: Stage, node: str) -> list[str]:
-    """The notes of Events about a node."""
+    """Return the notes of Events about a node."""
     found = [msgspec.json.decode(one) for one in await here.user.list_all(EVENTS)]
     return [one.get("note") or one.get("message", "") for one in found if one.get("regarding", {}).get("name") == node]
 

@@ -30,7 +30,7 @@ pools:
 
 
 def misread(here: World, change: Callable[[Instance], Instance]) -> Callable[[], None]:
-    """The cloud's answers and lists say ``change(machine)`` of each machine, until what is returned is called."""
+    """Let the cloud's answers and lists show ``change(machine)`` for each machine, until the returned function is called."""
     provider = here.cluster.provider
     buy, listed = provider.buy, provider.inventory
 
@@ -62,7 +62,7 @@ async def test_f67_a_machine_without_an_offering_counts_and_stops_buying_until_i
         (stop,) = (await status(here)).breakers
         assert (stop.target, stop.cause, stop.open) == ("pool gpu", "unfamiliar", True)
 
-        # Others have their machines meanwhile.
+        # Other pods have their machines by then.
         await here.submit("second")
         await here.sleep(120.0)
         assert await all_bound(here)
@@ -79,7 +79,7 @@ async def test_f67_a_machine_of_unknown_type_counts_for_limits_like_the_most_exp
         misread(here, lambda one: replace(one, instance_type="g4dn.huge") if one.pool == "gpu" else one)
         await here.submit("first", 4)
         await here.sleep(5.0)
-        # The machine on its way may have four GPUs, and that is the limit.
+        # The machine on its way may have four GPUs, which is the limit.
         await here.submit("second")
         await here.sleep(5.0)
 

@@ -1,4 +1,4 @@
-"""F75: nodes that stop to answer for good are reported, and their machines are ended, carefully."""
+"""F75: nodes that stop answering for good are reported, and their machines are ended, carefully."""
 
 import msgspec
 import pytest
@@ -26,7 +26,7 @@ MINUTE = 60.0
 
 
 async def dead(here: World, *pods: str) -> list[str]:
-    """The nodes that pods of these names run on, which all stop to answer now."""
+    """Return the nodes that pods of these names run on, after they all stopped answering."""
     for name in pods:
         await here.submit(name)
     while not await all_bound(here):
@@ -97,7 +97,7 @@ async def test_f75_no_machine_is_ended_while_most_of_its_zone_does_not_answer() 
 
 
 async def test_f75_no_machine_is_ended_while_too_many_nodes_of_the_cluster_do_not_answer() -> None:
-    """Half of each zone, which alone says nothing of the zone."""
+    """Half of each zone, which alone says nothing about the zone."""
     zones = {"us-east-1a": 4, "us-east-1b": 4, "us-east-1c": 2}
     async with faulty(ONE.replace("[us-east-1a]", f"[{', '.join(zones)}]").replace("max: 1", "max: 12")) as here:
         for zone, many in zones.items():

@@ -1,4 +1,4 @@
-"""F43, F47, F49 and F50: credentials that are renewed, other versions of ourselves, a very large cluster, and listeners that hang."""
+"""F43, F47, F49 and F50: renewed credentials, other versions of gpuscaler, a very large cluster, and listeners that hang."""
 
 import asyncio
 import time
@@ -49,7 +49,7 @@ async def test_f43_a_renewed_token_is_used_at_once_and_the_refused_write_is_repe
 
     async with served(picky, server_context(ca)) as (url, seen), reaching(url, ca, TokenFile(file, "user")) as transport:
         assert (await get(transport))[0] == 401
-        # As long as it is half written, what was there before is used.
+        # While the new token is half written, the old one is used.
         file.write_text("")
         assert (await get(transport))[0] == 401
         file.write_text("new\n")
@@ -60,7 +60,7 @@ async def test_f43_a_renewed_token_is_used_at_once_and_the_refused_write_is_repe
 
 
 async def rewrite(here: World, change: Callable[[dict[str, Any]], None]) -> None:
-    """The memory as another version of the program would have written it."""
+    """Rewrite the memory as another version of the program would have written it."""
     body = msgspec.json.decode(await here.user.get(CONFIG_MAPS, "gpuscaler-state", namespace="kube-system"))
     assert body["data"][FORM_KEY] == "1"
     memory = msgspec.json.decode(zlib.decompress(b64decode(body["binaryData"][KEY])))
@@ -70,7 +70,7 @@ async def rewrite(here: World, change: Callable[[dict[str, Any]], None]) -> None
 
 
 def newer(memory: dict[str, Any]) -> None:
-    """The next version remembers more, of everything."""
+    """Add fields of a later version to everything."""
     memory["hopes"] = {"of": "the next version"}
     for name in ("ledger", "breakers", "promises", "learned", "boots", "clocks", "refusals"):
         memory.setdefault(name, {})["more"] = 1.5
@@ -81,7 +81,7 @@ def newer(memory: dict[str, Any]) -> None:
 
 
 def older(memory: dict[str, Any]) -> None:
-    """The version before knew orders, machines, promises and removals, and breakers."""
+    """Keep what the version before knew: orders, machines, promises and removals, and breakers."""
     for name in memory.keys() - {"ledger", "breakers"}:
         del memory[name]
     for name in memory["ledger"].keys() - {"serial", "orders", "coming", "promises", "leaving", "bought"}:
@@ -109,7 +109,7 @@ async def test_f47_a_memory_of_the_next_or_the_previous_version_is_continued(aft
 
 
 class Still:
-    """A picture that changes when it is told to."""
+    """A picture that changes only on request."""
 
     synced = True
 
@@ -120,7 +120,7 @@ class Still:
         self.cluster, self.version = self.cluster.apply(delta), self.version + 1
 
     def belong(self, inventory: Inventory, ordered: object = None) -> None:
-        """Labels alone say what these nodes are."""
+        """Labels alone identify the pool of these nodes."""
 
     async def take(self) -> Taken:
         return Taken(self.cluster, self.version)
@@ -133,14 +133,14 @@ class Still:
 
 
 async def stalls(worst: list[float]) -> None:
-    """Note how much of the event loop's thread each turn of others takes, in seconds of processor."""
+    """Record the processor time, in seconds, that each turn of other tasks takes on the event loop's thread."""
     while True:
         before = time.thread_time()
         await asyncio.sleep(0.005)
         worst.append(time.thread_time() - before)
 
 
-@pytest.mark.looptime(False)  # what is measured is how long things take
+@pytest.mark.looptime(False)  # real durations are measured
 async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_delays_the_lease() -> None:
     kind = offering("g.8", 8.0, gpus=8, cpu=256, memory=1024)
     policy = Policy((pool(kind, idle_after=60.0),))
@@ -187,7 +187,7 @@ async def test_f49_with_5000_nodes_and_100000_pods_a_turn_is_quick_and_never_del
 
     assert controller.plans == 10
     assert worst, "the event loop had no turn while plans were made"
-    # The first two look at everything, and each after them at what changed.
+    # The first two passes read everything, and each later one reads the changes.
     assert max(took[2:]) < 1.0
     assert max(took[:2]) < 6.0
     assert max(worst) < 0.2

@@ -1,4 +1,4 @@
-"""Machines that open for a moment for DaemonSets as they are shipped, and what goes wrong meanwhile."""
+"""Machines that open for a moment for DaemonSets as shipped, and what goes wrong in that time."""
 
 from itertools import pairwise
 
@@ -75,7 +75,7 @@ async def test_f107_a_machine_whose_window_cannot_be_closed_gets_its_pods_all_th
         await here.submit("p")
         while all(map(is_closed, await here.nodes())):
             await here.sleep(0.05)
-        # Nothing is written to the node until its plugin runs, but by its kubelet.
+        # Until its plugin runs, nothing but its kubelet writes to the node.
         here.cluster.api.faults.add(Fault("PATCH", r"/nodes/[^/]+\?", refusal=broken()))
         while not any(map(shows, await here.nodes())):
             await here.sleep(0.5)

@@ -1,4 +1,4 @@
-"""F80 and F81: pods that only one zone will do for, in groups of several types and zones, on an AWS account."""
+"""F80 and F81: pods that need one certain zone, in groups of several types and zones, on an AWS account."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +16,7 @@ BOTH = ("us-east-1a", "us-east-1b")
 
 
 def group(here: Stage, *types: str, zones: Sequence[str] = BOTH, on_demand: int = 0) -> None:
-    """A group of one type, or a mixed one of which ``on_demand`` percent are bought on demand."""
+    """Create a group of one type, or a mixed one with ``on_demand`` percent on demand."""
     ec2, scaling = here.client("ec2"), here.client("autoscaling")
     ec2.create_launch_template(LaunchTemplateName="gpu", LaunchTemplateData={"ImageId": "ami-1", "InstanceType": types[0]})
     template = {"LaunchTemplateName": "gpu"}
@@ -31,14 +31,14 @@ def group(here: Stage, *types: str, zones: Sequence[str] = BOTH, on_demand: int 
 
 
 async def submit_bound(here: Stage, name: str, zone: str) -> None:
-    """A pod whose node selector names its zone."""
+    """Submit a pod whose node selector names its zone."""
     wants = pod(name, 1)
     wants["spec"]["nodeSelector"] = {WELL_KNOWN: zone}
     await here.user.create(PODS, wants, namespace="default")
 
 
 async def submit_with_volume(here: Stage, name: str, zone: str, *, key: str = WELL_KNOWN) -> None:
-    """A pod with a claim that is bound to a volume of EBS in ``zone``, as the driver wrote its affinity: by the label ``key``."""
+    """Submit a pod whose claim is bound to an EBS volume in ``zone``, with its affinity by the label ``key``, as the driver wrote it."""
     terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": [zone]}]}]
     volume = {
         "capacity": {"storage": "100Gi"},

@@ -1,4 +1,4 @@
-"""The hard stop: whatever a plan says, no more machines are on their way than what waits could need."""
+"""The hard stop: no more machines are on their way than the pending pods could need, whatever a plan contains."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ EFA = "vpc.amazonaws.com/efa"
 
 
 def coming(number: int, *for_pods: str, **more: Any) -> Coming:
-    """A machine that was ordered for pods which a later plan has elsewhere."""
+    """A machine that was ordered for pods that a later plan places elsewhere."""
     return Coming(f"m-{number}", f"order-{number}", (KEY,), 1.0, NOW, bought_for=tuple(f"default/{one}" for one in for_pods), **more)
 
 

@@ -114,7 +114,7 @@ def test_a_lost_spot_machine_counts_as_reclaimed_and_other_markets_do_not() -> N
 
 
 def buried(state: str = TERMINATED, *nodes: Node, book: Ledger | None = None, listed: bool = True) -> tuple[Any, ...]:
-    """What becomes of the Node of a machine that nobody here ended."""
+    """Return what happens to the Node of a machine that was not ended here."""
     inventory = Inventory(NOW, (Instance("i-1", *SPOT.key, state=state),) if listed else ())
     cluster = Cluster.of(nodes or [node("n", SPOT, provider_id="i-1", ready=False)])
     return dead(book or Ledger(), Roll.of(cluster, inventory), NOW)

@@ -1,4 +1,4 @@
-"""No plan of a planner that counts is cut by the hard stop, over random clusters, policies and states, however orders are answered."""
+"""The hard stop never cuts a plan that counts correctly, over random clusters, policies, states and answers to orders."""
 
 from random import Random
 
@@ -23,13 +23,13 @@ SEARCH = settings(
 
 
 def under_way(case: Case) -> Ledger:
-    """What is on its way in ``case``, as orders for the pods that wait for it."""
+    """Return the machines on their way in ``case``, as orders for the pods that wait for them."""
     coming = (Coming(one.id, "before", (one.key,), 1.0, NOW - 60.0, pods=one.pods, bought_for=one.pods) for one in case.state.upcoming)
     return Ledger(coming=tuple(coming))
 
 
 def answered(book: Ledger, dice: Random) -> Ledger:
-    """Some of what was ordered is granted, the rest is refused; now and then a machine is lost."""
+    """Grant some of the ordered machines and refuse the rest; sometimes lose a machine."""
     for order in book.orders:
         names = [one.id for one in book.coming if one.order == order.token]
         granted = tuple((f"i-{name}", order.offerings[0]) for name in names if dice.random() < 0.6)

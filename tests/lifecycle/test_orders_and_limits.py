@@ -1,4 +1,4 @@
-"""Whatever a cloud grants of what an order names, the limits hold (I5)."""
+"""The limits hold whatever a cloud grants of the offerings that an order names (I5)."""
 
 from random import Random
 
@@ -22,7 +22,7 @@ KEYS = {one.key: f"{one.instance_type}/{one.zone}" for one in POOL.offerings}
 
 
 def asked(limits: Limits, memory: Memory, count: int, *, chooser: str = "buyer") -> tuple[Memory, list[list[str]]]:
-    """What is remembered after a plan for ``count`` pods of a GPU and a CPU, and what each of its orders names."""
+    """Return the memory after a plan for ``count`` pods of a GPU and a CPU, and the offerings that each of its orders names."""
     chosen = {"chooser": "cloud", "names_zone": True} if chooser == "zone" else {"chooser": chooser}
     policy = Policy((pool(*POOL.offerings, **chosen),), limits=limits)
     cluster = Cluster.of([node("there", SMALL), *pods("runs", 1, on="there"), *pods("p", count, spec(gpus=1, cpu=3))])
@@ -89,6 +89,6 @@ def most(one: Offering, dice: Random) -> float:
 
 
 def granted(memory: Memory, order: ledger.Order, key: OfferingKey, dice: Random) -> Memory:
-    """The cloud grants the whole order as machines of ``key``."""
+    """Let the cloud grant the whole order as machines of ``key``."""
     names = tuple((f"i-{order.token}-{number}-{dice.random()}", key) for number in range(order.count))
     return Memory(ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, names)))

@@ -1,4 +1,4 @@
-"""When plans are due, on a clock of the test's own."""
+"""When plans are due, on a test clock."""
 
 import pytest
 from tests.planning.building import NOW, offering, pods
@@ -53,7 +53,7 @@ def test_consolidation_runs_regularly_and_rarely_if_nothing_has_changed() -> Non
         (60.0, True, {KEY}, True),
         (599.0, False, {KEY}, False),
         (600.0, False, {KEY}, True),
-        # What nothing was moved to then has settled.
+        # The offerings that nothing was moved to then have settled.
         (60.0, False, set(), True),
     ):
         assert last.is_due(unsettled, NOW + seconds, PACE, changed=changed) is due

@@ -1,4 +1,4 @@
-"""Which objects make planning fail: found in few attempts, and as few of them as can be."""
+"""Objects that make planning fail are found in few attempts, and as few of them as possible."""
 
 from collections.abc import Callable, Sequence
 
@@ -12,7 +12,7 @@ from gpuscaler.model.pods import Pod
 
 
 class Attempts:
-    """Fails while ``wrong`` holds for the pods of a cluster, and counts."""
+    """Fails while ``wrong`` holds for the pods of a cluster, and counts the attempts."""
 
     def __init__(self, wrong: Callable[[set[str]], bool]) -> None:
         self.wrong = wrong

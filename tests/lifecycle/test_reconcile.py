@@ -1,4 +1,4 @@
-"""What is remembered, what a look at the world makes of it, and how a plan becomes orders and removals."""
+"""The memory, the effect of a pass on it, and how a plan becomes orders and removals."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ POLICY = Policy((pool(KIND, LARGER, idle_after=0.0),))
 
 
 def decided(memory: Memory, *items: Item, policy: Policy = POLICY, now: float = NOW) -> tuple[Memory, tuple[Order, ...]]:
-    """What is remembered, and sent, after a plan for ``items``."""
+    """Return the memory and the orders after a plan for ``items``."""
     cluster, state = Cluster.of(items), state_of(memory, policy, now)
     return ordered(memory, plan(cluster, state, policy, now), cluster, policy, state=state, now=now)
 
@@ -38,7 +38,7 @@ def arrived(**more: Any) -> Node:
 
 
 def granted(memory: Memory, *, at: float = NOW) -> Memory:
-    """After the cloud has answered the first order."""
+    """Return the memory after the cloud has answered the first order."""
     (order,) = memory.ledger.orders
     return msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, at, (("i-1", KIND.key),))))
 
@@ -71,7 +71,7 @@ def test_tokens_are_never_used_again() -> None:
     for number in range(3):
         memory, orders = decided(memory, *pods("p", number + 1))
         tokens += [order.token for order in orders]
-        # Even where the serial number was lost, time goes on.
+        # Even if the serial number was lost, the time differs.
         lost = decided(Memory(), *pods("p", 1), now=NOW + 1.0 + number)[1]
         tokens += [order.token for order in lost]
 
@@ -95,7 +95,7 @@ def test_pods_expected_on_an_open_node_are_remembered() -> None:
     assert (orders, memory.refusals.waits) == ((), (Wait("default/p", "n", NOW),))
 
 
-# Looks
+# Passes
 
 
 def test_from_the_grant_to_an_open_node() -> None:
@@ -156,7 +156,7 @@ def test_an_order_whose_answer_was_lost_is_sent_again_if_the_cloud_keeps_tokens(
     nothing = Inventory(NOW + 60.0, ())
     again = seen(doubtful, pod("p"), inventory=nothing)
     assert [one.token for one in again.doubtful] == [order.token]
-    # That it is sent is written down before, and it is not sent at every look.
+    # Sending is saved before, and does not happen in every pass.
     assert again.memory != doubtful
     assert seen(again.memory, pod("p"), inventory=nothing, now=NOW + 61.0).doubtful == ()
     assert seen(doubtful, pod("p"), inventory=nothing, now=NOW + 1.0).doubtful == ()
@@ -182,7 +182,7 @@ def test_two_broken_promises_pause_an_offering_for_the_refused_pods() -> None:
     assert order.offerings == (LARGER.key,)
 
 
-# The state of a moment
+# The state at a moment
 
 
 def test_the_state_for_the_planner_contains_work_in_progress() -> None:
@@ -206,12 +206,12 @@ def test_the_whole_memory_survives_serialisation() -> None:
     memory = msgspec.structs.replace(memory, refusals=refused, breakers=tripped)
 
     assert msgspec.json.decode(msgspec.json.encode(memory), type=Memory) == memory
-    # What an older version wrote down knows nothing of what came later.
+    # The data of an older version lacks later fields.
     assert msgspec.json.decode(b"{}", type=Memory) == Memory()
 
 
 def test_a_second_machine_like_the_one_assigned_to_an_order_counts_in_the_same_pass() -> None:
-    """Where machines carry no tokens both may be the order's, until one is: the plan of that look must not buy another."""
+    """Without tokens both may belong to the order until one is assigned: the plan of that pass must not buy another."""
     memory, (order,) = decided(Memory(), pod("p", unschedulable=True))
     accepted = msgspec.structs.replace(memory, ledger=ledger.step(memory.ledger, ledger.Answered(order.token, NOW, (), 1)))
     listed = Inventory(NOW + 60.0, tuple(Instance(f"i-{number}", *KIND.key, launched=NOW + number) for number in (1, 2)))

@@ -1,4 +1,4 @@
-"""Whom nobody evicts and what nobody ends, however far a removal has come."""
+"""Pods that are never evicted and machines that are never ended, however far a removal has come."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -24,7 +24,7 @@ EXCLUDED = {"node.kubernetes.io/exclude-from-external-load-balancers": "gpuscale
 
 
 def draining(*items: Item, forced: bool = False, **of_node: Any) -> tuple[list[Act], tuple[tuple[str, str], ...]]:
-    """What is done about the node ``a``, which is being drained of the pod ``runs``, and which nodes are kept."""
+    """Return the actions on the node ``a``, which is being drained of the pod ``runs``, and the nodes that are kept."""
     cluster = Cluster.of([node("a", provider_id="i-1", taints=MARKED, labels=EXCLUDED, **of_node), *items])
     one = Leaving("a", "i-1", offering().key, "idle", NOW - 20, NOW - 20, step=DRAINING, pods=("default/runs",), forced=forced)
     found = termination.take_leave(Ledger(leaving=(one,)), cluster, None, POLICY, now=NOW)
@@ -71,7 +71,7 @@ def test_while_most_nodes_are_not_ready_only_interrupted_machines_are_drained() 
 
 
 def begun(*items: Item) -> list[str]:
-    """Nodes whose removal begins when a plan removes ``a``."""
+    """Return the nodes whose removal begins when a plan removes ``a``."""
     steps = termination.begin(Ledger(), Cluster.of(items), POLICY, (Removal("a", "idle"),), names={}, now=NOW)
     return [step.leaving.node for step in steps if isinstance(step, ledger.Left)]
 

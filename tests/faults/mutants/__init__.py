@@ -1,4 +1,4 @@
-"""For each case the smallest change of the source that removes what handles it: the case's test must fail then."""
+"""For each case the smallest changes of the source that remove its handling: the test of the case must fail then."""
 
 from tests.faults.mutants import clouds, control, lifecycle, others, planning, registration
 

@@ -1,4 +1,4 @@
-"""Mutants of what becomes of nodes and orders otherwise: termination, health, interruptions, memory."""
+"""Mutants of the rest of the lifecycle of nodes and orders: termination, health, interruptions, memory."""
 
 from tests.faults.mutating import Mutant
 

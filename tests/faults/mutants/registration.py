@@ -1,4 +1,4 @@
-"""Mutants of what a machine goes through until pods are bound to it: registration and steering."""
+"""Mutants of the way of a machine until pods are bound to it: registration and steering."""
 
 from tests.faults.mutating import Mutant
 

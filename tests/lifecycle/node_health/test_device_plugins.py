@@ -1,4 +1,4 @@
-"""What a node showed before it shows no devices any more."""
+"""Devices of a node whose device plugin is gone."""
 
 from msgspec.structs import replace
 

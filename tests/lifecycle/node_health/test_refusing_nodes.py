@@ -1,4 +1,4 @@
-"""Noticing that a node does not take whom plans put there, and planning without it."""
+"""Detecting that a node does not take the pods that plans put there, and planning without it."""
 
 from typing import Any
 
@@ -82,7 +82,7 @@ def test_specifications_that_avoid_different_nodes_are_distinguished() -> None:
     assert len(digests) == 4
 
 
-# Noticing
+# Detecting
 
 WAITS = Refusals((Wait("default/p", "a", NOW - 60.0),))
 

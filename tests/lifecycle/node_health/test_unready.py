@@ -1,4 +1,4 @@
-"""What machines count for that are ended since their nodes are not Ready."""
+"""How machines count that are being ended because their nodes are not Ready."""
 
 import pytest
 from tests.planning.building import bought, node, offering, planned, pod, pods, pool

@@ -1,4 +1,4 @@
-"""Which machines bear soft taints."""
+"""Which machines have soft taints."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""What is kept between looks is what would be found out again."""
+"""Cached answers equal newly computed ones."""
 
 from random import Random
 

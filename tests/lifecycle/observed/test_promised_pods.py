@@ -1,4 +1,4 @@
-"""Who has room on a node, and whose machine others came to first."""
+"""Room of pods on a node, and machines whose room was taken by other pods."""
 
 import pytest
 from tests.planning.building import NOW, node, offering, pod, pool, spec

@@ -1,4 +1,4 @@
-"""What a group launches in place of machines that came to nothing is ended once it goes on, and not before."""
+"""Machines that a group launches in place of failed ones are ended once it keeps launching, and not before."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What a group launches by itself is on its way, for as long as it may be believed (I12)."""
+"""Machines that a group launches by itself count as on their way for a limited time (I12)."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ def looked(memory: Memory, *deliveries: Delivery, at: float = NOW, listed: tuple
 
 
 def bought(seen: Look, *, at: float = NOW, pods: int = 1) -> int:
-    """How many machines a plan buys for so many pods."""
+    """Return how many machines a plan buys for this many pods."""
     state = state_of(seen.memory, POLICY, at)
     state = type(state)(**{name: getattr(state, name) for name in state.__struct_fields__} | {"upcoming": (*state.upcoming, *seen.owed)})
     return len(plan(Cluster.of([pod(f"p-{number}") for number in range(pods)]), state, POLICY, at).machines)
@@ -99,15 +99,16 @@ def test_a_group_outside_our_pools_owes_nothing() -> None:
 @pytest.mark.parametrize(
     ("tokens", "state", "launched", "deliveries", "counted"),
     [
-        # Launched 15 s before the order was made: it is that order's if the cloud's clock is behind ours, and counts beside it till then.
+        # Launched 15 s before the order was made: it belongs to that order if the cloud's clock is behind ours, and counts in addition
+        # until then.
         (False, INTENDED, -20.0, (Delivery("main"),), 2),
-        # Launched since, it is the order's.
+        # Launched after the order, it belongs to it.
         (False, INTENDED, -4.0, (Delivery("main"),), 1),
         # Once the order is answered, the list or the answer names its machine.
         (False, ACCEPTED, -20.0, (Delivery("main"),), 1),
-        # That orders have tokens does not say that machines show them.
+        # Tokens of orders do not mean that machines show them.
         (True, INTENDED, -20.0, (Delivery("main"),), 2),
-        # A cloud whose pools launch nothing by themselves has no others.
+        # In a cloud whose pools launch nothing by themselves there are no other machines.
         (False, INTENDED, -20.0, (), 1),
     ],
 )

@@ -29,7 +29,7 @@ def live(name: str = "a", *, memory: int = 40, **more: Any) -> Node:
 def taught(
     *nodes: Node, book: Ledger | None = None, listed: bool = True, policy: Policy = POLICY, known: Learned | None = None
 ) -> Offering:
-    """The offering as the nodes teach it."""
+    """Return the offering as learned from the nodes."""
     machines = tuple(Instance(one.provider_id, *KIND.key) for one in nodes if one.provider_id != "i-foreign")
     roll = Roll.of(Cluster.of(nodes), Inventory(NOW, machines) if listed else None)
     learned = observed(known or Learned(), book or Ledger(), policy, NOW, roll=roll, teachers=Teachers())
@@ -106,7 +106,7 @@ def test_unchanged_kinds_are_not_recomputed() -> None:
 
 
 def after(*changes: dict[str, Any], first: dict[str, Any]) -> Offering:
-    """The offering as its only node teaches it, an hour old, which was ``first`` seen so and has changed since."""
+    """Return the offering as learned from its only node, an hour old, which was seen as ``first`` and has changed since."""
     teachers, known = Teachers(), Learned()
     for moment, change in enumerate([first, *(first | change for change in changes)]):
         one = live(uid="u", created=NOW - 3600.0, **change)

@@ -1,4 +1,4 @@
-"""Which machine of the ledger is which instance and node, which is ready, and which never came."""
+"""Which instance and node a machine of the ledger is, which machines are ready, and which never came."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ ARRIVING = Taint("gpuscaler.io/arriving")
 
 
 def coming(name: str = "a-0", **more: Any) -> Coming:
-    """A machine that was asked for two minutes ago."""
+    """A machine that was requested two minutes ago."""
     return Coming(**{"id": name, "order": "a", "offerings": (KIND.key,), "price": 1.0, "asked": NOW - 120.0, **more})
 
 
@@ -56,7 +56,7 @@ def kinds(found: Arrivals) -> list[str]:
     return [type(step).__name__ for step in found.steps]
 
 
-# Which is which
+# Identity
 
 
 def test_a_machine_whose_answer_was_lost_is_found_by_its_token() -> None:
@@ -104,7 +104,7 @@ def test_without_a_list_an_unclaimed_closed_node_is_assigned() -> None:
     assert kinds(found) == ["Found", "Registered", "Ready"]
 
 
-# What is given up
+# Giving up
 
 
 def test_the_rest_of_an_accepted_order_is_given_up_when_it_is_overdue() -> None:
@@ -159,14 +159,14 @@ def test_without_a_list_no_machine_has_died() -> None:
     assert look(Ledger(coming=(granted(),)), listed=None) == Arrivals()
 
 
-# Registering and being ready
+# Registering and becoming ready
 
 
 def test_a_node_with_the_machines_id_is_ready_when_it_shows_everything() -> None:
     found = look(Ledger(coming=(granted(),)), machine(), listed=[instance(state=PENDING)])
 
     assert found.steps == (ledger.Registered("a-0", "n", NOW), ledger.Ready("a-0", NOW))
-    # The Node tells when it came, however late that was seen.
+    # The Node has the time of its creation, however late it was seen.
     assert [(one.boot, one.plugin) for one in found.arrived] == [(90.0, 10.0)]
 
 
@@ -238,7 +238,7 @@ def test_a_machine_of_a_removed_offering_is_ready_when_its_node_is() -> None:
     assert missing(machine(), None, None) is None
 
 
-# Time
+# Time-outs
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Machines that no offering describes stop buying in their pool: those of our orders while they are there, others while they arrive."""
+"""Machines that no offering describes stop buying in their pool: those of our orders while they exist, others while they arrive."""
 
 from msgspec.structs import replace
 from tests.planning.building import NOW, node, offering, planned, pod, pool

@@ -1,4 +1,4 @@
-"""Machines of ours that nobody knows are counted while they may come, and given up by their ids when they do not."""
+"""Unknown machines of ours count while they may still become nodes, and are given up by their ids when they do not."""
 
 from typing import Any
 
@@ -41,7 +41,7 @@ def looked(
 
 
 def noticed(*items: Item, **more: Any) -> Memory:
-    """What is remembered after a first look that shows a stranger."""
+    """Return the memory after a first pass that shows an unknown machine."""
     return looked(Memory(), *items, at=NOW, **more).memory
 
 
@@ -84,7 +84,7 @@ def test_an_unknown_machine_that_becomes_no_node_in_time_is_ended_by_its_id(laun
         found += [(seconds, *one) for one in ended(seen)]
 
     assert found == [(900, "i-1", "machine i-1 did not become a node within 900 s (pace.register_timeout)")]
-    # It may have been one before somebody deleted its Node: that says nothing of the next machine.
+    # It may have been a node before its Node was deleted: that says nothing about the next machine.
     assert memory.breakers == Breakers()
 
 
@@ -119,7 +119,7 @@ def test_a_machine_that_may_be_known_is_not_a_stranger(listed: Instance, items: 
 
 @pytest.mark.parametrize(("orders", "strangers"), [((1.0,), 1), ((-1.0,), 0), ((-1.0, 1.0), 0)])
 def test_a_machine_listed_before_an_order_does_not_fill_it(orders: tuple[float, ...], strangers: int) -> None:
-    """Nor is it bought again because an order of the same kind follows."""
+    """It is also not bought again because an order of the same kind follows."""
     ours = tuple(Order(f"a{at:+.0f}", "main", (KIND.key,), 1, NOW + at, NOW + at, ACCEPTED) for at in orders)
     machines = tuple(Coming(f"{one.token}-0", one.token, (KIND.key,), 1.0, one.at) for one in ours)
     book = replace(noticed().ledger, orders=ours, coming=machines)
@@ -182,7 +182,7 @@ def test_a_paused_pool_is_reported_once() -> None:
             memory = seen.memory
             remarks += seen.remarks
 
-    # That the pod was bought for in vain is another sentence.
+    # The futile purchase for the pod is another remark.
     (remark,) = (one for one in remarks if "never became nodes" in one.text)
     assert remark.text.startswith("pool main: machines never became nodes, 3 times since ")
     assert "retried at 2023-11-1" in remark.text

@@ -1,4 +1,4 @@
-"""How arriving machines open: who is bound or nominated, what is lifted, whose promise is kept or broken."""
+"""How arriving machines open: binding, nomination, removed taints, kept and broken promises."""
 
 from typing import Any
 
@@ -122,7 +122,7 @@ SPREAD = SpreadConstraint(ZONE, selector=LabelSelector())
     ids=["spread", "near another", "spread as a wish", "plain", "too large for what is left"],
 )
 def test_free_room_stays_closed_to_a_pod_that_the_places_of_others_depend_on(other: PodSpec, *, opens: bool) -> None:
-    """kube-scheduler would bind it there, in the zone that another is planned in, for which one more machine would be bought."""
+    """kube-scheduler would bind it there, in the zone where another pod is planned, and one more machine would be bought for that."""
     opening = promise(sent=(P,), pods=(), nominated=NOW - 3.0, stood=NOW - MARGIN_SECONDS)
     book = Ledger(coming=(machine("a", P), machine("b", Q, node="", registered=0.0, ready=0.0)), promises=(opening,))
     items = closed(), waiting(on="a"), waiting("q", other)
@@ -169,7 +169,7 @@ def test_a_waiting_pod_of_higher_priority_without_a_promise_comes_first(priority
 
 
 def test_two_pods_of_one_machine_that_need_each_other_are_both_bound() -> None:
-    """What was bound in the same look counts: one pod lets the next one in."""
+    """Bindings of the same pass count: one pod admits the next."""
     lead = waiting("p", spec(gpus=1), labels={"app": "lead"})
     beside = waiting("q", spec(gpus=1, affinity=(near(HOSTNAME, app="lead"),)))
     book = Ledger(coming=(machine("a", Q, P),))
@@ -241,7 +241,7 @@ def test_a_gang_with_too_few_machines_is_not_bound() -> None:
     assert turn(book, *items, waiting("third", **gang)).acts == ()
     assert turn(book, *items, node("c", KIND), pod("third", on="c", **gang)).acts == (bind("p"), bind("q", "b"))
     failed = pod("third", on="c", phase="Failed", **gang)
-    assert turn(book, *items, node("c", KIND), failed).acts == (), "one of an earlier try"
+    assert turn(book, *items, node("c", KIND), failed).acts == (), "a pod of an earlier try"
 
 
 def test_gang_members_that_need_another_member_are_bound_with_it() -> None:
@@ -263,7 +263,7 @@ def test_a_machine_with_running_gang_members_opens_although_more_are_pending() -
 
 
 def test_a_machine_stays_closed_while_the_rest_of_its_gang_waits() -> None:
-    """Open, it would have one of the gang run alone there."""
+    """Once open, a pod of the gang would run alone there."""
     gang: dict[str, Any] = {"options": {"gang": "g", "gang_size": 2}}
     book = Ledger(coming=(machine("a", gang="default/g"),), promises=(promise(pods=(), called=NOW - 9.0, stood=NOW - 9.0),))
     assert turn(book, closed(), waiting("q", **gang)).acts == ()
@@ -423,7 +423,7 @@ def test_a_pod_that_lost_its_room_is_not_expected_and_not_nominated_again() -> N
 
     assert (found.acts, found.outcomes, found.stray) == ((), (), (P,))
     assert after(book, found).promises == ()
-    # A nomination that stands is no proof of room: the scheduler has not tried yet.
+    # A nomination is no proof of room: the scheduler has not tried yet.
     assert turn(book, closed(taints=()), waiting(nominated_node="a"), replace(thief, deleted=NOW)).stray == ()
 
 
@@ -443,7 +443,7 @@ def test_a_promise_is_broken_after_a_minute_and_a_newer_failed_attempt() -> None
     assert (broken.pod, broken.node, broken.why) == (P, "a", "0/1 nodes: Insufficient cpu.")
     assert found.suspected == (node_refusals.Suspected(P, "a", NOW - 60.0),)
     assert after(book, found).broken == ((P, "a"),)
-    # It would hold room for a pod that does not come.
+    # It would reserve room for a pod that does not come.
     assert found.acts == (Nominate(P, "uid-p", ""),)
 
 
@@ -510,7 +510,7 @@ def test_a_machine_of_the_ledger_is_ours_before_its_node_is_noted() -> None:
     assert turn(Ledger(coming=(coming,)), closed(), waiting()).acts == ()
 
 
-# The oldest of equal pods
+# The oldest of identical pods
 
 
 def test_the_oldest_identical_pod_takes_the_place_and_the_younger_waits() -> None:

@@ -1,4 +1,4 @@
-"""Which machines open for a moment for pods of DaemonSets, when they are closed again, and what is reported."""
+"""Which machines open for a moment for DaemonSet pods, when they are closed again, and what is reported."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ from gpuscaler.planning.state.ledger.ledger import OPEN, Coming, Ledger, Promise
 KIND = offering("g.4", gpus=4)
 POLICY = Policy((pool(KIND),), steering=BIND)
 CLOSED = (Taint(ARRIVING_TAINT),)
-#: What NVIDIA's device plugin tolerates as it is shipped, and asks for.
+#: Tolerations and requests of NVIDIA's device plugin as shipped.
 AS_SHIPPED = spec(requests={}, tolerations=(Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule"),))
 PLUGIN = daemon("plugin", AS_SHIPPED)
 TOLERANT = daemon("proxy", spec(requests={}, tolerations=(Toleration("", "Exists"),)))
@@ -54,14 +54,14 @@ def arriving(*, gpus: int = 0, taints: tuple[Taint, ...] = CLOSED, **more: Any) 
 
 
 def of(plugin: str = "plugin", *, on: str = "", name: str = "", like: PodSpec = AS_SHIPPED, **more: Any) -> Pod:
-    """A pod that the DaemonSet controller has made for node a."""
+    """A pod that the DaemonSet controller has created for node a."""
     field = NodeSelector((NodeSelectorTerm(fields=(Requirement("metadata.name", "In", ("a",)),)),))
     tied = replace(like, digest=f"{like.digest} {plugin} on a", node_affinity=field)
     return pod(name or f"{plugin}-x", tied, on=on, uid=f"uid-{plugin}", owner=Owner("DaemonSet", plugin, "u"), **more)
 
 
 def ajar(**more: Any) -> Node:
-    """Node a while its window is open, as all but the controllers of Kubernetes see it."""
+    """Node a while its window is open, as seen by all but the controllers of Kubernetes."""
     return arriving(ajar=True, **more)
 
 
@@ -98,7 +98,7 @@ def test_a_machine_opens_for_a_daemon_set_that_does_not_tolerate_its_taint() -> 
     ],
 )
 def test_a_window_opens_for_nothing_else(items: tuple[Item, ...]) -> None:
-    """Not where all tolerate the taint, or would not run there either way, or run already; and not where a person has cordoned the node."""
+    """Not if all tolerate the taint, or would not run there anyway, or run already; and not if a person has cordoned the node."""
     found = look(None, *items)
 
     assert found == Windows({})
@@ -241,7 +241,7 @@ def test_a_window_that_does_not_show_is_opened_again_without_a_report() -> None:
     assert found.windows["a"] == Window("u-a", opened=NOW)
     assert look(replace(window, opened=NOW - 1.0), arriving(), PLUGIN).acts == ()
     shown = look(window, arriving(gpus=4), PLUGIN, of(on="a"))
-    assert shown == Windows({}), "what it was to open for is there"
+    assert shown == Windows({}), "the pod that it was to open for is there"
 
 
 def test_a_clock_that_was_set_back_keeps_no_window_open() -> None:

@@ -1,4 +1,4 @@
-"""Pods on a node that leaves."""
+"""Pods on a node that is being removed."""
 
 from typing import Any
 
@@ -36,12 +36,12 @@ def draining(*evictions: Eviction, **more: Any) -> Leaving:
 
 
 def forced(left: float, *evictions: Eviction, **more: Any) -> Leaving:
-    """A machine that goes in ``left`` seconds."""
+    """A machine that ends in ``left`` seconds."""
     return draining(*evictions, forced=True, ends=NOW + left, **more)
 
 
 def asked(name: str = "p", *, again: float = 0.0, **more: Any) -> Eviction:
-    """An eviction that is made again in so many seconds."""
+    """An eviction that is tried again in ``again`` seconds."""
     return Eviction(f"default/{name}", f"uid-{name}", again=NOW + again, **{"tries": 1, **more})
 
 

@@ -1,4 +1,4 @@
-"""What the cloud announces long before is not forgotten by the time."""
+"""Interruptions that the cloud announces long before are remembered until then."""
 
 from tests.planning.building import NOW, node, offering, pool
 

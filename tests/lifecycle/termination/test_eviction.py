@@ -1,4 +1,4 @@
-"""Whom to evict now, in which order, how often, and what gives way when the machine does not wait."""
+"""Which pods are evicted now, in which order, how often, and what gives way to a deadline."""
 
 import pytest
 from hypothesis import given
@@ -20,7 +20,7 @@ IN_ORDER = (
 
 
 def evicted(found: EvictionRound) -> list[str]:
-    """The names of the pods that are evicted, in order."""
+    """Return the names of the evicted pods, in order."""
     return [act.pod.removeprefix("default/") for act in found.acts if isinstance(act, Evict)]
 
 
@@ -144,7 +144,7 @@ def test_a_pod_that_does_not_answer_is_evicted_when_its_time_is_over() -> None:
     assert effort(told, saver(checkpoint_requested=NOW), now=NOW + 300.0).acts == (Evict("default/p", "uid-p", "n"),)
 
 
-# Machines that go at a known moment
+# Machines that end at a known moment
 
 
 def test_the_grace_period_is_cut_to_the_remaining_time() -> None:
@@ -224,7 +224,7 @@ def test_a_pod_with_a_machine_on_its_way_waits_for_it_if_there_is_time() -> None
     assert evicted(effort(draining(), resident(), awaited=awaited)) == ["p"]
 
 
-# Whatever is seen
+# Random cases
 
 
 @st.composite

@@ -1,4 +1,4 @@
-"""What evictions were refused by is remembered with the removal."""
+"""Refusals of evictions are remembered with the removal."""
 
 from tests.lifecycle.termination.kit import asked, draining
 from tests.planning.building import NOW

@@ -1,4 +1,4 @@
-"""How a machine is given back, step by step, and how every step but the last can be undone."""
+"""How a machine is removed, step by step, and how every step but the last can be undone."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -47,13 +47,13 @@ EXCLUDED = {EXCLUDE_LABEL: EXCLUDE_VALUE}
 
 
 def machine(*, marked: bool = True, told: bool | None = None, **more: Any) -> Node:
-    """The node, with our taint where it is ``marked``, and with our label where load balancers are ``told``, as they are by and by."""
+    """The node: with our taint if ``marked``, and with our label if load balancers have been ``told``, by default as after the taint."""
     labels = {**(EXCLUDED if (marked if told is None else told) else {}), **more.pop("labels", {})}
     return node("n", KIND, labels=labels, **{"taints": LEAVING if marked else (), "provider_id": "i-1", "uid": "u", **more})
 
 
 def resident(name: str = "p", *, options: Mapping[str, Any] | None = None, **more: Any) -> Any:
-    """A pod that may be moved to save money though it is the last of its kind."""
+    """A pod that may be moved to save money although it is the last of its kind."""
     return pod(name, on="n", uid=f"uid-{name}", options={"disruption": "allow", **(options or {})}, **more)
 
 
@@ -72,18 +72,18 @@ def turn(
 
 
 def noted(found: Departure) -> Leaving:
-    """The removal as it is written down last."""
+    """Return the removal as it was last saved."""
     return [one.leaving for one in found.steps if isinstance(one, ledger.Left)][-1]
 
 
 def step_of(found: Departure) -> str:
-    """Where the removal stands afterwards; empty when it is over, "as it was" when nothing was written down."""
+    """Return the step of the removal afterwards; empty if it is over, "as it was" if nothing was saved."""
     left = [one.leaving.step for one in found.steps if isinstance(one, ledger.Left)]
     over = any(isinstance(one, ledger.Finished) for one in found.steps)
     return "" if over else left[-1] if left else "as it was"
 
 
-# The way of a removal
+# The steps of a removal
 
 
 def test_a_node_is_closed_first() -> None:
@@ -329,7 +329,7 @@ def test_a_node_whose_taint_was_removed_by_someone_else_stays(step: str) -> None
     assert found.acts == ()
 
 
-# Machines that go whatever stands against it
+# Machines that go regardless of objections
 
 
 def test_an_interrupted_machine_is_drained_whatever_protects_its_pods() -> None:
@@ -391,12 +391,12 @@ def test_a_machine_that_never_came_is_ended_at_once() -> None:
     assert give_up(Overdue(late, "too late"), NOW).leaving == Leaving("i-1", "i-1", KIND.key, "too late", NOW, NOW, ENDING)
 
 
-# Whatever is seen
+# Random cases
 
 
 @st.composite
 def sights(draw: st.DrawFn) -> tuple[Leaving, list[Item]]:
-    """A removal at any step, and what may be seen of its node and of what runs there."""
+    """A removal at any step, and a possible view of its node and its pods."""
     one = going(
         draw(st.sampled_from(STEPS)),
         needs=draw(st.sampled_from(((), ("o-0",)))),
@@ -432,7 +432,7 @@ def test_no_machine_is_ended_while_pods_run_on_it_and_no_pod_is_evicted_from_an_
 
 
 def test_an_interrupted_machine_without_its_taint_gets_it_during_the_drain() -> None:
-    """Without it whoever is evicted may come back to the same machine, and be evicted again, on and on."""
+    """Without it an evicted pod may come back to the same machine, and be evicted again and again."""
     one = going(DRAINING, forced=True, ends=NOW + 60.0, tried=NOW - REPEAT_SECONDS)
     acts = turn(one, machine(marked=False), resident()).acts
 

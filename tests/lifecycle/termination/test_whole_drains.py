@@ -1,4 +1,4 @@
-"""Drains from their first look to their last, of pods that end late or never, may not go, or save their work first."""
+"""Whole drains, of pods that end late or never, may not be evicted, or save their work first."""
 
 from dataclasses import dataclass, field
 
@@ -30,10 +30,10 @@ POLICY = Policy((pool(KIND),))
 
 @dataclass
 class Life:
-    """A pod, and what it does.
+    """A pod and its behaviour.
 
-    It may not go before ``held`` seconds are over, and ends ``needs`` seconds after it was told to, at the end of its grace period at the
-    latest, unless it is ``stuck``. It saves its work within ``saves`` seconds, or never.
+    It may not be evicted before ``held`` seconds are over. It ends ``needs`` seconds after its eviction, at the end of its grace period at
+    the latest, unless it is ``stuck``. It saves its work within ``saves`` seconds, or never.
     """
 
     pod: Pod
@@ -46,9 +46,9 @@ class Life:
 
     @property
     def longest(self) -> float:
-        """How long it is waited for at most, once it is its group's turn."""
+        """Return the longest time that it is waited for, once it is its group's turn."""
         ends = self.pod.spec.grace_seconds + STUCK_AFTER if self.stuck else min(self.needs, self.pod.spec.grace_seconds)
-        # A DaemonSet's that may not be evicted is not waited for.
+        # A DaemonSet pod that may not be evicted is not waited for.
         held = 0.0 if is_daemon(self.pod) else self.held
         return held + (self.pod.options.grace or 0.0) + ends
 
@@ -65,7 +65,7 @@ class Life:
 
 @dataclass
 class Drain:
-    """One machine that leaves; ``clears`` says whether the cloud deletes its Node."""
+    """One machine that is being removed; ``clears`` is whether the cloud deletes its Node."""
 
     lives: list[Life]
     left: float | None
@@ -165,7 +165,7 @@ def lives(draw: st.DrawFn) -> list[Life]:
 def test_a_drain_finishes_or_is_undone_and_leaves_nothing_behind(found: list[Life], clears: bool) -> None:
     drain = Drain(found, None, clears)
     blocked = any(life.held > 1e5 and not is_daemon(life.pod) for life in found)
-    # The groups go one after the other: pods that are waited for in vain in several of them may take longer than there is.
+    # Groups are evicted one after the other: several groups with stuck pods may take longer than the time limit.
     slow = sum(max(life.longest for life in found if life.rank == rank) for rank in {life.rank for life in found}) > DRAIN_SECONDS / 2
     drain.begin()
     for _ in range(1500):
@@ -195,6 +195,6 @@ def test_an_interrupted_machine_is_empty_in_time_or_every_pod_was_notified(found
     assert not any(isinstance(act, Unmark) for _, act in drain.acts)
     for life in everybody:
         told = is_daemon(life.pod) or bool(life.graces)
-        assert told, f"{life.pod.key} was never told that its machine goes"
+        assert told, f"{life.pod.key} was never notified that its machine goes"
         assert not life.graces or life.graces[-1] <= NOW + left - MARGIN_SECONDS + 1.0
         assert life not in drain.lives or life.stuck or is_daemon(life.pod)
