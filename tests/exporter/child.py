@@ -14,22 +14,22 @@ from gpuscaler.exporter.lines import Devices, Event, Line, Reading, Unavailable
 
 INTERVAL = 0.1
 PROGRAM = ("-m", "gpuscaler.exporter.child")
-#: The same, but it looks for a driver ten times a second where there is none, or for what GPUs there are.
+#: The same, but ten times a second it looks for a missing driver, or lists the GPUs.
 IMPATIENT = ("-c", "import sys; from gpuscaler.exporter import child; child.RETRY = 0.1; sys.exit(child.main(sys.argv[1:]))")
 ATTENTIVE = ("-c", "import sys; from gpuscaler.exporter import child; child.LOOK = 0.1; sys.exit(child.main(sys.argv[1:]))")
-#: Seconds within which everything that a test waits for has long happened.
+#: Time-out in seconds, which is much longer than anything a test waits for.
 PATIENCE = 20.0
 
 
 @dataclass
 class Child:
-    """Lines are read when they are waited for."""
+    """A measuring process. Its lines are read when a test waits for them."""
 
     process: "subprocess.Popen[bytes]"
     _text: bytearray = field(default_factory=bytearray)
 
     def line(self) -> Line | None:
-        """The next one; None where the process ended."""
+        """The next line; None if the process ended."""
         assert self.process.stdout is not None
         due = time.monotonic() + PATIENCE
         while (end := self._text.find(b"\n")) < 0:
@@ -43,7 +43,7 @@ class Child:
         return line
 
     def until(self, wanted: Callable[[Line], bool]) -> Line:
-        """The first line from now on for which that is so."""
+        """The first line from now on that satisfies the condition."""
         due = time.monotonic() + PATIENCE
         while time.monotonic() < due:
             line = self.line()
@@ -72,13 +72,13 @@ class Child:
         return line
 
     def reading(self, key: str, wanted: Callable[[Reading], bool] = lambda _: True) -> Reading:
-        """The next reading of a device for which that is so."""
+        """The next reading of a device that satisfies the condition."""
         line = self.until(lambda line: isinstance(line, Reading) and line.device == key and wanted(line))
         assert isinstance(line, Reading)
         return line
 
     def ended(self) -> int:
-        """Wait for the process to end; its exit status."""
+        """Wait for the process to end; return its exit status."""
         return self.process.wait(PATIENCE)
 
 

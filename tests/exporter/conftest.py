@@ -1,4 +1,4 @@
-"""Fixtures of the exporter: a driver to measure with."""
+"""Fixtures for the exporter: fake drivers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -9,13 +9,13 @@ from tests.exporter.fake_nvml import FakeNvml, build
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The fake driver library, of today."""
+    """The fake driver library, in a current version."""
     return build(tmp_path_factory.mktemp("nvml"))
 
 
 @pytest.fixture
 def make_nvml(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], FakeNvml]:
-    """Makes a fake driver with so many GPUs."""
+    """Makes a fake driver with the given number of GPUs."""
     return lambda count: FakeNvml(library, tmp_path_factory.mktemp("driver"), count)
 
 

@@ -1,6 +1,6 @@
-"""A libnvidia-ml.so.1 that a test makes from C (``fake_nvml.c``) and steers through a file that both map.
+"""A libnvidia-ml.so.1 that a test compiles from C (``fake_nvml.c``) and controls through a file that both map.
 
-The real pynvml loads it in the measuring process, which is told by ``LD_LIBRARY_PATH``.
+The real pynvml loads it in the measuring process, by ``LD_LIBRARY_PATH``.
 """
 
 import ctypes
@@ -22,7 +22,7 @@ NOT_SUPPORTED, NOT_LOADED, NO_PERMISSION, STALE, UNKNOWN = 3, 9, 4, 18, 999
 
 
 class Part(ctypes.Structure):
-    """A MIG device, as the C file has it."""
+    """A MIG device, as in the C file."""
 
     gpu_instance: int
     graphics: int
@@ -47,7 +47,7 @@ _NUMBERS = (
 
 
 class Gpu(ctypes.Structure):
-    """A GPU, as the C file has it; all of it may be written while it is measured."""
+    """A GPU, as in the C file; all fields may be changed while it is measured."""
 
     lost: int
     mig: int
@@ -78,18 +78,18 @@ class Gpu(ctypes.Structure):
     )
 
     def hang(self, call: str) -> None:
-        """Let the next ``call`` about this GPU never return; an empty name lets it go on."""
+        """Let the next ``call`` about this GPU hang; an empty name lets it continue."""
         self.hanging = CALLS.index(call) + 1 if call else 0
 
     def fail(self, call: str, code: int = NOT_SUPPORTED) -> None:
         self.result[CALLS.index(call)] = code
 
     def count(self, call: str) -> int:
-        """How often ``call`` was made about this GPU."""
+        """Number of times that ``call`` was made about this GPU."""
         return int(self.asked[CALLS.index(call)])
 
     def run(self, *processes: tuple[int, int, int]) -> None:
-        """Processes by pid, percent of the SMs and bytes of memory."""
+        """Set processes with pid, percent of the SMs and bytes of memory."""
         for place, (pid, sm, memory) in enumerate(processes):
             self.process[place] = Process(pid, sm, memory)
         self.process_count = len(processes)
@@ -121,7 +121,7 @@ class State(ctypes.Structure):
 
 
 class FakeNvml:
-    """A library in ``folder`` and what it answers from: ``count`` GPUs of Hopper's kind, idle."""
+    """A library in ``folder`` and its state: ``count`` idle Hopper GPUs."""
 
     def __init__(self, library: Path, folder: Path, count: int) -> None:
         self._library, self._folder = library, folder
@@ -159,7 +159,7 @@ def _gpu(number: int) -> Gpu:
 
 
 def build(folder: Path, *flags: str) -> Path:
-    """Compile the library. ``-DBEFORE_HOPPER`` leaves out what old drivers do not have."""
+    """Compile the library. ``-DBEFORE_HOPPER`` leaves out functions that old drivers do not have."""
     compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
     if not compiler:
         pytest.skip("no C compiler (cc) for the fake libnvidia-ml.so.1; install one, such as gcc")

@@ -1,4 +1,4 @@
-"""A page of metrics, read as Prometheus reads it."""
+"""Parses a page of metrics as Prometheus does."""
 
 from dataclasses import dataclass
 
@@ -13,11 +13,11 @@ class Scrape:
     kinds: dict[str, str]
 
     def values(self, metric: str, **labels: str) -> list[float]:
-        """Of the metric's samples that have these labels."""
+        """Values of the metric's samples that have these labels."""
         return [value for found, value in self.samples.get(metric, []) if labels.items() <= found.items()]
 
     def value(self, metric: str, **labels: str) -> float:
-        """Of the one sample that has these labels."""
+        """Value of the only sample that has these labels."""
         (found,) = self.values(metric, **labels)
         return found
 
@@ -26,10 +26,10 @@ class Scrape:
 
 
 def scrape(page: bytes | str) -> Scrape:
-    """Fails where a metric's lines do not stand together, or a sample is there twice."""
+    """Fail if the lines of a metric are not adjacent, or a sample occurs twice."""
     text = page.decode() if isinstance(page, bytes) else page
     families = list(text_string_to_metric_families(text))
-    # The parser does not mind these, and Prometheus does.
+    # The parser accepts these, but Prometheus does not.
     names = [line.split(" ")[2] for line in text.splitlines() if line.startswith("# TYPE")]
     assert len(names) == len(set(names))
     lines = [line.rpartition(" ")[0] for line in text.splitlines() if not line.startswith("#")]

@@ -30,7 +30,7 @@ async def served(
 
 
 async def say(server: PageServer, text: bytes) -> bytes:
-    """All that comes back to ``text``, until the server closes."""
+    """Everything that the server answers to ``text`` until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
     writer.write(text)
     try:
@@ -45,7 +45,7 @@ def held(server: PageServer) -> int:
     return len(server._listener.connections)
 
 
-async def test_a_page_is_served_over_a_connection_that_stays() -> None:
+async def test_a_page_is_served_over_a_persistent_connection() -> None:
     async with served() as server, aiohttp.ClientSession(f"http://127.0.0.1:{server.port}") as session:
         for _ in range(3):
             async with session.get("/metrics?name=x") as answer:
@@ -55,7 +55,7 @@ async def test_a_page_is_served_over_a_connection_that_stays() -> None:
         assert held(server) == 1
 
 
-async def test_a_page_is_made_anew_for_each_request() -> None:
+async def test_a_page_is_built_again_for_each_request() -> None:
     made = iter(range(9))
     async with served(lambda: Answer(f"{next(made)}".encode())) as server, aiohttp.ClientSession() as session:
         answers = [await (await session.get(f"http://127.0.0.1:{server.port}/metrics")).text() for _ in range(2)]
@@ -81,7 +81,7 @@ async def test_head_has_the_length_and_no_body() -> None:
         (b"GET /metrics HTTP/1.1\r\nX: " + b"x" * LONGEST_HEAD + b"\r\n\r\n", HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE),
     ],
 )
-async def test_what_is_not_a_request_for_a_page_is_refused_and_the_connection_closed(request_: bytes, status: HTTPStatus) -> None:
+async def test_an_invalid_request_is_refused_and_the_connection_closed(request_: bytes, status: HTTPStatus) -> None:
     async with served() as server:
         answer = await say(server, request_)
 
@@ -89,7 +89,7 @@ async def test_what_is_not_a_request_for_a_page_is_refused_and_the_connection_cl
     assert b"Connection: close" in answer
 
 
-async def test_what_comes_in_the_body_of_a_request_is_not_taken_for_the_next_one() -> None:
+async def test_the_body_of_a_request_is_not_mistaken_for_the_next_request() -> None:
     hidden = b"GET /metrics HTTP/1.1\r\n\r\n"
     async with served() as server:
         answer = await say(server, b"GET /metrics HTTP/1.1\r\nContent-Length: %d\r\n\r\n%s" % (len(hidden), hidden))
@@ -97,14 +97,14 @@ async def test_what_comes_in_the_body_of_a_request_is_not_taken_for_the_next_one
     assert answer.count(b"hello\n") == 1
 
 
-async def test_a_client_that_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_client_that_sends_nothing_is_disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gpuscaler.serving.listening.LOOK", 0.01)
     async with served(bounds=Bounds(first_byte=0.05, head=0.05)) as server:
         assert await say(server, b"GET /metrics HTT") == b""
         assert await say(server, b"") == b""
 
 
-async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
+async def test_a_client_that_disconnects_leaves_nothing_behind() -> None:
     async with served() as server:
         _, writer = await asyncio.open_connection("127.0.0.1", server.port)
         writer.write(b"GET /met")
@@ -114,7 +114,7 @@ async def test_a_client_that_goes_away_leaves_nothing_behind() -> None:
         assert held(server) == 0
 
 
-async def test_who_asks_often_over_connections_of_its_own_waits_behind_no_crowd_that_came_later() -> None:
+async def test_a_frequent_client_does_not_wait_behind_a_crowd_that_came_later() -> None:
     async with served(bounds=Bounds(turns=10, turns_at_once=6, first_byte=30)) as server:
         for _ in range(5):
             await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")
@@ -123,7 +123,7 @@ async def test_who_asks_often_over_connections_of_its_own_waits_behind_no_crowd_
             _, writer = await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.1.{1 + number % 60}", 0))
             writer.write(b"GET")
             crowd.append(writer)
-        # Of twelve seconds of turns it waits for the next two or three.
+        # Of twelve seconds in the queue it waits for only two or three.
         async with asyncio.timeout(3):
             assert (await say(server, b"GET /metrics HTTP/1.0\r\n\r\n")).endswith(b"hello\n")
         for writer in crowd:
@@ -131,7 +131,7 @@ async def test_who_asks_often_over_connections_of_its_own_waits_behind_no_crowd_
 
 
 @pytest.mark.parametrize("peers", [1, 40])
-async def test_idle_connections_blind_nobody_and_those_idle_longest_are_closed(peers: int) -> None:
+async def test_idle_connections_block_no_clients_and_the_longest_idle_are_closed(peers: int) -> None:
     async with served() as server:
         opened = [
             await asyncio.open_connection("127.0.0.1", server.port, local_addr=(f"127.0.0.{2 + number % peers}", 0))
@@ -146,7 +146,7 @@ async def test_idle_connections_blind_nobody_and_those_idle_longest_are_closed(p
             one.transport.abort()
 
 
-async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
+async def test_a_port_in_use_raises_an_oserror() -> None:
     async with served() as server:
         with pytest.raises(OSError, match="address"):
             await PageServer({}).start("127.0.0.1", server.port)

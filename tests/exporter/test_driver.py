@@ -1,4 +1,4 @@
-"""What holds of any driver: the one made from C, and the real one where this machine has a GPU, compared with ``nvidia-smi``.
+"""Properties of any driver: the one made from C, and a real one if this machine has a GPU, compared with ``nvidia-smi``.
 
 On a machine with a GPU, ``python -m pytest tests/exporter/test_driver.py`` measures it.
 """
@@ -21,7 +21,7 @@ REAL = shutil.which("nvidia-smi") is not None and Path("/dev/nvidiactl").exists(
 
 @dataclass(frozen=True)
 class Driver:
-    """A driver to measure with, and what another program says of its GPUs: rows of index, UUID, and the figures of :data:`ASKED`."""
+    """A driver to measure with, and another program's output about its GPUs: rows of index, UUID, and the figures of :data:`ASKED`."""
 
     environment: Mapping[str, str]
     says: Callable[[], list[list[str]]]
@@ -59,7 +59,7 @@ def driver(request: pytest.FixtureRequest, make_nvml: Callable[[int], FakeNvml])
 
 
 def settled(child: Child, key: str) -> Mapping[str, float]:
-    """The second reading: by then counters that need two samples are there, where the GPU has them."""
+    """The second reading, which has the counters that need two samples, if the GPU supports them."""
     child.reading(key)
     return child.reading(key).values
 
@@ -72,7 +72,7 @@ def test_every_gpu_is_found_in_the_order_of_the_driver(driver: Driver) -> None:
     assert found.driver
 
 
-def test_figures_agree_with_those_of_another_program(driver: Driver) -> None:
+def test_figures_agree_with_another_program(driver: Driver) -> None:
     rows = driver.says()
     with measuring(driver.environment) as child:
         values = {row[1]: settled(child, row[1]) for row in rows}
@@ -83,7 +83,7 @@ def test_figures_agree_with_those_of_another_program(driver: Driver) -> None:
                 assert values[uuid][field] == pytest.approx(float(text) * scale, rel=tolerance, abs=scale), field
 
 
-def test_every_value_is_of_a_known_field_and_possible(driver: Driver) -> None:
+def test_every_value_has_a_known_field_and_is_plausible(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         values = [settled(child, device.uuid) for device in child.devices().devices]
 
@@ -98,7 +98,7 @@ def test_every_value_is_of_a_known_field_and_possible(driver: Driver) -> None:
             assert value <= 100 or name not in {"duty_cycle", "fanspeed_percent"}, key
 
 
-def test_counters_do_not_go_back(driver: Driver) -> None:
+def test_counters_never_decrease(driver: Driver) -> None:
     with measuring(driver.environment) as child:
         key = child.devices().devices[0].uuid
         first, *_, last = [child.reading(key).values for _ in range(5)]
@@ -110,7 +110,7 @@ def test_counters_do_not_go_back(driver: Driver) -> None:
 
 @pytest.mark.parametrize("rounds", [12])
 def test_a_round_takes_far_less_than_an_interval(driver: Driver, rounds: int) -> None:
-    """By processor time: readings come on a steady grid, whatever the driver takes."""
+    """Measured in CPU time: readings come on a fixed time grid, however long the driver takes."""
     with measuring(driver.environment) as child:
         key = child.devices().devices[0].uuid
         for _ in range(rounds):
@@ -124,6 +124,6 @@ def test_a_round_takes_far_less_than_an_interval(driver: Driver, rounds: int) ->
 
 
 def cpu(pid: int) -> float:
-    """Seconds of processor time of a process."""
+    """CPU time of a process, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

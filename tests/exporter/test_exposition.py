@@ -1,4 +1,4 @@
-"""The page of metrics: which labels, for whom, and how it is written."""
+"""The page of metrics: its labels, its pods and its format."""
 
 from collections.abc import Mapping, Sequence
 
@@ -58,7 +58,7 @@ def test_the_six_have_the_names_and_labels_of_the_write_up() -> None:
         assert found.samples[f"nvidia_gpu_{name}"] == [(labels, 7.0)]
 
 
-def test_a_gpu_of_nobody_has_no_labels_of_pods() -> None:
+def test_a_gpu_that_is_not_allocated_has_no_pod_labels() -> None:
     found = page(measured(GPU, readings={"GPU-a": VALUES}))
 
     labels = {name for samples in found.samples.values() for one, _ in samples for name in one}
@@ -66,7 +66,7 @@ def test_a_gpu_of_nobody_has_no_labels_of_pods() -> None:
     assert found.value("gpuscaler_gpu_containers", uuid="GPU-a") == 0
 
 
-def test_what_is_absent_in_a_reading_is_absent_on_the_page() -> None:
+def test_values_absent_in_a_reading_are_absent_on_the_page() -> None:
     found = page(measured(GPU, readings={"GPU-a": {"temperature_celsius": 40.0}}))
 
     assert "nvidia_gpu_duty_cycle" not in found.samples
@@ -80,7 +80,7 @@ def test_a_reading_that_is_too_old_is_not_served() -> None:
     assert page(found, now=105.1).samples == {}
 
 
-def test_pods_that_share_a_gpu_each_have_their_own_use_where_processes_are_known() -> None:
+def test_pods_that_share_a_gpu_have_their_own_figures_if_processes_are_known() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0), Process("GPU-a", 3, 100, 5.0)]
     by_process = {1: SERVING, 2: SERVING}
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, by_process)
@@ -89,14 +89,14 @@ def test_pods_that_share_a_gpu_each_have_their_own_use_where_processes_are_known
 
     assert found.value("nvidia_gpu_duty_cycle", pod_name="serving-0") == 45
     assert found.value("nvidia_gpu_memory_used_bytes", pod_name="serving-0") == 500
-    # No process of the pod is there: it uses nothing, whatever the others do.
+    # The pod has no process: it uses nothing, whatever the others do.
     assert found.value("nvidia_gpu_duty_cycle", pod_name="training-0") == 0
     assert found.value("nvidia_gpu_temperature_celsius", pod_name="training-0") == 41
     assert found.value("gpuscaler_gpu_process_sm_ratio", pid="2", pod_name="serving-0") == 0.25
     assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="3") == [None]
 
 
-def test_a_process_of_a_pod_of_the_same_name_that_is_gone_is_not_the_pod_s() -> None:
+def test_a_process_of_a_former_pod_with_the_same_name_does_not_count() -> None:
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
     by_process = {1: SERVING, 2: SERVING._replace(uid="uid-9")}
 
@@ -115,7 +115,7 @@ def test_a_process_of_a_pod_whose_container_is_not_known_counts_for_the_pod() ->
     assert found.value("nvidia_gpu_memory_used_bytes", pod_name="training-0") == 0
 
 
-def test_where_the_driver_does_not_tell_what_a_process_uses_its_pod_has_the_figure_of_the_gpu() -> None:
+def test_without_figures_of_a_process_its_pod_has_the_figure_of_the_gpu() -> None:
     processes = [Process("GPU-a", 1, 300, None), Process("GPU-a", 2, 200, 25.0)]
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {1: SERVING, 2: SERVING})
 
@@ -126,7 +126,7 @@ def test_where_the_driver_does_not_tell_what_a_process_uses_its_pod_has_the_figu
     assert found.pods("gpuscaler_gpu_process_sm_ratio") == ["serving-0"]
 
 
-def test_a_process_on_a_gpu_of_one_pod_is_the_pod_s_unless_it_is_known_to_be_another_s() -> None:
+def test_a_process_on_a_gpu_of_one_pod_belongs_to_it_unless_known_otherwise() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)])
 
     unknown = page(found, Attribution({"GPU-a": (TRAINING,)}, None))
@@ -136,7 +136,7 @@ def test_a_process_on_a_gpu_of_one_pod_is_the_pod_s_unless_it_is_known_to_be_ano
     assert outside.pods("gpuscaler_gpu_process_memory_used_bytes", pid="1") == [None]
 
 
-def test_pods_that_share_a_gpu_each_have_its_figures_where_processes_are_not_known() -> None:
+def test_pods_that_share_a_gpu_have_its_figures_if_processes_are_unknown() -> None:
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)})
 
     found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=[Process("GPU-a", 1, 300, 20.0)]), attribution)
@@ -146,7 +146,7 @@ def test_pods_that_share_a_gpu_each_have_its_figures_where_processes_are_not_kno
     assert found.pods("gpuscaler_gpu_process_sm_ratio", pid="1") == [None]
 
 
-def test_a_driver_that_tells_no_processes_leaves_each_pod_the_figures_of_the_gpu() -> None:
+def test_without_processes_from_the_driver_each_pod_has_the_figures_of_the_gpu() -> None:
     attribution = Attribution({"GPU-a": (TRAINING, SERVING)}, {})
 
     found = page(measured(GPU, readings={"GPU-a": VALUES}, processes=None), attribution)
@@ -154,7 +154,7 @@ def test_a_driver_that_tells_no_processes_leaves_each_pod_the_figures_of_the_gpu
     assert found.values("nvidia_gpu_memory_used_bytes") == [1000, 1000]
 
 
-def test_the_other_figures_of_a_shared_gpu_come_once_and_for_no_pod() -> None:
+def test_the_other_figures_of_a_shared_gpu_are_served_once_without_pod() -> None:
     found = page(measured(GPU, readings={"GPU-a": VALUES}), Attribution({"GPU-a": (TRAINING, SERVING)}))
 
     assert found.pods("gpuscaler_gpu_sm_clock_hertz") == [None]
@@ -163,7 +163,7 @@ def test_the_other_figures_of_a_shared_gpu_come_once_and_for_no_pod() -> None:
     assert found.value("gpuscaler_gpu_containers") == 2
 
 
-def test_two_containers_of_one_pod_have_each_their_own_use() -> None:
+def test_two_containers_of_one_pod_have_their_own_figures() -> None:
     sidecar = TRAINING._replace(container="sidecar")
     processes = [Process("GPU-a", 1, 300, 20.0), Process("GPU-a", 2, 200, 25.0)]
 
@@ -175,7 +175,7 @@ def test_two_containers_of_one_pod_have_each_their_own_use() -> None:
     assert found.value("nvidia_gpu_duty_cycle", container_name="sidecar") == 25
 
 
-def test_mig_devices_carry_their_pods_and_the_gpu_none() -> None:
+def test_mig_devices_have_pod_labels_and_the_gpu_has_none() -> None:
     whole = GPU._replace(instances=(Instance("MIG-a", 3, 0, "3g.40gb"), Instance("MIG-b", 5, 0, "1g.10gb")))
     readings = {"GPU-a": {"temperature_celsius": 41.0}, "MIG-a": {"duty_cycle": 80.0}, "MIG-b": {"duty_cycle": 5.0}}
 
@@ -186,7 +186,7 @@ def test_mig_devices_carry_their_pods_and_the_gpu_none() -> None:
     assert found.pods("nvidia_gpu_temperature_celsius") == [None]
 
 
-def test_windows_go_over_all_samples_and_a_scrape_resets_none() -> None:
+def test_windows_use_all_samples_and_a_scrape_resets_nothing() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
     for later in range(1, 30):
         value = 100.0 if later == 20 else 0.0
@@ -201,7 +201,7 @@ def test_windows_go_over_all_samples_and_a_scrape_resets_none() -> None:
     assert first.value("nvidia_gpu_duty_cycle") == 0
 
 
-def test_the_windows_of_a_gpu_that_changed_hands_have_nothing_of_the_pod_before() -> None:
+def test_the_windows_of_a_reassigned_gpu_have_no_samples_of_the_previous_pod() -> None:
     found = measured(GPU, readings={"GPU-a": {}})
     found.assign({"GPU-a": (TRAINING,)}, now=100.0, interval=1.0)
     for at in (100.5, 101.5, 102.5):
@@ -211,7 +211,7 @@ def test_the_windows_of_a_gpu_that_changed_hands_have_nothing_of_the_pod_before(
     found.assign({"GPU-a": (SERVING,)}, now=103.0, interval=1.0)
     after = Attribution({"GPU-a": (SERVING,)})
     at_once = page(found, after, now=103.1)
-    # This one of the driver's looks back a second, and its peak to the reading before.
+    # This driver sample covers the last second, and its peak the time since the previous reading.
     found.take(Reading("GPU-a", 103.5, {"duty_cycle": 70.0}, (), {"duty_cycle": 100.0}))
     too_early = page(found, after, now=103.6)
     found.take(Reading("GPU-a", 104.5, {"duty_cycle": 20.0}, (), {"duty_cycle": 30.0}))
@@ -223,7 +223,7 @@ def test_the_windows_of_a_gpu_that_changed_hands_have_nothing_of_the_pod_before(
     assert own.value("gpuscaler_gpu_duty_cycle_ratio_mean", pod_name="serving-0", window="60s") == 0.2
 
 
-def test_windows_go_on_while_the_same_pod_has_the_gpu() -> None:
+def test_windows_continue_while_the_same_pod_has_the_gpu() -> None:
     found = measured(GPU, readings={"GPU-a": {}})
     found.assign({"GPU-a": (TRAINING,)}, now=98.0, interval=1.0)
     found.take(Reading("GPU-a", 100.0, VALUES, (), {}))
@@ -233,7 +233,7 @@ def test_windows_go_on_while_the_same_pod_has_the_gpu() -> None:
     assert page(found).value("gpuscaler_gpu_duty_cycle_ratio_max", window="60s") == 0.6
 
 
-def test_windows_of_the_other_gpus_go_on_when_one_changes_hands() -> None:
+def test_windows_of_the_other_gpus_continue_when_one_is_reassigned() -> None:
     other = Device("GPU-b", 1, 4, "NVIDIA L4")
     found = measured(GPU, other, readings={"GPU-a": VALUES, "GPU-b": VALUES})
     found.assign({"GPU-b": (SERVING,)}, now=100.6, interval=1.0)
@@ -243,7 +243,7 @@ def test_windows_of_the_other_gpus_go_on_when_one_changes_hands() -> None:
     assert page(found).values("gpuscaler_gpu_duty_cycle_ratio_max", uuid="GPU-b") == []
 
 
-def test_counters_and_labels_of_a_field_are_written_as_such() -> None:
+def test_counters_and_labels_of_a_field_are_written() -> None:
     found = page(measured(GPU, readings={"GPU-a": {"ecc_errors:corrected:volatile": 4.0, "energy_joules": 1.5}}))
 
     assert found.value("gpuscaler_gpu_ecc_errors_total", kind="corrected", scope="volatile") == 4
@@ -251,7 +251,7 @@ def test_counters_and_labels_of_a_field_are_written_as_such() -> None:
     assert found.kinds["gpuscaler_gpu_energy_joules"] == "counter"
 
 
-def test_a_field_that_nobody_knows_is_left_out() -> None:
+def test_an_unknown_field_is_left_out() -> None:
     found = page(measured(GPU, readings={"GPU-a": {"warp_factor": 9.0, "duty_cycle": 1.0}}))
 
     assert not [name for name in found.samples if "warp" in name]
@@ -270,7 +270,7 @@ def test_xid_errors_are_counted_with_their_severity() -> None:
     assert said.value("gpuscaler_gpu_xid_errors_total", xid="1", severity="other", action="unknown") == 1
 
 
-def test_the_errors_of_a_gpu_stay_when_it_is_gone() -> None:
+def test_the_errors_of_a_gpu_stay_after_it_is_gone() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
     found.take(Event("GPU-a", 79, 100.0))
     found.take(Devices((), "580", "13.0"))
@@ -280,7 +280,7 @@ def test_the_errors_of_a_gpu_stay_when_it_is_gone() -> None:
     ]
 
 
-def test_a_gpu_that_went_and_came_back_has_no_figures_of_before() -> None:
+def test_a_gpu_that_comes_back_has_no_old_figures() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
     for there in ((), (GPU,)):
         found.take(Devices(there, "580", "13.0"))
@@ -288,7 +288,7 @@ def test_a_gpu_that_went_and_came_back_has_no_figures_of_before() -> None:
     assert page(found).samples == {}
 
 
-def test_a_measuring_process_that_ended_leaves_its_figures_until_they_are_old_and_a_driver_that_went_leaves_none() -> None:
+def test_figures_expire_after_the_measuring_process_ended_and_vanish_with_the_driver() -> None:
     found = measured(GPU, readings={"GPU-a": VALUES})
 
     found.take(Unavailable("failed", "the measuring process ended with -9"))
@@ -300,13 +300,13 @@ def test_a_measuring_process_that_ended_leaves_its_figures_until_they_are_old_an
     assert went.samples == {}
 
 
-def test_a_minor_number_that_is_not_known_is_left_out() -> None:
+def test_an_unknown_minor_number_is_left_out() -> None:
     found = page(measured(GPU._replace(minor=-1), readings={"GPU-a": VALUES}))
 
     assert "minor_number" not in found.samples["nvidia_gpu_duty_cycle"][0][0]
 
 
-def test_odd_names_are_written_so_that_they_can_be_read() -> None:
+def test_unusual_names_are_escaped_so_that_they_can_be_read() -> None:
     odd = 'a "quoted" \\ name\nof two lines'
 
     found = page(measured(GPU._replace(name=odd), readings={"GPU-a": VALUES}))
@@ -314,7 +314,7 @@ def test_odd_names_are_written_so_that_they_can_be_read() -> None:
     assert found.samples["nvidia_gpu_duty_cycle"][0][0]["name"] == odd
 
 
-def test_large_whole_numbers_keep_all_their_digits() -> None:
+def test_large_integers_keep_all_their_digits() -> None:
     found = page(measured(GPU, readings={"GPU-a": {"memory_total_bytes": 85899345921.0}}))
 
     assert found.value("nvidia_gpu_memory_total_bytes") == 85899345921

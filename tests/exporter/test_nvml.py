@@ -1,4 +1,4 @@
-"""The nvml backend in the measuring process: the real pynvml, on a driver library that the test steers."""
+"""The nvml backend in the measuring process: the real pynvml with a driver library that the test controls."""
 
 import time
 from collections.abc import Callable
@@ -17,11 +17,11 @@ SECOND = "GPU-00000000-0000-4000-8000-000000000001"
 
 
 def settled(child: Child, key: str = FIRST) -> dict[str, float]:
-    """Values once counters that need two samples are there, too."""
+    """Values, once they include counters that need two samples."""
     return child.reading(key, lambda reading: "sm_active_ratio" in reading.values).values
 
 
-def test_what_there_is_comes_first_with_versions(nvml: FakeNvml) -> None:
+def test_devices_and_versions_come_first(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         found = child.devices()
 
@@ -31,7 +31,7 @@ def test_what_there_is_comes_first_with_versions(nvml: FakeNvml) -> None:
     assert (found.driver, found.cuda) == ("580.95.05", "13.0")
 
 
-def test_figures_of_a_gpu_come_in_the_units_of_their_names(nvml: FakeNvml) -> None:
+def test_figures_of_a_gpu_have_the_units_of_their_names(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.utilization, gpu.used = 40, 7 * GIB
     with measuring(nvml.environment) as child:
@@ -68,7 +68,7 @@ def test_figures_of_a_gpu_come_in_the_units_of_their_names(nvml: FakeNvml) -> No
     assert {name: values[name] for name in expected} == expected
 
 
-def test_what_a_device_does_not_support_is_absent_and_asked_once(nvml: FakeNvml) -> None:
+def test_an_unsupported_figure_is_absent_and_asked_for_once(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.fail("nvmlDeviceGetPowerUsage")
     with measuring(nvml.environment) as child:
@@ -79,7 +79,7 @@ def test_what_a_device_does_not_support_is_absent_and_asked_once(nvml: FakeNvml)
     assert nvml.gpu[1].count("nvmlDeviceGetPowerUsage") > 3
 
 
-def test_a_question_that_fails_for_once_is_asked_again(nvml: FakeNvml) -> None:
+def test_a_call_that_fails_once_is_made_again(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     with measuring(nvml.environment) as child:
         gpu.fail("nvmlDeviceGetPowerUsage", UNKNOWN)
@@ -90,7 +90,7 @@ def test_a_question_that_fails_for_once_is_asked_again(nvml: FakeNvml) -> None:
     assert "temperature_celsius" in without.values
 
 
-def test_rounds_that_could_not_be_are_not_made_up_for(nvml: FakeNvml) -> None:
+def test_missed_rounds_are_not_made_up_for(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].hang("nvmlDeviceGetTemperature")
@@ -99,11 +99,11 @@ def test_rounds_that_could_not_be_are_not_made_up_for(nvml: FakeNvml) -> None:
         nvml.gpu[0].hang("")
         after = [child.reading(FIRST, lambda reading: reading.at > goes_on).at for _ in range(6)]
 
-    # Ten rounds were due meanwhile.
+    # Ten rounds were due in the meantime.
     assert after[-1] - after[0] > 3 * INTERVAL
 
 
-def test_slow_figures_are_asked_in_one_of_ten_rounds_and_told_in_each(nvml: FakeNvml) -> None:
+def test_slow_figures_are_measured_in_one_of_ten_rounds_and_reported_in_each(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         readings = [child.reading(FIRST) for _ in range(9)]
 
@@ -123,20 +123,20 @@ def test_a_gpu_before_ampere_has_retired_pages_and_a_later_one_remapped_rows(nvm
     assert set(pages) & set(new) == set()
 
 
-def test_an_old_driver_is_asked_as_old_drivers_answer(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_an_old_driver_is_measured_with_old_calls(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     nvml = FakeNvml(build(tmp_path, "-DBEFORE_HOPPER"), tmp_path_factory.mktemp("old"), 1)
     nvml.gpu[0].used = 2 * GIB
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         values = child.reading(FIRST).values
 
-    # Before version 2 of the call, what the driver keeps for itself counts as used.
+    # Before version 2 of the call, the driver's own reserved memory counts as used.
     assert values["memory_used_bytes"] == 3 * GIB
     assert values["clock_limited:idle"] == 1
     assert {"memory_reserved_bytes", "sm_active_ratio"} & set(values) == set()
 
 
-def test_mig_devices_are_measured_by_themselves(nvml: FakeNvml) -> None:
+def test_mig_devices_are_measured_separately(nvml: FakeNvml) -> None:
     nvml.gpu[0].divide(("3g.40gb", 90, 30 * GIB), ("1g.10gb", 0, 0))
     nvml.gpu[0].run((4001, 30, 5 * GIB))
     with measuring(nvml.environment) as child:
@@ -154,12 +154,12 @@ def test_mig_devices_are_measured_by_themselves(nvml: FakeNvml) -> None:
         (0, 0, 10 * GIB),
     ]
     assert "power_usage_milliwatts" not in parts[0]
-    # No use of the SMs is told of a MIG device's processes; and none is told twice.
+    # NVML reports no SM utilization for processes of MIG devices; no process is reported twice.
     assert inside == (Process("MIG-0-0", 4001, 5 * GIB, None),)
     assert reading.processes == ()
 
 
-def test_a_gpu_whose_mig_is_turned_off_is_measured_whole_again(nvml: FakeNvml) -> None:
+def test_a_gpu_with_mig_turned_off_is_measured_as_a_whole_again(nvml: FakeNvml) -> None:
     nvml.gpu[0].divide()
     with measuring(nvml.environment, program=ATTENTIVE) as child:
         child.reading(FIRST, lambda reading: "duty_cycle" not in reading.values)
@@ -178,11 +178,11 @@ def test_processes_come_with_memory_and_their_share_of_the_sms(nvml: FakeNvml) -
         idle = child.reading(FIRST).processes
 
     assert first == (Process(FIRST, 4001, 5 * GIB, 30), Process(FIRST, 4002, GIB, 0))
-    # No newer sample: nobody used it since.
+    # No newer sample: no process has used the GPU since.
     assert idle == (Process(FIRST, 4001, 5 * GIB, 0), Process(FIRST, 4002, GIB, 0))
 
 
-def test_a_gpu_without_processes_has_none_and_one_that_does_not_tell_says_so(nvml: FakeNvml) -> None:
+def test_no_processes_and_unknown_processes_are_distinguished(nvml: FakeNvml) -> None:
     for call in ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v3"):
         nvml.gpu[1].fail(call)
     nvml.gpu[1].run((4001, 30, GIB))
@@ -191,11 +191,11 @@ def test_a_gpu_without_processes_has_none_and_one_that_does_not_tell_says_so(nvm
         assert child.reading(SECOND).processes is None
 
 
-def test_a_burst_between_two_readings_is_told_as_a_peak(nvml: FakeNvml) -> None:
+def test_a_burst_between_two_readings_is_reported_as_a_peak(nvml: FakeNvml) -> None:
     gpu = nvml.gpu[0]
     gpu.sample_time, gpu.sample_count, gpu.peak = 500, 3, 77
     with measuring(nvml.environment) as child:
-        # What the driver kept from before is nobody's burst.
+        # Samples from before the start are not a burst.
         assert child.reading(FIRST).peaks == {}
         gpu.peak, gpu.sample_time = 95, 900
         burst = child.reading(FIRST, lambda reading: bool(reading.peaks))
@@ -204,7 +204,7 @@ def test_a_burst_between_two_readings_is_told_as_a_peak(nvml: FakeNvml) -> None:
     assert burst.values["duty_cycle"] == 0
 
 
-def test_xid_errors_are_told_with_their_gpu(nvml: FakeNvml) -> None:
+def test_xid_errors_are_reported_with_their_gpu(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[1].xid, nvml.gpu[1].xid_count = 79, 2
@@ -213,7 +213,7 @@ def test_xid_errors_are_told_with_their_gpu(nvml: FakeNvml) -> None:
     assert [(event.device, event.code) for event in told] == [(SECOND, 79), (SECOND, 79)]
 
 
-def test_what_the_driver_asks_for_is_told_until_the_gpu_is_cured(nvml: FakeNvml) -> None:
+def test_the_recovery_action_is_reported_until_the_gpu_has_recovered(nvml: FakeNvml) -> None:
     def asked(reading: Reading) -> list[str]:
         return [key.partition(":")[2] for key, value in reading.values.items() if key.startswith("recovery_action:") and value]
 
@@ -232,7 +232,7 @@ def test_what_the_driver_asks_for_is_told_until_the_gpu_is_cured(nvml: FakeNvml)
     assert silent == []
 
 
-def test_a_gpu_that_falls_off_the_bus_is_told_as_lost_until_it_is_back(nvml: FakeNvml) -> None:
+def test_a_gpu_that_falls_off_the_bus_is_reported_as_lost_until_it_is_back(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].lost = 1
@@ -249,7 +249,7 @@ def test_a_gpu_that_falls_off_the_bus_is_told_as_lost_until_it_is_back(nvml: Fak
 @pytest.mark.parametrize(
     ("result", "cause", "words"), [(NOT_LOADED, "no-driver", "see the kernel's log"), (NO_PERMISSION, "forbidden", "/dev/nvidiactl")]
 )
-def test_a_driver_that_cannot_be_had_is_told_with_what_to_do(nvml: FakeNvml, result: int, cause: str, words: str) -> None:
+def test_an_unavailable_driver_is_reported_with_what_to_do(nvml: FakeNvml, result: int, cause: str, words: str) -> None:
     nvml.state.init_result = result
     with measuring(nvml.environment) as child:
         told = child.unavailable()
@@ -258,12 +258,12 @@ def test_a_driver_that_cannot_be_had_is_told_with_what_to_do(nvml: FakeNvml, res
     assert words in told.text
 
 
-def test_a_driver_without_gpus_is_told(make_nvml: Callable[[int], FakeNvml]) -> None:
+def test_a_driver_without_gpus_is_reported(make_nvml: Callable[[int], FakeNvml]) -> None:
     with measuring(make_nvml(0).environment) as child:
         assert child.unavailable().cause == "no-devices"
 
 
-def test_no_library_is_told_and_one_that_comes_later_is_found(nvml: FakeNvml) -> None:
+def test_a_missing_library_is_reported_and_found_once_it_is_installed(nvml: FakeNvml) -> None:
     nvml.uninstall()
     with measuring(nvml.environment, program=IMPATIENT) as child:
         told = child.unavailable()
@@ -285,7 +285,7 @@ def test_a_driver_that_is_unloaded_and_loaded_again_is_opened_again(nvml: FakeNv
     assert nvml.state.opened == 2
 
 
-def test_a_driver_of_another_version_ends_the_process_so_that_its_library_is_loaded_anew(nvml: FakeNvml) -> None:
+def test_a_driver_with_another_version_ends_the_process_to_load_its_library(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         nvml.gpu[0].fail("nvmlDeviceGetTemperature", STALE)
@@ -293,7 +293,7 @@ def test_a_driver_of_another_version_ends_the_process_so_that_its_library_is_loa
         assert child.ended() == 1
 
 
-def test_a_gpu_that_is_to_be_left_alone_is_not_asked(nvml: FakeNvml) -> None:
+def test_a_skipped_gpu_is_not_measured(nvml: FakeNvml) -> None:
     nvml.gpu[0].hang("nvmlDeviceGetTemperature")
     with measuring(nvml.environment, FIRST) as child:
         child.reading(SECOND)
@@ -302,7 +302,7 @@ def test_a_gpu_that_is_to_be_left_alone_is_not_asked(nvml: FakeNvml) -> None:
     assert nvml.gpu[0].count("nvmlDeviceGetTemperature") == 0
 
 
-def test_the_process_leaves_the_driver_in_order_when_it_is_told_to_end(nvml: FakeNvml) -> None:
+def test_the_process_shuts_the_driver_down_in_order_on_sigterm(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         before = nvml.state.closed
@@ -312,7 +312,7 @@ def test_the_process_leaves_the_driver_in_order_when_it_is_told_to_end(nvml: Fak
     assert nvml.state.closed == before + 1
 
 
-def test_the_process_ends_when_nobody_reads_what_it_says(nvml: FakeNvml) -> None:
+def test_the_process_ends_when_its_output_is_closed(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         child.reading(FIRST)
         assert child.process.stdout is not None

@@ -1,4 +1,4 @@
-"""The page of the exporter's metrics names every one of them, and nothing that there is not."""
+"""The reference page of the exporter lists all metrics, and only those."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def test_every_other_metric_in_the_source_is_on_the_page_and_the_page_has_no_mor
     assert NAMED - (written | own | WINDOWED) == set()
 
 
-def test_the_example_alerts_ask_for_metrics_that_there_are() -> None:
+def test_the_example_alerts_use_existing_metrics() -> None:
     rules = (Path(__file__).parents[2] / "docs" / "examples" / "gpu-alerts.yaml").read_text()
     asked = set(re.findall(r"\b(?:nvidia|gpuscaler)_(?:gpu|exporter)_\w+", rules))
 
@@ -66,7 +66,7 @@ def test_the_page_has_the_whole_catalogue_of_errors_and_its_date() -> None:
     assert all(f"`{action}`" in PAGE for action in RECOVERY_ACTIONS)
 
 
-def test_a_backend_says_nothing_that_has_no_field(nvml: FakeNvml) -> None:
+def test_a_backend_reports_only_known_fields(nvml: FakeNvml) -> None:
     with measuring(nvml.environment) as child:
         device = child.devices().devices[0].uuid
         values = child.reading(device, lambda reading: "sm_active_ratio" in reading.values).values

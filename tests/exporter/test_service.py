@@ -1,4 +1,4 @@
-"""The whole exporter with a driver that a test steers: what a scrape shows as things break and mend."""
+"""The whole exporter with a driver that the test controls: what a scrape shows as things fail and recover."""
 
 import asyncio
 import os
@@ -28,7 +28,7 @@ POD = Owner("ml", "training-0", "main", "uid-0")
 
 @dataclass
 class Pods:
-    """An attributor that a test tells what to say."""
+    """An attributor with answers from the test."""
 
     said: Attribution = field(default_factory=lambda: Attribution(source="pod-resources"))
     error: Exception | None = None
@@ -71,7 +71,7 @@ class Running:
 
 @asynccontextmanager
 async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program: Sequence[str] = PROGRAM) -> AsyncIterator[Running]:
-    """An exporter that measures every 100 ms and notices within two seconds what hangs."""
+    """An exporter that measures every 100 ms and notices hangs within two seconds."""
     for name, value in nvml.environment.items():
         monkeypatch.setenv(name, value)
     pods, log = Pods(), list[tuple[str, str]]()
@@ -97,20 +97,20 @@ async def exporting(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch, *, program:
     assert pods.closed
 
 
-async def test_a_pod_that_begins_to_use_a_gpu_is_on_its_metrics_until_it_is_gone(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_that_uses_a_gpu_is_in_its_metrics_until_the_pod_is_gone(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         before = await running.until(running.working("gpus"))
         nvml.gpu[1].utilization, nvml.gpu[1].used = 55, GIB
         running.pods.said = Attribution({SECOND: (POD,)}, None, "pod-resources")
         await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", pod_name="training-0", uuid=SECOND) == [55])
-        # A pod that is gone is not blamed for what its GPU does.
+        # The figures of a GPU are not attributed to a pod that is gone.
         running.pods.said = Attribution({}, None, "pod-resources")
         await running.until(lambda found: found.pods("nvidia_gpu_duty_cycle", uuid=SECOND) == [None])
 
     assert before.value("nvidia_gpu_num_devices") == 2
 
 
-async def test_attribution_is_asked_with_the_devices_and_processes_that_are_there(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_attribution_gets_the_current_devices_and_processes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].run((4001, 10, GIB))
     async with exporting(nvml, monkeypatch) as running:
         await running.until(lambda _: bool(running.pods.asked[1]))
@@ -120,7 +120,7 @@ async def test_attribution_is_asked_with_the_devices_and_processes_that_are_ther
     assert [process.pid for process in processes] == [4001]
 
 
-async def test_without_a_driver_it_serves_says_so_once_and_measures_when_one_comes(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_driver_it_serves_logs_once_and_measures_later(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.state.init_result = NOT_LOADED
     async with exporting(nvml, monkeypatch, program=IMPATIENT) as running:
         without = await running.until(lambda found: found.values("nvidia_gpu_num_devices") == [0])
@@ -148,7 +148,7 @@ async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml:
             return found.values("nvidia_gpu_temperature_celsius", uuid=FIRST) == []
 
         gap = await running.until(none)
-        # The other GPU is measured again, once the first is left alone.
+        # The other GPU is measured again once the first is skipped.
         await running.until(lambda found: found.values("nvidia_gpu_temperature_celsius", uuid=SECOND) == [34])
         hung = await running.until(lambda found: found.value("gpuscaler_gpu_hung", uuid=FIRST) == 1)
         front = running.exporter.pages()["/"]().body.decode()
@@ -161,7 +161,7 @@ async def test_a_driver_that_hangs_leaves_a_gap_and_no_scrape_waits_for_it(nvml:
     assert any("saw no answer from the driver" in text for _, text in running.log)
 
 
-async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_go_on(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_continue(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         nvml.gpu[0].utilization = 88
         await running.until(lambda found: found.values("nvidia_gpu_duty_cycle", uuid=FIRST) == [88])
@@ -173,12 +173,12 @@ async def test_a_measuring_process_that_is_killed_is_replaced_and_windows_go_on(
     assert after.value("gpuscaler_gpu_duty_cycle_ratio_max", uuid=FIRST, window="15s") == 0.88
 
 
-async def test_a_pod_has_no_peak_of_the_pod_that_had_its_gpu_before(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pod_has_no_peak_of_the_previous_pod_on_its_gpu(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     nvml.gpu[0].utilization = 88
     async with exporting(nvml, monkeypatch) as running:
         running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
         await running.until(lambda found: found.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-0", window="60s") == [0.88])
-        # Nothing is known for a moment, which is not another pod.
+        # For a moment nothing is known; that is not another pod.
         running.pods.said = Attribution(trouble="the kubelet is away")
         unknown = await running.until(running.stopped("pods"))
         nvml.gpu[0].utilization = 5
@@ -189,7 +189,7 @@ async def test_a_pod_has_no_peak_of_the_pod_that_had_its_gpu_before(nvml: FakeNv
     assert after.values("gpuscaler_gpu_duty_cycle_ratio_max", pod_name="training-1") == [0.05, 0.05]
 
 
-async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_gpu_that_fell_off_the_bus_is_reported_and_has_no_figures(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         await running.until(running.working("gpus"))
         nvml.gpu[0].lost, nvml.gpu[0].xid, nvml.gpu[0].xid_count = 1, 79, 1
@@ -206,7 +206,9 @@ async def test_a_gpu_that_fell_off_the_bus_is_told_and_has_no_figures(nvml: Fake
     assert "no problems" not in front
 
 
-async def test_what_the_driver_asks_for_is_believed_before_the_catalogue(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_recovery_action_of_the_driver_takes_precedence_over_the_catalogue(
+    nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch
+) -> None:
     nvml.gpu[1].recovery = 99
     async with exporting(nvml, monkeypatch) as running:
         await running.until(running.working("gpus"))
@@ -220,7 +222,7 @@ async def test_what_the_driver_asks_for_is_believed_before_the_catalogue(nvml: F
         )
         after = running.exporter.pages()["/"]().body.decode()
 
-    # The first one's driver says that nothing is to be done; the second one's says nothing.
+    # The driver reports "none" for the first GPU, and no action for the second.
     assert f"{FIRST}: XID" not in before
     assert f"{SECOND}: XID 95 (memory error that was not contained), " in before
     assert "; reset the GPU; from NVIDIA's catalogue of 2025-10-29" in before
@@ -229,7 +231,7 @@ async def test_what_the_driver_asks_for_is_believed_before_the_catalogue(nvml: F
     assert found.values("gpuscaler_gpu_recovery_action", uuid=SECOND) == []
 
 
-async def test_attribution_that_breaks_costs_the_pods_and_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failing_attribution_loses_the_pods_but_not_the_gpus(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         running.pods.said = Attribution({FIRST: (POD,)}, None, "pod-resources")
         await running.until(lambda found: found.pods("nvidia_gpu_temperature_celsius", uuid=FIRST) == ["training-0"])
@@ -257,7 +259,7 @@ async def test_attribution_that_never_answers_leaves_gpus_without_pods(nvml: Fak
     assert "pods: saw no answer about the pods of GPUs for 0.2 s" in front
 
 
-async def test_it_tells_what_it_takes_itself(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_it_reports_its_own_resource_usage(nvml: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
     async with exporting(nvml, monkeypatch) as running:
         found = await running.until(running.working("gpus"))
 

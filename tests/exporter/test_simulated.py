@@ -1,4 +1,4 @@
-"""The simulated backend, as the measuring process says it."""
+"""The simulated backend in the measuring process."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,7 @@ from gpuscaler.exporter.backends.simulated import Simulated
 from gpuscaler.exporter.fields import FIELDS
 
 
-def test_it_speaks_as_a_driver_does() -> None:
+def test_it_reports_like_a_driver() -> None:
     with measuring({}, backend="simulated", gpus=3) as child:
         found = child.devices()
         readings = [child.reading(device.uuid) for device in found.devices]
@@ -19,7 +19,7 @@ def test_it_speaks_as_a_driver_does() -> None:
     assert all({key.partition(":")[0] for key in reading.values} <= set(FIELDS) for reading in readings)
 
 
-def test_one_gpu_is_whole() -> None:
+def test_a_single_gpu_is_not_divided() -> None:
     assert [device.instances for device in Simulated(1).devices()] == [()]
 
 
@@ -36,7 +36,7 @@ def test_inference_comes_in_bursts_and_energy_only_grows() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 8, 64])
-def test_devices_are_told_apart_by_their_uuids(count: int) -> None:
+def test_devices_have_distinct_uuids(count: int) -> None:
     devices = Simulated(count).devices()
     keys = [device.uuid for device in devices] + [one.uuid for device in devices for one in device.instances]
 

@@ -1,4 +1,4 @@
-"""Keeping a measuring process at work, with processes that hang, crash, say nonsense or cannot be killed."""
+"""Supervision of the measuring process, with processes that hang, crash, write nonsense or cannot be killed."""
 
 import asyncio
 import os
@@ -33,7 +33,7 @@ def rounds(count, *gpus):
 
 
 class Lines(list[Line]):
-    """What was handed on, and what a person was told."""
+    """The lines that were passed on, and the messages for people."""
 
     def __init__(self) -> None:
         self.told: list[str] = []
@@ -47,7 +47,7 @@ class Lines(list[Line]):
 
 @asynccontextmanager
 async def sampling(script: str, *, pace: Pace = QUICK) -> AsyncIterator[tuple[Sampler, Lines]]:
-    """A sampler over a program that begins with what every one needs."""
+    """A sampler that runs a program, with common code prepended."""
     lines = Lines()
     command = [sys.executable, "-S", "-c", f"import json, os, sys, time\n{ROUND}\n{script}"]
     sampler = Sampler(command, interval=0.05, take=lines.append, tell=lines.told.append, clock=time.monotonic, pace=pace)
@@ -61,27 +61,27 @@ async def sampling(script: str, *, pace: Pace = QUICK) -> AsyncIterator[tuple[Sa
 
 
 async def until(wanted: Callable[[], bool]) -> None:
-    """Wait for what a process does."""
+    """Wait for an effect of a process."""
     async with asyncio.timeout(PATIENCE):
         while not wanted():  # noqa: ASYNC110  # it is another process that sets it
             await asyncio.sleep(0.01)
 
 
 def alive(pid: int) -> bool:
-    """Whether a process runs, and is no more than a name in the table."""
+    """Whether a process runs and is not a zombie."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     return False
 
 
-async def test_lines_are_handed_on_as_they_come() -> None:
+async def test_lines_are_passed_on_as_they_arrive() -> None:
     async with sampling("rounds(3, 'GPU-a', 'GPU-b'); time.sleep(9)") as (_, lines):
         await until(lambda: sum(isinstance(line, Rested) for line in lines) == 3)
 
     assert lines.readings() == ["GPU-a", "GPU-b"] * 3
 
 
-async def test_a_process_that_crashes_is_started_again_and_its_last_words_are_told() -> None:
+async def test_a_process_that_crashes_is_restarted_and_its_last_error_line_reported() -> None:
     async with sampling("rounds(2, 'GPU-a'); sys.exit('the board is on fire')") as (sampler, lines):
         await until(lambda: sampler.starts == 3)
 
@@ -89,7 +89,7 @@ async def test_a_process_that_crashes_is_started_again_and_its_last_words_are_to
     assert lines.readings()[:4] == ["GPU-a"] * 4
 
 
-async def test_a_process_that_says_why_it_ends_is_believed() -> None:
+async def test_the_reason_that_a_process_gives_for_its_end_is_used() -> None:
     async with sampling("rounds(1, 'GPU-a'); say('unavailable', 'stale', 'another library is needed'); sys.exit(1)") as (sampler, lines):
         await until(lambda: sampler.starts == 2)
 
@@ -105,7 +105,7 @@ async def test_a_process_that_is_killed_is_started_again() -> None:
     assert lines.troubles() == ["the measuring process ended with -9"]
 
 
-async def test_a_call_that_hangs_is_noticed_named_and_the_process_replaced() -> None:
+async def test_a_call_that_hangs_is_noticed_and_named_and_the_process_replaced() -> None:
     async with sampling("rounds(2, 'GPU-a'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.pid > 0)
         first = sampler.pid
@@ -116,7 +116,7 @@ async def test_a_call_that_hangs_is_noticed_named_and_the_process_replaced() -> 
     assert gone
 
 
-async def test_a_gpu_at_which_processes_hang_again_and_again_is_left_alone_and_asked_again_later() -> None:
+async def test_a_gpu_at_which_processes_hang_repeatedly_is_skipped_for_a_while() -> None:
     script = """
 while True:
     rounds(1, 'GPU-a')
@@ -128,7 +128,7 @@ while True:
         await until(lambda: "GPU-b" in sampler.left_alone)
         assert sampler.hung == {"GPU-b"}
         starts, before = sampler.starts, len(lines.readings())
-        # The others are measured all the while.
+        # The others are measured all the time.
         await until(lambda: len(lines.readings()) > before + 5)
         await until(lambda: sampler.starts > starts + 1)
 
@@ -136,7 +136,7 @@ while True:
     assert "measuring GPU-b again" in lines.troubles()
 
 
-async def test_a_gpu_that_hangs_now_and_then_is_not_left_alone() -> None:
+async def test_a_gpu_that_hangs_now_and_then_is_not_skipped() -> None:
     async with sampling("rounds(3, 'GPU-a', 'GPU-b'); say('asking', 'GPU-b'); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.starts == 4)
         alone = dict(sampler.left_alone)
@@ -153,7 +153,7 @@ async def test_loading_the_driver_may_take_long() -> None:
     assert sampler.starts == 1
 
 
-async def test_a_process_that_found_nothing_to_measure_is_left_to_look_again() -> None:
+async def test_a_process_that_found_nothing_to_measure_may_try_again() -> None:
     async with sampling("say('unavailable', 'no-driver', 'no driver'); time.sleep(1.1); rounds(1000, 'GPU-a')") as (sampler, lines):
         await until(lambda: bool(lines.readings()))
 
@@ -162,14 +162,14 @@ async def test_a_process_that_found_nothing_to_measure_is_left_to_look_again() -
 
 
 @pytest.mark.parametrize("nonsense", ["'no json at all'", "'[\"dancing\"]'", "'[\"reading\", 1]'", "'x' * 2_000_000"])
-async def test_a_process_that_talks_nonsense_is_replaced(nonsense: str) -> None:
+async def test_a_process_that_writes_nonsense_is_replaced(nonsense: str) -> None:
     async with sampling(f"print({nonsense}, flush=True); time.sleep(60)") as (sampler, lines):
         await until(lambda: sampler.starts == 2)
 
     assert "cannot be parsed" in lines.troubles()[0]
 
 
-async def test_starts_are_ever_further_apart() -> None:
+async def test_the_time_between_starts_grows() -> None:
     waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.05, longest_wait=0.4)
     async with sampling("sys.exit(1)", pace=waits) as (sampler, _):
         began = time.monotonic()
@@ -178,15 +178,15 @@ async def test_starts_are_ever_further_apart() -> None:
     assert time.monotonic() - began >= 0.05 + 0.1 + 0.2 + 0.4
 
 
-async def test_starts_are_no_further_apart_after_one_that_measured_for_a_while() -> None:
-    """Eight starts with ever longer waits between them would take 25 s."""
+async def test_the_time_between_starts_is_reset_after_a_long_measurement() -> None:
+    """Eight starts with growing waits between them would take 25 s."""
     waits = Pace(opening=10.0, patience=1.0, pause=0.3, first_wait=0.2, longest_wait=100.0)
     measured_well = f"for _ in range({HEALTHY_ROUNDS}): say('rested')"
     async with sampling(measured_well, pace=waits) as (sampler, _):
         await until(lambda: sampler.starts == 8)
 
 
-async def test_no_more_are_started_while_too_many_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_no_process_is_started_while_too_many_cannot_be_killed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process inside a driver call that never returns outlives SIGKILL; here the signal is not sent."""
     killed: list[subprocess.Popen[bytes]] = []
 

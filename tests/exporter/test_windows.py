@@ -25,7 +25,7 @@ def test_a_window_without_samples_has_no_figures() -> None:
     assert trail.over(15, now=15) is None
 
 
-def test_what_is_older_than_the_longest_window_is_forgotten() -> None:
+def test_samples_older_than_the_longest_window_are_forgotten() -> None:
     trail = Trail(60)
     trail.add(0, 100)
     trail.add(60, 1)
@@ -41,7 +41,7 @@ def test_a_peak_between_two_samples_counts_for_the_maximum_and_not_for_the_mean(
     assert trail.over(15, now=2) == Figures(95, 5)
 
 
-def test_a_burst_that_is_gone_at_the_scrape_is_seen_by_two_scrapers_alike() -> None:
+def test_two_scrapers_see_the_same_burst_after_it_is_over() -> None:
     trail = Trail(60)
     for at in range(30):
         trail.add(at, 100 if at == 20 else 0)

@@ -1,4 +1,4 @@
-"""What XID errors and the driver itself ask for."""
+"""Actions for XID errors, and recovery actions of the driver."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, UNKNOWN, WORDS, 
 @pytest.mark.parametrize(
     ("codes", "wanted"),
     [
-        # What trusted lists call faults and the catalogue does not: a row was remapped, an error was contained, the link to the CPU.
+        # Faults in well-known lists, but not in the catalogue: a row was remapped, an error was contained, the link to the CPU.
         ((63, 92, 121), ("none", "other")),
         ((43,), ("none", "other")),
         ((13, 31, 68, 94), ("restart_program", "application")),
@@ -21,14 +21,14 @@ from gpuscaler.exporter.xids import CRITICAL, RECOVERY_ACTIONS, UNKNOWN, WORDS, 
         ((1, 168, 9999), ("unknown", "other")),
     ],
 )
-def test_an_error_asks_for_what_the_catalogue_says(codes: tuple[int, ...], wanted: tuple[str, str]) -> None:
+def test_an_error_has_the_action_of_the_catalogue(codes: tuple[int, ...], wanted: tuple[str, str]) -> None:
     assert {(action(code), severity(code)) for code in codes} == {wanted}
 
 
-def test_every_action_that_asks_for_something_can_be_said() -> None:
+def test_every_action_has_a_description() -> None:
     assert WORDS.keys() >= (CRITICAL | set(RECOVERY_ACTIONS) | {UNKNOWN}) - {"none"}
     assert {found.action for found in catalogue().errors.values()} <= CRITICAL | {"none", "restart_program", "depends"}
 
 
-def test_an_action_of_a_newer_driver_is_unknown_and_no_error() -> None:
+def test_an_action_of_a_newer_driver_is_unknown_but_not_an_error() -> None:
     assert [recovery(number) for number in (0, 1, 7, 8, 255)] == ["none", "reset", "system_reboot", "unknown", "unknown"]

@@ -1,4 +1,4 @@
-"""A kubelet's PodResources service on a unix socket, by a real gRPC server. Messages are put together here by hand, field by field."""
+"""A kubelet's PodResources service on a unix socket, with a real gRPC server. Messages are encoded here by hand, field by field."""
 
 import socket
 import threading
@@ -20,7 +20,7 @@ def varint(value: int) -> bytes:
 
 
 def part(number: int, body: bytes | str) -> bytes:
-    """A field that holds text or a message."""
+    """A field with text or a message."""
     raw = body.encode() if isinstance(body, str) else body
     return varint(number << 3 | 2) + varint(len(raw)) + raw
 
@@ -35,7 +35,7 @@ def devices(*ids: str, resource: str = "nvidia.com/gpu", numa: int = 0) -> bytes
 
 
 def claim(*names: str, driver: str = "gpu.nvidia.com", pool: str = "node-a") -> bytes:
-    """DynamicResource with a device each; the CDI devices and the share are what Kubernetes 1.35 sends along."""
+    """DynamicResource with one device each; Kubernetes 1.35 also sends the CDI devices and the share."""
     cdi = part(1, part(1, "k8s.gpu.nvidia.com/claim=3f1c"))
     return (
         part(2, "a-claim")
@@ -45,7 +45,7 @@ def claim(*names: str, driver: str = "gpu.nvidia.com", pool: str = "node-a") -> 
 
 
 def container(name: str, *held: bytes, claims: Sequence[bytes] = ()) -> bytes:
-    """ContainerResources, with processors and memory that a reader of GPUs passes over."""
+    """ContainerResources, with CPUs and memory, which a reader of GPUs skips."""
     memory = part(1, "memory") + count(2, 2**30)
     packed = part(3, varint(2) + varint(3))
     return part(1, name) + b"".join(part(2, one) for one in held) + packed + part(4, memory) + b"".join(part(5, one) for one in claims)
@@ -60,7 +60,7 @@ PLAIN = pod("kube-system", "kube-proxy-x7k2p", container("kube-proxy"))
 
 
 class FakeKubelet:
-    """Answers List with ``pods``, unless ``behave`` says otherwise. ``asked`` counts."""
+    """Answers List with ``pods``, unless ``behave`` changes that. ``asked`` counts requests."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,7 +76,7 @@ class FakeKubelet:
         self._server.start()
 
     def stop(self) -> None:
-        """End as a kubelet does: connections are cut; the socket stays behind or is made anew by the next start."""
+        """Stop as a kubelet does: connections are cut; the socket stays or is created again by the next start."""
         if self._server is not None:
             self._server.stop(None).wait()
             self._server = None
@@ -87,7 +87,7 @@ class FakeKubelet:
         self.start()
 
     def hang(self, *, seconds: float) -> None:
-        """Answer nothing for that long."""
+        """Do not answer for ``seconds``."""
         over = threading.Event()
 
         def wait(context: Any) -> bytes:
@@ -126,7 +126,7 @@ class _Handlers(grpc.GenericRpcHandler):  # type: ignore[misc]  # it ships no ty
 
 @contextmanager
 def kubelet(*, started: bool = True) -> Iterator[FakeKubelet]:
-    """A kubelet in a directory of its own; the path of a socket may have 107 characters, so the directory is not a test's."""
+    """A kubelet in its own directory. It is not the test's directory, since the path of a socket may have at most 107 characters."""
     with TemporaryDirectory(prefix="kubelet-") as folder:
         made = FakeKubelet(Path(folder) / "kubelet.sock")
         if started:
@@ -139,7 +139,7 @@ def kubelet(*, started: bool = True) -> Iterator[FakeKubelet]:
 
 @contextmanager
 def strict(behind: Path, front: Path) -> Iterator[list[bytes]]:
-    """A door before ``behind`` that cuts every connection whose first request has another authority than localhost; yields first requests.
+    """A proxy for ``behind`` that cuts connections if the first request has an authority other than localhost; yields first requests.
 
     Some servers refuse an authority with encoded slashes; the HTTP/2 headers show it in plain letters.
     """
@@ -157,7 +157,7 @@ def strict(behind: Path, front: Path) -> Iterator[list[bytes]]:
         except OSError:
             return
         finally:
-            # Both ways end together.
+            # Both directions end together.
             for one in (source, sink):
                 with suppress(OSError):
                     one.shutdown(socket.SHUT_RDWR)

@@ -1,4 +1,4 @@
-"""The folders of a node that the exporter reads: /proc, cgroups, the links of container logs, the kubelet's checkpoint."""
+"""The files of a node that the exporter reads: /proc, cgroups, the links of container logs, the kubelet's checkpoint."""
 
 import json
 import shutil
@@ -49,7 +49,7 @@ class FakeNode:
         (folder / "cgroup").write_text(cgroups)
 
     def ends(self, uid: str) -> None:
-        """The pod is finished: no process and no cgroup is left; the links stay until the kubelet tidies up."""
+        """The pod is finished: no process and no cgroup is left; the links stay until the kubelet removes them."""
         shutil.rmtree(self.root / "cgroup" / self.cgroup(uid))
         for process in (self.root / "proc").glob("*/cgroup"):
             if uid.replace("-", "_") in process.read_text():

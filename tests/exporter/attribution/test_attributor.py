@@ -1,4 +1,4 @@
-"""For whom each GPU works, whatever the kubelet, the node and the API server tell of it."""
+"""Attribution of GPUs to containers, from the kubelet, the node and the API server."""
 
 import asyncio
 import time
@@ -32,7 +32,7 @@ SHARING = (
 )
 
 
-#: Nothing here takes so long, and on a busy machine much takes long.
+#: Seconds. Nothing here takes this long, but a busy machine may be slow.
 PATIENT = Pace(timeout=5.0, patience=5.0)
 
 
@@ -51,7 +51,7 @@ class World:
 
 
 async def first(here: World) -> Attribution:
-    """The first answer, for a caller of little patience."""
+    """The first answer, for a caller with little patience."""
     for _ in range(500):
         if (found := await here.ask()).owners:
             return found
@@ -71,7 +71,7 @@ async def world(folder: Path, *, started: bool = True, pace: Pace = PATIENT) -> 
             await attributor.close()
 
 
-# What is allocated
+# Allocations
 
 
 async def test_a_gpu_has_the_container_that_it_is_allocated_to_and_the_others_have_none(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ async def test_a_gpu_has_the_container_that_it_is_allocated_to_and_the_others_ha
         assert await here.ask() == Attribution({GPU: (Owner("ml", "trainer-0", "main"),)}, None, "pod-resources")
 
 
-async def test_a_mig_device_has_its_own_owner_and_leaves_the_gpu_without(tmp_path: Path) -> None:
+async def test_a_mig_device_has_its_own_owner_and_its_gpu_has_none(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [pod("ml", "small", container("main", devices(PART, resource="nvidia.com/mig-1g.10gb")))]
         assert (await here.ask()).owners == {PART: (Owner("ml", "small", "main"),)}
@@ -95,13 +95,13 @@ async def test_a_container_may_have_several_gpus_and_a_pod_several_containers(tm
         }
 
 
-async def test_a_shared_gpu_has_all_its_owners_each_once_and_in_order(tmp_path: Path) -> None:
+async def test_a_shared_gpu_has_all_its_owners_once_each_in_order(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += reversed(SHARING)
         assert (await here.ask()).owners == {GPU: (Owner("ml", "a", "main"), Owner("ml", "b", "main"))}
 
 
-async def test_claimed_devices_are_found_by_the_names_that_the_driver_gives_them(tmp_path: Path) -> None:
+async def test_claimed_devices_are_found_by_the_names_of_their_driver(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         claims = [claim("gpu-0"), claim("gpu-1-mig-1g10gb-19-3")]
         here.kubelet.pods += [pod("ml", "claims", container("main", claims=claims))]
@@ -109,14 +109,14 @@ async def test_claimed_devices_are_found_by_the_names_that_the_driver_gives_them
         assert (await here.ask()).owners == {GPU: (Owner("ml", "claims", "main"),), PART: (Owner("ml", "claims", "main"),)}
 
 
-async def test_the_uid_of_a_pod_is_told_where_the_node_shows_it(tmp_path: Path) -> None:
+async def test_the_uid_of_a_pod_is_returned_if_the_node_shows_it(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         here.node.runs("ml", "trainer-0", "main", uid=UID)
         assert (await here.ask()).owners == {GPU: (Owner("ml", "trainer-0", "main", UID),)}
 
 
-async def test_devices_that_the_driver_does_not_have_are_told_and_the_others_stand(tmp_path: Path) -> None:
+async def test_devices_unknown_to_the_driver_are_reported_and_the_others_are_used(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [
             TRAINER,
@@ -127,13 +127,13 @@ async def test_devices_that_the_driver_does_not_have_are_told_and_the_others_sta
         assert found.trouble == "the driver has no nvidia.com/gpu device GPU-gone of ml/lost, nvidia.com/gpu device 0000:01:00.0 of ml/lost"
 
 
-async def test_without_any_gpu_nothing_is_wrong_with_what_is_allocated(tmp_path: Path) -> None:
+async def test_without_any_gpu_allocations_are_no_trouble(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         assert await here.ask(known=()) == Attribution({}, None, "pod-resources")
 
 
-async def test_an_entry_that_cannot_be_read_is_told_and_the_others_stand(tmp_path: Path) -> None:
+async def test_an_entry_that_cannot_be_parsed_is_reported_and_the_others_are_used(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [pod("ml", b"\xff", container("main", devices(SECOND))), TRAINER]
         found = await here.ask()
@@ -144,7 +144,7 @@ async def test_an_entry_that_cannot_be_read_is_told_and_the_others_stand(tmp_pat
 # Pods that end
 
 
-async def test_a_pod_that_the_kubelet_no_longer_lists_is_blamed_no_longer(tmp_path: Path) -> None:
+async def test_a_pod_that_the_kubelet_no_longer_lists_owns_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         assert (await here.ask()).owners
@@ -152,7 +152,7 @@ async def test_a_pod_that_the_kubelet_no_longer_lists_is_blamed_no_longer(tmp_pa
         assert not (await here.ask()).owners
 
 
-async def test_a_finished_pod_that_the_kubelet_still_lists_is_blamed_no_longer(tmp_path: Path) -> None:
+async def test_a_finished_pod_that_the_kubelet_still_lists_owns_nothing(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         here.node.runs("ml", "trainer-0", "main", uid=UID)
@@ -162,7 +162,7 @@ async def test_a_finished_pod_that_the_kubelet_still_lists_is_blamed_no_longer(t
         assert not (await here.ask()).owners
 
 
-async def test_a_pod_that_came_again_under_its_old_name_is_the_new_one(tmp_path: Path) -> None:
+async def test_a_pod_recreated_under_the_same_name_is_the_new_one(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         here.node.runs("ml", "trainer-0", "main", uid=UID)
@@ -172,10 +172,10 @@ async def test_a_pod_that_came_again_under_its_old_name_is_the_new_one(tmp_path:
         assert (await here.ask()).owners == {GPU: (Owner("ml", "trainer-0", "main", OTHER),)}
 
 
-# The kubelet's troubles
+# Problems of the kubelet
 
 
-async def test_while_the_kubelet_restarts_its_last_answer_stands(tmp_path: Path) -> None:
+async def test_while_the_kubelet_restarts_its_last_answer_is_used(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         before = await here.ask()
@@ -192,7 +192,7 @@ async def test_while_the_kubelet_restarts_its_last_answer_stands(tmp_path: Path)
         assert await here.ask() == before
 
 
-async def test_a_kubelet_that_stays_away_gives_way_to_its_checkpoint(tmp_path: Path) -> None:
+async def test_the_checkpoint_is_used_after_the_kubelet_has_been_away_for_long(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         here.node.runs("ml", "trainer-0", "main", uid=UID)
@@ -217,7 +217,7 @@ async def test_without_a_socket_the_checkpoint_is_read_from_the_start(tmp_path: 
         assert (found.source, found.trouble) == ("pod-resources", "")
 
 
-async def test_pods_of_the_checkpoint_without_a_name_are_told_by_number(tmp_path: Path) -> None:
+async def test_the_number_of_checkpoint_pods_without_a_name_is_reported(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         here.node.keeps((UID, "main", GPU))
         found = await here.ask()
@@ -233,7 +233,7 @@ async def test_a_node_without_kubelet_has_gpus_without_owners_and_says_why(tmp_p
         assert "no kubelet checkpoint" in found.trouble
 
 
-async def test_a_broken_checkpoint_is_told_and_read_again_once_it_is_whole(tmp_path: Path) -> None:
+async def test_a_broken_checkpoint_is_reported_and_read_again_once_it_is_valid(tmp_path: Path) -> None:
     async with world(tmp_path, started=False) as here:
         here.node.runs("ml", "trainer-0", "main", uid=UID)
         here.node.checkpoint.write_text('{"Data":')
@@ -242,7 +242,7 @@ async def test_a_broken_checkpoint_is_told_and_read_again_once_it_is_whole(tmp_p
         assert (await here.ask()).owners.keys() == {GPU}
 
 
-async def test_a_kubelet_that_hangs_holds_up_nobody_and_nothing_is_asked_twice_at_once(tmp_path: Path) -> None:
+async def test_a_kubelet_that_hangs_blocks_nothing_and_gets_no_concurrent_requests(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=4.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         before = await first(here)
@@ -259,7 +259,7 @@ async def test_a_kubelet_that_hangs_holds_up_nobody_and_nothing_is_asked_twice_a
         assert here.kubelet.asked == asked + 2
 
 
-async def test_a_kubelet_that_is_slower_than_its_caller_is_asked_anew_at_each_question(tmp_path: Path) -> None:
+async def test_a_kubelet_slower_than_the_patience_is_asked_again_at_each_call(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=5.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         await first(here)
@@ -274,7 +274,7 @@ async def test_a_kubelet_that_is_slower_than_its_caller_is_asked_anew_at_each_qu
             assert here.kubelet.asked == asked + 1
 
 
-async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> None:
+async def test_the_last_answer_is_forgotten_after_a_while(tmp_path: Path) -> None:
     async with world(tmp_path, pace=Pace(timeout=8.0, patience=0.05)) as here:
         here.kubelet.pods += [TRAINER]
         await first(here)
@@ -285,7 +285,7 @@ async def test_what_was_seen_last_is_forgotten_in_the_end(tmp_path: Path) -> Non
         assert "no answer yet from the kubelet" in found.trouble
 
 
-async def test_closing_waits_for_no_kubelet_that_hangs(tmp_path: Path) -> None:
+async def test_closing_does_not_wait_for_a_kubelet_that_hangs(tmp_path: Path) -> None:
     with kubelet() as fake:
         fake.hang(seconds=60.0)
         attributor = NodeAttributor(FakeNode(tmp_path).places(fake.path), clock=lambda: 0.0, pace=Pace(timeout=60.0, patience=0.05))
@@ -295,7 +295,7 @@ async def test_closing_waits_for_no_kubelet_that_hangs(tmp_path: Path) -> None:
         assert time.monotonic() - start < 20.0
 
 
-async def test_the_kubelet_is_asked_no_oftener_than_the_pace_allows(tmp_path: Path) -> None:
+async def test_the_kubelet_is_asked_no_more_often_than_the_pace_allows(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += [TRAINER]
         for _ in range(50):
@@ -306,7 +306,7 @@ async def test_the_kubelet_is_asked_no_oftener_than_the_pace_allows(tmp_path: Pa
 # Processes
 
 
-async def test_processes_on_a_shared_gpu_are_told_apart_by_their_cgroups(tmp_path: Path) -> None:
+async def test_processes_on_a_shared_gpu_are_distinguished_by_their_cgroups(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         here.node.runs("ml", "a", "main", uid=UID, number=1, pids=[100, 101])
@@ -319,7 +319,7 @@ async def test_processes_on_a_shared_gpu_are_told_apart_by_their_cgroups(tmp_pat
         assert not found.trouble
 
 
-async def test_where_processes_have_other_numbers_that_is_told_for_shared_gpus(tmp_path: Path) -> None:
+async def test_processes_of_another_pid_namespace_are_reported_for_shared_gpus(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         found = await here.ask(Process(GPU, 100))
@@ -330,14 +330,14 @@ async def test_where_processes_have_other_numbers_that_is_told_for_shared_gpus(t
         assert (found.processes, found.trouble) == (None, "")
 
 
-async def test_where_the_driver_shows_no_process_none_is_taken_to_be_idle(tmp_path: Path) -> None:
+async def test_without_processes_from_the_driver_no_container_counts_as_idle(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         found = await here.ask()
         assert (found.processes, found.trouble) == (None, "")
 
 
-async def test_where_containers_have_no_names_processes_are_not_told_apart(tmp_path: Path) -> None:
+async def test_processes_of_containers_without_names_are_not_distinguished(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         here.node.process(100, f"0::/kubepods/pod{UID}/{'ab' * 32}")
@@ -345,7 +345,7 @@ async def test_where_containers_have_no_names_processes_are_not_told_apart(tmp_p
         assert found.processes is None
 
 
-async def test_a_process_whose_container_has_no_name_is_of_the_only_container_with_a_gpu(tmp_path: Path) -> None:
+async def test_a_process_without_container_name_belongs_to_the_only_container_with_a_gpu(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.kubelet.pods += SHARING
         here.node.runs("ml", "a", "main", uid=UID, number=1)
@@ -354,16 +354,16 @@ async def test_a_process_whose_container_has_no_name_is_of_the_only_container_wi
         assert found.processes == {100: found.owners[GPU][0]}
 
 
-async def test_a_process_of_a_pod_that_has_no_gpu_is_told_too(tmp_path: Path) -> None:
+async def test_a_process_of_a_pod_without_a_gpu_is_returned_too(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         here.node.runs("ops", "profiler", "main", uid=UID, pids=[100])
         assert (await here.ask(Process(GPU, 100))).processes == {100: Owner("ops", "profiler", "main", UID)}
 
 
-# How soon
+# Delay
 
 
-async def test_a_pod_that_starts_is_seen_at_the_next_question(tmp_path: Path) -> None:
+async def test_a_pod_that_starts_is_seen_at_the_next_call(tmp_path: Path) -> None:
     async with world(tmp_path) as here:
         assert not (await here.ask()).owners
         here.kubelet.pods += [TRAINER]

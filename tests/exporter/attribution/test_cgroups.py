@@ -1,4 +1,4 @@
-"""A process's cgroup tells its pod, whichever runtime, driver and version made it."""
+"""The pod of a process is read from its cgroup, for every runtime, driver and version."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ STATIC = "5f3c8b1d2e4a6978c0d1e2f3a4b5c6d7"
         (f"0::/kubepods/burstable/pod{UID}", Place(UID)),
     ],
 )
-def test_a_process_is_in_the_pod_and_the_container_of_its_cgroup(cgroups: str, place: Place) -> None:
+def test_a_process_belongs_to_the_pod_and_container_of_its_cgroup(cgroups: str, place: Place) -> None:
     assert place_of(cgroups) == place
 
 
@@ -59,7 +59,7 @@ def test_a_process_is_in_the_pod_and_the_container_of_its_cgroup(cgroups: str, p
         "no colons at all",
     ],
 )
-def test_a_process_outside_of_pods_is_in_none(cgroups: str) -> None:
+def test_a_process_outside_of_pods_has_no_pod(cgroups: str) -> None:
     assert place_of(cgroups) is None
 
 
@@ -70,12 +70,12 @@ def test_processes_that_ended_and_those_outside_of_pods_are_left_out(tmp_path: P
     assert Processes(tmp_path / "proc").places({100, 200, 300}) == {100: Place(UID, container_id(1))}
 
 
-def test_where_none_of_the_processes_can_be_seen_nothing_is_told(tmp_path: Path) -> None:
+def test_the_result_is_none_if_none_of_the_processes_can_be_seen(tmp_path: Path) -> None:
     assert Processes(tmp_path).places({100, 200}) is None
     assert Processes(tmp_path).places(set()) is None
 
 
-def test_a_process_of_our_own_pod_with_the_number_of_another_is_not_taken_for_it(tmp_path: Path) -> None:
+def test_a_process_of_our_own_pod_with_the_same_pid_is_not_mistaken_for_another(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.process("self", f"0::/kubepods/pod{OTHER}/{container_id(5)}")
     here.process(1, f"0::/kubepods/pod{OTHER}/{container_id(4)}")
@@ -83,14 +83,14 @@ def test_a_process_of_our_own_pod_with_the_number_of_another_is_not_taken_for_it
     assert Processes(tmp_path / "proc").places({1, 7, 4711}) is None
 
 
-def test_a_process_in_our_own_container_whose_path_does_not_show_is_not_taken_for_one_outside_of_pods(tmp_path: Path) -> None:
+def test_a_process_in_our_own_container_without_a_path_does_not_count_as_outside_of_pods(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.process("self", "0::/")
     here.process(7, "0::/")
     assert Processes(tmp_path / "proc").places({7}) is None
 
 
-def test_the_end_of_all_processes_is_no_loss_of_sight(tmp_path: Path) -> None:
+def test_the_end_of_all_processes_does_not_mean_that_they_cannot_be_seen(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, pids=[100])
     processes = Processes(tmp_path / "proc")
@@ -100,7 +100,7 @@ def test_the_end_of_all_processes_is_no_loss_of_sight(tmp_path: Path) -> None:
     assert processes.places({100}) == {}
 
 
-def test_a_number_that_comes_again_is_another_process(tmp_path: Path) -> None:
+def test_a_reused_pid_is_another_process(tmp_path: Path) -> None:
     here = FakeNode(tmp_path)
     here.runs("ml", "a", "main", uid=UID, number=1, pids=[100])
     processes = Processes(tmp_path / "proc")
@@ -122,7 +122,7 @@ def test_a_number_that_comes_again_is_another_process(tmp_path: Path) -> None:
         f"kubelet/kubepods/pod{UID}",
     ],
 )
-def test_a_pod_lives_as_long_as_its_cgroup(tmp_path: Path, folder: str) -> None:
+def test_a_pod_is_live_as_long_as_its_cgroup_exists(tmp_path: Path, folder: str) -> None:
     (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "system.slice" / "containerd.service").mkdir(parents=True)
     other = (tmp_path / folder).parent / Path(folder).name.replace(ESCAPED, OTHER.replace("-", "_")).replace(UID, OTHER)
@@ -133,13 +133,13 @@ def test_a_pod_lives_as_long_as_its_cgroup(tmp_path: Path, folder: str) -> None:
     assert live.uids() == frozenset({OTHER})
 
 
-def test_cgroups_without_pods_say_nothing_of_them(tmp_path: Path) -> None:
+def test_cgroups_without_pods_mean_that_live_pods_are_unknown(tmp_path: Path) -> None:
     (tmp_path / "kubepods.slice").mkdir()
     assert LivePods(tmp_path).uids() is None
     assert LivePods(tmp_path / "absent").uids() is None
 
 
-def test_the_cgroups_of_pods_are_looked_for_again_when_the_kubelet_makes_them_elsewhere(tmp_path: Path) -> None:
+def test_the_cgroups_of_pods_are_found_again_when_the_kubelet_moves_them(tmp_path: Path) -> None:
     old = tmp_path / "kubepods" / f"pod{UID}"
     old.mkdir(parents=True)
     live = LivePods(tmp_path)

@@ -1,4 +1,4 @@
-"""The kubelet's checkpoint is read in each shape that it has had."""
+"""The kubelet's checkpoint is read in every format that it has had."""
 
 import json
 from pathlib import Path
@@ -28,10 +28,10 @@ def written(folder: Path, content: Any) -> Path:
 @pytest.mark.parametrize(
     "content",
     [
-        # Kubernetes 1.20 and later: a list for each NUMA node, -1 where the plugin tells none
+        # Kubernetes 1.20 and later: a list for each NUMA node, -1 if the plugin reports none
         {"Data": {"PodDeviceEntries": [entry({"0": [GPU], "1": [SECOND]})], "RegisteredDevices": {}}, "Checksum": 3001870236},
         {"Data": {"PodDeviceEntries": [entry({"-1": [GPU, SECOND]})], "RegisteredDevices": {"nvidia.com/gpu": [GPU]}}, "Checksum": 1},
-        # With the boot id, in the newest
+        # The newest versions: with the boot id
         {"Data": {"PodDeviceEntries": [entry({"0": [GPU, SECOND], "1": None})]}, "Checksum": 1, "BootID": "d2c0a1f0"},
         # 1.11 to 1.19
         {"Data": {"PodDeviceEntries": [entry([GPU, SECOND])], "RegisteredDevices": {}}, "Checksum": 1},
@@ -39,7 +39,7 @@ def written(folder: Path, content: Any) -> Path:
         {"PodDeviceEntries": [entry([GPU, SECOND])], "RegisteredDevices": {}},
     ],
 )
-def test_entries_are_read_in_every_shape(tmp_path: Path, content: Any) -> None:
+def test_entries_are_read_in_every_format(tmp_path: Path, content: Any) -> None:
     found = read_checkpoint(written(tmp_path, content))
     assert found.aside == ()
     assert found.found == (
@@ -52,7 +52,7 @@ def test_a_node_without_allocations_has_an_empty_checkpoint(tmp_path: Path, cont
     assert read_checkpoint(written(tmp_path, content)).found == ()
 
 
-def test_an_odd_entry_is_set_aside_and_the_others_stand(tmp_path: Path) -> None:
+def test_an_invalid_entry_is_skipped_and_the_others_are_used(tmp_path: Path) -> None:
     content = {"Data": {"PodDeviceEntries": [entry("GPU"), 7, None, entry({"0": [GPU]}), entry(None), entry({})]}}
     found = read_checkpoint(written(tmp_path, content))
     assert [one.devices for one in found.found] == [(PluginDevice("nvidia.com/gpu", GPU),)]
@@ -61,17 +61,17 @@ def test_an_odd_entry_is_set_aside_and_the_others_stand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", ["", '{"Data":{"PodDeviceEntr', "[]", '{"Data": 7}', "v1\x00\x01"])
-def test_a_broken_file_is_told(tmp_path: Path, content: str) -> None:
+def test_a_broken_file_is_an_error(tmp_path: Path, content: str) -> None:
     with pytest.raises(CheckpointError, match=r"kubelet_internal_checkpoint is not a kubelet checkpoint: "):
         read_checkpoint(written(tmp_path, content))
 
 
-def test_a_missing_file_is_told(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match=r"no kubelet checkpoint at .*\(No such file or directory\)"):
         read_checkpoint(tmp_path / "kubelet_internal_checkpoint")
 
 
-def test_a_file_of_absurd_size_is_not_read(tmp_path: Path) -> None:
+def test_a_file_that_is_much_too_large_is_not_read(tmp_path: Path) -> None:
     path = written(tmp_path, "")
     with path.open("r+b") as file:
         file.truncate(33 * 2**20)

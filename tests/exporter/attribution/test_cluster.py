@@ -1,4 +1,4 @@
-"""What the node does not tell is asked of the API server, where the exporter may ask it."""
+"""The exporter asks the API server, if it may, for what the node does not show."""
 
 import asyncio
 from pathlib import Path
@@ -57,7 +57,7 @@ class Asking:
         self.attributor = NodeAttributor(places, clock=lambda: self.now, cluster=self.names, pace=Pace(timeout=5.0, patience=5.0))
 
     async def ask(self, *processes: Process, after: float = 1.0) -> Attribution:
-        """An answer, and the time for what it makes the attributor ask."""
+        """An answer, after the requests that it causes have finished."""
         self.now += after
         found = await self.attributor.attribute(HERE, processes)
         for _ in range(20):
@@ -76,7 +76,7 @@ async def test_pods_of_the_checkpoint_get_their_names_from_the_server(tmp_path: 
     await here.attributor.close()
 
 
-async def test_a_finished_pod_of_the_checkpoint_is_blamed_no_longer(tmp_path: Path) -> None:
+async def test_a_finished_pod_of_the_checkpoint_owns_nothing(tmp_path: Path) -> None:
     here = Asking(tmp_path, page(listed_pod("trainer-0")), page(listed_pod("trainer-0", phase="Succeeded")))
     here.node.keeps((UID, "main", GPU))
     await here.ask()
@@ -86,7 +86,7 @@ async def test_a_finished_pod_of_the_checkpoint_is_blamed_no_longer(tmp_path: Pa
     await here.attributor.close()
 
 
-async def test_a_static_pod_goes_by_the_hash_of_its_file(tmp_path: Path) -> None:
+async def test_a_static_pod_is_identified_by_the_hash_of_its_file(tmp_path: Path) -> None:
     here = Asking(tmp_path, page(listed_pod("gpu-monitor-node-a", annotations={"kubernetes.io/config.hash": STATIC})))
     here.node.keeps((STATIC, "main", GPU))
     await here.ask()
@@ -102,7 +102,7 @@ async def test_processes_get_their_container_from_the_server(tmp_path: Path) -> 
     await here.attributor.close()
 
 
-async def test_a_container_that_has_no_id_yet_is_no_processs(tmp_path: Path) -> None:
+async def test_a_container_without_an_id_yet_has_no_processes(tmp_path: Path) -> None:
     waiting = listed_pod("waiting", uid=STATIC)
     waiting["status"]["containerStatuses"][0]["containerID"] = ""
     here = Asking(tmp_path, page(waiting, listed_pod("trainer-0")))
@@ -121,7 +121,7 @@ async def test_the_server_is_asked_for_pods_at_most_every_ten_seconds(tmp_path: 
     await here.attributor.close()
 
 
-async def test_nothing_is_asked_where_the_node_tells_all(tmp_path: Path) -> None:
+async def test_nothing_is_asked_if_the_node_shows_everything(tmp_path: Path) -> None:
     here = Asking(tmp_path, page())
     here.node.runs("ml", "trainer-0", "main", uid=UID)
     here.node.keeps((UID, "main", GPU))
@@ -130,7 +130,7 @@ async def test_nothing_is_asked_where_the_node_tells_all(tmp_path: Path) -> None
     await here.attributor.close()
 
 
-async def test_a_server_that_refuses_is_told_and_asked_again_later(tmp_path: Path) -> None:
+async def test_a_server_that_refuses_is_reported_and_asked_again_later(tmp_path: Path) -> None:
     here = Asking(tmp_path, failure(403, "Forbidden"), page(listed_pod("trainer-0")))
     here.node.keeps((UID, "main", GPU))
     await here.ask()
@@ -141,7 +141,7 @@ async def test_a_server_that_refuses_is_told_and_asked_again_later(tmp_path: Pat
     await here.attributor.close()
 
 
-async def test_an_object_that_cannot_be_read_is_passed_over(tmp_path: Path) -> None:
+async def test_an_object_that_cannot_be_parsed_is_skipped(tmp_path: Path) -> None:
     here = Asking(tmp_path, page({"metadata": 7}, {"status": {}}, listed_pod("trainer-0")))
     await here.names.refresh(PODS)
     assert here.names.view.pods == {UID: ("ml", "trainer-0")}
@@ -169,7 +169,7 @@ async def test_claimed_devices_are_found_by_the_uuid_in_their_slice(tmp_path: Pa
         await here.attributor.close()
 
 
-async def test_a_cluster_without_slices_leaves_claims_to_their_names(tmp_path: Path) -> None:
+async def test_without_slices_claimed_devices_are_found_by_their_names(tmp_path: Path) -> None:
     with kubelet() as fake:
         here = Asking(tmp_path, *[failure(404, "NotFound") for _ in range(3)], socket=fake.path)
         fake.pods += [pod("ml", "first", container("main", claims=[claim("gpu-0")]))]
@@ -182,8 +182,8 @@ async def test_a_cluster_without_slices_leaves_claims_to_their_names(tmp_path: P
         await here.attributor.close()
 
 
-async def test_closing_ends_a_question_that_is_under_way(tmp_path: Path) -> None:
-    here = Asking(tmp_path)  # answers nothing, ever
+async def test_closing_cancels_a_request_in_progress(tmp_path: Path) -> None:
+    here = Asking(tmp_path)  # never answers
     here.node.keeps((UID, "main", GPU))
     await here.ask()
     await asyncio.wait_for(here.attributor.close(), 5.0)

@@ -1,4 +1,4 @@
-"""Every form in which a plugin or a driver names a GPU leads to the device that the driver sees."""
+"""All names that plugins and drivers give to a GPU are resolved to the device of the driver."""
 
 import pytest
 
@@ -34,7 +34,7 @@ NODE = KnownDevices(
         (FIRST, "example.com/renamed-gpu", FIRST),
         (SMALL, "nvidia.com/mig-1g.5gb", SMALL),
         (f"{SMALL}::3", "nvidia.com/mig-1g.5gb.shared", SMALL),
-        # MIG devices of drivers before 470, whether the driver still calls them so or not
+        # MIG devices of drivers before 470, whether or not the driver still uses these names
         (OLD_PART, "nvidia.com/mig-1g.5gb", OLD_PART),
         (f"{OLD_PART}::2", "nvidia.com/mig-1g.5gb", OLD_PART),
         (f"MIG-{SPLIT}/9/0", "nvidia.com/mig-1g.5gb", SMALL),
@@ -44,11 +44,11 @@ NODE = KnownDevices(
         ("nvidia0/gi2", "nvidia.com/gpu", LARGE),
         ("nvidia1/vgpu3", "nvidia.com/gpu", FIRST),
         ("nvidia0/gi9/vgpu0", "nvidia.com/gpu", SMALL),
-        # Numbers, as nvidia-smi counts
+        # Numbers as in nvidia-smi
         ("0", "nvidia.com/gpu", FIRST),
         ("0::4", "nvidia.com/gpu", FIRST),
         ("1:0", "nvidia.com/mig-1g.5gb", SMALL),
-        # Plugins of others: shares, and PCI addresses
+        # Other plugins: shares, and PCI addresses
         (f"{FIRST}-7", "nvidia.com/gpumem", FIRST),
         (f"{FIRST}-_-12", "aliyun.com/gpu-mem", FIRST),
         ("0000:07:00.0", "amd.com/gpu", FIRST),
@@ -74,13 +74,13 @@ def test_a_device_is_found_by_each_of_its_names(device_id: str, resource: str, k
         ("", "nvidia.com/gpu"),
         ("::1", "nvidia.com/gpu"),
         ("GPU-", "nvidia.com/gpu"),
-        # Other plugins count too, and what they count are no GPUs.
+        # Other plugins use numbers too, for things that are not GPUs.
         ("0", "rdma/hca"),
         ("nvidia0", "example.com/disk"),
         ("fuse-1", "smarter-devices/fuse"),
     ],
 )
-def test_a_name_that_no_device_here_has_is_nobodys(device_id: str, resource: str) -> None:
+def test_a_name_that_no_device_here_has_is_unknown(device_id: str, resource: str) -> None:
     assert NODE.of_plugin(device_id, resource=resource) is None
 
 
@@ -101,12 +101,12 @@ def test_a_claims_device_is_found_by_minor_number_and_profile(name: str, key: st
     assert NODE.of_claim(name) == key
 
 
-def test_of_two_parts_of_one_profile_none_is_picked() -> None:
+def test_of_two_mig_devices_with_one_profile_none_is_chosen() -> None:
     parts = Instance(SMALL, 9, 0, "1g.5gb"), Instance(LARGE, 10, 0, "1g.5gb")
     node = KnownDevices([Device(SPLIT, 0, 0, "NVIDIA A100-SXM4-40GB", "", parts)])
     assert node.of_claim("gpu-0-mig-1g5gb-19-4") is None
 
 
-def test_a_profile_with_an_addition_is_found_under_the_name_that_a_claim_may_have() -> None:
+def test_a_profile_with_a_suffix_is_found_by_its_name_in_a_claim() -> None:
     node = KnownDevices([Device(OLD, 0, 4, "NVIDIA A100-PCIE-40GB", "", (Instance(OLD_PART, 7, 0, "1g.5gb+me"),))])
     assert node.of_claim("gpu-4-mig-1g5gb-me-20-6") == OLD_PART

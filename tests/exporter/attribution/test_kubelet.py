@@ -1,4 +1,4 @@
-"""The kubelet is asked over its socket, whatever becomes of it."""
+"""The client of the kubelet's socket, with working, failing and restarting kubelets."""
 
 import socket
 import time
@@ -25,13 +25,13 @@ def asked(kubelet: FakeKubelet, *, timeout: float = 2.0) -> Allocations:
         client.close()
 
 
-def test_containers_with_devices_are_told_with_their_pod_and_others_are_left_out() -> None:
+def test_containers_with_devices_are_returned_with_their_pod_and_others_are_not() -> None:
     with kubelet() as here:
         here.pods += [TRAINER]
         assert asked(here).found == (Allocation(Owner("ml", "trainer-0", "main"), (PluginDevice("nvidia.com/gpu", GPU),)),)
 
 
-def test_a_device_of_a_claim_is_told_by_driver_pool_and_name() -> None:
+def test_a_device_of_a_claim_is_returned_with_driver_pool_and_name() -> None:
     with kubelet() as here:
         here.pods = [pod("ml", "inference", container("server", claims=[claim("gpu-0", "gpu-1")]))]
         found = asked(here).found[0]
@@ -58,7 +58,7 @@ def test_two_hundred_pods_of_many_containers_are_one_answer() -> None:
         (pod("ml", "bad", b"\xff" * 12), "a number has more than ten bytes"),
     ],
 )
-def test_an_entry_that_cannot_be_read_is_set_aside_and_the_others_stand(odd: bytes, told: str) -> None:
+def test_an_entry_that_cannot_be_parsed_is_skipped_and_the_others_are_used(odd: bytes, told: str) -> None:
     with kubelet() as here:
         here.pods = [odd, TRAINER]
         found = asked(here)
@@ -67,15 +67,15 @@ def test_an_entry_that_cannot_be_read_is_set_aside_and_the_others_stand(odd: byt
         assert found.aside[0].startswith(f"skipped pod 1 of the 2 that the kubelet lists: {told}")
 
 
-def test_fields_that_a_later_kubernetes_adds_are_passed_over() -> None:
+def test_fields_that_a_later_kubernetes_adds_are_skipped() -> None:
     with kubelet() as here:
-        # texts, and numbers of one to ten, of four and of eight bytes
+        # texts, and numbers with one to ten, four and eight bytes
         added = part(127, "new"), count(128, 2**63), varint(129 << 3 | 5) + bytes(4), varint(130 << 3 | 1) + bytes(8)
         here.pods = [TRAINER + b"".join(added)]
         assert asked(here).found[0].owner.pod == "trainer-0"
 
 
-def test_a_kubelet_that_does_not_answer_is_given_up_in_time() -> None:
+def test_a_request_to_a_kubelet_that_does_not_answer_times_out() -> None:
     with kubelet() as here:
         here.hang(seconds=60.0)
         start = time.monotonic()
@@ -84,7 +84,7 @@ def test_a_kubelet_that_does_not_answer_is_given_up_in_time() -> None:
         assert time.monotonic() - start < 20.0
 
 
-def test_a_kubelet_that_starts_again_with_a_new_socket_is_asked_again() -> None:
+def test_a_kubelet_that_restarts_with_a_new_socket_is_asked_again() -> None:
     with kubelet() as here:
         here.pods = [TRAINER]
         client = PodResources(here.path, timeout=2.0)
@@ -98,7 +98,7 @@ def test_a_kubelet_that_starts_again_with_a_new_socket_is_asked_again() -> None:
         client.close()
 
 
-def test_a_kubelet_that_restarts_between_two_questions_is_asked_again_at_once_or_at_the_next_one() -> None:
+def test_a_kubelet_that_restarts_between_requests_answers_the_next_or_the_one_after() -> None:
     with kubelet() as here:
         here.pods = [TRAINER]
         client = PodResources(here.path, timeout=2.0)
@@ -112,7 +112,7 @@ def test_a_kubelet_that_restarts_between_two_questions_is_asked_again_at_once_or
         client.close()
 
 
-def test_a_socket_that_nobody_listens_on_is_told_and_asked_as_soon_as_somebody_does() -> None:
+def test_a_socket_without_listener_is_an_error_and_asked_once_there_is_one() -> None:
     with kubelet() as here:
         here.stop()
         with socket.socket(socket.AF_UNIX) as left:
@@ -121,17 +121,17 @@ def test_a_socket_that_nobody_listens_on_is_told_and_asked_as_soon_as_somebody_d
         with pytest.raises(KubeletError, match="answered UNAVAILABLE"):
             client.allocations()
         here.restart()
-        assert client.allocations() == Allocations()  # at once, not after a pause that grows
+        assert client.allocations() == Allocations()  # immediately, not after a growing pause
         client.close()
 
 
-def test_a_file_in_the_place_of_the_socket_is_told(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_socket_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "kubelet.sock").write_text("")
     with pytest.raises(KubeletError, match="is not a socket"):
         PodResources(tmp_path / "kubelet.sock").allocations()
 
 
-def test_a_folder_that_only_root_may_enter_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_only_root_may_enter_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, **_: Any) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
@@ -148,7 +148,7 @@ def test_a_folder_that_only_root_may_enter_is_told(monkeypatch: pytest.MonkeyPat
         (grpc.StatusCode.UNIMPLEMENTED, r"expected Kubernetes 1\.20 or later"),
     ],
 )
-def test_an_error_of_the_kubelet_is_told_and_the_next_question_is_asked(code: Any, told: str) -> None:
+def test_an_error_of_the_kubelet_is_raised_and_the_next_request_is_sent(code: Any, told: str) -> None:
     with kubelet() as here:
         client = PodResources(here.path, timeout=2.0)
         here.fail(code, "rejected by rate limit")
@@ -161,14 +161,14 @@ def test_an_error_of_the_kubelet_is_told_and_the_next_question_is_asked(code: An
 
 
 @pytest.mark.parametrize("answer", [b"\xff\xff\xff", TRAINER[:7], b"\x0a\x05\x0a"])
-def test_an_answer_that_is_no_list_is_told(answer: bytes) -> None:
+def test_an_answer_that_is_not_a_list_is_an_error(answer: bytes) -> None:
     with kubelet() as here:
         here.behave = lambda _: answer
         with pytest.raises(KubeletError, match=r"that are not a v1\.ListPodResourcesResponse"):
             asked(here)
 
 
-def test_a_kubelet_that_knows_no_pod_yet_has_not_answered() -> None:
+def test_a_kubelet_that_lists_no_pods_yet_is_an_error() -> None:
     with kubelet() as here:
         here.pods = []
         with pytest.raises(KubeletError, match="lists no pods"):
@@ -177,7 +177,7 @@ def test_a_kubelet_that_knows_no_pod_yet_has_not_answered() -> None:
         assert asked(here) == Allocations()
 
 
-def test_a_server_that_refuses_the_path_of_the_socket_as_authority_is_spoken_to() -> None:
+def test_a_server_that_rejects_the_socket_path_as_authority_gets_localhost() -> None:
     with kubelet() as here:
         here.pods = [TRAINER]
         door = here.path.with_name("door.sock")

@@ -1,4 +1,4 @@
-"""Containers are named by the links that the kubelet leaves for collectors of logs."""
+"""Names of containers are read from the links that the kubelet creates for log collectors."""
 
 from pathlib import Path
 
@@ -23,7 +23,7 @@ def known(folder: Path) -> ContainerNames:
     return names
 
 
-def test_a_link_tells_namespace_pod_container_uid_and_id(tmp_path: Path) -> None:
+def test_a_link_contains_namespace_pod_container_uid_and_id(tmp_path: Path) -> None:
     link(tmp_path, f"train-0_ml_main-{ID}.log", f"/var/log/pods/ml_train-0_{UID}/main/3.log")
     names = known(tmp_path)
     assert names.container(ID) == Owner("ml", "train-0", "main", UID)
@@ -31,7 +31,7 @@ def test_a_link_tells_namespace_pod_container_uid_and_id(tmp_path: Path) -> None
     assert list(names.uids("ml", "train-0")) == [UID]
 
 
-def test_a_link_whose_name_is_cut_off_still_tells_the_pod(tmp_path: Path) -> None:
+def test_a_link_with_a_truncated_name_still_contains_the_pod(tmp_path: Path) -> None:
     pod, container = "p" * 190, "c" * 60
     link(tmp_path, f"{pod}_ml_{container}-{ID}"[:251] + ".log", f"/data/logs/ml_{pod}_{UID}/{container}/0.log")
     names = known(tmp_path)
@@ -43,7 +43,7 @@ def test_a_link_whose_name_is_cut_off_still_tells_the_pod(tmp_path: Path) -> Non
     ("name", "target"),
     [(f"a_ml_c-{ID}.log", "/somewhere/else.log"), ("notes.txt", "/var/log/pods/x"), (f"a_ml_c-{ID}.log", f"/var/log/pods/{UID}/c/0.log")],
 )
-def test_other_links_are_passed_over(tmp_path: Path, name: str, target: str) -> None:
+def test_other_links_are_skipped(tmp_path: Path, name: str, target: str) -> None:
     link(tmp_path, name, target)
     (tmp_path / f"file-{ID}.log").write_text("no link")
     names = known(tmp_path)
@@ -51,7 +51,7 @@ def test_other_links_are_passed_over(tmp_path: Path, name: str, target: str) -> 
     assert names.pod(UID) is None
 
 
-def test_what_comes_and_goes_is_seen_at_the_next_look(tmp_path: Path) -> None:
+def test_new_and_removed_links_are_seen_at_the_next_pass(tmp_path: Path) -> None:
     names = known(tmp_path)
     made = link(tmp_path, f"train-0_ml_main-{ID}.log", f"/var/log/pods/ml_train-0_{UID}/main/0.log")
     names.look()
@@ -62,5 +62,5 @@ def test_what_comes_and_goes_is_seen_at_the_next_look(tmp_path: Path) -> None:
     assert not list(names.uids("ml", "train-0"))
 
 
-def test_a_folder_that_is_not_mounted_names_nobody(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_mounted_has_no_names(tmp_path: Path) -> None:
     assert known(tmp_path / "absent").pod(UID) is None

@@ -1,4 +1,4 @@
-"""The whole exporter beside a kubelet: how soon a pod is on its metrics and gone from them, and what a restart leaves in the log."""
+"""The whole exporter with a kubelet: how soon a pod appears in its metrics and disappears, and what a restart logs."""
 
 import json
 import subprocess
@@ -15,13 +15,13 @@ from tests.patience import PATIENCE
 
 #: The first of the simulated GPUs.
 GPU = "GPU-00000000-0000-4000-8000-000000000000"
-#: Seconds until a pod that uses a GPU is on a sample, and one that ended is not.
+#: Seconds until a new pod with a GPU is in a sample, and one that ended is not.
 SOON = 2.0
 
 
 @contextmanager
 def exporter(socket: Path, log: Path) -> Iterator[Callable[[], str]]:
-    """`gpuscaler exporter`, as a process of its own that writes to `log`; yields what reads its metrics."""
+    """`gpuscaler exporter` as a separate process that writes to `log`; yields a function that reads its metrics."""
     command = [sys.executable, "-m", "gpuscaler", "exporter", "--backend", "simulated", "--simulated-gpus", "2", "--listen", "127.0.0.1:0"]
     command += ["--kubelet-socket", str(socket), "--node-name", "node-a"]
     with log.open("w") as errors, subprocess.Popen(command, stderr=errors) as process:
@@ -55,7 +55,7 @@ def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has
         def is_for(labels: str) -> bool:
             return labels in duty_of(metrics(), GPU)[0]
 
-        # Of six, since whoever else uses this machine may hold one up.
+        # The best of six, since other programs on this machine may delay one.
         began, ended = [], []
         for number in range(6):
             here.pods.append(pod("ml", f"trainer-{number}", container("main", devices(GPU))))
@@ -70,7 +70,7 @@ def test_a_pod_that_starts_has_a_sample_within_two_seconds_and_one_that_ends_has
         assert min(ended) <= SOON
 
 
-def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_told_in_lines_of_json(tmp_path: Path) -> None:
+def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_logged_as_json(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with kubelet() as here, exporter(here.path, log) as metrics:
         seconds_until(lambda: 'part="pods"} 1' in metrics())
@@ -86,7 +86,7 @@ def test_a_kubelet_that_restarts_in_the_middle_of_an_answer_is_told_in_lines_of_
     assert said[-1] == "pods: pods of GPUs are known from pod-resources"
 
 
-def test_without_a_socket_the_checkpoint_beside_its_folder_is_looked_for(tmp_path: Path) -> None:
+def test_without_a_socket_the_checkpoint_beside_its_folder_is_used(tmp_path: Path) -> None:
     log = tmp_path / "log"
     with exporter(tmp_path / "kubelet" / "pod-resources" / "kubelet.sock", log):
         seconds_until(lambda: "pods: " in log.read_text())

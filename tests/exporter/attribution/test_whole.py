@@ -81,14 +81,14 @@ async def test_pods_that_share_a_gpu_have_their_own_memory_and_one_that_ends_has
         assert found.value("gpuscaler_gpu_process_memory_used_bytes", pid="4001", pod_name="a") == 5 * GIB
         assert found.pods("gpuscaler_gpu_process_memory_used_bytes", pid="4003") == [None]
 
-        # It is done, and so are its processes, but the kubelet has not noticed.
+        # The pod and its processes have ended, but the kubelet has not noticed.
         here.node.ends(UID)
         gpu.run((4002, 0, GIB))
         found = await here.until(lambda found: "a" not in found.pods("nvidia_gpu_memory_used_bytes"))
         assert found.pods("nvidia_gpu_memory_used_bytes", uuid=GPU) == ["b"]
 
 
-async def test_mig_devices_are_for_the_pods_that_hold_them_and_the_gpu_is_for_none(
+async def test_mig_devices_belong_to_their_pods_and_the_gpu_to_none(
     nvml: FakeNvml, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     nvml.gpu[0].divide(("3g.40gb", 60, GIB), ("1g.10gb", 0, 0))
