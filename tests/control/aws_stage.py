@@ -1,4 +1,4 @@
-"""`gpuscaler run` with ``cloud: aws`` in virtual time: an API server, an account of ours beside it, and one process after the other."""
+"""`gpuscaler run` with ``cloud: aws`` in virtual time: an API server, an emulated account, and one process after the other."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -44,7 +44,7 @@ WRITES = ("LaunchInstances", "SetDesiredCapacity", "TerminateInstanceInAutoScali
 
 
 class Clocks:
-    """Both clocks on the time of the loop that makes this; threads read them too."""
+    """Both clocks, on the time of the event loop that creates this; threads read them too."""
 
     def __init__(self) -> None:
         self.monotonic = asyncio.get_running_loop().time
@@ -54,7 +54,7 @@ class Clocks:
 
 
 class Stage(RunningCluster):
-    """A cluster whose machines are an account's instances. Processes of the controller live between :meth:`start` and :meth:`stop`."""
+    """A cluster with an account's instances as machines. A process of the controller lives from :meth:`start` to :meth:`stop`."""
 
     pause = 1.0
 
@@ -68,7 +68,7 @@ class Stage(RunningCluster):
         self.path = folder / "run.yaml"
         machines = Machines(self.cluster.client("aws"), now=self.now, naming=NAMING)
         follow(self.region, machines)
-        #: What may go wrong with nodes.
+        #: Faults of nodes.
         self.faulty = self.account.nodes = Nodes(machines.devices, self.cluster.kubelets)
         eks = NodeGroups(self.region, self.cluster.client("eks"), self.now)
         self.support(machines.run(), eks.run(), self._pass())
@@ -76,7 +76,7 @@ class Stage(RunningCluster):
     async def _pass(self) -> None:
         while True:
             self.account.advance()
-            # What a call begins that happens later is seen within half a second.
+            # Delayed effects of a call show within half a second.
             following = self.account.next_event()
             await asyncio.sleep(0.5 if following is None else min(0.5, max(0.001, following - self.now())))
 
@@ -95,9 +95,9 @@ class Stage(RunningCluster):
         arriving: bool = True,
         **told: Any,
     ) -> None:
-        """A group of one type and zone. Its nodes register with what its tags promise and, if ``arriving``, with our taint.
+        """A group of one type and zone. Its nodes register with what its tags promise and, if ``arriving``, with gpuscaler's taint.
 
-        ``user_data`` replaces the user data that have them do so.
+        ``user_data`` replaces the user data that registers them so.
         """
         data: dict[str, Any] = {"ImageId": "ami-0123", "InstanceType": told.pop("instance_type", "g5.xlarge")}
         data["UserData"] = encoded(node_config(tags, arriving=arriving) if user_data is None else user_data)
@@ -113,7 +113,7 @@ class Stage(RunningCluster):
         )
 
     def queue(self) -> str:
-        """The address of a queue that is told of what EC2 announces."""
+        """The URL of a queue that receives EC2's announcements."""
         url = str(self.client("sqs").create_queue(QueueName="events")["QueueUrl"])
         self.region.queues["events"].told = True
         return url
@@ -132,7 +132,7 @@ class Stage(RunningCluster):
         return int(found["DesiredCapacity"])
 
     def machines(self, name: str = "") -> list[str]:
-        """Ids of instances that there ever were, of that group or all."""
+        """Ids of all instances that ever existed, of one group or of all."""
         return [one.id for one in self.region.instances.values() if name in ("", one.group)]
 
     def wrote(self) -> dict[str, int]:
@@ -186,14 +186,14 @@ class Stage(RunningCluster):
         await self.user.create(DEPLOYMENTS, workload("Deployment", name, made, replicas=replicas), namespace="default")
 
     async def relabel(self, node: str, labels: Mapping[str, str | None]) -> None:
-        """Change labels of a node; None takes one off."""
+        """Change labels of a node; None removes one."""
         await self.user.merge_patch(NODES, node, {"metadata": {"labels": dict(labels)}})
 
     async def no_nodes(self) -> bool:
         return not await self.nodes()
 
     async def leave_behind(self, node: Mapping[str, Any]) -> None:
-        """A Node whose machine is gone, and that no cloud controller cleared away."""
+        """Add a Node without a machine, which no cloud controller has deleted."""
         metadata = {"name": node["metadata"]["name"], "labels": node["metadata"]["labels"]}
         gone = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
         status = {**node["status"], "conditions": [gone]}
@@ -202,7 +202,7 @@ class Stage(RunningCluster):
 
 @asynccontextmanager
 async def aws_stage(folder: Path, conditions: Conditions | None = None) -> AsyncIterator[Stage]:
-    """A stage that is taken down at the end."""
+    """A stage that is closed at the end."""
     made = Stage(folder, conditions or Conditions(boot=QUICK))
     try:
         yield made

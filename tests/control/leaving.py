@@ -1,4 +1,4 @@
-"""A machine that leaves with pods on it: what runs there, and what stands against it."""
+"""A machine that is removed with pods on it: its workloads and its blockers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -14,16 +14,16 @@ from gpuscaler.kube.resources import DAEMON_SETS, POD_DISRUPTION_BUDGETS, REPLIC
 from gpuscaler.kube.transport import Request
 from gpuscaler.model.well_known import EXCLUDE_LABEL, LEAVING_TAINT
 
-#: What paths of users' pods have in them, and those of device plugins do not.
+#: A part of the paths of users' pods that paths of device plugins do not have.
 USERS = "/namespaces/default/"
-#: The first machine of a world, which leaves for a cheaper one.
+#: The first machine of a world, which is replaced by a cheaper one.
 DEAR = "sim-00001"
 CHEAP_RESTART = {"gpuscaler.io/restart-cost": "1m"}
 LARGE = BOTH.replace("g4dn.xlarge", "g4dn.12xlarge")
 
 
 class Writes(Watchman):
-    """Notes what is written to nodes and pods, in order."""
+    """Records the writes to nodes and pods, in order."""
 
     def __init__(self) -> None:
         self.requests: list[Request] = []
@@ -34,15 +34,15 @@ class Writes(Watchman):
         self.arrived.set()
 
     def evictions(self) -> list[Request]:
-        """Evictions of users' pods: those of device plugins go as well, last."""
+        """Evictions of users' pods; pods of device plugins are evicted as well, last."""
         return [one for one in self.requests if one.path.endswith("/eviction") and USERS in one.path]
 
     def evicted(self) -> list[str]:
-        """The names of pods whose eviction was asked for, in order, each as often as it was."""
+        """The names of pods with requested evictions, in order, including repetitions."""
         return [one.path.split("/")[-2] for one in self.evictions()]
 
     def graces(self) -> list[int | None]:
-        """The time that each of them was given, where it was not the pod's own."""
+        """The grace period of each eviction, None for the pod's own."""
         bodies = (msgspec.json.decode(one.body) for one in self.evictions())
         return [body["deleteOptions"].get("gracePeriodSeconds") for body in bodies]
 
@@ -66,7 +66,7 @@ async def run(
     resource: Resource = REPLICA_SETS,
     **more: Any,
 ) -> None:
-    """A ReplicaSet, or a workload of another kind, whose pods cost little to restart."""
+    """A ReplicaSet, or a workload of another kind, with pods that are cheap to restart."""
     counted = {} if resource is DAEMON_SETS else {"replicas": replicas}
     made = objects.workload(resource.kind, name, objects.pod(name, gpus, annotations, **more), **counted)
     await here.user.create(resource, made, namespace="default")
@@ -78,7 +78,7 @@ async def budget(here: World, app: str, name: str = "", **spec: Any) -> None:
 
 @asynccontextmanager
 async def dear(*workloads: Mapping[str, Any], pools: str = BOTH, **more: Any) -> AsyncIterator[tuple[World, Writes]]:
-    """``workloads`` run on one on-demand machine, in the moment in which spot is offered, too."""
+    """``workloads`` on one on-demand machine, at the moment when spot becomes available."""
     async with world(pools, **more) as here:
         full, here.policy = here.policy, without_spot(here.policy)
         here.watchman = writes = Writes()
@@ -106,7 +106,7 @@ def taints(node: Mapping[str, Any]) -> set[str]:
 
 
 async def is_as_before(here: World, name: str = DEAR) -> bool:
-    """Whether a node is there with nothing of ours on it."""
+    """Whether a node exists without any mark of gpuscaler."""
     nodes = [one for one in await here.nodes() if one["metadata"]["name"] == name]
     return bool(nodes) and LEAVING_TAINT not in taints(nodes[0]) and EXCLUDE_LABEL not in nodes[0]["metadata"].get("labels", {})
 

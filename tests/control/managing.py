@@ -1,4 +1,4 @@
-"""What runs beside an API server in every cluster: a scheduler, and the controllers of workloads, which make DaemonSets' pods."""
+"""Components that run beside an API server in each cluster: a scheduler, and the workload controllers, which create DaemonSets' pods."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,7 @@ from gpuscaler.kube.rate import RateLimit
 
 @asynccontextmanager
 async def managed(api: ApiServer, now: Callable[[], float]) -> AsyncIterator[None]:
-    """Scheduler and controllers live while the context lasts."""
+    """Run the scheduler and the controllers while the context lasts."""
     client = Client(MemoryTransport(api), field_manager="managed", limit=RateLimit(qps=1e9, burst=1_000_000))
     clock = asyncio.get_running_loop().time
     picture = Picture(client, clock=clock, random=Random(1))

@@ -1,4 +1,4 @@
-"""Several processes of the controller over one cluster, each with clocks and a network of its own, any of which may stop and go on."""
+"""Several processes of the controller for one cluster, each with its own clocks and network; any of them may stop and continue."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -25,14 +25,14 @@ from gpuscaler.simulation.cloud.provider import CallFaults
 
 T = TypeVar("T")
 
-#: What a write to the API server may take, in seconds: what a client's fence is asked for.
+#: How long a write to the API server may take, in seconds; a client passes it to its fence.
 WRITE_SECONDS = 5.0
 FILE = f"cloud: simulated\n{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 @dataclass
 class Register:
-    """Sees every write and call begin: by whom leads, and while nobody else's may still be under way (I10)."""
+    """Checks each write and call when it begins: only the leader's are allowed, and none while another process may still write (I10)."""
 
     here: World
     until: dict[str, float] = field(default_factory=dict)
@@ -53,9 +53,9 @@ class Register:
 
 @dataclass
 class Pause:
-    """A process that does not get on. What it is about to send when it stops is sent once it goes on, and other reads; nothing else is.
+    """A process that is suspended. The call at which it stops is sent once it continues, and so are other reads; nothing else is.
 
-    ``at`` is a word of what it stops at, which the fence has let through, or of a read that comes before a fence.
+    ``at`` is a word of the call at which it stops: one that the fence has admitted, or a read before a fence.
     """
 
     at: str | None = None
@@ -64,7 +64,7 @@ class Pause:
     reached: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def through(self, call: Callable[[], Awaitable[Any]], *, what: str = "") -> Any:
-        """Make ``call``, which is ``what`` of those that pass a fence."""
+        """Make ``call``; ``what`` names it if it passed a fence."""
         if self.at is not None and what and self.at in what:
             self.stop()
             late = asyncio.ensure_future(self._late(call))
@@ -93,7 +93,7 @@ class Pause:
 
 
 class Line:
-    """The network of one process. ``deaf`` answers to renewals of the lease do not come back."""
+    """The network of one process. With ``deaf``, answers to renewals of the lease are lost."""
 
     def __init__(self, inner: MemoryTransport, name: str, register: Register, pause: Pause) -> None:
         self.inner, self.name, self.register, self.pause = inner, name, register, pause
@@ -111,7 +111,7 @@ class Line:
         of_lease = "/leases" in request.path
         what = "" if of_lease else f"{request.method} {request.path}"
         if of_lease and b'"holderIdentity":""' in request.body:
-            # Whoever gives the lease back has nothing under way any more.
+            # A process that releases the lease has no calls in progress any more.
             self.register.until.pop(self.name, None)
         if what and not self.pause.stopped:
             with judged():
@@ -136,7 +136,7 @@ async def _nothing() -> None:
 
 
 class Desk(Relay):
-    """The cloud as a process that may stop reaches it."""
+    """The connection to the cloud of a process that may be suspended."""
 
     def __init__(self, inner: Provider, name: str, register: Register, pause: Pause) -> None:
         super().__init__(inner)
@@ -167,20 +167,20 @@ class Desk(Relay):
 
 
 class Record(Notes):
-    """Notes that live as long as the process."""
+    """Notes that exist as long as the process."""
 
     def led_by(self, controller: Controller | None, /) -> None:
         self.controller = controller
 
     def settings_changed(self, settings: RunSettings, /) -> None:
-        """Nothing is kept of it."""
+        """Settings are not recorded."""
 
     async def run(self) -> None:
         await asyncio.Event().wait()
 
 
 class Replica:
-    """One process of `gpuscaler run`. ``skew`` is by how many seconds its time of day is wrong; its monotonic clock began elsewhere."""
+    """One process of `gpuscaler run`. ``skew`` is the error of its wall clock in seconds; its monotonic clock has another origin."""
 
     def __init__(self, here: World, file: Path, name: str, register: Register, *, skew: float = 0.0, dry_run: bool = False) -> None:
         self.name, self.skew, self._looked = name, skew, 0.0
@@ -211,13 +211,13 @@ class Replica:
         return self.here.now() + self.skew
 
     def monotonic(self) -> float:
-        """A process that is stopped does not look at its clock: it thinks what it thought before until it goes on."""
+        """The monotonic clock. A suspended process does not read it, so it stands still until the process continues."""
         if not self.pause.stopped:
             self._looked = asyncio.get_running_loop().time() + 1000.0 * len(self.name)
         return self._looked
 
     async def kill(self) -> None:
-        """The process ends at once, and gives nothing back."""
+        """End the process at once, without releasing the lease."""
         self.network.cut()
         self.pause.stop()
         self._task.cancel()
@@ -225,7 +225,7 @@ class Replica:
         self.register.until.pop(self.name, None)
 
     async def end(self) -> None:
-        """The process ends in good order."""
+        """End the process in good order."""
         self._task.cancel()
         await asyncio.gather(self._task, return_exceptions=True)
 
@@ -235,7 +235,7 @@ class Replica:
 
 
 async def holder(here: World) -> str:
-    """Who leads, by the lease."""
+    """The holder of the lease."""
     try:
         found = msgspec.json.decode(await here.user.get(LEASES, "gpuscaler", namespace="kube-system"))
     except NotFound:
@@ -244,7 +244,7 @@ async def holder(here: World) -> str:
 
 
 class Pair:
-    """Two replicas, ``one`` and ``second``, whose times of day are minutes apart."""
+    """Two replicas, ``one`` and ``second``, with wall clocks that are minutes apart."""
 
     def __init__(self, here: World, file: Path) -> None:
         self.here, self.file = here, file
@@ -264,7 +264,7 @@ class Pair:
             await self.nothing_is_lost()
 
     async def nothing_is_lost(self) -> None:
-        """A pod that runs keeps its machine."""
+        """Check that running pods keep their machines."""
         machines = {one.id for one in self.here.cluster.core.list()}
         for pod in await self.here.pods():
             node = pod["spec"].get("nodeName")
@@ -283,10 +283,10 @@ class Pair:
         return next(other for other in self.replicas if other is not one)
 
     async def taken_over(self, after: Replica, *, within: float) -> float:
-        """Seconds until somebody else leads than ``after``."""
+        """Seconds until another process than ``after`` leads."""
         began = self.here.now()
         while await holder(self.here) in ("", after.name):
-            assert self.here.now() < began + within, f"nobody took over from {after.name} within {within:g} s"
+            assert self.here.now() < began + within, f"no process took over from {after.name} within {within:g} s"
             await asyncio.sleep(0.1)
         return self.here.now() - began
 

@@ -1,4 +1,4 @@
-"""Schedules of everything that can happen to a cluster and its controller, and what must hold at every moment of them."""
+"""Random schedules of everything that can happen to a cluster and its controller, and the invariants that must hold at every moment."""
 
 import asyncio
 import zlib
@@ -60,21 +60,21 @@ pools:
 """
 PROTECTED = {"karpenter.sh/do-not-disrupt": "true"}
 STRANGER = "stranger"
-#: How the simulated cloud begins to say what a machine was launched for that nobody ordered.
+#: The beginning of the simulated cloud's reason for a machine that it launched by itself.
 REPLACING = "replacing "
 
 
 class Guard(Watchman):
-    """Checks what must hold of everything that leaves the controller's process."""
+    """Checks the invariants for everything that leaves the controller's process."""
 
     def __init__(self, here: World) -> None:
         self._here = here
-        #: Since when the cloud, and the API server, cannot be reached.
+        #: The times since which the cloud and the API server cannot be reached.
         self.dark: float | None = None
         self.purchases = self.removals = 0
-        #: The pods that waited when each order was sent, by its token.
+        #: The pods that were pending when each order was sent, by its token.
         self.waited: dict[str, frozenset[str]] = {}
-        #: When people deleted pods, by name.
+        #: The times at which people deleted pods, by name.
         self.deleted: dict[str, float] = {}
 
     async def written(self) -> Memory:
@@ -88,17 +88,17 @@ class Guard(Watchman):
     async def buy(self, order: Order) -> None:
         book = (await self.written()).ledger
         known = next((one for one in book.orders if one.token == order.token), None)
-        assert known is not None, f"I2: order {order.token} was sent and is not written down"
+        assert known is not None, f"I2: order {order.token} was sent and is not saved"
         assert all(one.purpose for one in book.coming if one.order == order.token), "I8: an order without a reason"
-        assert known.count == order.count, f"I2: order {order.token} was written down for {known.count}, and sent for {order.count}"
+        assert known.count == order.count, f"I2: order {order.token} was saved for {known.count}, and sent for {order.count}"
         if order.token not in self.waited:
             self._nothing_is_bought_again(book)
             await self.no_more_than_needed(order, book)
         self.purchases += 1
 
     def _nothing_is_bought_again(self, book: ledger.Ledger) -> None:
-        """The plan that buys has counted every machine that its list shows and that a pool launched by itself (I12)."""
-        # Other recorders do not keep them.
+        """Check that the plan that buys has counted each listed machine that a pool launched by itself (I12)."""
+        # Other recorders do not keep plans and lists.
         state, inventory = (getattr(self._here.notes, name, None) for name in ("state", "planned_list"))
         if state is None or inventory is None:
             return
@@ -107,22 +107,22 @@ class Guard(Watchman):
         awaited = {key for one in book.orders if one.state != ledger.INTENDED for key in one.offerings}
         for machine in self._here.cluster.core.list():
             name, at = provider_id(machine), self._here.notes.planned_at
-            # Without tokens it may be the machine of an order whose answer was lost, which counts that one.
+            # Without tokens it may be the machine of an order with a lost answer, and that order counts it.
             mine = not self._here.cluster.provider.keeps_tokens and machine.offering.key in awaited
             comes = machine.bought_at < at < min(machine.registered_at, machine.bought_at + self._here.pace.register)
             if machine.purchase.startswith(REPLACING) and name in listed and comes and not mine:
                 assert adopted_name(name) in counted, f"I12: {machine.id} was launched {machine.purchase}, and another one is bought"
 
     async def no_more_than_needed(self, order: Order, book: ledger.Ledger) -> None:
-        """Machines of ours that are not open yet, with those of ``order``, are at most one for each pod that waits, and one more.
+        """Check that machines that are not open yet, with those of ``order``, are at most one more than the pending pods.
 
-        Pods that have to leave their machines wait as well, and so do those that machines on their way were ordered for. What is bought for
-        a gang may be planned anew while half of it is on its way.
+        Pods that have to leave their machines count as pending, and so do pods for which machines are ordered. Machines for a gang may be
+        planned again while half of them are starting.
         """
         pods, nodes = [one for one in await surely(self._here.pods) if live(one)], await surely(self._here.nodes)
         leaving = {one.node for one in book.leaving}
         waiting = {one["metadata"]["name"] for one in pods if one["spec"].get("nodeName", "") in {"", *leaving}}
-        # What is gone since a moment is still to be heard of.
+        # The controller does not know yet of pods that have just gone.
         waiting |= {name for name, at in self.deleted.items() if self._here.now() < at + 1.0}
         self.waited[order.token] = frozenset(waiting)
         pool = next((one for one in self._here.policy.pools if one.name == order.pool), None)
@@ -130,21 +130,21 @@ class Guard(Watchman):
             return
         shut = (one for one in nodes if any(taint["key"] == ARRIVING_TAINT for taint in one["spec"].get("taints") or ()))
         opened = {one["spec"].get("providerID", "") for one in nodes} - {one["spec"].get("providerID", "") for one in shut}
-        # What is being ended, such as a machine that did not come in time, is replaced.
+        # Machines that are being ended, such as one that was not ready in time, are replaced.
         opened |= {one.instance for one in book.leaving}
         there = [one for one in self._here.cluster.core.list() if one.offering.pool == order.pool and provider_id(one) not in opened]
         coming = [one for one in there if one.purchase in self.waited and one.purchase != order.token]
         needed = waiting.union(*(self.waited[one.purchase] for one in coming))
         most = len(needed) + pool.min + pool.spare.machines + pool.spare.gpus + 1
         assert len(coming) + order.count <= most, (
-            f"{[(one.id, one.purchase) for one in coming]} are on their way, {order.count} are ordered, {most} are needed"
+            f"{[(one.id, one.purchase) for one in coming]} are starting, {order.count} are ordered, {most} are needed"
         )
 
     async def remove(self, ids: Sequence[str]) -> None:
         book = (await self.written()).ledger
         for instance in ids:
             found = next((one for one in book.leaving if one.instance == instance and one.step == ledger.ENDING), None)
-            assert found is not None, f"I1: {instance} was ended, and no removal that is written down names it"
+            assert found is not None, f"I1: {instance} was ended, and no saved removal names it"
             assert found.reason, "I8: a removal without a reason"
             dark = 0.0 if self.dark is None else self._here.now() - self.dark
             assert dark < 150.0 or found.since < self._here.now() - dark + 150.0, f"I4: {instance} was ended {dark:.0f} s into an outage"
@@ -152,7 +152,7 @@ class Guard(Watchman):
             self.removals += 1
 
     async def nobody_is_on(self, instance: str, found: ledger.Leaving) -> None:
-        """A machine that is ours to end is empty when it is ended, but for what goes with it and what should have ended long ago."""
+        """Check that a machine is empty when it is ended, except for pods that leave with it and pods that should have ended long ago."""
         node = next((one.id for one in self._here.cluster.core.list() if provider_id(one) == instance), "")
         for one in await self._here.pods() if node and not found.forced else ():
             owners = {owner["kind"] for owner in one["metadata"].get("ownerReferences") or ()}
@@ -160,7 +160,7 @@ class Guard(Watchman):
             assert not there or "deletionTimestamp" in one["metadata"], f"I4: {instance} was ended under pod {one['metadata']['name']}"
 
     async def _has_room(self, name: str, node: str) -> None:
-        """A pod is bound only to a node that has as many GPUs left as it asks for."""
+        """Check that a pod is bound only to a node with enough free GPUs."""
         seen = [one for one in await surely(self._here.nodes) if one["metadata"]["name"] == node]
         pods = [one for one in await surely(self._here.pods) if live(one)]
         here = [one for one in pods if one["spec"].get("nodeName") == node or one["metadata"]["name"] == name]
@@ -170,7 +170,7 @@ class Guard(Watchman):
 
     async def write(self, request: Request) -> None:
         path = request.path
-        assert f"/nodes/{STRANGER}" not in path, "I7: a node that is none of ours was written to"
+        assert f"/nodes/{STRANGER}" not in path, "I7: a node outside the pools was written to"
         if request.method == "PATCH" and "/nodes/" in path:
             await self._only_our_cordons(path.rpartition("/")[2], msgspec.json.decode(request.body))
         if path.endswith("/binding"):
@@ -185,13 +185,13 @@ class Guard(Watchman):
         elif request.method == "DELETE" and "/pods/" in path:
             one = await self.removal_of(path.split("/")[-1])
             late = one is None or (one.forced and self._here.now() >= one.ends - LAST_SECONDS - 1.0)
-            assert late, f"I6: pod {path} was deleted, and its machine does not go yet"
+            assert late, f"I6: pod {path} was deleted, and its machine does not end yet"
         elif request.method == "DELETE" and "/nodes/" in path:
             steps = [one.step for one in (await self.written()).ledger.leaving if one.node == path.split("/")[-1]]
-            assert steps == [CLEARING], f"I7: node {path} was deleted, and no removal has come so far: {steps}"
+            assert steps == [CLEARING], f"I7: node {path} was deleted, and no removal has reached that step: {steps}"
 
     async def _only_our_cordons(self, name: str, patch: dict[str, Any]) -> None:
-        """A patch that the API server takes cordons a node only beside a taint of ours that says so, and leaves a person's cordon alone."""
+        """Check that a patch cordons a node only beside gpuscaler's taint, and never changes a person's cordon."""
         node = next((one for one in await surely(self._here.nodes) if one["metadata"]["name"] == name), None)
         spec, version = patch.get("spec", {}), patch["metadata"].get("resourceVersion")
         if node is None or version != node["metadata"]["resourceVersion"]:
@@ -199,25 +199,25 @@ class Guard(Watchman):
         had, has = ajar(node["spec"].get("taints")), ajar(spec.get("taints", node["spec"].get("taints")))
         cordoned = bool(node["spec"].get("unschedulable"))
         if spec.get("unschedulable"):
-            assert has, f"I7: node {name} was cordoned without a word that the cordon is ours"
-            assert had or not cordoned, f"I7: the cordon of node {name}, a person's, became ours"
+            assert has, f"I7: node {name} was cordoned without gpuscaler's taint"
+            assert had or not cordoned, f"I7: a person's cordon of node {name} became gpuscaler's"
         elif "unschedulable" in spec:
             assert had, f"I7: node {name} was uncordoned, and a person had cordoned it"
         else:
-            assert had == has or not cordoned, f"I7: whose the cordon of node {name} is was changed"
+            assert had == has or not cordoned, f"I7: the owner of the cordon of node {name} was changed"
 
     async def removal_of(self, pod: str) -> Leaving | None:
-        """The removal that is written down of the node that a pod runs on; None where the pod is gone meanwhile."""
+        """The saved removal of the node that a pod runs on; None if the pod is gone."""
         node = (await surely(self._here.bound)).get(pod)
         if node is None:
             return None
         found = [one for one in (await self.written()).ledger.leaving if one.node == node]
-        assert found, f"I6: pod {pod} was to go, and no removal of {node} is written down"
+        assert found, f"I6: pod {pod} was evicted, and no removal of {node} is saved"
         return found[0]
 
 
 def ajar(taints: Sequence[dict[str, Any]] | None) -> bool:
-    """Whether a node with these taints is cordoned by us, if it is."""
+    """Whether a cordon of a node with these taints is gpuscaler's."""
     return any(one["key"] in CLOSING_TAINTS and one["effect"] == AJAR for one in taints or ())
 
 
@@ -227,7 +227,7 @@ def gpus_of(one: dict[str, Any]) -> int:
 
 
 async def surely(read: Callable[[], Awaitable[T]]) -> T:
-    """Read until the API server answers: what is spoilt for others must not end the guard, as if the cloud had failed."""
+    """Read until the API server answers: injected faults must not end the guard, as if the cloud had failed."""
     while True:
         try:
             return await read()
@@ -236,9 +236,9 @@ async def surely(read: Callable[[], Awaitable[T]]) -> T:
 
 
 def holds(here: World, *, gpus: float) -> None:
-    """What holds at every moment: no more than ``gpus`` GPUs (I5), nothing is counted twice (I3), no room is given twice (I11)."""
+    """Check the invariants of every moment: at most ``gpus`` GPUs (I5), nothing counted twice (I3), no room assigned twice (I11)."""
     assert not claims.BROKEN, claims.BROKEN[0]
-    # What a group launches in place of another machine may be larger, and nobody asks us: it is none of our purchases.
+    # A machine that a group launches as a replacement may be larger; the controller does not buy it.
     first = {one.id: one.offering.gpus for one in here.cluster.core.history() if not one.purchase.startswith(REPLACING)}
     for one in here.cluster.core.history():
         first.setdefault(one.id, first.get(one.purchase.removeprefix(REPLACING), one.offering.gpus))
@@ -251,20 +251,20 @@ def holds(here: World, *, gpus: float) -> None:
 
 
 def foresees(here: World) -> None:
-    """The controller goes on after any error; none is ours but where one is made on purpose."""
+    """Check that the controller had no unexpected error, except those made on purpose; it continues after any error."""
     failures = here.controller.failures if here.controller is not None else None
-    assert failures is None or here.fails_on_purpose or not failures.count, f"an error that was not foreseen: {failures.trouble}"
+    assert failures is None or here.fails_on_purpose or not failures.count, f"an unexpected error: {failures.trouble}"
 
 
 def counts_nothing_twice(book: ledger.Ledger) -> None:
     named = [one.instance for one in book.coming if one.instance]
-    assert len(named) == len(set(named)), "I3: one machine stands in the ledger twice"
+    assert len(named) == len(set(named)), "I3: one machine is in the ledger twice"
     nodes = [one.node for one in book.coming if one.node]
     assert len(nodes) == len(set(nodes)), "I3: one node is two machines of the ledger"
 
 
 class Schedules(RuleBasedStateMachine):
-    """Anything may happen at any time; afterwards everything heals and comes to rest."""
+    """Anything may happen at any time; afterwards everything recovers and comes to rest."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -275,14 +275,14 @@ class Schedules(RuleBasedStateMachine):
         self.pods = self.sets = 0
         self.dead_since: float | None = None
         self.cut = False
-        #: Nodes whose kubelets have stopped.
+        #: Nodes with stopped kubelets.
         self.stopped: list[str] = []
 
     def do(self, work: Coroutine[Any, Any, Any]) -> Any:
         try:
             return self.loop.run_until_complete(work)
         except Violation as error:
-            # Hypothesis prints the steps that led to an error, and to nothing else.
+            # Hypothesis prints the steps only for errors.
             raise AssertionError(str(error)) from error
 
     @initialize(
@@ -293,16 +293,16 @@ class Schedules(RuleBasedStateMachine):
         replaces=st.booleans(),
     )
     def begin(self, *, seed: int, tokens: bool, stale: float, lossy: bool, replaces: bool) -> None:
-        """``replaces`` says that pools launch other machines in place of those that are gone, as Auto Scaling groups do."""
+        """Set up the schedule. With ``replaces``, pools launch replacements for machines that are gone, as Auto Scaling groups do."""
         calls = CallFaults(throttled=0.05 * lossy, lost=0.1 * lossy, stale_seconds=stale, tokens=tokens)
         self.do(self._begin(seed, calls, replaces=replaces))
 
     async def _begin(self, seed: int, calls: CallFaults, *, replaces: bool) -> None:
         dice = Random(seed)
-        # Of its own dice: what else happens in a schedule stays as it was.
+        # With its own random numbers, so that the rest of a schedule is not affected.
         policy = replace(parse_policy(POOLS), steering=Random(f"steering/{seed}").choice((BIND, BIND, BIND, NOMINATE)))
         spot = [offering for pool in policy.pools for offering in pool.offerings if offering.market == "spot"]
-        # Spot comes and goes; from minute 20 on it is there.
+        # Spot comes and goes; from minute 20 on it is available.
         capacity = {
             offering.key: Steps(
                 (0.0, *sorted(dice.uniform(1, 1100) for _ in range(4)), 1200.0), (*(dice.choice((0.0, 1.0, 50.0)) for _ in range(5)), 50.0)
@@ -330,14 +330,14 @@ class Schedules(RuleBasedStateMachine):
         self.here.watchman = self.guard
         await self.here.user.create(NODES, objects.node(STRANGER, unschedulable=True))
         for one in SHIPPED if Random(f"daemons/{seed}").random() < 0.5 else ():
-            # Those that our taint keeps away: machines open for a moment for them.
+            # DaemonSets that gpuscaler's taint keeps off: machines have a window for them.
             if one.waits and not one.selector and not one.terms:
                 with suppress(AlreadyExists):
                     await self.here.user.create(DAEMON_SETS, one.manifest(), namespace="kube-system")
         self.here.start()
         await self.here.sleep(2.0)
 
-    # What users do
+    # Actions of users
 
     @rule(gpus=st.sampled_from((0, 1, 1, 2, 4)), runs=st.sampled_from((20, 60, 300, None)), protected=st.booleans())
     def submit(self, gpus: int, runs: int | None, protected: bool) -> None:
@@ -349,7 +349,7 @@ class Schedules(RuleBasedStateMachine):
     @precondition(lambda self: self.sets < 2)
     @rule(replicas=st.integers(1, 3), gpus=st.sampled_from((0, 1, 1)), spare=st.sampled_from((None, 0, 1)), grace=st.booleans())
     def serve(self, replicas: int, gpus: int, spare: int | None, grace: bool) -> None:
-        """Pods that are started again, with a budget that lets so many of them go, and that may ask for time to save their work."""
+        """Create pods of a ReplicaSet, with a budget that allows ``spare`` evictions; they may ask for time to save their work."""
         name = f"set-{self.sets}"
         self.sets += 1
         notes = {**CHEAP_RESTART, **({"gpuscaler.io/grace": "40s"} if grace else {})}
@@ -369,7 +369,7 @@ class Schedules(RuleBasedStateMachine):
             self.guard.deleted[name] = self.here.now()
             await self.here.user.delete(PODS, name, namespace="default")
 
-    # What time and the world do
+    # Time and faults
 
     @rule(seconds=st.sampled_from((0.5, 3.0, 15.0, 40.0, 120.0)))
     def wait(self, seconds: float) -> None:
@@ -436,7 +436,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(seconds=st.sampled_from((20.0, 200.0, 640.0)), overlapping=st.booleans())
     def refuse_evictions(self, seconds: float, overlapping: bool) -> None:
-        """Nobody may go for a while."""
+        """Refuse all evictions for a while."""
         cause = {"causes": [{"reason": "DisruptionBudget", "message": "the budget"}]}
         one = Failure(429, "TooManyRequests", "Cannot evict pod.", details=cause, retry_after=10)
         several = Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
@@ -446,7 +446,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), seconds=st.sampled_from((-5.0, 30.0, 120.0, 600.0)), kind=st.sampled_from((INTERRUPTION, MAINTENANCE)))
     def announce(self, which: int, seconds: float, kind: str) -> None:
-        """A machine is to go, or to be worked on; the cloud repeats it whenever it is asked."""
+        """Announce the end or the maintenance of a machine; the cloud repeats the notice at each request."""
         machines = self.here.cluster.core.list()
         if machines:
             instance = provider_id(machines[which % len(machines)])
@@ -454,7 +454,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), seconds=st.sampled_from((5.0, 45.0, 150.0, 400.0)), everywhere=st.booleans(), deleted=st.booleans())
     def restart_plugin(self, which: int, seconds: float, everywhere: bool, deleted: bool) -> None:
-        """The device plugin of a node, or of all, is away for a while; or its pod is deleted, and comes when it may."""
+        """Stop the device plugin of a node, or of all, for a while; or delete its pod, which comes back when it may."""
         self.do(self._restart_plugin(which, seconds, everywhere=everywhere, deleted=deleted))
 
     async def _restart_plugin(self, which: int, seconds: float, *, everywhere: bool, deleted: bool) -> None:
@@ -472,7 +472,7 @@ class Schedules(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 99), seconds=st.sampled_from((1.0, 20.0, 90.0)))
     def cordon(self, which: int, seconds: float) -> None:
-        """A person cordons a node for a while."""
+        """Cordon a node for a while, as a person does."""
         self.do(self._cordon(which, seconds))
 
     async def _cordon(self, which: int, seconds: float) -> None:
@@ -486,14 +486,14 @@ class Schedules(RuleBasedStateMachine):
             await self._sleep(seconds)
             for one in await surely(self.here.nodes):
                 if one["metadata"]["uid"] == node["uid"]:
-                    assert one["spec"].get("unschedulable"), f"I7: the cordon of a person on node {node['name']} was taken off"
+                    assert one["spec"].get("unschedulable"), f"I7: the cordon of a person on node {node['name']} was removed"
                     await self.here.user.merge_patch(NODES, node["name"], {"spec": {"unschedulable": None}})
 
-    # Of those that stay silent one is ended in ten minutes, and only after 45: more than two would make the rest long.
+    # One silent node is ended every ten minutes, and only after 45: more than two would make the final rest long.
     @precondition(lambda self: len(self.stopped) < 2)
     @rule(which=st.integers(0, 99), back=st.sampled_from((None, 30.0, 200.0)))
     def stop_kubelet(self, which: int, back: float | None) -> None:
-        """The kubelet of a node stops, for good or for a while."""
+        """Stop the kubelet of a node, for good or for a while."""
         machines = self.here.cluster.core.list()
         names = [one.id for one in machines if one.state != BOOTING]
         if names:
@@ -507,7 +507,7 @@ class Schedules(RuleBasedStateMachine):
         await self._sleep(after)
         self.here.cluster.kubelets.resume(name)
 
-    # What must hold
+    # Invariants
 
     def holds(self) -> None:
         holds(self.here, gpus=GPUS)
@@ -523,9 +523,9 @@ class Schedules(RuleBasedStateMachine):
             asyncio.set_event_loop(None)
 
     async def _rest(self) -> None:
-        """Everything heals; then every pod that can run does, and nothing is left under way."""
+        """Let everything recover; then each pod that can run does, and nothing is left in progress."""
         self.here.cluster.api.faults.clear()
-        # Three machines in a row that never join close their pool for a day.
+        # Three machines in a row that never register pause their pool for a day.
         self.here.cluster.core.change_faults(replace(self.faults, never_registers=0.0))
         for _ in range(130):
             await self._sleep(30.0)
@@ -537,7 +537,7 @@ class Schedules(RuleBasedStateMachine):
         assert alive <= nodes, f"a machine was lost: {alive - nodes}"
         for node in await self.here.nodes():
             taints = [taint["key"] for taint in node["spec"].get("taints") or ()]
-            assert node["metadata"]["name"] == STRANGER or not node["spec"].get("unschedulable"), "a cordon of ours was left behind"
+            assert node["metadata"]["name"] == STRANGER or not node["spec"].get("unschedulable"), "a cordon of gpuscaler was left behind"
             assert LEAVING_TAINT not in taints, f"node {node['metadata']['name']} was left closed"
             assert EXCLUDE_LABEL not in node["metadata"].get("labels", {}), (
                 f"node {node['metadata']['name']} was left out of load balancers"
@@ -547,13 +547,13 @@ class Schedules(RuleBasedStateMachine):
         return not await self.unrest()
 
     async def unrest(self) -> list[str]:
-        """What is not at rest, in words."""
+        """Everything that is not at rest, in words."""
         assert self.here.controller is not None
         book = self.here.controller.memory.ledger
         found = [f"{len(part)} {name}" for name in ("orders", "coming", "promises", "leaving") if (part := getattr(book, name))]
         pods = await self.here.pods()
         waiting = [one["metadata"]["name"] for one in pods if not one["spec"].get("nodeName")]
-        # What the limits leave no room for may wait for ever.
+        # Pods that the limits leave no room for may stay pending forever.
         room = GPUS - sum(one.offering.gpus for one in self.here.cluster.core.list())
         if waiting and room >= 8:
             found.append(f"pods {waiting} wait, with room for {room} GPUs")

@@ -1,4 +1,4 @@
-"""What becomes of a binding when the cluster is not what it was, or says no."""
+"""Bindings when the cluster has changed, or refuses them."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ WEBHOOK = Failure(400, "BadRequest", 'admission webhook "guard.example" denied t
 
 
 class Cluster:
-    """A node that shows ``gpus``, a pod, and somebody who may bind."""
+    """A node with ``gpus``, a pod, and a client that may bind."""
 
     def __init__(self, gpus: int = 8) -> None:
         self.api = ApiServer(lambda: 1_790_000_000.0)
@@ -34,7 +34,7 @@ class Cluster:
         return Client(MemoryTransport(self.api), limit=RateLimit(qps=1e6, burst=1_000_000))
 
     async def begin(self) -> str:
-        """Make both; the pod's uid."""
+        """Create both; return the pod's uid."""
         await self.user.create(NODES, node("a", self.gpus))
         return await self.submit()
 
@@ -51,7 +51,7 @@ class Cluster:
         return str(found["spec"].get("nodeName", ""))
 
 
-async def test_a_pod_is_bound_where_its_node_is_as_it_was() -> None:
+async def test_a_pod_is_bound_if_its_node_is_unchanged() -> None:
     here = Cluster()
     outcome = await here.bind(await here.begin())
 
@@ -59,7 +59,7 @@ async def test_a_pod_is_bound_where_its_node_is_as_it_was() -> None:
     assert await here.runs_on() == "a"
 
 
-async def test_nothing_is_bound_to_a_node_whose_device_plugin_restarts() -> None:
+async def test_nothing_is_bound_to_a_node_while_its_device_plugin_restarts() -> None:
     here = Cluster(gpus=0)
     outcome = await here.bind(await here.begin())
 
@@ -78,7 +78,7 @@ async def test_nothing_is_bound_to_a_node_that_is_gone() -> None:
     assert await here.runs_on() == ""
 
 
-async def test_a_pod_that_was_made_anew_under_the_same_name_is_another_pod() -> None:
+async def test_a_pod_that_was_recreated_under_the_same_name_is_another_pod() -> None:
     here = Cluster()
     before = await here.begin()
     await here.user.delete(PODS, "p", namespace="default", grace=0)
@@ -90,7 +90,7 @@ async def test_a_pod_that_was_made_anew_under_the_same_name_is_another_pod() -> 
     assert await here.runs_on() == ""
 
 
-async def test_a_pod_that_somebody_else_bound_stays_there_and_that_is_told() -> None:
+async def test_a_pod_that_was_bound_by_something_else_stays_there_and_that_is_reported() -> None:
     here = Cluster()
     uid = await here.begin()
     await here.user.bind("default", "p", "b")
@@ -100,7 +100,7 @@ async def test_a_pod_that_somebody_else_bound_stays_there_and_that_is_told() -> 
     assert await here.runs_on() == "b"
 
 
-async def test_a_binding_whose_answer_was_lost_is_as_good_as_one_that_was_answered() -> None:
+async def test_a_binding_with_a_lost_answer_counts_as_done() -> None:
     here = Cluster()
     uid = await here.begin()
     await here.user.bind("default", "p", "a")
@@ -109,7 +109,7 @@ async def test_a_binding_whose_answer_was_lost_is_as_good_as_one_that_was_answer
 
 
 @pytest.mark.parametrize("refusal", [FORBIDDEN, WEBHOOK])
-async def test_a_binding_that_is_refused_for_good_says_why(refusal: Failure) -> None:
+async def test_a_binding_that_is_refused_for_good_reports_the_reason(refusal: Failure) -> None:
     here = Cluster()
     uid = await here.begin()
     here.api.faults.add(Fault("POST", "/binding", refusal=refusal))

@@ -1,4 +1,4 @@
-"""Whatever a cloud answers to a purchase, what it calls its machines included: few are bought, and limits hold."""
+"""For any answer of a cloud to a purchase, including wrong names of machines, few machines are bought and limits hold."""
 
 from random import Random
 
@@ -26,15 +26,15 @@ pools:
 
 
 class Liar:
-    """Gives machines other names for their market, type or zone, in random case, for good; and grants more or fewer than were asked for."""
+    """Reports lasting wrong names for the market, type or zone of machines, in random case, and grants more or fewer than ordered."""
 
     def __init__(self, here: World, seed: int) -> None:
         self._dice, self._provider = Random(seed), here.cluster.provider
         self._buy, self._inventory = self._provider.buy, self._provider.inventory
-        #: What each machine is called, by its id; the list may tell the truth.
+        #: The reported offering of each machine, by its id; the list may be right.
         self._called: dict[str, Instance] = {}
         self._honest_list = self._dice.random() < 0.5
-        #: Machines beyond what was asked for.
+        #: The number of machines granted beyond the order.
         self.surplus = 0
         self._provider.buy, self._provider.inventory = self.buy, self.inventory  # type: ignore[method-assign]
 
@@ -64,7 +64,7 @@ class Liar:
 
 
 @pytest.mark.parametrize("seed", range(12))
-async def test_whatever_is_answered_no_more_machines_come_than_pods_need_and_one(seed: int) -> None:
+async def test_for_any_answer_at_most_one_machine_more_than_the_pods_need_is_bought(seed: int) -> None:
     dice = Random(seed)
     async with world(POOLS, seed=seed) as here:
         liar = Liar(here, seed)
@@ -77,6 +77,6 @@ async def test_whatever_is_answered_no_more_machines_come_than_pods_need_and_one
             await here.sleep(5.0)
             machines = here.cluster.core.list()
             by_pool = {pool.name: sum(one.offering.pool == pool.name for one in machines) for pool in here.policy.pools}
-            assert max(by_pool.values()) <= pods + 1 + liar.surplus, f"{pods} pods wait, and there are {by_pool}"
-            # What was granted beyond what was asked for is not ours to bound.
+            assert max(by_pool.values()) <= pods + 1 + liar.surplus, f"{pods} pods are pending, and there are {by_pool}"
+            # The controller cannot limit machines granted beyond the order.
             assert liar.surplus or not excess(here.policy, machines)

@@ -1,4 +1,4 @@
-"""Machines of our groups that gpuscaler did not order: those of a minimum size, and those that people, updates and groups add."""
+"""Machines of the groups that gpuscaler did not order: those of a minimum size, and those that people, updates and groups add."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ UNREAL = (POOL_LABEL, "karpenter.sh/capacity-type", "eks.amazonaws.com/capacityT
 
 @pytest.fixture(autouse=True)
 def real_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nodes have our taint, as their user data asks for, and no label that says which group or market they are of."""
+    """Nodes have gpuscaler's taint from their user data, and no label that states their group or market."""
     made = machines.node_of
 
     def node_of(*what: Any, **more: Any) -> dict[str, Any]:
@@ -31,7 +31,7 @@ def real_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def closed(here: Stage) -> list[str]:
-    """Nodes with our arriving taint."""
+    """Nodes with the arriving taint."""
     return [
         node["metadata"]["name"]
         for node in await here.nodes()
@@ -43,7 +43,7 @@ async def running(here: Stage) -> int:
     return len(await here.nodes())
 
 
-async def test_the_nodes_of_a_minimum_that_are_older_than_the_controller_are_opened_and_used(tmp_path: Path) -> None:
+async def test_nodes_of_a_minimum_that_are_older_than_the_controller_are_opened_and_used(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", MinSize=2, DesiredCapacity=2)
         await here.sleep(120)
@@ -58,7 +58,7 @@ async def test_the_nodes_of_a_minimum_that_are_older_than_the_controller_are_ope
         assert (await here.status()).pools[0].machines == 2
 
 
-async def test_nodes_that_come_while_no_controller_runs_are_opened_by_the_next_one(tmp_path: Path) -> None:
+async def test_nodes_that_register_while_no_controller_runs_are_opened_by_the_next_one(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start()
@@ -75,7 +75,7 @@ async def test_nodes_that_come_while_no_controller_runs_are_opened_by_the_next_o
         assert here.desired("gpus") == 1
 
 
-async def test_machines_that_a_person_adds_are_opened_and_given_back_when_they_are_idle(tmp_path: Path) -> None:
+async def test_machines_that_a_person_adds_are_opened_and_removed_when_they_are_idle(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start()
@@ -93,7 +93,7 @@ async def test_machines_that_a_person_adds_are_opened_and_given_back_when_they_a
 
 
 @pytest.mark.parametrize("queue", [False, True], ids=["without a word", "with notice"])
-async def test_what_a_group_launches_in_place_of_reclaimed_spot_stays_neither_closed_nor_idle(tmp_path: Path, queue: bool) -> None:
+async def test_machines_that_a_group_launches_for_reclaimed_spot_are_opened_and_used_or_removed(tmp_path: Path, queue: bool) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", CapacityRebalance=queue)
         here.start(here.settings(queue_url=here.queue()) if queue else "")
@@ -118,12 +118,12 @@ async def test_what_a_group_launches_in_place_of_reclaimed_spot_stays_neither_cl
         await here.sleep(1500)
 
         assert here.desired("gpu-spot") == await running(here) == 1
-        assert len(here.machines()) <= 5, "a machine for each that was taken back"
+        assert len(here.machines()) <= 5, "a machine for each that was reclaimed"
         assert here.wrote().get("LaunchInstances", 0) == 1
 
 
-async def test_a_node_that_is_on_no_list_counts_neither_for_a_minimum_nor_for_money(tmp_path: Path) -> None:
-    """A control plane's node of the same type and zone: the group's one idle machine is its minimum, and stays."""
+async def test_an_unlisted_node_counts_neither_for_a_minimum_nor_for_the_cost(tmp_path: Path) -> None:
+    """A control plane node of the same type and zone: the group's only idle machine is its minimum, and stays."""
     async with aws_stage(tmp_path) as here:
         here.group("workers", MinSize=1, DesiredCapacity=1)
         await here.sleep(60)
@@ -142,7 +142,7 @@ async def test_a_node_that_is_on_no_list_counts_neither_for_a_minimum_nor_for_mo
         assert sorted(name for name, node in (await here.bound()).items() if node) == ["one", "two"]
 
 
-async def test_a_machine_that_is_reclaimed_at_its_groups_minimum_is_replaced_by_the_group_alone(tmp_path: Path) -> None:
+async def test_a_machine_reclaimed_at_its_groups_minimum_is_replaced_only_by_the_group(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot", MinSize=2, DesiredCapacity=2)
         here.start(here.settings(queue_url=here.queue()))
@@ -153,11 +153,11 @@ async def test_a_machine_that_is_reclaimed_at_its_groups_minimum_is_replaced_by_
 
         assert here.desired("gpu-spot") == await running(here) == 2
         assert len(here.machines()) == 3
-        assert here.region.instances[second].state == "running", "a healthy machine was removed in place of one that was bought too many"
+        assert here.region.instances[second].state == "running", "a healthy machine was removed instead of a surplus one"
         assert "LaunchInstances" not in here.wrote()
 
 
-async def test_the_machine_that_a_group_launches_to_balance_its_zones_takes_the_pod_of_the_one_that_it_ends(tmp_path: Path) -> None:
+async def test_a_machine_launched_to_balance_zones_takes_the_pod_of_the_one_that_the_group_ends(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", AvailabilityZones=["us-east-1a", "us-east-1b"], NewInstancesProtectedFromScaleIn=False)
         here.client("autoscaling").suspend_processes(AutoScalingGroupName="gpus", ScalingProcesses=["AZRebalance"])
@@ -174,7 +174,7 @@ async def test_the_machine_that_a_group_launches_to_balance_its_zones_takes_the_
         assert here.wrote().get("LaunchInstances", 0) == bought
 
 
-async def test_a_group_that_cannot_replace_what_was_reclaimed_keeps_no_pod_waiting(tmp_path: Path) -> None:
+async def test_a_group_that_cannot_replace_reclaimed_machines_keeps_no_pod_pending(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpu-spot", market="spot")
         here.group("gpu-on-demand")
@@ -193,14 +193,14 @@ async def test_a_group_that_cannot_replace_what_was_reclaimed_keeps_no_pod_waiti
         await here.sleep(3600)
 
         assert all((await here.bound()).values())
-        assert await running(here) == 1, "what the group launched late was not given back"
+        assert await running(here) == 1, "a machine that the group launched late was not removed"
 
 
 MANAGED = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "system"}
 
 
 async def bare(here: Stage) -> None:
-    """Nodes of a group for the system have no taint of ours."""
+    """Nodes of a group for the system do not have gpuscaler's taint."""
     for node in await here.nodes():
         await here.user.merge_patch(NODES, node["metadata"]["name"], {"spec": {"taints": None}})
 
@@ -209,7 +209,7 @@ async def our_taints(here: Stage) -> list[str]:
     return [one["key"] for node in await here.nodes() for one in node["spec"].get("taints") or () if one["key"].startswith("gpuscaler.io/")]
 
 
-async def test_a_managed_node_group_for_the_system_is_left_as_it_is(tmp_path: Path) -> None:
+async def test_a_managed_node_group_for_the_system_is_not_changed(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED | DISCOVERED, MinSize=1, DesiredCapacity=3)
         await here.sleep(60)
@@ -226,8 +226,8 @@ async def test_a_managed_node_group_for_the_system_is_left_as_it_is(tmp_path: Pa
         assert status.warnings == ()
 
 
-async def test_what_is_under_way_in_a_group_that_is_taken_no_longer_is_finished(tmp_path: Path) -> None:
-    """The version before took it: one machine leaves, another one arrives, and nodes have our taints."""
+async def test_work_in_progress_in_a_group_that_is_no_longer_managed_is_finished(tmp_path: Path) -> None:
+    """The previous version managed it: one machine leaves, another one arrives, and nodes have gpuscaler's taints."""
     async with aws_stage(tmp_path) as here:
         here.group("eks-system", instance_type="m5.xlarge", tags=MANAGED, MinSize=1, DesiredCapacity=3)
         await here.sleep(60)

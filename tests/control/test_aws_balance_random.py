@@ -1,4 +1,4 @@
-"""A group over three zones that balances them, pods bound to zones and others, people that end machines, and restarts."""
+"""A group that balances three zones, pods with and without zones, people who end machines, and restarts."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -16,12 +16,12 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 
 ZONES = ["us-east-1a", "us-east-1b", "us-east-1c"]
 SHORT = "pools:\n  - {name: gpus, idle_after: 30s}\n"
-#: So long anything may happen, in seconds.
+#: How long random events happen, in seconds.
 CHAOS = 900.0
 
 
 class Watched:
-    """Which pods run on which machine, looked at all the time, and which of them went because their group balanced its zones."""
+    """The pods on each machine, observed continuously, and those that were lost because their group balanced its zones."""
 
     def __init__(self, here: Stage) -> None:
         self.here = here
@@ -53,7 +53,7 @@ async def submit(here: Stage, name: str, zone: str, seconds: int) -> None:
 
 
 @pytest.mark.parametrize("seed", seeds(3))
-async def test_no_running_pod_is_lost_to_a_rebalance_that_we_set_off(seed: int, tmp_path: Path) -> None:
+async def test_no_running_pod_is_lost_to_a_rebalance_that_gpuscaler_caused(seed: int, tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         dice, watched = luck(seed, "balance"), Watched(here)
         here.group("gpus", AvailabilityZones=ZONES, NewInstancesProtectedFromScaleIn=False, MaxSize=20)

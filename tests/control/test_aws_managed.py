@@ -1,4 +1,4 @@
-"""EKS updates a managed node group while gpuscaler drives it: pods run on, and nothing is left closed or paid for nothing."""
+"""EKS updates a managed node group while gpuscaler drives it: pods keep running, and no machine stays closed or unused."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(found) and all(found.values())
 
 
-async def test_after_an_update_of_eks_every_pod_runs_and_no_surplus_machine_stays(tmp_path: Path) -> None:
+async def test_after_an_eks_update_every_pod_runs_and_no_surplus_machine_stays(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         role = "arn:aws:iam::123456789012:role/nodes"
         here.client("eks").create_nodegroup(**NAMES, subnets=["subnet-useast1a"], nodeRole=role, taints=ARRIVING)

@@ -1,4 +1,4 @@
-"""What `docs/how-to/aws.md` tells users to do, done word by word on the simulated account."""
+"""The instructions of `docs/how-to/aws.md`, followed word by word on the simulated account."""
 
 import re
 from collections.abc import Callable, Mapping
@@ -24,7 +24,7 @@ CLUSTER = "prod"
 TAGS = {f"{CA}/enabled": "true", f"{CA}/{CLUSTER}": "owned"}
 EKS = {"eks:cluster-name": CLUSTER, "eks:nodegroup-name": "gpus"}
 DISK = {"DeviceName": "/dev/xvdf", "Ebs": {"VolumeSize": 100}}
-#: A group with nothing to be said of it.
+#: A group without any warnings.
 GOOD: dict[str, Any] = {"InstanceType": "g5.xlarge", "UserData": encoded(node_config({}))}
 ROLE = "arn:aws:iam::123456789012:role/nodes"
 ARRIVING, LEAVING = "gpuscaler.io/arriving", "gpuscaler.io/leaving"
@@ -33,7 +33,7 @@ Row = tuple[str, str]
 
 
 def rows(title: str) -> list[Row]:
-    """Rows of the first table below a heading: what is in their two columns."""
+    """The two columns of each row of the first table below a heading."""
     _, _, below = TEXT.partition(f"\n{title}\n")
     lines = [line for line in below.partition("\n#")[0].splitlines() if line.startswith("| ")]
     return [(first.strip(), second.strip()) for first, second in (line.strip("| ").split(" | ", 1) for line in lines[1:])]
@@ -46,19 +46,19 @@ def command(text: str) -> str:
 
 
 def shown(beginning: str) -> str:
-    """The command of the page that begins so, with what it is given by way of a pipe."""
+    """The command of the page with this beginning, including its input through a pipe."""
     (found,) = [one for one in COMMANDS if one.startswith(beginning)]
     return found
 
 
 def commands() -> list[str]:
-    """Every command of the AWS CLI that the page shows in a block of its own."""
+    """All commands of the AWS CLI that the page shows in blocks."""
     shell = [one.text for one in blocks(PAGE) if one.kind == "sh"]
     return [text.strip() for one in shell for text in re.split(r"^(?=aws )", one, flags=re.MULTILINE) if text.startswith("aws ")]
 
 
 class Account(Aws):
-    """An account of the page's cluster with one group, which is well but for what ``told`` says."""
+    """An account of the page's cluster with one group, which is in order except for ``told``."""
 
     launch = "auto"
 
@@ -70,7 +70,7 @@ class Account(Aws):
         return self
 
     def said(self) -> str:
-        """All that a look says: warnings of pools, reasons of what was set aside."""
+        """All messages of a discovery: warnings of pools, and reasons for skipped objects."""
         found = self.look(CLUSTER, launch=self.launch)
         return "\n".join((*(text for one in found.pools for text in one.warnings), *(one.reason for one in found.set_aside)))
 
@@ -96,7 +96,7 @@ class Account(Aws):
         self.client("autoscaling").update_auto_scaling_group(AutoScalingGroupName="gpus", AvailabilityZones=["us-east-1a"])
 
     def priced(self) -> None:
-        """The Pricing API may be asked now."""
+        """Allow calls of the Pricing API."""
         self.endpoint.faults.all.clear()
 
 
@@ -104,7 +104,7 @@ FLAG = "kubelet --register-with-taints=gpuscaler.io/arriving=:NoSchedule"
 
 
 def zonal() -> Account:
-    """A group of two zones in which the cloud chooses, since it is told a number only: LaunchInstances takes no mixed markets."""
+    """A group in which the cloud chooses between two zones, since it only gets a number: LaunchInstances allows no mixed markets."""
     shares = {"OnDemandBaseCapacity": 0, "OnDemandPercentageAboveBaseCapacity": 100}
     policy = {**MIXED, "InstancesDistribution": shares}
     overrides = {"LaunchTemplate": {**MIXED["LaunchTemplate"], "Overrides": [{"InstanceType": "g5.xlarge"}]}}  # type: ignore[dict-item]
@@ -115,7 +115,7 @@ def zonal() -> Account:
 
 
 def unpriced() -> Account:
-    """A type whose price in its region neither the catalogue nor the Pricing API tells."""
+    """A type without a price for its region in the catalogue and the Pricing API."""
     account = Account(regions=("us-east-1", "ap-south-2"))
     account.endpoint.faults.all.append(Fault(service="pricing", code="AccessDenied", status=403))
     account.template("gpus", region="ap-south-2", **GOOD)
@@ -132,7 +132,7 @@ def replaced() -> Account:
 
 
 def managed() -> Account:
-    """A node group of two zones that EKS manages, with our taint."""
+    """A node group of two zones that EKS manages, with gpuscaler's taint."""
     account = Account()
     account.nodegroup(taints=[{"key": "gpuscaler.io/arriving", "effect": "NO_SCHEDULE"}])
     zones = ["us-east-1a", "us-east-1b"]
@@ -162,7 +162,7 @@ MIXED = {
     "InstancesDistribution": {"OnDemandPercentageAboveBaseCapacity": 100},
 }
 COMMANDS = commands()
-#: By the beginning of a row: an account of which it is true, and what the page says to do about it.
+#: By the beginning of a row: an account to which it applies, and the action that the page states for it.
 CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] = {
     "saw the tag": (lambda: Account().made({f"{CA}/enabled": "true"}), lambda one, _: one.tag(**{f"{CA}/prod": "owned"})),
     "the tag … says cluster": (
@@ -199,12 +199,12 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
         recipe,
     ),
 }
-#: Rows that a command prints, and not the look, or that are mended outside of the account: tested where the message is.
+#: Rows that a command prints and not the discovery, or that are fixed outside the account: tested beside the message.
 ELSEWHERE = ("saw no Auto Scaling group that speaks of", "IAM does not allow")
 
 
 def user_data() -> list[str]:
-    """The user data that the page shows."""
+    """The user data on the page."""
     return [one.text for one in blocks(PAGE) if one.kind == "text" and "user-data" in one.options]
 
 
@@ -212,10 +212,10 @@ LOOKED = [row for row in rows("## 3. Look") if not row[0].startswith(ELSEWHERE)]
 
 
 @pytest.mark.parametrize("row", LOOKED, ids=[row[0][:40] for row in LOOKED])
-def test_what_a_look_says_is_gone_once_what_the_page_tells_is_done(row: Row) -> None:
+def test_a_warning_is_gone_after_following_the_instructions_of_the_page(row: Row) -> None:
     says, do = row
     matching = [key for key in CASES if says.replace("`", "").startswith(key)]
-    assert matching, f"the page says {says!r}, of which no test knows"
+    assert matching, f"the page says {says!r}, which no test covers"
     key = max(matching, key=len)
     make, mend = CASES[key]
     account = make()
@@ -228,7 +228,7 @@ def test_what_a_look_says_is_gone_once_what_the_page_tells_is_done(row: Row) -> 
     assert account.said() == ""
 
 
-def test_the_first_row_is_true_where_no_tag_speaks_of_a_cluster() -> None:
+def test_the_first_row_applies_if_no_tag_names_a_cluster() -> None:
     account = Account().made({"team": "red"})
     assert account.said() == ""
     assert account.look(CLUSTER).pools == ()
@@ -240,11 +240,11 @@ def test_the_first_row_is_true_where_no_tag_speaks_of_a_cluster() -> None:
 
 
 @pytest.mark.parametrize("text", user_data())
-def test_user_data_of_the_page_register_nodes_with_the_taint(text: str) -> None:
+def test_user_data_on_the_page_registers_nodes_with_the_taint(text: str) -> None:
     assert kubelet_of(encoded(text)).taints == (Taint("gpuscaler.io/arriving"),)
 
 
-def test_every_way_to_the_taint_that_the_page_has_comes_true() -> None:
+def test_every_way_on_the_page_to_set_the_taint_works() -> None:
     ways = dict(rows("### The taint of new nodes"))
     assert list(ways) == [
         "EKS managed node group",
@@ -268,8 +268,8 @@ def test_every_way_to_the_taint_that_the_page_has_comes_true() -> None:
     assert Account().made(tags, data={"InstanceType": "g5.xlarge"}).said() == ""
 
 
-def test_every_command_of_the_aws_cli_on_the_page_is_run_by_a_test() -> None:
-    """Those in tables are run with their row."""
+def test_every_aws_cli_command_on_the_page_is_run_by_a_test() -> None:
+    """Commands in tables are run with their row."""
     assert [one.partition(" --")[0] for one in COMMANDS] == [
         "aws eks update-nodegroup-config",
         "aws autoscaling put-lifecycle-hook",
@@ -284,7 +284,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(found) and all(found.values())
 
 
-async def test_the_files_of_the_page_buy_take_back_and_heed_a_notice(tmp_path: Path) -> None:
+async def test_the_files_of_the_page_buy_machines_remove_them_and_obey_a_notice(tmp_path: Path) -> None:
     """Steps 2, 4 and 6 one after the other: the last file of the page, with the groups that it names."""
     async with aws_stage(tmp_path) as here:
         for name, market in (("gpu-on-demand", "on-demand"), ("gpu-spot", "spot")):
@@ -324,7 +324,7 @@ def files() -> list[str]:
     return [one.text for one in blocks(PAGE) if one.kind == "yaml" and "pools-file" in one.options]
 
 
-async def test_the_hook_of_the_page_gives_pods_time_to_move_and_lets_the_machine_go(tmp_path: Path) -> None:
+async def test_the_hook_of_the_page_gives_pods_time_to_move_and_then_lets_the_machine_end(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=TAGS, user_data=user_data()[0])
         run(shown("aws autoscaling put-lifecycle-hook"), here.client)
@@ -342,8 +342,8 @@ async def test_the_hook_of_the_page_gives_pods_time_to_move_and_lets_the_machine
         assert here.region.instances[machine].ended_at is not None
 
 
-async def test_the_protection_that_stays_is_taken_off_by_the_command_of_the_page(tmp_path: Path) -> None:
-    """More machines than one call may name, of which gpuscaler protected none: the page's command takes whatever is protected."""
+async def test_the_command_of_the_page_removes_leftover_protection(tmp_path: Path) -> None:
+    """More machines than one call may name, none protected by gpuscaler: the page's command handles all protected machines."""
     async with aws_stage(tmp_path) as here:
         here.group("gpus", tags=TAGS, MinSize=51, MaxSize=60)
         await here.sleep(60.0)
@@ -357,7 +357,7 @@ async def test_the_protection_that_stays_is_taken_off_by_the_command_of_the_page
         assert here.session.asked["SetInstanceProtection"] == 2
 
 
-async def test_pods_of_a_managed_node_group_run_on_while_it_gets_the_taint_and_its_nodes_are_opened(tmp_path: Path) -> None:
+async def test_pods_of_a_managed_node_group_keep_running_while_it_gets_the_taint(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         names = {"clusterName": CLUSTER, "nodegroupName": "gpus"}
         here.client("eks").create_nodegroup(**names, subnets=["subnet-useast1a"], nodeRole=ROLE)

@@ -1,4 +1,4 @@
-"""Whatever fails, and however often the controller is replaced: pods run, nothing surplus is bought, everything is given back."""
+"""Despite random failures and replacements of the controller, pods run, no surplus is bought, and all machines are removed."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 
 GROUPS = ("a-spot", "b-spot", "c-on-demand")
 SHORT = "pools:\n" + "".join(f"  - {{name: {name}, idle_after: 20s}}\n" for name in GROUPS)
-#: So long anything may happen, then so long nothing does, in seconds.
+#: How long random events happen, and how long it is quiet afterwards, in seconds.
 CHAOS, QUIET = 90.0, 300.0
 OPERATIONS = ("LaunchInstances", "SetDesiredCapacity", "DescribeScalingActivities", "DescribeAutoScalingGroups", "DescribeInstances")
 FAULTS: tuple[dict[str, Any], ...] = (
@@ -26,7 +26,7 @@ FAULTS: tuple[dict[str, Any], ...] = (
 
 
 class Chaos:
-    """What happens on a stage, by the dice of ``seed``."""
+    """Random events on a stage, from ``seed``."""
 
     def __init__(self, here: Stage, seed: int, launch: str) -> None:
         self.here, self.dice = here, luck(seed, "aws")
@@ -35,7 +35,7 @@ class Chaos:
         self.leading = False
 
     async def replace(self) -> None:
-        """The controller ends where it runs, and another one begins where none does."""
+        """Stop the controller if it runs, otherwise start another one."""
         if self.leading:
             await self.here.stop()
         else:
@@ -71,12 +71,12 @@ class Chaos:
 
 
 def taken_back(here: Stage) -> int:
-    """How many machines EC2 has ended by itself."""
+    """The number of machines that EC2 has ended by itself."""
     return sum("EC2 health check" in one.cause for name in GROUPS for one in here.region.groups[name].activities)
 
 
 @pytest.mark.parametrize("seed", seeds(2))
-async def test_every_pod_runs_and_every_machine_is_given_back(seed: int, tmp_path: Path) -> None:
+async def test_every_pod_runs_and_every_machine_is_removed(seed: int, tmp_path: Path) -> None:
     launch, activity = ("auto", 0.0) if seed % 2 else ("desired-capacity", 20.0)
     async with aws_stage(tmp_path, Conditions(boot=QUICK, activity=activity)) as here:
         here.group("a-spot", market="spot")
@@ -87,5 +87,5 @@ async def test_every_pod_runs_and_every_machine_is_given_back(seed: int, tmp_pat
         await chaos.run()
         assert [name for name, node in (await here.bound()).items() if not node] == []
         assert ([here.desired(name) for name in GROUPS], await here.nodes()) == ([0, 0, 0], [])
-        # In place of those that EC2 took back the groups start others by themselves.
+        # The groups start replacements for the machines that EC2 reclaimed.
         assert 0 < len(here.machines()) <= chaos.pods + taken_back(here)

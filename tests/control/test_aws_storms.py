@@ -1,4 +1,4 @@
-"""Recommendations to replace spot machines, for all of them at once, again and again, and each several times."""
+"""Rebalance recommendations for all spot machines at once, repeatedly, and each several times."""
 
 from collections import Counter
 from pathlib import Path
@@ -13,7 +13,7 @@ pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings i
 
 
 def launched(here: Stage) -> Counter[str]:
-    """How many machines there ever were, by market."""
+    """The number of machines that ever existed, by market."""
     return Counter(one.offering.market for one in here.region.hardware.core.history())
 
 
@@ -22,7 +22,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound) and all(bound.values())
 
 
-async def test_recommendations_to_replace_all_spot_machines_at_once_buy_nothing_beside_what_the_group_launches(tmp_path: Path) -> None:
+async def test_rebalance_recommendations_for_all_machines_buy_nothing_beside_the_groups_launches(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot", CapacityRebalance=True)
         here.group("b-on-demand")
@@ -38,7 +38,7 @@ async def test_recommendations_to_replace_all_spot_machines_at_once_buy_nothing_
             await here.sleep(120.0)
             assert await all_bound(here)
 
-        # The group launches one for each machine and storm; nothing comes on top, and nothing that replaces a replacement.
+        # The group launches one for each machine and storm; gpuscaler adds none, and replaces no replacement.
         assert here.session.asked["LaunchInstances"] == bought
         assert launched(here) == {"spot": 2 + 4 * 2}
         assert here.desired("a-spot") == 2

@@ -1,4 +1,4 @@
-"""A node whose kubelet died (a hung kernel, a GPU off the bus) on an instance in which EC2 finds nothing wrong."""
+"""A node with a dead kubelet (a hung kernel, a GPU off the bus) on an instance that EC2 considers healthy."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ async def all_bound(here: Stage) -> bool:
 
 
 async def die(here: Stage) -> str:
-    """The one node of the cluster falls silent, as the node controller tells it, and its pod is given up."""
+    """Make the only node of the cluster silent, as the node controller shows it; its pod is deleted."""
     await here.until(lambda: all_bound(here), 300)
     await here.sleep(60.0)
     (node,) = await here.nodes()
@@ -28,7 +28,7 @@ async def die(here: Stage) -> str:
     return name
 
 
-async def test_a_dead_node_of_a_full_group_is_reported_and_then_ended_and_the_next_pod_runs(tmp_path: Path) -> None:
+async def test_a_dead_node_of_a_full_group_is_reported_and_ended_and_the_next_pod_runs(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
         here.start()
@@ -50,7 +50,7 @@ async def test_a_dead_node_of_a_full_group_is_reported_and_then_ended_and_the_ne
         assert here.desired("gpus") == 1
 
 
-async def test_a_machine_that_its_group_holds_for_a_hook_counts_for_the_limits_until_it_is_gone(tmp_path: Path) -> None:
+async def test_a_machine_that_a_hook_holds_counts_for_the_limits_until_it_is_gone(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge", MaxSize=1)
         hook = {"LifecycleTransition": "autoscaling:EC2_INSTANCE_TERMINATING", "HeartbeatTimeout": 1800, "DefaultResult": "CONTINUE"}

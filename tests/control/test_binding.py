@@ -1,4 +1,4 @@
-"""Promised pods are bound to their machines while those are closed, seen from outside."""
+"""Promised pods are bound to their machines while those are closed, as seen from outside the controller."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from gpuscaler.simulation.cloud.delays import Delay, Delays
 pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 LARGE = ONE_GPU_MACHINES.replace("g4dn.xlarge", "p4d.24xlarge")
-#: A machine is ready so many seconds after it was asked for.
+#: How long after its order a machine is ready, in seconds.
 STEADY = Delays(boot=Delay(20, 20, 20), device_plugin=Delay(1, 1, 1), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
 READY = 22.0
 #: Machines arrive in any order, minutes apart.
@@ -28,7 +28,7 @@ def is_closed(node: dict[str, Any]) -> bool:
 
 
 async def until_bound(here: World, many: int, seconds: float = 120.0) -> dict[str, str]:
-    """Where pods run, once ``many`` do."""
+    """The nodes of pods, once ``many`` run."""
     for _ in range(int(seconds * 10)):
         bound = {name: node for name, node in (await here.bound()).items() if node}
         if len(bound) >= many:
@@ -52,7 +52,7 @@ async def test_a_pod_is_bound_to_its_machine_before_that_opens() -> None:
         assert here.notes.outcomes == {"Kept": 1}
 
 
-async def test_many_machines_that_are_ready_at_once_have_their_pods_at_once() -> None:
+async def test_many_machines_that_are_ready_at_once_get_their_pods_at_once() -> None:
     async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         here.start()
         for number in range(20):
@@ -84,7 +84,7 @@ async def test_a_gang_is_bound_at_once_when_its_last_machine_is_ready() -> None:
         assert len(here.cluster.core.history()) == 4
 
 
-async def test_pods_that_say_so_are_nominated_and_others_on_their_machine_bound() -> None:
+async def test_pods_with_the_annotation_are_nominated_and_others_on_their_machine_are_bound() -> None:
     async with world(LARGE, delays=STEADY) as here:
         here.start()
         await here.submit("bound", 4)
@@ -99,8 +99,8 @@ async def test_pods_that_say_so_are_nominated_and_others_on_their_machine_bound(
 
 
 @pytest.mark.parametrize("steering", ["bind", "off"])
-async def test_whoever_has_no_machine_of_his_own_takes_only_the_room_that_is_left(steering: str) -> None:
-    """Small pods that find no machine of their own wait for any that opens."""
+async def test_pods_without_a_promised_machine_take_only_the_room_that_is_left(steering: str) -> None:
+    """Small pods for which no machine is bought wait for any that opens."""
     pools = f"steering: {steering}\n{ONE_GPU_MACHINES.replace('g4dn.xlarge', 'p4d.24xlarge')}    max: 1\n"
     async with world(pools, delays=STEADY) as here:
         here.start()
@@ -128,7 +128,7 @@ async def test_a_kept_machine_never_opens_for_pods_that_are_bound() -> None:
         assert here.notes.outcomes == {"Kept": 1}
 
 
-async def test_an_important_pod_that_comes_late_has_the_machine() -> None:
+async def test_a_pod_of_higher_priority_that_comes_late_gets_the_machine() -> None:
     async with world(ONE_GPU_MACHINES + "    max: 1\n", delays=STEADY) as here:
         here.start()
         await here.submit("p")
@@ -151,7 +151,7 @@ async def test_an_important_pod_that_comes_late_has_the_machine() -> None:
         (f"{ONE_GPU_MACHINES}    steering: nominate\n", {}),
     ],
 )
-async def test_what_is_not_to_be_bound_is_nominated(pools: str, annotations: dict[str, str]) -> None:
+async def test_pods_that_must_not_be_bound_are_nominated(pools: str, annotations: dict[str, str]) -> None:
     async with world(pools, delays=STEADY) as here:
         here.start()
         named = {"metadata": {"name": "own", "annotations": annotations}}
@@ -167,7 +167,7 @@ async def test_what_is_not_to_be_bound_is_nominated(pools: str, annotations: dic
         assert any(bound for _, bound in seen)
 
 
-async def test_where_bindings_are_refused_pods_are_nominated_and_people_are_told_once() -> None:
+async def test_after_refused_bindings_pods_are_nominated_and_that_is_reported_once() -> None:
     async with world(ONE_GPU_MACHINES, delays=STEADY) as here:
         refusal = Failure(403, "Forbidden", 'pods "p" is forbidden: User "gpuscaler" cannot create resource "pods/binding"')
         here.cluster.api.faults.add(Fault("POST", "/pods/[pq]/binding", times=2, refusal=refusal))

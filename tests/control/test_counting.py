@@ -1,4 +1,4 @@
-"""Machines that match none of their pool's offerings: they are counted all the same, and nothing more is bought while they are there."""
+"""Machines that match none of their pool's offerings: they are counted, and nothing more is bought while they exist."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -17,9 +17,9 @@ from gpuscaler.kube.resources import EVENTS
 pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
 
 WHERE, WRITE = capacity._where, endpoint.write  # type: ignore[attr-defined]  # the name that the endpoint calls is replaced
-#: Strings of replies for which AWS's model lists no values, with the operations that answer with them.
+#: Strings in replies for which AWS's model lists no values, with the operations that return them.
 FREE = frozenset({("LaunchInstances", "MarketType"), ("DescribeAutoScalingGroups", "HealthStatus")})
-#: What says what a machine is.
+#: The fields that identify a machine's offering.
 TELLING = frozenset({"LaunchInstances", "DescribeAutoScalingGroups", "DescribeAutoScalingInstances", "DescribeInstances"})
 P5 = "p5.48xlarge"
 SOON = "pools:\n  - {name: p5-spot, idle_after: 1m}\n"
@@ -30,7 +30,7 @@ def as_the_user_guide_spells_it(instance_type: str, market: str, zone: str) -> d
 
 
 def replies(monkeypatch: pytest.MonkeyPatch, change: Callable[[str, str, str], str]) -> None:
-    """From now on the endpoint's replies say ``change(operation, field, text)`` for each text in them."""
+    """Replace each text in the endpoint's replies by ``change(operation, field, text)`` from now on."""
 
     def changed(operation: str, name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -50,14 +50,14 @@ async def events(here: Stage) -> list[dict[str, Any]]:
 
 
 async def train(here: Stage, seconds: float, *, more: str = "limits: {gpus: 64}\n") -> None:
-    """One pod of eight GPUs on a spot group of p5, for so long."""
+    """Run one pod of eight GPUs on a spot group of p5 for ``seconds``."""
     here.group("p5-spot", market="spot", instance_type=P5, MaxSize=50)
     here.start(here.settings(more=more))
     await here.submit("train", gpus=8)
     await here.sleep(seconds)
 
 
-async def test_one_pod_gets_one_machine_where_the_market_is_spelt_as_in_the_user_guide(
+async def test_one_pod_gets_one_machine_with_the_market_spelled_as_in_the_user_guide(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(capacity, "_where", as_the_user_guide_spells_it)
@@ -87,7 +87,7 @@ async def test_replies_in_any_case_change_nothing(tmp_path: Path, monkeypatch: p
         assert (await here.status()).breakers == ()
 
 
-async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_is_there(
+async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_exists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def other(operation: str, name: str, text: str) -> str:
@@ -110,7 +110,7 @@ async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_is_
         assert "nothing is bought until this is resolved" in waiting.reason
         assert "MachineNotUnderstood" in {one["reason"] for one in await events(here)}
 
-        # What is there is understood again, and the other pod gets its machine.
+        # The machine is recognized again, and the other pod gets its machine.
         monkeypatch.setattr(endpoint, "write", WRITE)
         await here.sleep(120.0)
 
@@ -119,7 +119,9 @@ async def test_a_machine_of_an_unknown_type_counts_and_stops_buying_while_it_is_
         assert (await here.bound())["later"]
 
 
-async def test_the_list_says_what_a_machine_is_that_was_granted_as_something_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_list_corrects_the_offering_of_a_machine_that_was_granted_as_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def other(operation: str, name: str, text: str) -> str:
         return "p5z.48xlarge" if operation == "LaunchInstances" and (name, text) == ("InstanceType", P5) else text
 

@@ -1,4 +1,4 @@
-"""Pods that tolerate every taint go where nobody else may: onto machines that are closed still."""
+"""Pods that tolerate every taint can run on machines that are still closed."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ pools:
 """
 #: The second machine comes a minute after the first.
 APART = Delays(boot=Delay(20.0, 50.0, 120.0), device_plugin=Delay(5.0, 5.0, 5.0), answer=Delay(1.0, 1.0, 1.0), image_pull=Delay(0, 0, 0))
-#: GPUs show long after a machine has joined.
+#: GPUs show long after a machine has registered.
 SLOW = Delays(boot=Delay(20.0, 20.0, 20.0), device_plugin=Delay(60.0, 60.0, 60.0), answer=Delay(1.0, 1.0, 1.0), image_pull=Delay(0, 0, 0))
 
 
@@ -38,14 +38,14 @@ async def until_bound(here: World, *names: str) -> dict[str, str]:
 
 
 def machine_of(here: World, name: str) -> str:
-    """The node of the machine on its way that a pod waits for, empty where it is none yet, or where none waits for the pod."""
+    """The node of the machine that is ordered for a pod, empty if there is none yet."""
     assert here.controller is not None
     return next((one.node for one in here.controller.memory.ledger.coming if f"default/{name}" in one.pods), "")
 
 
 @pytest.mark.parametrize("gpus", [2, 4])
 @pytest.mark.parametrize("seed", range(4))
-async def test_whose_machine_is_taken_has_at_once_the_one_that_was_bought_for_the_other(seed: int, gpus: int) -> None:
+async def test_a_pod_that_loses_its_machine_gets_at_once_the_one_that_was_bought_for_the_other(seed: int, gpus: int) -> None:
     async with world(FOURS, seed=seed, delays=APART) as here:
         here.start()
         await here.sleep(2.0)
@@ -62,14 +62,14 @@ async def test_whose_machine_is_taken_has_at_once_the_one_that_was_bought_for_th
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_where_room_remains_beside_whoever_came_nothing_more_is_bought(seed: int) -> None:
+async def test_nothing_more_is_bought_if_room_remains_beside_the_other_pods(seed: int) -> None:
     async with world(FOURS, seed=seed, delays=APART) as here:
         here.start()
         await here.sleep(2.0)
         await here.submit("p", 2)
         while not await here.nodes():
             await here.sleep(0.5)
-        # Its GPUs are about to show, and nobody else may go there yet.
+        # Its GPUs are about to show, and no other pod may run there yet.
         for number in range(2):
             await here.user.create(PODS, anywhere(f"t{number}", 1), namespace="default")
         bound = await until_bound(here, "p", "t0", "t1")
@@ -80,7 +80,7 @@ async def test_where_room_remains_beside_whoever_came_nothing_more_is_bought(see
 
 
 @pytest.mark.parametrize("later", [0.0, 3.0, 6.0, 9.0])
-async def test_whoever_loses_a_machine_for_good_has_another_bought_at_once(later: float) -> None:
+async def test_a_pod_that_loses_its_machine_for_good_gets_another_one_at_once(later: float) -> None:
     async with world(FOURS, delays=SLOW) as here:
         here.start()
         await here.sleep(2.0)
@@ -89,7 +89,7 @@ async def test_whoever_loses_a_machine_for_good_has_another_bought_at_once(later
             await here.sleep(0.5)
         node = (await here.nodes())[0]["metadata"]["name"]
         await here.sleep(later)
-        # Bound by hand, or by a scheduler of its own: nobody plans for it. A kubelet admits none for GPUs that do not show yet.
+        # Bound by hand or by another scheduler: no plan covers it. A kubelet admits no pod for GPUs that do not show yet.
         body = anywhere("t", 0)
         body["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "47"
         await here.user.create(PODS, {**body, "spec": {**body["spec"], "nodeName": node}}, namespace="default")

@@ -1,4 +1,4 @@
-"""Machines that the cloud takes away at a known moment: what replaces them is asked for first, and everything ends in time."""
+"""Machines that the cloud takes away at a known time: replacements are ordered first, and everything ends in time."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -19,13 +19,13 @@ FIRST = "sim-00001"
 
 
 class Log(Writes):
-    """Notes purchases among the writes, and when everything was."""
+    """Records purchases and writes with their times."""
 
     def __init__(self, here: World) -> None:
         super().__init__()
         self.here = here
         self.moments: list[tuple[str, float]] = []
-        #: Why the controller may delete no pods.
+        #: The error for deletions of pods, empty if they are allowed.
         self.forbids = ""
 
     async def write(self, request: Any) -> None:
@@ -50,7 +50,7 @@ class Log(Writes):
 async def noticed(
     seconds: float, *, budgeted: bool = False, kind: str = INTERRUPTION, **workload: Any
 ) -> AsyncIterator[tuple[World, Log, float]]:
-    """A pod on a machine that goes in so many seconds, and the moment at which it does."""
+    """A pod on a machine that ends after some seconds, and the time at which it does."""
     async with world(ONE_GPU_MACHINES) as here:
         here.watchman = log = Log(here)
         here.start()
@@ -71,7 +71,7 @@ async def moved(here: World) -> bool:
     return set((await here.bound()).values()) == {"sim-00002"}
 
 
-async def test_what_replaces_a_machine_is_asked_for_before_its_pods_are_evicted_and_once() -> None:
+async def test_the_replacement_of_a_machine_is_ordered_once_before_its_pods_are_evicted() -> None:
     async with noticed(120.0) as (here, log, _):
         await here.sleep(100.0)
 
@@ -85,11 +85,11 @@ async def test_a_short_notice_is_acted_on_within_seconds() -> None:
     async with noticed(30.0) as (here, log, ends):
         await here.sleep(20.0)
 
-        # Notices are asked for every 2 s.
+        # Notices are read every 2 s.
         assert log.first("evict") <= ends - 30.0 + 2.0 + 3.0
 
 
-async def test_a_grace_period_is_cut_to_what_the_machine_lasts() -> None:
+async def test_a_grace_period_is_cut_to_the_remaining_time_of_the_machine() -> None:
     async with noticed(120.0, terminationGracePeriodSeconds=600) as (here, log, ends):
         await here.sleep(20.0)
 
@@ -99,7 +99,7 @@ async def test_a_grace_period_is_cut_to_what_the_machine_lasts() -> None:
         assert grace >= 100
 
 
-async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted_and_not_lost_with_the_machine() -> None:
+async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted() -> None:
     async with noticed(60.0, budgeted=True) as (here, log, ends):
         await here.sleep(64.0)
 
@@ -110,7 +110,7 @@ async def test_budgets_hold_until_the_last_seconds_and_then_the_pod_is_deleted_a
         assert await moved(here)
 
 
-async def test_without_the_right_to_delete_a_pod_that_a_budget_holds_goes_with_its_machine_and_the_right_is_named() -> None:
+async def test_without_the_right_to_delete_a_held_pod_ends_with_its_machine_and_the_right_is_named() -> None:
     async with noticed(120.0, budgeted=True) as (here, log, ends):
         log.forbids = 'pods "web" is forbidden: User "gpuscaler" cannot delete resource "pods" in API group "" in the namespace "default"'
         await here.sleep(ends - here.now())
@@ -124,7 +124,7 @@ async def test_without_the_right_to_delete_a_pod_that_a_budget_holds_goes_with_i
         assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
 
 
-async def test_a_pod_that_asks_for_time_gets_as_much_as_the_machine_lasts() -> None:
+async def test_a_pod_that_asks_for_time_gets_the_remaining_time_of_the_machine() -> None:
     grace = {**CHEAP_RESTART, "gpuscaler.io/grace": "10m"}
     async with noticed(120.0, annotations=grace) as (here, log, ends):
         await here.sleep(10.0)
@@ -139,7 +139,7 @@ async def test_a_pod_that_asks_for_time_gets_as_much_as_the_machine_lasts() -> N
 
 
 @pytest.mark.parametrize("protected", [True, False], ids=["protected", "free"])
-async def test_maintenance_that_is_announced_early_leaves_protected_pods_alone_until_shortly_before(protected: bool) -> None:
+async def test_protected_pods_are_evicted_only_shortly_before_maintenance(protected: bool) -> None:
     notes = {**CHEAP_RESTART, **({"karpenter.sh/do-not-disrupt": "true"} if protected else {})}
     async with noticed(900.0, annotations=notes, kind=MAINTENANCE) as (here, log, ends):
         await here.sleep(850.0)
@@ -150,7 +150,7 @@ async def test_maintenance_that_is_announced_early_leaves_protected_pods_alone_u
         assert log.deleted("pods") == []
 
 
-async def test_where_there_is_time_nobody_is_evicted_before_the_machine_is_open_that_comes_instead() -> None:
+async def test_with_enough_time_no_pod_is_evicted_before_the_replacement_is_open() -> None:
     async with noticed(900.0, kind=MAINTENANCE) as (here, log, _):
         while "evict" not in dict(log.moments):
             await here.sleep(0.5)
@@ -162,7 +162,7 @@ async def test_where_there_is_time_nobody_is_evicted_before_the_machine_is_open_
         assert await moved(here)
 
 
-async def test_a_controller_that_begins_in_the_middle_of_it_keeps_the_deadline() -> None:
+async def test_a_controller_that_starts_in_the_middle_keeps_the_deadline() -> None:
     async with noticed(60.0, budgeted=True) as (here, log, ends):
         await here.sleep(20.0)
         await here.kill()

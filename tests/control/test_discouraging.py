@@ -1,4 +1,4 @@
-"""Soft taints on machines that are little used, as the API shows them."""
+"""Soft taints on machines with little use, as the API shows them."""
 
 from typing import Any
 
@@ -21,7 +21,7 @@ def soft(node: dict[str, Any]) -> list[str]:
     return [taint["key"] for taint in node["spec"].get("taints", ()) if taint["effect"] == SOFT]
 
 
-async def test_a_machine_bears_soft_taints_while_little_of_it_is_used_and_still_takes_who_fits_nowhere_else() -> None:
+async def test_a_little_used_machine_has_soft_taints_and_still_takes_pods_that_fit_nowhere_else() -> None:
     async with world(ONE_SIZE, seed=1) as here:
         here.start()
         await here.sleep(2.0)

@@ -1,4 +1,4 @@
-"""Machines that leave with pods on them, in a whole cluster: nobody is hurt, and what cannot be done is undone."""
+"""Removals of machines with pods in a whole cluster: pods are moved safely, and removals that cannot finish are undone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -52,13 +52,13 @@ async def until_marked(here: World) -> None:
 
 
 async def is_over(here: World) -> bool:
-    """Whether the dear machine is gone, and nothing of it has stayed."""
+    """Whether the expensive machine is gone without leftovers."""
     machines = {one.id for one in here.cluster.core.list()}
     return leaving(here) is None and DEAR not in machines and DEAR not in await names(here)
 
 
 async def stays(here: World) -> bool:
-    """Whether the dear machine is there with nothing of ours on its node."""
+    """Whether the expensive machine exists, and its node has no mark of gpuscaler."""
     return leaving(here) is None and await is_as_before(here) and DEAR in {one.id for one in here.cluster.core.list()}
 
 
@@ -66,10 +66,10 @@ async def until_over(here: World, within: float = 600.0) -> None:
     await here.until(lambda: is_over(here), within)
 
 
-# The way
+# Steps of a removal
 
 
-async def test_load_balancers_are_told_before_the_first_eviction_and_nothing_stays_behind() -> None:
+async def test_a_node_is_excluded_from_load_balancers_before_the_first_eviction() -> None:
     async with dear() as (here, writes):
         await until_over(here)
 
@@ -81,7 +81,7 @@ async def test_load_balancers_are_told_before_the_first_eviction_and_nothing_sta
         assert writes.deleted("pods") == []
 
 
-async def test_pods_go_before_those_of_daemon_sets_and_critical_pods_last() -> None:
+async def test_ordinary_pods_are_evicted_before_daemon_set_pods_and_critical_pods_last() -> None:
     critical = {"name": "dns", "gpus": 0, "priorityClassName": "system-cluster-critical"}
     daemons = {"name": "logs", "gpus": 0, "resource": DAEMON_SETS}
     net = {"name": "net", "gpus": 0, "resource": DAEMON_SETS, "tolerations": [{"operator": "Exists"}]}
@@ -92,18 +92,18 @@ async def test_pods_go_before_those_of_daemon_sets_and_critical_pods_last() -> N
         assert [name for number, name in enumerate(order) if name not in order[:number]] == ["web", "logs", "dns"]
 
 
-async def test_a_budget_that_lets_one_go_at_a_time_is_honoured_to_the_end() -> None:
+async def test_a_budget_that_allows_one_eviction_at_a_time_is_respected_to_the_end() -> None:
     async with dear({"name": "web", "replicas": 3}, pools=LARGE) as (here, writes):
         await budget(here, "web", maxUnavailable=1)
         await here.sleep(5.0)
-        # It counts only those that are ready, and a plan moves no more pods than it allows: it is set when the removal is under way.
+        # It counts only ready pods, and a plan moves no more pods than it allows: it is created once the removal is in progress.
         await until_over(here, 1200.0)
 
         assert len(set(writes.evicted())) == 3
         assert writes.deleted("pods") == []
 
 
-async def test_evictions_that_are_refused_are_made_again_when_the_server_says_and_the_drain_goes_on() -> None:
+async def test_refused_evictions_are_repeated_after_the_servers_delay_and_the_drain_continues() -> None:
     async with dear() as (here, writes):
         here.cluster.api.faults.add(Fault(path="/eviction", times=3, refusal=refusal(retry_after=45)))
         await until_draining(here)
@@ -123,7 +123,7 @@ async def test_evictions_that_are_refused_are_made_again_when_the_server_says_an
     [refusal(), Failure(500, "", "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")],
     ids=["budget", "budgets"],
 )
-async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_named_with_what_it_costs(failure: Failure) -> None:
+async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_is_named_with_its_cost(failure: Failure) -> None:
     async with dear() as (here, writes):
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=failure))
         await until_draining(here)
@@ -142,8 +142,8 @@ async def test_a_drain_that_cannot_finish_is_undone_and_the_blocker_named_with_w
 
 
 @pytest.mark.parametrize("most", [1, 2])
-async def test_nodes_are_drained_side_by_side_as_far_as_one_budget_lets_their_pods_go(most: int) -> None:
-    # Not from on-demand to spot, which machines go back to one at a time.
+async def test_nodes_are_drained_concurrently_as_far_as_a_shared_budget_allows(most: int) -> None:
+    # Not from on-demand to spot, to which machines return one at a time.
     async with world(TWO_TYPES) as here:
         full, here.policy = here.policy, without_cheap(here.policy)
         here.start()
@@ -167,11 +167,11 @@ async def test_nodes_are_drained_side_by_side_as_far_as_one_budget_lets_their_po
         assert here.notes.kept == []
 
 
-# Who comes meanwhile, and who dies
+# New pods, and deaths of the controller
 
 
 @pytest.mark.parametrize("when", ["before the eviction", "after the eviction"])
-async def test_a_pod_that_comes_between_the_look_and_the_end_keeps_the_machine(when: str) -> None:
+async def test_a_pod_that_comes_between_the_observation_and_the_end_keeps_the_machine(when: str) -> None:
     async with dear() as (here, writes):
         await until_marked(here)
         if when == "after the eviction":
@@ -186,7 +186,7 @@ async def test_a_pod_that_comes_between_the_look_and_the_end_keeps_the_machine(w
         assert here.notes.kept == [(DEAR, "pod default/late was scheduled onto it after the removal was planned")]
 
 
-async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_machine() -> None:
+async def test_a_pod_that_comes_after_a_failed_call_to_end_the_machine_keeps_it() -> None:
     async with dear() as (here, writes):
         asked: list[float] = []
 
@@ -208,12 +208,12 @@ async def test_a_pod_that_comes_after_the_end_was_asked_for_in_vain_keeps_the_ma
         assert here.notes.kept == [(DEAR, "pod default/late was scheduled onto it after the removal was planned")]
 
 
-#: As many as a whole drain takes from the taint on: the last says that nothing is left of it.
+#: The number of steps of a whole drain from the taint on: after the last one nothing is left of it.
 STEPS = 17
 
 
 @pytest.mark.parametrize("step", range(1, STEPS + 1))
-async def test_whichever_step_of_a_drain_is_the_last_of_a_process_the_next_one_ends_it_or_undoes_it(step: int) -> None:
+async def test_after_a_death_at_any_step_of_a_drain_the_next_process_finishes_or_undoes_it(step: int) -> None:
     async with dear() as (here, _):
         await until_marked(here)
         here.deaths.at = here.deaths.steps + step
@@ -230,7 +230,7 @@ async def test_whichever_step_of_a_drain_is_the_last_of_a_process_the_next_one_e
         assert len(here.cluster.core.list()) == 1
 
 
-async def test_a_controller_that_has_forgotten_everything_opens_what_it_was_closing_within_one_look() -> None:
+async def test_a_controller_without_memory_opens_a_node_that_was_being_closed_in_its_first_turn() -> None:
     async with dear() as (here, _):
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))
         await until_draining(here)
@@ -242,17 +242,17 @@ async def test_a_controller_that_has_forgotten_everything_opens_what_it_was_clos
         assert await is_as_before(here)
 
 
-# Pods that do not end
+# Pods that do not terminate
 
 
-async def test_a_pod_that_a_finalizer_holds_is_named_and_not_waited_for() -> None:
+async def test_a_pod_that_a_finalizer_holds_is_named_and_does_not_block_the_removal() -> None:
     async with dear() as (here, writes):
         (name,) = await here.bound()
         await here.user.merge_patch(PODS, name, {"metadata": {"finalizers": ["example.com/slow"]}}, namespace="default")
         await writes.until_evicted()
         await here.sleep(30.0)
         assert DEAR in {one.id for one in here.cluster.core.list()}
-        # The pod of the device plugin goes last.
+        # The pod of the device plugin is evicted last.
         await here.sleep(10.0)
 
         one = leaving(here)
@@ -264,7 +264,7 @@ async def test_a_pod_that_a_finalizer_holds_is_named_and_not_waited_for() -> Non
 # Saving work
 
 
-async def test_a_pod_that_asks_for_time_is_told_to_save_its_work_and_evicted_when_it_has() -> None:
+async def test_a_pod_that_asks_for_time_gets_a_checkpoint_request_and_is_evicted_after_it() -> None:
     async with dear({"name": "web", "annotations": {**CHEAP_RESTART, "gpuscaler.io/grace": "5m"}}) as (here, writes):
         (name,) = await here.bound()
 
@@ -302,7 +302,7 @@ async def test_a_pod_that_never_answers_is_evicted_when_its_time_is_over() -> No
 # Volumes and Nodes
 
 
-async def test_a_machine_is_ended_when_its_volumes_are_detached_or_that_takes_too_long() -> None:
+async def test_a_machine_is_ended_when_its_volumes_are_detached_or_after_a_time_out() -> None:
     for released in (True, False):
         async with dear() as (here, writes):
             spec = {"attacher": "ebs.csi.aws.com", "nodeName": DEAR, "source": {"persistentVolumeName": "data"}}
@@ -339,7 +339,7 @@ async def test_a_node_that_the_cloud_leaves_behind_is_deleted() -> None:
         assert writes.deleted("nodes") == [DEAR]
 
 
-async def test_somebodys_own_label_is_left_on_a_node_that_stays() -> None:
+async def test_a_label_of_another_owner_stays_on_a_node_that_stays() -> None:
     async with dear() as (here, _):
         await here.user.merge_patch(NODES, DEAR, {"metadata": {"labels": {EXCLUDE_LABEL: "true"}}})
         here.cluster.api.faults.add(Fault(path="/eviction", refusal=refusal()))

@@ -1,4 +1,4 @@
-"""A dry run sees and plans as a controller does, and writes nothing anywhere, whatever it meets (I9)."""
+"""A dry run observes and plans like a controller, and never writes anything (I9)."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from gpuscaler.embedded.apiserver.faults import Fault, broken, throttled
 from gpuscaler.kube.resources import NODES, PODS
 from gpuscaler.simulation.cloud.provider import CallFaults
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 POOLS = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
@@ -26,7 +26,7 @@ async def test_a_dry_run_beside_a_live_controller_only_reads(seed: int, tmp_path
         dry = Replica(here, file, "dry", Register(here), dry_run=True)
         await here.sleep(5.0)
         for number in range(6):
-            # Now and then the live one is away, so that work is left for the other to plan.
+            # Sometimes the live one does not run, so that work is left for the other to plan.
             if dice.random() < 0.4:
                 await here.kill()
             await here.submit(f"p{number}", 1, **{"gpuscaler.io/run-for": dice.choice(("20s", "5m"))})
@@ -45,7 +45,7 @@ async def test_a_dry_run_beside_a_live_controller_only_reads(seed: int, tmp_path
         await dry.kill()
 
 
-async def test_a_dry_run_tells_what_it_would_buy_and_leaves_what_is_there_as_it_is(tmp_path: Path) -> None:
+async def test_a_dry_run_reports_what_it_would_buy_and_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text(f"cloud: simulated\n{POOLS}")
     async with world(POOLS) as here:
@@ -64,5 +64,5 @@ async def test_a_dry_run_tells_what_it_would_buy_and_leaves_what_is_there_as_it_
 
 
 async def objects(here: World) -> list[bytes]:
-    """All pods and nodes as they are."""
+    """All pods and nodes in their current state."""
     return [*await here.user.list_all(PODS), *await here.user.list_all(NODES)]

@@ -1,4 +1,4 @@
-"""A Capacity Block ends: its machines are empty by then, and their pods have been asked another machine for before."""
+"""The end of a Capacity Block: by then its machines are empty, and other machines have been ordered for their pods."""
 
 import msgspec
 from tests.control.test_replacing import serve
@@ -16,7 +16,7 @@ pools:
       - {type: g4dn.xlarge, market: reserved, zone: us-east-1a, price: 0}
       - {type: g4dn.xlarge, market: on-demand, zone: us-east-1a}
 """
-#: The block takes machines for ten minutes.
+#: The block lasts ten minutes.
 ENDS = BEGAN + EMPTY_SECONDS + SAVE_SECONDS + WORTH_SECONDS + 600.0
 
 

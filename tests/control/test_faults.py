@@ -1,4 +1,4 @@
-"""What must happen when people change objects by hand, or the cloud answers what nobody foresaw; `tests/faults` has the named cases."""
+"""Objects that people change by hand, and unexpected answers of the cloud; `tests/faults` has the named cases."""
 
 from typing import Any
 
@@ -8,19 +8,19 @@ from tests.control.world import BEGAN, ONE_GPU_MACHINES, World, world
 from gpuscaler.embedded.apiserver.faults import Fault
 from gpuscaler.kube.resources import CONFIG_MAPS, NODES, PODS
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 async def bought(here: World, count: int) -> None:
-    """Wait until so many machines have been bought."""
+    """Wait until ``count`` machines have been bought."""
     while len(here.cluster.core.history()) < count:
         await here.sleep(0.5)
 
 
 async def lives(here: World) -> None:
-    """What runs goes on to run, and another pod gets another machine."""
+    """Check that running pods keep running, and that another pod gets another machine."""
     before = len(here.cluster.core.history())
     await here.submit("later")
     await here.sleep(120.0)
@@ -36,7 +36,7 @@ async def all_bound(here: World) -> bool:
 
 
 @pytest.mark.parametrize("after", [0.0, 1.0, 10.0])
-async def test_a_memory_that_somebody_deletes_while_machines_are_on_their_way_is_written_again(after: float) -> None:
+async def test_a_memory_that_is_deleted_while_machines_are_starting_is_written_again(after: float) -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -51,7 +51,7 @@ async def test_a_memory_that_somebody_deletes_while_machines_are_on_their_way_is
         await lives(here)
 
 
-async def test_a_memory_that_somebody_deletes_while_its_write_is_in_doubt_is_written_again() -> None:
+async def test_a_memory_that_is_deleted_while_its_write_is_in_doubt_is_written_again() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -70,7 +70,7 @@ async def test_a_memory_that_somebody_deletes_while_its_write_is_in_doubt_is_wri
 # The cloud
 
 
-async def test_a_provider_that_fails_in_a_way_nobody_foresaw_is_named_and_asked_again() -> None:
+async def test_an_unexpected_error_of_a_provider_is_reported_and_the_call_repeated() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -93,7 +93,7 @@ async def test_a_provider_that_fails_in_a_way_nobody_foresaw_is_named_and_asked_
 # People
 
 
-async def test_a_node_that_somebody_deletes_while_it_arrives_is_waited_for() -> None:
+async def test_the_controller_waits_for_a_node_that_is_deleted_while_it_arrives() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -110,7 +110,7 @@ async def test_a_node_that_somebody_deletes_while_it_arrives_is_waited_for() -> 
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_a_persons_cordon_is_never_written() -> None:
+async def test_a_persons_cordon_is_never_changed() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -127,7 +127,7 @@ async def test_a_persons_cordon_is_never_written() -> None:
         assert (await here.bound())["q"] != node["metadata"]["name"]
 
 
-async def test_what_was_seen_before_minutes_without_the_api_server_is_no_reason_to_buy() -> None:
+async def test_nothing_is_bought_on_observations_from_before_an_outage_of_the_api_server() -> None:
     async with world() as here:
         here.start()
         await here.submit("first")

@@ -1,4 +1,4 @@
-"""A cloud that takes an order and says later that it cannot fill it."""
+"""A cloud that accepts an order and reports later that it cannot fill it."""
 
 from collections.abc import Sequence
 
@@ -18,7 +18,7 @@ pools:
 
 
 class Slow:
-    """Takes the first order, and refuses it ``after`` seconds; what follows is bought as ever. ``lost``: that it was taken is not heard."""
+    """Accepts the first order and refuses it after ``after`` seconds; later orders work. With ``lost``, the acceptance is lost."""
 
     def __init__(self, here: World, after: float, *, lost: bool = False) -> None:
         self._here, self._lost = here, lost
@@ -44,7 +44,7 @@ class Slow:
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["accepted", "answer lost"])
-async def test_what_is_refused_late_is_bought_elsewhere_at_once(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_machines_that_are_refused_late_are_bought_elsewhere_at_once(lost: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world(TWO_TYPES) as here:
         slow = Slow(here, 40.0, lost=lost)
         monkeypatch.setattr(here.cluster.provider, "buy", slow.buy)

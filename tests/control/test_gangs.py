@@ -1,4 +1,4 @@
-"""Half a gang is not paid for: what was had of its machines is kept for a while, and given back where the rest does not come."""
+"""An incomplete gang does not cost money: its granted machines are kept for a while, and removed if the others do not come."""
 
 from tests.control.world import BEGAN, World, world
 
@@ -23,7 +23,7 @@ async def submit(here: World) -> None:
         await here.submit(name, 1, **{"gpuscaler.io/gang": "train", "gpuscaler.io/gang-size": "2"})
 
 
-async def test_a_machine_of_a_gang_that_cannot_be_had_whole_opens_for_nobody_and_is_given_back() -> None:
+async def test_a_machine_of_a_gang_that_stays_incomplete_never_opens_and_is_removed() -> None:
     async with world(POOLS, markets=Markets({ONLY: Steps((0.0,), (1.0,))})) as here:
         here.start()
         await submit(here)
@@ -35,7 +35,7 @@ async def test_a_machine_of_a_gang_that_cannot_be_had_whole_opens_for_nobody_and
         assert set((await here.bound()).values()) == {""}
 
 
-async def test_a_gang_of_which_the_rest_comes_in_time_runs_on_what_was_had_and_on_that() -> None:
+async def test_a_gang_that_is_completed_in_time_runs_on_the_kept_and_the_new_machines() -> None:
     async with world(POOLS, markets=Markets({ONLY: Steps((0.0, BEGAN + 120.0), (1.0, 2.0))})) as here:
         here.start()
         await submit(here)
@@ -47,7 +47,7 @@ async def test_a_gang_of_which_the_rest_comes_in_time_runs_on_what_was_had_and_o
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_others_may_take_a_machine_that_a_gang_has_no_use_for() -> None:
+async def test_other_pods_may_use_a_machine_that_a_gang_does_not_need() -> None:
     async with world(POOLS, markets=Markets({ONLY: Steps((0.0,), (1.0,))})) as here:
         here.start()
         await submit(here)

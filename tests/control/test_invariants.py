@@ -1,4 +1,4 @@
-"""What DESIGN promises of every schedule (I1 to I8), for as many schedules as there is time for."""
+"""The invariants I1 to I8 for random schedules, as many as there is time for."""
 
 import pytest
 from hypothesis import HealthCheck, Phase, seed, settings
@@ -16,19 +16,19 @@ def test_every_schedule_keeps_the_invariants(part: int) -> None:
 
 
 def run_part(machine: type[RuleBasedStateMachine], part: int) -> None:
-    """Run the schedules of one test; where one fails, the error says how it is run again, beside the steps that Hypothesis prints."""
+    """Run the schedules of one test; if one fails, the error shows how to run it again, beside the steps that Hypothesis prints."""
     quiet = settings(
         max_examples=EACH,
         stateful_step_count=14,
         deadline=None,
         database=None,
-        # A failing schedule is printed as it is: to shorten one takes hundreds of runs.
+        # A failing schedule is printed unchanged: shrinking it takes hundreds of runs.
         phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
         report_multiple_bugs=False,
     )
 
-    # Hypothesis takes the seed of what makes the machine, and of nothing else.
+    # Hypothesis takes the seed only from the function that creates the machine.
     @seed(SEED * 1_000_000 + part)
     def make() -> RuleBasedStateMachine:
         return machine()

@@ -1,4 +1,4 @@
-"""Machines that never show what they are sold with are not bought for ever."""
+"""Machines that never show all resources of their type are not bought forever."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,7 +24,7 @@ HOUR = 3600.0
 
 
 @pytest.mark.parametrize("pods", [1, 4])
-async def test_machines_whose_gpus_never_show_are_bought_twice_and_then_one_at_a_time_ever_more_rarely(pods: int) -> None:
+async def test_machines_without_visible_gpus_are_bought_twice_and_then_at_growing_intervals(pods: int) -> None:
     async with world(faults=NEVER, pace=Pace(ready=120.0)) as here:
         here.start()
         for number in range(pods):
@@ -37,7 +37,7 @@ async def test_machines_whose_gpus_never_show_are_bought_twice_and_then_one_at_a
         assert first + 2 <= len(here.cluster.core.history()) <= first + 3
 
 
-async def test_the_resource_that_machines_never_show_is_named_in_status_and_on_the_pods(tmp_path: Path) -> None:
+async def test_a_resource_that_machines_never_show_is_named_in_status_and_on_the_pods(tmp_path: Path) -> None:
     pytest.importorskip("boto3", reason="boto3 is not installed: make setup brings it")
     async with aws_stage(tmp_path, Conditions(boot=QUICK, machines=NEVER)) as here:
         here.group("gpus", instance_type="p5.48xlarge")
@@ -61,7 +61,7 @@ async def test_the_resource_that_machines_never_show_is_named_in_status_and_on_t
 
 @asynccontextmanager
 async def promising(resource: str, **more: Any) -> AsyncIterator[World]:
-    """A world whose controller is told that machines have one ``resource``, which they do not show."""
+    """A world in which the templates of machines have one ``resource`` that the machines do not show."""
     async with world(ONE_GPU_MACHINES, **more) as here:
         here.policy = with_resource(here.policy, resource)
         here.start()
@@ -83,7 +83,7 @@ async def submit(here: World, name: str, resource: str) -> None:
     await here.user.create(PODS, body, namespace="default")
 
 
-async def test_a_pod_that_does_not_ask_for_what_is_not_shown_is_served_at_once() -> None:
+async def test_a_pod_that_does_not_request_the_missing_resource_is_served_at_once() -> None:
     async with promising(EFA) as here:
         await here.submit("plain")
         await here.sleep(120.0)
@@ -92,7 +92,7 @@ async def test_a_pod_that_does_not_ask_for_what_is_not_shown_is_served_at_once()
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_what_only_some_pods_ask_for_is_looked_for_twice_and_others_are_served_meanwhile() -> None:
+async def test_a_missing_resource_of_some_pods_is_tried_twice_while_others_are_served() -> None:
     async with promising(EFA, pace=Pace(ready=120.0)) as here:
         await submit(here, "fast", EFA)
         await here.sleep(900.0)
@@ -106,7 +106,7 @@ async def test_what_only_some_pods_ask_for_is_looked_for_twice_and_others_are_se
         assert (await here.bound())["plain"]
         assert not (await here.bound())["fast"]
         assert len(here.cluster.core.history()) == 3
-        # What is open shows by then that there is none.
+        # By then an open node shows that there is none.
         await here.sleep(1200.0)
         assert here.notes.last is not None
         assert any(f"no open node of type g4dn.xlarge shows {EFA}" in one for one in here.notes.last.warnings)

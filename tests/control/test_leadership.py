@@ -12,7 +12,7 @@ from gpuscaler.simulation.cloud.provider import CallFaults
 
 RUNS = part_of_runs(8)
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 
 @pytest.mark.parametrize("how", ["dies", "is cut off", "stops"])
@@ -33,7 +33,7 @@ async def test_another_leads_within_20_seconds(tmp_path: Path, how: str, seed: i
 
 
 class Schedule:
-    """Whatever may happen to two processes and what they reach, in an order that ``dice`` decide; then everything heals."""
+    """Random faults of two processes and their connections, in an order from ``dice``; then everything recovers."""
 
     def __init__(self, here: Pair, dice: Random) -> None:
         self.here, self.dice = here, dice
@@ -70,7 +70,7 @@ class Schedule:
         pause.go_on()
 
     async def stop_at(self) -> None:
-        """Between the fence and what follows it."""
+        """Suspend a process between the fence and the call."""
         pause = self.one().pause
         pause.at = self.dice.choice(("buy", "remove", "GET /api/v1/nodes/", "/nodes/", "/status", "configmaps"))
         await self.submit()
@@ -89,14 +89,14 @@ class Schedule:
         await self.here.restart(one)
 
     async def leave(self) -> None:
-        """End in good order: the lease is given back."""
+        """End a process in good order: the lease is released."""
         one = self.one()
         await one.end()
         await self.here.restart(one)
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
-async def test_whatever_happens_one_writes_at_a_time_and_the_work_is_done(seed: int, tmp_path: Path) -> None:
+async def test_under_random_faults_one_process_writes_at_a_time_and_the_work_is_done(seed: int, tmp_path: Path) -> None:
     seed += SEED * 1_000_000
     dice = luck(seed, "leadership")
     calls = CallFaults(lost=dice.choice((0.0, 0.0, 0.2)), stale_seconds=dice.choice((0.0, 0.0, 90.0)))
@@ -108,7 +108,7 @@ async def test_whatever_happens_one_writes_at_a_time_and_the_work_is_done(seed: 
         assert all(bound.values()), {one.name: one.record.failures[-3:] for one in here.replicas}
         assert len(here.here.cluster.core.history()) <= here.pods, "a machine was bought twice"
         if dry is not None:
-            # I9: it sees and plans the same, and only ever reads.
+            # I9: it observes and plans the same, and only reads.
             assert dry.line.methods == {"GET"}
             assert dry.desk.writes == 0
             assert dry.record.plans

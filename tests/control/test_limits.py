@@ -1,4 +1,4 @@
-"""Limits count what was granted, and hold whatever is asked for (I5)."""
+"""Limits count granted machines, and hold for all requests (I5)."""
 
 import pytest
 from tests.control.world import BEGAN, World, world
@@ -6,7 +6,7 @@ from tests.control.world import BEGAN, World, world
 from gpuscaler.model.offerings import OfferingKey
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 POOLS = """
 region: us-east-1
@@ -21,11 +21,11 @@ DRY = Markets({OfferingKey("gpu", "spot", "g4dn.xlarge", "us-east-1a"): Steps((0
 
 
 def granted(here: World) -> list[float]:
-    """When machines were bought, in seconds from the beginning."""
+    """The times at which machines were bought, in seconds from the beginning."""
     return [one.bought_at - BEGAN for one in here.cluster.core.history()]
 
 
-async def test_a_machine_that_was_refused_does_not_count_against_the_machines_of_a_minute() -> None:
+async def test_a_refused_machine_does_not_count_against_the_machines_per_minute() -> None:
     async with world(POOLS % "machines_per_minute: 1", markets=DRY) as here:
         here.start()
         await here.sleep(2.0)
@@ -36,7 +36,7 @@ async def test_a_machine_that_was_refused_does_not_count_against_the_machines_of
         assert len(granted(here)) == 1
 
 
-async def test_no_more_machines_are_bought_in_a_minute_than_the_settings_say() -> None:
+async def test_no_more_machines_are_bought_in_a_minute_than_the_settings_allow() -> None:
     async with world(POOLS % "machines_per_minute: 2") as here:
         here.start()
         await here.sleep(2.0)
@@ -50,7 +50,7 @@ async def test_no_more_machines_are_bought_in_a_minute_than_the_settings_say() -
 
 
 @pytest.mark.parametrize("limit", ["machines: 2", "gpus: 2", "dollars_per_hour: 0.5"])
-async def test_what_is_over_a_limit_waits_and_says_so(limit: str) -> None:
+async def test_pods_beyond_a_limit_stay_pending_and_show_the_limit(limit: str) -> None:
     async with world(POOLS % limit) as here:
         here.start()
         await here.sleep(2.0)

@@ -1,4 +1,4 @@
-"""Annotations that say where a pod is to be bought for, as the controller keeps them while time passes and spot comes and goes."""
+"""Annotations for a pod's markets, as the controller obeys them while time passes and spot comes and goes."""
 
 from datetime import UTC, datetime
 
@@ -9,7 +9,7 @@ from tests.control.world import BEGAN, World, world
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
 ALWAYS, NEVER = Steps((0.0,), (10.0,)), Steps((0.0,), (0.0,))
-#: The time to spare below which spot is not asked any more: two changeovers, with nothing to lose.
+#: The spare time below which spot is not tried any more: two changeovers, without work to lose.
 TIGHT = 1800.0
 
 
@@ -23,7 +23,7 @@ async def bought_by(here: World, moment: float) -> list[str]:
 
 
 @pytest.mark.parametrize(("wanted", "steps", "market"), [("spot", ALWAYS, "spot"), ("on-demand", ALWAYS, "on-demand"), ("spot", NEVER, "")])
-async def test_a_pod_is_bought_for_where_it_says(wanted: str, steps: Steps, market: str) -> None:
+async def test_machines_are_bought_on_the_market_of_the_annotation(wanted: str, steps: Steps, market: str) -> None:
     async with world(BOTH, markets=Markets({SPOT: steps})) as here:
         here.start()
         await here.submit("p", 1, **{"gpuscaler.io/market": wanted})
@@ -32,7 +32,7 @@ async def test_a_pod_is_bought_for_where_it_says(wanted: str, steps: Steps, mark
         assert "".join(markets(here)) == market
 
 
-async def test_a_pod_waits_for_spot_as_long_as_it_says_and_no_longer() -> None:
+async def test_a_pod_waits_for_spot_as_long_as_its_annotation_says_and_no_longer() -> None:
     async with world(BOTH, markets=Markets({SPOT: NEVER})) as here:
         here.start()
         await here.submit("p", 1, **{"gpuscaler.io/spot-wait": "10m"})
@@ -41,7 +41,7 @@ async def test_a_pod_waits_for_spot_as_long_as_it_says_and_no_longer() -> None:
         assert await bought_by(here, 610.0) == ["on-demand"]
 
 
-async def test_a_pod_that_waits_takes_spot_that_comes_meanwhile() -> None:
+async def test_a_waiting_pod_takes_spot_that_becomes_available() -> None:
     async with world(BOTH, markets=Markets({SPOT: Steps((0.0, BEGAN + 300.0), (0.0, 10.0))})) as here:
         here.start()
         await here.submit("p", 1, **{"gpuscaler.io/spot-wait": "30m"})
@@ -51,7 +51,7 @@ async def test_a_pod_that_waits_takes_spot_that_comes_meanwhile() -> None:
 
 
 @pytest.mark.parametrize("steps", [NEVER, Steps((0.0, BEGAN + 400.0), (0.0, 10.0))], ids=["spot stays away", "spot comes"])
-async def test_a_deadline_waits_for_spot_while_that_is_safe_and_goes_on_demand_when_the_time_to_spare_is_used_up(steps: Steps) -> None:
+async def test_a_pod_with_a_deadline_waits_for_spot_and_goes_on_demand_when_its_spare_time_is_over(steps: Steps) -> None:
     async with world(BOTH, markets=Markets({SPOT: steps})) as here:
         here.start()
         notes = {"gpuscaler.io/deadline": until(600.0 + TIGHT + 1200.0), "gpuscaler.io/expected-duration": "10m"}
@@ -62,7 +62,7 @@ async def test_a_deadline_waits_for_spot_while_that_is_safe_and_goes_on_demand_w
         assert await bought_by(here, 1220.0) == (["spot"] if steps is not NEVER else ["on-demand"])
 
 
-async def test_a_deadline_without_time_to_spare_is_on_demand_though_spot_is_there() -> None:
+async def test_a_pod_with_a_deadline_and_no_spare_time_goes_on_demand_although_spot_is_available() -> None:
     async with world(BOTH, markets=Markets({SPOT: ALWAYS})) as here:
         here.start()
         await here.submit("p", 1, **{"gpuscaler.io/deadline": until(600.0 + TIGHT - 60.0), "gpuscaler.io/expected-duration": "10m"})

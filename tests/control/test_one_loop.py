@@ -1,6 +1,6 @@
-"""One recorded schedule through the controller and through the simulator: both decide the same, one after the other.
+"""The controller and the simulator make the same decisions in the same order for one recorded schedule.
 
-Where a pod fits several machines, each has a scheduler of its own that chooses; most schedules here leave nothing to choose.
+If a pod fits several machines, the schedulers of the two may choose differently; most schedules here leave no choice.
 """
 
 import random
@@ -33,15 +33,15 @@ pools:
     idle_after: 5m
 limits: {gpus: 12}
 """
-#: The same for both clouds, whatever they draw.
+#: The same for both clouds, without random variation.
 DELAYS = Delays(
     boot=Delay(60.0, 60.0, 60.0), device_plugin=Delay(20.0, 20.0, 20.0), answer=Delay(1.0, 1.0, 1.0), image_pull=Delay(0.0, 0.0, 0.0)
 )
 #: The controller leads before jobs come.
 FIRST = 2.0
-#: The controller has heard of a pod, and planned.
+#: The controller has observed a pod, and planned.
 SOON = 1.0
-#: What the simulator knows at once the controller sees at a resync, and plans for at the next: that a machine is idle. Then it drains.
+#: The simulator knows at once that a machine is idle; the controller notices it at a resync, and plans at the next one. Then it drains.
 LATE = 30.0
 SCHEDULES = {
     "a few jobs of several sizes": (
@@ -66,7 +66,7 @@ def drawn(seed: int) -> tuple[Job, ...]:
 
 
 class Decision(NamedTuple):
-    """Machines of the first of ``offerings`` that is to be had, bought or ended ``at`` seconds after the beginning."""
+    """A purchase of machines of the first available one of ``offerings``, or an end, ``at`` seconds after the beginning."""
 
     at: float
     what: str
@@ -75,7 +75,7 @@ class Decision(NamedTuple):
 
 
 class Witness(Watchman):
-    """Writes down what the controller asks of its cloud."""
+    """Records the controller's calls to its cloud."""
 
     def __init__(self, here: Any) -> None:
         self.here = here
@@ -92,7 +92,7 @@ class Witness(Watchman):
 
 
 class Recorded(Gpuscaler):
-    """Writes down what it decides."""
+    """Records the policy's decisions."""
 
     decisions: list[Decision]
 
@@ -108,7 +108,7 @@ class Recorded(Gpuscaler):
 
 
 def spot_until(moment: float, began: float) -> Markets:
-    """Spot is to be had until so many seconds after the beginning, and then not any more."""
+    """Spot is available until ``moment`` seconds after the beginning, and then not any more."""
     spots = [one for pool in parse_policy(POOLS).pools for one in pool.offerings if one.market == SPOT]
     steps = Steps((0.0, moment), (50.0, 0.0)) if moment else Steps((0.0,), (0.0,))
     return Markets({one.key: steps for one in spots}, began=began)
@@ -145,28 +145,28 @@ async def compare(jobs: Sequence[Job], *, dry_after: float = 1e9, faults: Faults
 
 
 @pytest.mark.parametrize("jobs", SCHEDULES.values(), ids=SCHEDULES)
-async def test_both_decide_the_same(jobs: Sequence[Job]) -> None:
+async def test_both_make_the_same_decisions(jobs: Sequence[Job]) -> None:
     assert len(await compare(jobs)) > 1
 
 
 @pytest.mark.parametrize("seed", [1, 3, 4, 6])
-async def test_both_buy_the_same_at_the_same_time_for_jobs_that_come_by_chance(seed: int) -> None:
+async def test_both_buy_the_same_at_the_same_time_for_random_jobs(seed: int) -> None:
     jobs = drawn(seed)
     real = await by_controller(jobs, dry_after=1e9, faults=NO_FAULTS)
     simulated = by_simulator(jobs, dry_after=1e9, faults=NO_FAULTS)
-    # Which of the machines that a job fits it goes to, and with it which is idle when, each scheduler says.
+    # Each scheduler chooses among the machines that a job fits, so idle times may differ.
     bought, planned = ([one for one in made if one.what == "buy"] for made in (real, simulated))
     assert [one[1:] for one in bought] == [one[1:] for one in planned]
     assert all(-0.1 <= one.at - other.at <= SOON for one, other in zip(bought, planned, strict=True))
 
 
-async def test_where_spot_has_run_dry_both_try_it_and_go_on_demand() -> None:
+async def test_when_spot_has_run_dry_both_try_it_and_go_on_demand() -> None:
     made = await compare([Job("a", 10, 300, gpus=1), Job("b", 500, 300, gpus=4)], dry_after=0.0)
     ended = {name for one in made if one.what == "end" for name in one.offerings}
     assert ended == {("g4dn.xlarge", "on-demand"), ("g4dn.12xlarge", "on-demand")}
 
 
-async def test_before_a_machine_is_emptied_that_the_cloud_takes_back_both_buy_what_replaces_it() -> None:
+async def test_both_buy_the_replacement_of_an_interrupted_machine_before_they_drain_it() -> None:
     faults = replace(NO_FAULTS, reclaim=Delay(10.0, 10.0, 10.0), without_notice=0.0)
     made = await compare([Job("a", 0, 1800, gpus=1)], dry_after=600.0, faults=faults)
     assert [one.what for one in made][:3] == ["buy", "buy", "end"]

@@ -1,4 +1,4 @@
-"""How often the dear part of a plan is made: whether pods that run would fit better elsewhere."""
+"""The frequency of the expensive part of a plan: consolidation."""
 
 from itertools import pairwise
 
@@ -7,7 +7,7 @@ from tests.control.world import world
 from gpuscaler.kube.resources import PODS
 
 
-async def test_where_nothing_changes_running_pods_are_left_alone_for_ten_minutes() -> None:
+async def test_without_changes_consolidation_is_considered_every_ten_minutes() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -17,11 +17,11 @@ async def test_where_nothing_changes_running_pods_are_left_alone_for_ten_minutes
         await here.sleep(1800.0)
 
         assert len(here.notes.weighed) - settled == 3
-        # Everything else of a plan goes on as often as ever.
+        # The other parts of plans are made as often as before.
         assert here.notes.plans - plans >= 175
 
 
-async def test_where_much_changes_they_are_looked_at_once_a_minute() -> None:
+async def test_with_many_changes_consolidation_is_considered_once_a_minute() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -36,7 +36,7 @@ async def test_where_much_changes_they_are_looked_at_once_a_minute() -> None:
         assert max(gaps) <= 75.0
 
 
-async def test_while_the_cloud_cannot_be_read_nobody_looks_for_better_places() -> None:
+async def test_consolidation_is_not_considered_while_the_cloud_cannot_be_read() -> None:
     async with world() as here:
         here.start()
         await here.sleep(100.0)

@@ -1,4 +1,4 @@
-"""A node of an Auto Scaling group whose device plugin restarts."""
+"""Restarts of the device plugin on a node of an Auto Scaling group."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ async def all_bound(here: Stage) -> bool:
     return bool(bound) and all(bound.values())
 
 
-async def test_a_plugin_that_is_away_for_45_seconds_on_an_idle_machine_buys_no_second_one(tmp_path: Path) -> None:
+async def test_a_plugin_that_is_away_for_45_seconds_on_an_idle_machine_causes_no_purchase(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         here.start()
@@ -36,7 +36,7 @@ async def test_a_plugin_that_is_away_for_45_seconds_on_an_idle_machine_buys_no_s
         assert (await here.bound())["next"] == name
 
 
-async def test_a_kubelet_that_restarts_and_shows_no_capacity_either_buys_no_second_machine(tmp_path: Path) -> None:
+async def test_a_kubelet_that_restarts_and_shows_no_capacity_causes_no_purchase(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", instance_type="p5.48xlarge")
         here.start()
@@ -76,7 +76,7 @@ async def test_a_plugin_that_stays_away_is_reported_with_its_node(tmp_path: Path
         assert (await here.bound())["train"] == name
 
 
-async def test_what_goes_wrong_with_nodes_is_asked_for_by_the_control_path(tmp_path: Path) -> None:
+async def test_faults_of_nodes_are_requested_through_the_control_path(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
 
         def control(method: str, what: str, **body: object) -> object:

@@ -1,4 +1,4 @@
-"""Plans come true: pods land where they were planned, whatever the order in which machines arrive."""
+"""Pods run where they were planned, in whatever order machines arrive."""
 
 from dataclasses import dataclass
 from random import Random
@@ -11,7 +11,7 @@ from tests.objects import pod
 from gpuscaler.kube.resources import PODS
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 #: Machines of three sizes at prices that make mixing worthwhile.
 SIZES = """
@@ -22,7 +22,7 @@ pools:
     markets: [on-demand]
     zones: [us-east-1a, us-east-1b]
 """
-#: No more than one pod of a workload more in one zone than in the other.
+#: A topology spread over zones with a maximum skew of 1.
 EVEN = {
     "maxSkew": 1,
     "topologyKey": "topology.kubernetes.io/zone",
@@ -37,7 +37,7 @@ SCATTERED = Delays(
 
 @dataclass(frozen=True)
 class Kept:
-    """How a workload went: pods that were planned and those bound, machines bought by the first plan and later, promises kept."""
+    """The result of a workload: pods planned and bound, machines bought by the first plan and later, promises kept."""
 
     planned: int
     bound: int
@@ -59,8 +59,8 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
         unrelated = dice.randint(0, 6)
         for number in range(unrelated):
             await here.sleep(dice.uniform(2.0, 25.0))
-            # They ask for no GPU and for so little that they sit wherever something runs, and nothing is bought for them: machines must
-            # not be kept from whom they are meant for.
+            # They request no GPU and so little that they fit on any node, and nothing is bought for them: they must not take machines
+            # from the pods that those are meant for.
             await here.user.create(PODS, pod(f"other{number}", 0, cpu="50m"), namespace="default")
         for _ in range(20):
             await here.sleep(20.0)
@@ -76,7 +76,7 @@ async def outcome(seed: int, *, steered: bool = True) -> Kept:
             bought=first,
             further=len(here.cluster.core.history()) - first,
             kept=notes.outcomes["Kept"],
-            # Where the unrelated ones run is nobody's concern.
+            # The nodes of the unrelated pods do not matter.
             promised=notes.outcomes["Kept"] + notes.outcomes["Broken"] + sum(who.partition("/")[2] in wanted for who in notes.stray),
         )
 

@@ -1,4 +1,4 @@
-"""Machines that the cloud takes away, with and without a word."""
+"""Machines that the cloud takes away, with and without notice."""
 
 from typing import Any
 
@@ -31,12 +31,12 @@ pools:
     idle_after: 2h
 """
 PROTECTED = {"karpenter.sh/do-not-disrupt": "true"}
-#: Spot is there for ten minutes, and then not for hours.
+#: Spot is available for ten minutes, and then not for hours.
 DRY_AT = BEGAN + 600.0
 
 
 def dry(*, noticed: bool) -> dict[str, Any]:
-    """A spot market that runs dry, and takes its machines back."""
+    """A spot market that runs dry and reclaims its machines."""
     spot = next(one for pool in parse_policy(SPOT).pools for one in pool.offerings if one.market == "spot")
     return {
         "markets": Markets({spot.key: Steps((0.0, DRY_AT - BEGAN), (50.0, 0.0))}, began=BEGAN),
@@ -44,7 +44,7 @@ def dry(*, noticed: bool) -> dict[str, Any]:
             never_registers=0.0,
             partial_grants=0.0,
             gpu_hours_between_failures=0.0,
-            # Either way the machines go 130 s after the market ran dry.
+            # Either way the machines end 130 s after the market ran dry.
             reclaim=Delay(10.0, 10.0, 10.0) if noticed else Delay(130.0, 130.0, 130.0),
             without_notice=0.0 if noticed else 1.0,
         ),
@@ -52,7 +52,7 @@ def dry(*, noticed: bool) -> dict[str, Any]:
 
 
 def without_controller(here: World, *, terminated: bool) -> None:
-    """A cloud that leaves Nodes behind, and lists machines that have ended as ``terminated``, or not at all."""
+    """Make the cloud leave Nodes behind, and list ended machines as ``terminated``, or not at all."""
     inventory = here.cluster.provider.inventory
 
     async def listed() -> Inventory:
@@ -62,7 +62,7 @@ def without_controller(here: World, *, terminated: bool) -> None:
         return msgspec.structs.replace(found, instances=(*found.instances, *history))
 
     async def forget(node: dict[str, Any]) -> None:
-        """Nobody deletes it."""
+        """Leave the Node."""
 
     here.cluster.provider.inventory = listed  # type: ignore[method-assign]
     here.cluster.machines._remove = forget  # type: ignore[method-assign]
@@ -73,7 +73,7 @@ def reclaims(here: World) -> int:
     return sum(one.strikes for one in here.controller.memory.breakers.open if one.cause == offering_events.RECLAIMED)
 
 
-async def test_pods_are_evicted_from_a_machine_before_the_cloud_takes_it_whatever_protects_them() -> None:
+async def test_pods_are_evicted_from_an_interrupted_machine_even_if_they_are_protected() -> None:
     async with world(SPOT, **dry(noticed=True)) as here:
         here.start()
         await here.sleep(2.0)
@@ -90,7 +90,7 @@ async def test_pods_are_evicted_from_a_machine_before_the_cloud_takes_it_whateve
         assert reclaims(here) == 1
 
 
-async def test_where_no_notice_comes_the_market_is_one_to_be_careful_with_and_the_node_is_left_alone() -> None:
+async def test_a_market_that_reclaims_without_notice_is_avoided_and_the_node_is_not_touched() -> None:
     async with world(SPOT, **dry(noticed=False)) as here:
         here.start()
         await here.sleep(2.0)
@@ -109,9 +109,9 @@ async def test_where_no_notice_comes_the_market_is_one_to_be_careful_with_and_th
 @pytest.mark.parametrize(
     ("terminated", "ready", "stays"),
     [(True, "Unknown", False), (False, "Unknown", True), (True, "True", True)],
-    ids=["terminated", "not listed", "terminated, they say, and Ready"],
+    ids=["terminated", "not listed", "listed as terminated, and Ready"],
 )
-async def test_a_node_goes_with_a_machine_that_vanished_only_where_the_cloud_lists_that_as_terminated(
+async def test_the_node_of_a_vanished_machine_is_deleted_only_if_the_machine_is_listed_as_terminated(
     terminated: bool, ready: str, stays: bool
 ) -> None:
     async with world(SPOT, **dry(noticed=False)) as here:
@@ -126,7 +126,7 @@ async def test_a_node_goes_with_a_machine_that_vanished_only_where_the_cloud_lis
         await become(here, gone.id, ready)
         await here.sleep(50.0)
         assert gone.id in await names(here)
-        # The pod is as good as lost, so a machine for the next one need not wait until the Node is gone.
+        # The pod is as good as lost, so a machine for the next one need not wait until the Node is deleted.
         assert len(here.cluster.core.history()) == (1 if stays else 2)
         await here.sleep(30.0)
 
@@ -142,7 +142,7 @@ async def test_a_node_goes_with_a_machine_that_vanished_only_where_the_cloud_lis
             assert set((await here.bound()).values()) == {here.cluster.core.list()[0].id}
 
 
-async def test_a_machine_that_the_cloud_works_on_is_emptied_before_and_replaced() -> None:
+async def test_a_machine_with_scheduled_maintenance_is_drained_before_and_replaced() -> None:
     async with world(SPOT) as here:
         here.start()
         await here.sleep(2.0)
@@ -162,7 +162,7 @@ async def test_a_machine_that_the_cloud_works_on_is_emptied_before_and_replaced(
 
 
 @pytest.mark.parametrize("kind", [MAINTENANCE, REBALANCE])
-async def test_what_is_no_interruption_or_has_no_time_is_told_once_and_nothing_is_done(kind: str) -> None:
+async def test_other_announcements_or_those_without_a_time_are_reported_once_and_ignored(kind: str) -> None:
     async with world(SPOT) as here:
         here.start()
         await here.sleep(2.0)
@@ -179,7 +179,7 @@ async def test_what_is_no_interruption_or_has_no_time_is_told_once_and_nothing_i
         assert reclaims(here) == 0
 
 
-async def test_a_machine_that_we_end_ourselves_says_nothing_of_its_market() -> None:
+async def test_a_machine_that_gpuscaler_ends_does_not_affect_its_market() -> None:
     async with world(SPOT.replace("2h", "60s")) as here:
         here.start()
         await here.sleep(2.0)
@@ -191,7 +191,7 @@ async def test_a_machine_that_we_end_ourselves_says_nothing_of_its_market() -> N
         assert reclaims(here) == 0
 
 
-async def test_a_machine_that_is_taken_back_before_it_opened_is_bought_again() -> None:
+async def test_a_machine_that_is_reclaimed_before_it_opened_is_bought_again() -> None:
     policy = dry(noticed=True)
     async with world(SPOT, **policy) as here:
         here.start()

@@ -1,4 +1,4 @@
-"""Machines that do not take whom they were planned for: the scheduler knows something that nobody told us."""
+"""Machines that do not get the pods they were planned for, because the scheduler has a reason that the controller does not know."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ pools:
 
 
 class Picky(Scheduler):
-    """A scheduler with a filter of its own: it sees no machines of ``spurned`` types, or those names."""
+    """A scheduler with an additional filter: it ignores machines of ``spurned`` types or names."""
 
     spurned: frozenset[str] = frozenset()
 
@@ -37,7 +37,7 @@ class Picky(Scheduler):
 
 
 async def picky(here: World, *spurned: str) -> Picky:
-    """Such a scheduler, at work."""
+    """Run such a scheduler."""
     client = here.cluster.client("picky")
     seen = here.cluster.picture(client)
     scheduler = Picky(client, seen, now=here.now, scheduler="picky")
@@ -56,7 +56,7 @@ def types(here: World) -> list[str]:
     return [one.offering.instance_type for one in here.cluster.core.history()]
 
 
-async def test_a_pod_that_an_open_machine_does_not_take_is_demand_again_after_a_minute() -> None:
+async def test_a_pod_that_is_not_scheduled_on_its_open_machine_is_demand_again_after_a_minute() -> None:
     async with world(TWO_TYPES, seed=3) as here:
         scheduler = await picky(here)
         here.start()
@@ -64,7 +64,7 @@ async def test_a_pod_that_an_open_machine_does_not_take_is_demand_again_after_a_
         await submit(here, "first", **{"gpuscaler.io/run-for": "3m"})
         await here.sleep(300.0)
         (node,) = await here.nodes()
-        # It is empty now, fits, and the scheduler has come to dislike it.
+        # It is empty now and fits, and the scheduler refuses it from now on.
         scheduler.spurned = frozenset({node["metadata"]["name"]})
         await submit(here, "second")
         await here.sleep(50.0)
@@ -79,7 +79,7 @@ async def test_a_pod_that_an_open_machine_does_not_take_is_demand_again_after_a_
         assert avoided.detail == "no nodes available to schedule pods"
 
 
-async def test_who_was_refused_once_is_refused_for_its_whole_class_until_the_node_changes() -> None:
+async def test_a_refused_pod_blocks_the_node_for_its_whole_class_until_the_node_changes() -> None:
     async with world(TWO_TYPES, seed=4) as here:
         scheduler = await picky(here)
         here.start()
@@ -92,7 +92,7 @@ async def test_who_was_refused_once_is_refused_for_its_whole_class_until_the_nod
         await submit(here, "second")
         await here.sleep(200.0)
         assert len(types(here)) == 2
-        # Another of its class does not wait for that node a second time; a changed node is tried again.
+        # Another pod of its class does not wait for that node; a changed node is tried again.
         await submit(here, "third")
         await here.sleep(5.0)
         assert len(types(here)) == 3
@@ -110,7 +110,7 @@ async def test_two_broken_promises_pause_the_offering_for_that_class() -> None:
         await submit(here, "p")
         await here.sleep(400.0)
 
-        # The cheapest is tried twice, and then the next: nothing is bought for ever.
+        # The cheapest is tried twice, and then the next: purchases do not repeat forever.
         assert types(here) == ["g4dn.xlarge", "g4dn.xlarge", "g5.xlarge"]
         assert here.notes.outcomes["Broken"] == 2
         assert (await here.bound())["p"] == here.cluster.core.history()[-1].id
@@ -120,7 +120,7 @@ async def test_two_broken_promises_pause_the_offering_for_that_class() -> None:
 
 
 def generous(policy: Policy, **more: int) -> Policy:
-    """``policy`` as somebody wrote it who thought that machines have so much more of each resource."""
+    """``policy`` with templates that promise more of each resource than machines have."""
 
     def larger(amounts: Any) -> dict[str, int]:
         return {name: amount + more.get(name, 0) for name, amount in amounts.items()}
@@ -145,7 +145,7 @@ pools:
 """
 
 
-async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pods_that_need_all_of_it() -> None:
+async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pods_that_need_it_all() -> None:
     truth = parse_policy(TWO_SIZES)
     small = next(one for one in truth.pools[0].offerings if one.instance_type == "g4dn.xlarge")
     async with world(TWO_SIZES, seed=6) as here:
@@ -162,7 +162,7 @@ async def test_a_machine_with_less_room_than_its_template_is_bought_once_for_pod
         assert here.controller is not None
         learned = {one.instance_type: one.allocatable for one in here.controller.memory.learned.lessons}
         assert learned["g4dn.xlarge"]["memory"] == small.allocatable["memory"]
-        # Pods of the same kind go to the right size at once.
+        # For pods of the same kind the right size is bought at once.
         body["metadata"]["name"] = "q"
         await here.user.create(PODS, body, namespace="default")
         await here.sleep(3.0)

@@ -1,4 +1,4 @@
-"""A dearer machine gives way to a cheaper one: what replaces it is open before anybody is evicted, or nobody is."""
+"""A cheaper machine replaces a more expensive one: pods are evicted only after the replacement is open."""
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -35,7 +35,7 @@ def without_spot(policy: Policy) -> Policy:
 
 
 class Evictions(Watchman):
-    """Notes which nodes were open, and had GPUs, at each eviction."""
+    """Records which nodes were open and showed GPUs at each eviction."""
 
     def __init__(self, here: World) -> None:
         self.here = here
@@ -52,19 +52,19 @@ def is_open(node: dict[str, Any]) -> bool:
 
 
 async def serve(here: World, replicas: int = 1) -> None:
-    """A ReplicaSet, whose pods say what a restart of them costs."""
+    """Create a ReplicaSet with pods that state their restart cost."""
     body = workload("ReplicaSet", "web", pod("web", 1, {"gpuscaler.io/restart-cost": "1m"}), replicas=replicas)
     await here.user.create(REPLICA_SETS, body, namespace="default")
 
 
 async def homes(here: World) -> list[str]:
-    """The nodes of the pods that run."""
+    """The nodes of the running pods."""
     return list((await here.bound()).values())
 
 
 @asynccontextmanager
 async def on_demand(**more: Any) -> AsyncIterator[tuple[World, Evictions]]:
-    """A pod that runs on an on-demand machine, in the moment in which spot is offered, too."""
+    """A pod on an on-demand machine, at the moment when spot becomes available."""
     async with world(BOTH, **more) as here:
         full, here.policy = here.policy, without_spot(here.policy)
         here.watchman = evictions = Evictions(here)
@@ -90,7 +90,7 @@ async def until_ordered(here: World) -> None:
     raise AssertionError("nothing was bought")
 
 
-async def test_what_replaces_a_machine_is_open_before_the_first_eviction() -> None:
+async def test_the_replacement_of_a_machine_is_open_before_the_first_eviction() -> None:
     async with on_demand() as (here, evictions):
         await here.sleep(400.0)
 
@@ -102,7 +102,7 @@ async def test_what_replaces_a_machine_is_open_before_the_first_eviction() -> No
 
 
 @pytest.mark.parametrize("after", [1.0, 8.0, 20.0, 30.0, 45.0, 60.0])
-async def test_a_controller_that_dies_in_the_middle_of_it_goes_on_where_it_was(after: float) -> None:
+async def test_a_controller_that_dies_in_the_middle_continues_from_there(after: float) -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         await here.sleep(after)
@@ -117,7 +117,7 @@ async def test_a_controller_that_dies_in_the_middle_of_it_goes_on_where_it_was(a
         assert [one.id for one in here.cluster.core.list()] == ["sim-00002"]
 
 
-async def test_where_the_replacement_is_refused_the_old_machine_is_open_again_and_nobody_was_evicted() -> None:
+async def test_if_the_replacement_is_refused_the_old_machine_opens_again_without_evictions() -> None:
     async with on_demand(markets=Markets({SPOT: Steps((0.0,), (0.0,))})) as (here, evictions):
         await here.sleep(100.0)
 
@@ -129,7 +129,7 @@ async def test_where_the_replacement_is_refused_the_old_machine_is_open_again_an
         assert evictions.open == []
 
 
-async def test_where_the_replacement_dies_before_it_opens_the_old_machine_is_open_again() -> None:
+async def test_if_the_replacement_ends_before_it_opens_the_old_machine_opens_again() -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         assert not is_open((await here.nodes())[0])
@@ -141,7 +141,7 @@ async def test_where_the_replacement_dies_before_it_opens_the_old_machine_is_ope
         assert await homes(here) == [DEAR]
 
 
-async def test_a_pod_that_may_not_be_moved_any_more_stays_and_so_does_its_machine() -> None:
+async def test_a_pod_that_may_no_longer_be_moved_stays_with_its_machine() -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         patch = {"metadata": {"annotations": {"karpenter.sh/do-not-disrupt": "true"}}}
@@ -155,7 +155,7 @@ async def test_a_pod_that_may_not_be_moved_any_more_stays_and_so_does_its_machin
         assert await homes(here) == [DEAR]
 
 
-async def test_who_leaves_by_itself_while_the_replacement_boots_lets_the_machine_go_unevicted() -> None:
+async def test_if_all_pods_end_while_the_replacement_boots_the_machine_goes_without_evictions() -> None:
     async with on_demand() as (here, evictions):
         await until_ordered(here)
         (name,) = await here.bound()

@@ -1,4 +1,4 @@
-"""A controller that dies at any step between intent and arrival neither buys twice nor forgets (I2, I3)."""
+"""A controller that dies at any step between intent and arrival neither buys twice nor loses machines (I2, I3)."""
 
 import pytest
 from tests.control.world import ONE_GPU_MACHINES, Deaths, luck, world
@@ -10,7 +10,7 @@ from gpuscaler.simulation.cloud.provider import CallFaults
 #: A tenth of the schedules of `make soak RUNS=N`.
 RUNS = part_of_runs(10)
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 
 @pytest.mark.parametrize("seed", range(RUNS))
@@ -55,7 +55,7 @@ async def one_run(seed: int) -> None:
         assert len(bought) == pods, [(one.id, one.purchase) for one in bought]
         assert here.controller is not None
         for _ in range(60):
-            # Lists that are behind, and that often fail, take their time to tell what became of an order.
+            # With lists that lag and often fail, the result of an order shows late.
             await here.sleep(20.0)
             if not here.controller.memory.ledger.coming:
                 break

@@ -1,4 +1,4 @@
-"""Spot runs dry and comes back: pods go to on-demand at once, and back one machine at a time once spot has lasted."""
+"""Spot runs dry and comes back: pods move to on-demand at once, and back one machine at a time once spot has lasted."""
 
 from tests.control.test_replacing import BOTH, SPOT, Evictions, markets, serve
 from tests.control.world import BEGAN, World, world
@@ -6,12 +6,12 @@ from tests.control.world import BEGAN, World, world
 from gpuscaler.planning.state.breakers import RETURN_SECONDS, SETTLE_SECONDS
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 
-#: When spot is there again, in seconds.
+#: When spot is available again, in seconds.
 BACK = 300.0
 
 
 async def going(here: World, seconds: float) -> list[int]:
-    """How many machines were leaving at a time while pods were on them, every few seconds."""
+    """The number of leaving machines with pods, every few seconds."""
     seen = []
     for _ in range(int(seconds / 5.0)):
         await here.sleep(5.0)
@@ -36,12 +36,12 @@ async def test_two_machines_go_back_to_spot_one_after_the_other_the_first_as_a_p
         second = await going(here, 2 * SETTLE_SECONDS)
         assert max(second) == 1
         assert [one.offering.market for one in here.cluster.core.list()] == ["spot", "spot"]
-        # Each left when its successor was open, and for nothing else.
+        # Each left only when its successor was open.
         assert [len(seen) for seen in evictions.open] == [2, 2]
         assert here.notes.kept == []
 
 
-async def test_after_a_reclaim_nothing_goes_back_for_an_hour() -> None:
+async def test_after_a_reclaim_nothing_returns_to_spot_for_an_hour() -> None:
     async with world(BOTH, markets=Markets({SPOT: Steps((0.0, BEGAN + 600.0, BEGAN + 660.0), (10.0, 0.0, 10.0))})) as here:
         here.start()
         await serve(here)

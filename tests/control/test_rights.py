@@ -1,4 +1,4 @@
-"""The roles of the installation are enough for all that the program does, and allow nothing that it does not do."""
+"""The roles of the installation allow everything that the program does, and nothing else."""
 
 import asyncio
 from contextlib import AbstractAsyncContextManager
@@ -25,15 +25,15 @@ from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.run_settings import RunSettings
 
 ROLES = Path(__file__).parents[2] / "deploy" / "gpuscaler.yaml"
-#: Of these, a role names which it allows.
+#: Resources for which a role names the allowed objects.
 OWN = {"configmaps", "leases.coordination.k8s.io", "namespaces"}
 
-#: Verb, resource (``leases.coordination.k8s.io``, ``pods/eviction``), and the name of the object where only those of that name are meant.
+#: Verb, resource (``leases.coordination.k8s.io``, ``pods/eviction``), and the name of the object if the right is limited to it.
 Right = tuple[str, str, str]
 
 
 def allowed(kind: str) -> set[Right]:
-    """What all roles of a kind allow the controller; a Role beside those is for people."""
+    """The rights that all roles of a kind give the controller; one other Role is for people."""
     found = set()
     for document in filter(None, yaml.safe_load_all(ROLES.read_text())):
         own = document["kind"] == kind and not document["metadata"]["name"].endswith("-reader")
@@ -47,7 +47,7 @@ def allowed(kind: str) -> set[Right]:
 
 
 class Noting:
-    """A transport that remembers what was asked, and where."""
+    """A transport that records requests."""
 
     def __init__(self, api: ApiServer) -> None:
         self._inner = MemoryTransport(api)
@@ -56,7 +56,7 @@ class Noting:
 
     def exchange(self, request: Request) -> AbstractAsyncContextManager[Answer]:
         what = about(request)
-        # Which object is created, a request does not say where rights are looked up.
+        # For authorization, a create request has no object name.
         of_kubelet = f"/namespaces/{NODE_LEASES}/" in request.path
         named = what.resource in OWN and what.verb not in {"create", "list", "watch"} and not of_kubelet
         self.asked.add((what.verb, what.resource, request.path.rpartition("/")[2] if named else ""))
@@ -68,7 +68,7 @@ class Noting:
         await self._inner.close()
 
 
-async def test_the_roles_allow_what_the_program_asks_and_nothing_else(tmp_path: Path) -> None:
+async def test_the_roles_allow_the_requests_of_the_program_and_nothing_else(tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(f"{SMALL}    idle_after: 30s\nnamespace: gpuscaler\nhttp: {{enabled: false}}\n")
     api = ApiServer(Ticking().wall)
@@ -93,7 +93,7 @@ async def test_the_roles_allow_what_the_program_asks_and_nothing_else(tmp_path: 
         await user.create(PODS, pod("left", 1, {"gpuscaler.io/steering": "nominate"}), namespace="default")
         await user.create(PODS, pod("huge", 99), namespace="default")
         await asyncio.sleep(200)
-        # Pods that a person deletes, and machines that fall idle and go.
+        # Pods that a person deletes, and machines that become idle and are removed.
         for name in ("train", "left"):
             await user.delete(PODS, name, namespace="default")
         await asyncio.sleep(200)
@@ -105,6 +105,6 @@ async def test_the_roles_allow_what_the_program_asks_and_nothing_else(tmp_path: 
     assert transport.asked - cluster_wide - own == set()
     assert transport.elsewhere == {f"/api/v1/namespaces/{NAMESPACE}/configmaps/{NAME}"}
     assert {(verb, one.label, "") for one in WATCHED for verb in ("list", "watch")} <= cluster_wide
-    # Lists are for servers that cannot stream them; nothing is evicted here, and no Event is repeated.
+    # The right to list is for servers that cannot stream lists; nothing is evicted here, and no Event is repeated.
     others = {("list", one.label, "") for one in WATCHED} | {("create", "pods/eviction", ""), ("patch", "events.events.k8s.io", "")}
     assert (cluster_wide | own) - transport.asked - others == set()

@@ -1,4 +1,4 @@
-"""Who gets the seats of a machine that opens, seen from outside."""
+"""Which pods get the room of a machine that opens, as seen from outside the controller."""
 
 import pytest
 from tests.control.world import luck, world
@@ -14,7 +14,7 @@ SCATTERED = Delays(
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_of_equal_pods_the_oldest_get_the_machines_that_open_first(seed: int) -> None:
+async def test_the_oldest_of_equal_pods_get_the_machines_that_open_first(seed: int) -> None:
     async with world(seed=seed, delays=SCATTERED) as here:
         here.start()
         await here.sleep(2.0)
@@ -22,7 +22,7 @@ async def test_of_equal_pods_the_oldest_get_the_machines_that_open_first(seed: i
         luck(seed, "names").shuffle(names)
         for name in names:
             await here.user.create(PODS, pod(name), namespace="default")
-            # Ages are told by the second.
+            # Ages have a resolution of one second.
             await here.sleep(1.1)
         order: list[str] = []
         for _ in range(500):

@@ -1,4 +1,4 @@
-"""Machines that cost money and serve nobody: those that nobody here knows, those that never come, those that are wanted no more."""
+"""Machines that cost money without use: unknown ones, ones that never register, and ones that are not needed any more."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from gpuscaler.lifecycle.pacing import Pace
 from gpuscaler.simulation.cloud.delays import Faults
 from gpuscaler.simulation.cloud.provider import CallFaults
 
-#: Nothing but the event loop is waited for, so one look at it is enough before time goes on.
+#: Tests wait only for the event loop, so one pass over it is enough before time advances.
 
 NEVER = Faults(never_registers=1.0, partial_grants=0.0, gpu_hours_between_failures=0.0)
 QUICK_PACE = Pace(register=120.0, ready=120.0)
@@ -22,12 +22,12 @@ IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 async def launch(here: World) -> None:
-    """Somebody else buys a machine in our pool."""
+    """Launch a machine in a pool, as another program does."""
     (pool,) = here.policy.pools
     await here.cluster.provider.buy(Order("somebody", pool.name, (pool.offerings[0].key,), 1))
 
 
-async def test_a_machine_that_somebody_else_bought_and_that_never_registers_is_ended() -> None:
+async def test_a_machine_that_another_program_bought_and_that_never_registers_is_ended() -> None:
     async with world(pace=QUICK_PACE, faults=NEVER) as here:
         here.start()
         await here.sleep(2.0)
@@ -40,7 +40,7 @@ async def test_a_machine_that_somebody_else_bought_and_that_never_registers_is_e
         assert here.notes.orders == []
 
 
-async def test_a_machine_that_was_forgotten_with_the_memory_is_ended_by_the_next_controller() -> None:
+async def test_a_machine_that_was_lost_with_the_memory_is_ended_by_the_next_controller() -> None:
     async with world(pace=QUICK_PACE, faults=NEVER) as here:
         here.start()
         await here.sleep(2.0)
@@ -55,7 +55,7 @@ async def test_a_machine_that_was_forgotten_with_the_memory_is_ended_by_the_next
         assert lost.id not in {one.id for one in here.cluster.core.list()}
 
 
-async def test_a_machine_that_nobody_asked_for_serves_pods_when_it_comes_and_is_given_back_like_any_other() -> None:
+async def test_a_machine_that_was_not_ordered_serves_pods_and_is_removed_like_any_other() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -70,7 +70,7 @@ async def test_a_machine_that_nobody_asked_for_serves_pods_when_it_comes_and_is_
         assert here.notes.orders == []
 
 
-async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is_paused_and_somebody_is_told() -> None:
+async def test_after_three_machines_in_a_row_that_never_registered_their_pool_is_paused_and_reported() -> None:
     async with world(pace=QUICK_PACE, faults=NEVER) as here:
         here.start()
         await here.sleep(2.0)
@@ -129,7 +129,7 @@ BIG_AND_SMALL = IDLE.replace("types: [g4dn.xlarge]", "types: [g4dn.xlarge, g5.12
 
 
 async def join(here: World, instance: str) -> None:
-    """A node of a large machine of our pool, which is not on the cloud's list, and which somebody else has made."""
+    """Add a node with the labels of a large machine of a pool, which the cloud does not list."""
     (large,) = (one for one in here.policy.pools[0].offerings if one.instance_type == "g5.12xlarge")
     node = node_named("theirs", large.allocatable, LOOKS_LIKE_OURS)
     made = {**node, "spec": {"providerID": instance} if instance else {}}
@@ -138,10 +138,8 @@ async def join(here: World, instance: str) -> None:
 
 @pytest.mark.parametrize("kind", [INTERRUPTION, MAINTENANCE])
 @pytest.mark.parametrize("instance", ["aws:///us-east-1a/i-1", "simulated:///us-east-1a/theirs"])
-async def test_a_node_that_looks_like_ours_is_left_alone_when_its_machine_is_taken_back_which_the_cloud_does_not_list(
-    instance: str, kind: str
-) -> None:
-    """Several clusters may share what tells of interruptions."""
+async def test_an_unlisted_node_with_a_pools_labels_is_not_touched_when_its_machine_is_interrupted(instance: str, kind: str) -> None:
+    """Several clusters may share a queue of interruptions."""
     async with world(BIG_AND_SMALL) as here:
         await join(here, instance)
         here.watchman = touched = Touched()
@@ -164,9 +162,7 @@ async def test_a_node_that_looks_like_ours_is_left_alone_when_its_machine_is_tak
         ("simulated:///us-east-1a/theirs", "the cloud does not list its machine, simulated:///us-east-1a/theirs, among this cluster's"),
     ],
 )
-async def test_on_a_node_that_looks_like_ours_and_that_the_cloud_does_not_list_pods_run_and_nothing_is_bought_to_replace_it(
-    instance: str, why: str
-) -> None:
+async def test_pods_run_on_an_unlisted_node_with_a_pools_labels_and_it_is_not_replaced(instance: str, why: str) -> None:
     async with world(BIG_AND_SMALL) as here:
         await join(here, instance)
         here.watchman = touched = Touched()
@@ -183,7 +179,7 @@ async def test_on_a_node_that_looks_like_ours_and_that_the_cloud_does_not_list_p
 
 
 class Touched(Watchman):
-    """Remembers which nodes, evictions and machines were written to."""
+    """Records the nodes, evictions and machines that were written to."""
 
     def __init__(self) -> None:
         self.paths: list[str] = []

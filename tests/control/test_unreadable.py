@@ -1,4 +1,4 @@
-"""A machine that only looks empty is not given back (I4)."""
+"""A machine that only seems to be empty is not removed (I4)."""
 
 from tests.control.world import world
 from tests.objects import pod
@@ -16,7 +16,7 @@ pools:
 """
 
 
-async def test_a_machine_with_a_pod_that_was_never_readable_stays_until_that_pod_is_gone() -> None:
+async def test_a_machine_with_a_pod_that_cannot_be_parsed_stays_until_that_pod_is_gone() -> None:
     async with world(SOON) as here:
         here.start()
         await here.sleep(2.0)

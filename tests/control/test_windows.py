@@ -1,4 +1,4 @@
-"""Machines open for a moment for DaemonSets as they are shipped, seen from outside."""
+"""Windows of machines for DaemonSets without a matching toleration, as seen from outside the controller."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.looptime(noop_cycles=1)
 
 BIND = f"steering: bind\n{ONE_GPU_MACHINES}"
 GPU = "nvidia.com/gpu"
-#: A machine is a node so many seconds after it was asked for, and shows its GPUs as many seconds after its device plugin runs.
+#: How long after its order a machine is a node, and how long after its device plugin runs it shows GPUs, in seconds.
 STEADY = Delays(boot=Delay(20, 20, 20), device_plugin=Delay(5, 5, 5), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
 NODE, SHOWS = 21.0, 26.0
 
@@ -34,13 +34,13 @@ def shows(node: Mapping[str, Any]) -> bool:
 
 
 async def plugin_pods(here: World) -> list[dict[str, Any]]:
-    """Those of NVIDIA's device plugin."""
+    """The pods of NVIDIA's device plugin."""
     found = [msgspec.json.decode(one) for one in await here.user.list_all(PODS, namespace=NAMESPACE)]
     return [one for one in found if one["metadata"]["ownerReferences"][0]["name"] == PLUGINS[0].name]
 
 
 async def watched(here: World, seconds: float) -> list[tuple[float, list[bool], list[bool]]]:
-    """For each tenth of a second: when, which nodes are closed, which show GPUs."""
+    """For each tenth of a second: the time, which nodes are closed, and which show GPUs."""
     began, seen = here.now(), []
     for _ in range(int(seconds * 10)):
         await here.sleep(0.1)
@@ -51,7 +51,7 @@ async def watched(here: World, seconds: float) -> list[tuple[float, list[bool], 
 
 @pytest.mark.parametrize("steered", [True, False])
 @pytest.mark.parametrize("steering", ["bind", "nominate"])
-async def test_a_device_plugin_as_it_is_shipped_runs_before_the_machine_opens(steering: str, steered: bool) -> None:
+async def test_an_unmodified_device_plugin_runs_before_the_machine_opens(steering: str, steered: bool) -> None:
     async with world(BIND.replace("bind", steering), delays=STEADY, steered=steered) as here:
         here.start()
         await here.submit("p")
@@ -67,8 +67,8 @@ async def test_a_device_plugin_as_it_is_shipped_runs_before_the_machine_opens(st
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_pods_without_gpus_that_wait_do_not_come_while_a_window_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
-    # kube-scheduler tries them at once when a taint goes; ours tries them at each change, so that they would be in their back-off then.
+async def test_pending_pods_without_gpus_are_not_scheduled_during_a_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    # kube-scheduler tries them at once when a taint is removed; the embedded one tries them at each change, so they would be backed off.
     monkeypatch.setattr(scheduling, "LONGEST_BACKOFF", 0.05)
     async with world(BIND, delays=STEADY) as here:
         here.start()
@@ -83,7 +83,7 @@ async def test_pods_without_gpus_that_wait_do_not_come_while_a_window_is_open(mo
         assert len(here.cluster.core.history()) == 1
 
 
-async def test_a_device_plugin_that_is_updated_while_a_gang_waits_is_back_before_the_gang_is_bound() -> None:
+async def test_a_device_plugin_that_is_updated_runs_again_before_a_waiting_gang_is_bound() -> None:
     gang: Any = {"gpuscaler.io/gang": "all", "gpuscaler.io/gang-size": "2"}
     async with world(BIND, delays=STEADY) as here:
         here.start()
@@ -113,7 +113,7 @@ async def test_a_device_plugin_that_is_updated_while_a_gang_waits_is_back_before
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_a_pod_without_gpus_that_slips_in_is_counted_and_the_promise_that_no_longer_fits_is_planned_again() -> None:
+async def test_a_pod_that_slips_in_is_counted_and_a_promise_that_no_longer_fits_is_planned_again() -> None:
     async with world(BIND, delays=STEADY) as here:
         here.start()
         await here.user.create(PODS, pod("large", cpu="3"), namespace="default")
@@ -127,7 +127,7 @@ async def test_a_pod_without_gpus_that_slips_in_is_counted_and_the_promise_that_
         assert len(here.cluster.core.history()) == 2
 
 
-async def test_a_daemon_set_whose_pods_are_refused_is_named_and_tried_again() -> None:
+async def test_a_daemon_set_with_refused_pods_is_named_and_tried_again() -> None:
     async with world(BIND, delays=STEADY) as here:
         refusal = Failure(403, "Forbidden", 'pods "nvidia-device-plugin-daemonset-x" is forbidden: exceeded quota: few')
         here.cluster.api.faults.add(Fault("POST", f"/namespaces/{NAMESPACE}/pods", times=10_000, refusal=refusal))
@@ -149,7 +149,7 @@ async def test_a_daemon_set_whose_pods_are_refused_is_named_and_tried_again() ->
 
 @pytest.mark.parametrize("before", [True, False])
 @pytest.mark.parametrize("steps", range(5, 14))
-async def test_a_controller_that_dies_while_a_machine_is_open_for_a_moment_goes_on_where_it_was(steps: int, before: bool) -> None:
+async def test_a_controller_that_dies_during_a_window_continues_from_there(steps: int, before: bool) -> None:
     async with world(BIND, delays=STEADY) as here:
         here.start(Deaths(steps, before=before))
         await here.submit("p")
@@ -163,7 +163,7 @@ async def test_a_controller_that_dies_while_a_machine_is_open_for_a_moment_goes_
         assert sum(closed == [False] and gpus == [False] for _, closed, gpus in seen) < 15
 
 
-async def test_without_daemon_sets_that_need_it_no_machine_opens_early() -> None:
+async def test_without_daemon_sets_that_need_a_window_no_machine_opens_early() -> None:
     async with world(BIND, delays=STEADY) as here:
         tolerant = PLUGINS[0].manifest()
         tolerant["spec"]["template"]["spec"]["tolerations"] = [{"operator": "Exists"}]
@@ -176,7 +176,7 @@ async def test_without_daemon_sets_that_need_it_no_machine_opens_early() -> None
         assert all((await here.bound()).values())
 
 
-async def test_a_kept_machine_opens_for_seconds_when_its_device_plugin_is_updated_and_no_small_pod_comes_meanwhile() -> None:
+async def test_a_kept_machine_has_a_window_for_an_updated_device_plugin_without_small_pods() -> None:
     async with world(BIND.replace("g4dn.xlarge", "g4dn.12xlarge") + "    min_gpus_per_pod: 4\n    idle_after: 1h\n", delays=STEADY) as here:
         here.start()
         await here.submit("first", 4, **{"gpuscaler.io/run-for": "20s"})

@@ -1,20 +1,19 @@
-"""What a guard of the invariants raises inside the controller's process.
+"""The exception that a guard of the invariants raises inside the controller's process.
 
-The controller goes on after any error that it did not foresee. A violation must end it: what a guard finds would otherwise be logged and
-forgotten.
+The controller continues after any unexpected error. A violation must end it: otherwise the findings of a guard would only be logged.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
-class Violation(BaseException):  # it is none of the errors that a program goes on after
-    """An invariant does not hold. No Exception, so that nothing that goes on after errors goes on after this one."""
+class Violation(BaseException):  # no error after which a program continues
+    """An invariant does not hold. It is no Exception, so that handlers of errors do not catch it."""
 
 
 @contextmanager
 def judged() -> Iterator[None]:
-    """Turn assertions of a guard that is asked within into violations."""
+    """Turn failed assertions of a guard inside the context into violations."""
     try:
         yield
     except AssertionError as error:

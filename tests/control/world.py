@@ -1,4 +1,4 @@
-"""A whole cluster with one controller in virtual time, whose process can die at any step and come back."""
+"""A whole cluster with one controller in virtual time; its process can die at any step and start again."""
 
 import asyncio
 from collections import Counter
@@ -44,7 +44,7 @@ from gpuscaler.simulation.cloud.provider import CallFaults
 
 T = TypeVar("T")
 
-#: Times that make a run short; everything that is tested is about order, not about length.
+#: Times that make a run short: tests check the order of steps, and not durations.
 QUICK = Delays(boot=Delay(15.0, 20.0, 40.0), device_plugin=Delay(2.0, 5.0, 10.0), answer=Delay(0.5, 1.0, 3.0), image_pull=Delay(0, 0, 0))
 #: The wall clock at the beginning.
 BEGAN = 1_800_000_000.0
@@ -60,13 +60,13 @@ pools:
 
 
 class Death(BaseException):
-    """The process is gone."""
+    """The death of the process."""
 
 
 class Deaths:
-    """Kills the controller when it has made so many steps that leave the process; a step is a write to the API server or a cloud call.
+    """Kills the controller after a number of steps; a step is a write to the API server or a call to the cloud.
 
-    ``before`` says that the last step is not made any more.
+    With ``before``, the last step is not made.
     """
 
     def __init__(self, at: int | None = None, *, before: bool = False) -> None:
@@ -82,7 +82,7 @@ class Deaths:
         if self.steps == self.at and self.before:
             self.dead.set()
             await asyncio.Event().wait()
-        # Nothing that is under way is called back when a process dies.
+        # Calls in progress are not recalled when a process dies.
         made = asyncio.ensure_future(call())
         made.add_done_callback(_forget)
         answer = await asyncio.shield(made)
@@ -93,13 +93,13 @@ class Deaths:
 
 
 def _forget(made: asyncio.Future[Any]) -> None:
-    """What came of a call that nobody waits for any more is nobody's concern."""
+    """Ignore the result of a call after the process has died."""
     if not made.cancelled():
         made.exception()
 
 
 class Watchman:
-    """Is shown everything that leaves the controller's process, before it does."""
+    """Gets everything that leaves the controller's process, before it does."""
 
     async def write(self, request: Request) -> None:
         """A write to the API server."""
@@ -112,7 +112,7 @@ class Watchman:
 
 
 class MortalTransport:
-    """A transport whose writes are steps."""
+    """A transport with writes as steps."""
 
     def __init__(self, inner: MemoryTransport, deaths: Deaths, watchman: Watchman) -> None:
         self._inner, self._deaths, self._watchman = inner, deaths, watchman
@@ -143,7 +143,7 @@ async def pieces(body: bytes) -> AsyncIterator[bytes]:
 
 
 class Relay:
-    """The cloud as one process reaches it: how a read and a write get there, and what is shown of them before, is up to the process."""
+    """The connection of one process to the cloud; subclasses decide how reads and writes are passed on and who sees them before."""
 
     def __init__(self, inner: Provider) -> None:
         self._inner = inner
@@ -192,7 +192,7 @@ class Relay:
 
 
 class MortalProvider(Relay):
-    """A provider whose calls that change something are steps."""
+    """A provider with changing calls as steps."""
 
     def __init__(self, inner: Provider, deaths: Deaths, watchman: Watchman, more: Sequence[Notice] = ()) -> None:
         super().__init__(inner)
@@ -223,24 +223,24 @@ class Notes:
     remarks: list[Remark] = field(default_factory=list)
     unpooled: tuple[Unpooled, ...] = ()
     unlisted: frozenset[str] = frozenset()
-    #: When it was looked whether running pods would fit better elsewhere.
+    #: The times at which consolidation was considered.
     weighed: list[float] = field(default_factory=list)
     last: Plan | None = None
-    #: What the last plan was made from, and when.
+    #: The inputs of the last plan, and its time.
     state: State | None = None
     planned_at: float = 0.0
-    #: The cloud's list as the controller has it, as it was at the last look, and as the last plan counted it: while a plan is made, and
-    #: until its orders are written down, another list may come.
+    #: The cloud's list as the controller has it now, as of the last observation, and as the last plan counted it: while a plan is made,
+    #: and until its orders are saved, another list may come.
     newest_list: Callable[[], Inventory | None] = lambda: None
     seen_list: Inventory | None = None
     planned_list: Inventory | None = None
-    #: What the hard stop took off plans, which nothing should.
+    #: Machines that the hard stop cut from plans; there should be none.
     cut: list[Cut] = field(default_factory=list)
     decisions: int = 0
     decided: Mapping[str, str] = field(default_factory=dict)
 
     def pools_from(self, _found: FoundPools | None, /) -> None:
-        """Pools are those of the file."""
+        """Ignored: the pools are those of the file."""
 
     def looked(self, seen: Look, _cluster: Cluster, _now: float, /) -> None:
         self.seen_list = self.newest_list()
@@ -261,7 +261,7 @@ class Notes:
         self.orders.append(order)
 
     def answered(self, _answer: Answered, _now: float, /) -> None:
-        """Counted by the cloud."""
+        """Ignored: the cloud counts answers."""
 
     def acted(self, outcome: Outcome, _now: float, /) -> None:
         if outcome.detail:
@@ -276,7 +276,7 @@ class Notes:
 
 
 class World(RunningCluster):
-    """An embedded cluster for ``policy``, and a controller that lives between :meth:`start` and :meth:`kill`."""
+    """An embedded cluster for ``policy``, and a controller that lives from :meth:`start` to :meth:`kill`."""
 
     def __init__(self, policy: Policy, *, conditions: Conditions, pace: Pace | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -287,16 +287,16 @@ class World(RunningCluster):
         super().__init__(EmbeddedCluster(policy, now=self.now, conditions=conditions))
         self.controller: Controller | None = None
         self.notes = Notes(newest_list=lambda: None if self.controller is None else self.controller.cloud.inventory)
-        #: Whether a test makes errors in the controller that it does not foresee.
+        #: Whether a test causes unexpected errors in the controller.
         self.fails_on_purpose = False
         self.deaths = Deaths()
         self.watchman = Watchman()
-        #: Notices that the cloud repeats whenever it is asked, beside its own.
+        #: Notices that the cloud repeats at each request, beside its own.
         self.announced: list[Notice] = []
         self.network: MemoryTransport | None = None
 
     def start(self, deaths: Deaths | None = None) -> None:
-        """A new process of the controller."""
+        """Start a new process of the controller."""
         loop = asyncio.get_running_loop()
         self.deaths = deaths or Deaths()
         self.network = MemoryTransport(self.cluster.api)
@@ -324,12 +324,12 @@ class World(RunningCluster):
         self._lives += [loop.create_task(part) for part in parts]
 
     async def kill(self) -> None:
-        """The process is gone between two of its steps."""
+        """Kill the process between two of its steps."""
         self.deaths.dead.set()
         await super().kill()
 
     async def until_dead(self, within: float) -> bool:
-        """Wait for the death that was arranged; False when it did not come ``within`` seconds."""
+        """Wait for the planned death; False if it did not come ``within`` seconds."""
         try:
             async with asyncio.timeout(within):
                 await self.deaths.dead.wait()
@@ -339,7 +339,7 @@ class World(RunningCluster):
         return True
 
     async def hold(self, **changes: Hold | None) -> None:
-        """As ``gpuscaler hold`` and ``resume``: hold ``buying`` or ``removing``, or None to let it go on."""
+        """Set holds as ``gpuscaler hold`` and ``resume`` do: ``buying`` or ``removing``, None to resume."""
         await change(self.user, "kube-system", changes)
 
     async def submit(self, name: str, gpus: int = 1, **annotations: str) -> None:
@@ -356,7 +356,7 @@ async def world(
     pace: Pace | None = None,
     **more: Any,
 ) -> AsyncIterator[World]:
-    """A world that is taken down at the end."""
+    """A world that is closed at the end."""
     conditions = Conditions(seed=seed, delays=delays, calls=calls or CallFaults(), **more)
     made = World(parse_policy(pools), conditions=conditions, pace=pace)
     try:
@@ -366,5 +366,5 @@ async def world(
 
 
 def luck(seed: int, *what: object) -> Random:
-    """Random numbers that depend on ``seed`` and ``what`` alone."""
+    """Random numbers that depend only on ``seed`` and ``what``."""
     return Random("/".join(map(str, (seed, *what))))

@@ -1,4 +1,4 @@
-"""Hostile workloads by chance: every rule, with many different values, deep nesting, huge sums and megabytes of annotations."""
+"""Random hostile workloads: every rule, with many different values, deep nesting, huge sums and megabytes of annotations."""
 
 import json
 from collections.abc import Callable
@@ -91,7 +91,7 @@ def claiming(luck: Random, number: int, _count: int) -> tuple[Object, Object]:
 
 
 def alike_at_first(luck: Random, number: int, count: int) -> tuple[Object, Object]:
-    """Selectors whose first label all have, before those that tell them apart."""
+    """Selectors that first match a label of all pods, and then labels that differ."""
     keys = [f"k{n}" for n in range(luck.choice([1, 10, 60]))]
     rule = {"topologyKey": luck.choice([HOST, ZONE]), "labelSelector": {"matchLabels": {"app": "x"}}, "matchLabelKeys": keys}
     spread = {**rule, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"}
@@ -118,12 +118,12 @@ RULES: tuple[Draw, ...] = (
 
 
 def nested(depth: int) -> Any:
-    """A value that is nested so deep; built without recursion, and written so."""
+    """A value that is nested ``depth`` deep; it is built and written without recursion."""
     return json.loads("[" * depth + "]" * depth) if depth < 900 else "[" * 50
 
 
 def workload(luck: Random, count: int) -> list[Object]:
-    """``count`` pods of one tenant under one to three kinds of rules, in one namespace or many, some of them bound to one of two nodes."""
+    """``count`` pods of one tenant with one to three kinds of rules, in one or many namespaces, some of them bound to one of two nodes."""
     kinds = luck.sample(RULES, luck.randint(1, 3))
     spaces = luck.choice([1, 1, 10, count])
     found = [node("n1"), node("n2", allocatable={"memory": luck.choice(["15Gi", HUGE, "9e18"])})]

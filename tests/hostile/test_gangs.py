@@ -1,4 +1,4 @@
-"""Thousands of small gangs: nothing recurses over them."""
+"""Thousands of small gangs cause no deep recursion."""
 
 import sys
 
@@ -14,7 +14,7 @@ from gpuscaler.planning.state import State
 
 
 @pytest.mark.parametrize("distinct", [False, True])
-def test_two_thousand_joints_neither_recurse_nor_slow_down(distinct: bool) -> None:
+def test_two_thousand_joint_gangs_cause_no_recursion_and_no_slowdown(distinct: bool) -> None:
     rows = Rows(NodeTable([built("first")])).joined(Rows(NodeTable([built("second", offering(zone="z2"))])))
     depth = sys.getrecursionlimit()
     for number in range(2 * depth):

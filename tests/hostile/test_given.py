@@ -1,4 +1,4 @@
-"""The workloads that stopped the controller when it was tried as a tenant would try it, as they lie in ``../shared/cases/hostile``."""
+"""Workloads with which a tenant could once stop the controller, from ``../shared/cases/hostile``."""
 
 import gzip
 from collections import Counter
@@ -20,7 +20,7 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 
 FOLDER = Path(__file__).parents[3] / "shared" / "cases" / "hostile"
-#: Each file with how many pods it has, and how many of them a plan must get machines for at least, all of them where they are simple.
+#: Each file with its number of pods, and how many of them a plan must at least get machines for; for simple pods that is all of them.
 FILES = {
     "g4": (300, 300),
     "gang1": (600, 100),
@@ -33,13 +33,13 @@ ORDINARY = 200
 
 
 class Listing(msgspec.Struct):
-    """A Kubernetes List, each object as the text that it came as."""
+    """A Kubernetes List with each object as raw text."""
 
     items: list[msgspec.Raw]
 
 
 def given(name: str, *more: Object) -> Cluster:
-    """The cluster of a file, beside ``more``, read one object at a time as a watch reads it."""
+    """The cluster of a file and ``more``, read one object at a time like by a watch."""
     path = FOLDER / f"{name}.json.gz"
     if not path.exists():
         pytest.skip(f"../shared/cases/hostile/{path.name} is not there")
@@ -56,7 +56,7 @@ def given(name: str, *more: Object) -> Cluster:
 
 
 def tenants() -> Policy:
-    """The pools that the files were planned with."""
+    """The pools with which the files were planned."""
     path = FOLDER / "pools.yaml"
     if not path.exists():
         pytest.skip("../shared/cases/hostile/pools.yaml is not there")
@@ -64,12 +64,12 @@ def tenants() -> Policy:
 
 
 def served(made: Plan, namespace: str) -> dict[str, str]:
-    """The type of machine that each pod of a namespace is bought for."""
+    """The type of machine that is bought for each pod of a namespace."""
     return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith(f"{namespace}/")}
 
 
 def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
-    """What is planned for costs no more than one plan may, and each pod of the tenant has a machine, or a reason of its own."""
+    """Check that the plan stays within its budget, and that each pod of the tenant has a machine or its own reason."""
     admitted, _ = rationed(wants(cluster), cluster, NOW)
     assert sum(map(units, admitted.gangs)) + sum(map(units, admitted.classes)) <= TOTAL
 
@@ -82,7 +82,7 @@ def within_bounds(cluster: Cluster, made: Plan, count: int) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_workload_that_stopped_the_controller_is_planned_alone_within_what_one_plan_may_cost(name: str) -> None:
+def test_a_hostile_workload_alone_is_planned_within_the_budget_of_one_plan(name: str) -> None:
     count, at_least = FILES[name]
     cluster = given(name)
     made = plan(cluster, State(), tenants(), NOW)
@@ -92,7 +92,7 @@ def test_a_workload_that_stopped_the_controller_is_planned_alone_within_what_one
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_among_a_workload_that_stopped_the_controller_ordinary_pods_are_served_as_without_it(name: str) -> None:
+def test_ordinary_pods_are_served_beside_a_hostile_workload_as_without_it(name: str) -> None:
     count, at_least = FILES[name]
     cluster = given(name, *ordinary(ORDINARY))
     made = plan(cluster, State(), tenants(), NOW)
@@ -104,14 +104,14 @@ def test_among_a_workload_that_stopped_the_controller_ordinary_pods_are_served_a
     assert len(served(made, "tenant")) >= at_least
 
 
-def test_every_file_of_the_folder_is_read_here() -> None:
+def test_every_file_of_the_folder_is_covered() -> None:
     if not FOLDER.exists():
         pytest.skip("../shared/cases/hostile is not there")
     assert {path.name.partition(".")[0] for path in FOLDER.glob("*.json.gz")} == set(FILES)
 
 
 def test_hundreds_of_gangs_of_a_higher_priority_leave_an_ordinary_pod_its_machine() -> None:
-    """``gen2.py``: gangs come before the pod of another namespace, and none of them costs it its place in the plan."""
+    """``gen2.py``: gangs are placed before the pod of another namespace, and none of them costs it its place in the plan."""
     crowd = gangs(980, 2, alike=True)
     for one in crowd:
         one["spec"]["priority"] = 5
@@ -122,7 +122,7 @@ def test_hundreds_of_gangs_of_a_higher_priority_leave_an_ordinary_pod_its_machin
 
 
 @pytest.mark.parametrize("where", [{}, {"nodeName": "n1"}])
-def test_one_pod_of_a_thousand_containers_costs_nobody_a_machine(where: Object) -> None:
+def test_a_pod_with_a_thousand_containers_costs_no_other_pod_its_machine(where: Object) -> None:
     """``fz4.py``: 1,024 containers of 2^53 bytes each."""
     made = plan(cluster_of([pod(1, {**where, **containers(1024, memory=HUGE)}), node("n1"), *ordinary(2)]), State(), policy(), NOW)
 

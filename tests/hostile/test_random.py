@@ -1,4 +1,4 @@
-"""Whatever a tenant writes: reading and planning raise nothing, the plan is the same again, and others' pods are served within limits."""
+"""Random objects of a tenant: reading and planning do not fail, the plan is deterministic, and other pods are served within limits."""
 
 from random import Random
 
@@ -11,7 +11,7 @@ from gpuscaler.lifecycle.quarantine import digest
 from gpuscaler.planning.planner import plan
 from gpuscaler.planning.state import State
 
-#: A hundredth as many as other schedules of a soak: each is hundreds of pods.
+#: A hundredth of the number of other schedules of a soak: each has hundreds of pods.
 DRAWS = max(8, RUNS // 100)
 
 

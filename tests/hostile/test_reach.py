@@ -1,4 +1,4 @@
-"""Hostile pods among ordinary ones: the ordinary ones are served as without them, in work that is counted."""
+"""Ordinary pods are served beside hostile ones as without them, within a counted amount of work."""
 
 import pytest
 from tests.hostile.workloads import CASES, NOW, POOLS, cluster_of, ordinary, policy
@@ -7,7 +7,7 @@ from gpuscaler.planning.planner import plan
 from gpuscaler.planning.plans import Plan
 from gpuscaler.planning.state import State
 
-#: How many pods of each kind, a fraction of what stopped the controller.
+#: The number of pods of each kind, a fraction of the number that once stopped the controller.
 FEW = {
     "mixed": 250,
     "zonal": 250,
@@ -24,7 +24,7 @@ FEW = {
 
 
 def served(made: Plan) -> dict[str, str]:
-    """The type of machine that each ordinary pod is bought for."""
+    """The type of machine that is bought for each ordinary pod."""
     return {key: machine.instance_type for machine in made.machines for key in machine.pods if key.startswith("others/")}
 
 
@@ -46,7 +46,7 @@ def test_the_same_pods_give_the_same_plan() -> None:
     assert any(reason.excluded_by == "budget" for each in first.unplaced for reason in each.reasons)
 
 
-def test_rules_of_absurd_size_set_their_pod_aside_by_name() -> None:
+def test_a_pod_with_rules_of_absurd_size_is_skipped_and_named() -> None:
     cluster = cluster_of([*CASES["many_terms"][0](1), *ordinary(1)])
 
     (aside,) = cluster.set_aside

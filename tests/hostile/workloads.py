@@ -1,4 +1,4 @@
-"""Workloads that a tenant could write to stop the planner: each rule of Kubernetes, used as often and as differently as it can be."""
+"""Workloads with which a tenant could try to stop the planner: each rule of Kubernetes, used as often and as differently as possible."""
 
 import random
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -86,7 +86,7 @@ def node(name: str, *, gpus: int = 1, allocatable: Mapping[str, str] | None = No
 
 
 def ordinary(count: int, *, namespace: str = "others", distinct: int = 20) -> list[Object]:
-    """Pods of Deployments and Jobs as most clusters have them: few classes, no rules."""
+    """Pods of typical Deployments and Jobs: few classes, no rules."""
     return [pod(f"o{number}", cpu=f"{500 + 100 * (number % distinct)}m", namespace=namespace) for number in range(count)]
 
 
@@ -118,7 +118,7 @@ def ports(*numbers: int) -> Object:
 
 
 def containers(count: int, **requests: str) -> Object:
-    """Containers of one pod that ask for ``requests`` each."""
+    """A pod with ``count`` containers that request ``requests`` each."""
     limits = {name: amount for name, amount in requests.items() if "/" in name}
     own = {name: amount for name, amount in requests.items() if "/" not in name}
     return {
@@ -145,7 +145,7 @@ def spread(count: int) -> list[Object]:
 
 
 def chain(count: int) -> list[Object]:
-    """Each must be near the next, the last near the first."""
+    """Pods with affinity to the next one each, and the last to the first."""
     return [pod(n, together(near({"matchLabels": {"a": str((n + 1) % count)}}, ZONE)), labels={"a": str(n)}) for n in range(count)]
 
 
@@ -169,7 +169,7 @@ def preferences(count: int) -> list[Object]:
 
 
 def gangs(count: int, size: int = 2, *, alike: bool = False, topology: str = "zone") -> list[Object]:
-    """``count`` pods in gangs of ``size``, none of which requests what another does unless they are ``alike``."""
+    """``count`` pods in gangs of ``size``, with different requests unless they are ``alike``."""
     return [
         pod(
             n,
@@ -211,7 +211,7 @@ def tolerations(count: int) -> list[Object]:
 
 
 def mixed(count: int) -> list[Object]:
-    """Zone affinity beside anti-affinity against random others, each of another size."""
+    """Pods with zone affinity and anti-affinity against random others, each of a different size."""
     draw = random.Random(1)
     found = []
     for n in range(count):
@@ -231,12 +231,12 @@ def anti(count: int) -> list[Object]:
 
 
 def markets(count: int) -> list[Object]:
-    """Each requests what no other does, on one of two markets."""
+    """Pods with different requests, on one of two markets."""
     return [pod(n, annotations={"gpuscaler.io/market": ("spot", "on-demand")[n % 2]}, cpu=f"{1000 + n}m") for n in range(count)]
 
 
 def many_namespaces(count: int) -> list[Object]:
-    """Each namespace has gangs and zone affinity of its own, few enough to pass for anybody."""
+    """Pods in many namespaces, each with its own gangs and zone affinity, few enough to look ordinary."""
     found = [*zonal(count // 2), *gangs(count - count // 2, 1)]
     for n, each in enumerate(found):
         each["metadata"] |= {"name": f"p{n}", "namespace": f"tenant-{n % (count // 3)}"}
@@ -244,7 +244,7 @@ def many_namespaces(count: int) -> list[Object]:
 
 
 def alike_first(count: int) -> list[Object]:
-    """Selectors whose first label all pods have, and fifty more that tell them apart."""
+    """Selectors with a first label that all pods have, and fifty more that differ."""
     keys = [f"h{n}" for n in range(50)]
     rules = [{"topologyKey": key, "labelSelector": {"matchLabels": {"app": "x"}}, "matchLabelKeys": keys} for key in (HOST, ZONE)]
     spread = [{**rule, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule"} for rule in rules]
@@ -258,7 +258,7 @@ def zonal(count: int) -> list[Object]:
     return [pod(n, rule, labels={"b": str(n % 20)}, cpu=f"{1000 + 7 * n}m") for n, rule in enumerate(rules)]
 
 
-#: Each kind of workload with the number of pods that stopped the controller, or came near it.
+#: Each kind of workload with the number of pods that once stopped the controller, or nearly did.
 CASES: Mapping[str, tuple[Callable[[int], list[Object]], int]] = {
     "distinct": (distinct, 1900),
     "keep_apart": (keep_apart, 1900),
@@ -285,7 +285,7 @@ CASES: Mapping[str, tuple[Callable[[int], list[Object]], int]] = {
 
 
 def cluster_of(objects: Iterable[Object]) -> Cluster:
-    """The cluster of ``objects`` as a controller reads them: one at a time, odd ones set aside."""
+    """The cluster of ``objects``, read like by a controller: one at a time, skipping those that cannot be parsed."""
     interner = Interner()
     items: list[Item] = []
     aside: list[SetAside] = []

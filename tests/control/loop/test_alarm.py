@@ -1,4 +1,4 @@
-"""When a plan is made for pods that come one shortly after the other."""
+"""The time of a plan when pods come shortly after each other."""
 
 import asyncio
 
@@ -17,11 +17,11 @@ def came(name: str) -> Batch:
 
 
 def is_planned(alarm: Alarm, *, anyway: bool = False) -> bool:
-    """Whether the look that begins now is followed by a plan."""
+    """Whether the turn that begins now makes a plan."""
     return alarm.plans.take(alarm.looking(), urgent=anyway)
 
 
-async def test_what_is_to_be_planned_anyway_waits_for_pods_that_come() -> None:
+async def test_a_plan_that_is_due_anyway_waits_for_pods_that_are_arriving() -> None:
     alarm = Alarm(Pace(debounce=0.2, patience=0.6))
     assert is_planned(alarm)
     alarm.hear(came("first"))
@@ -35,7 +35,7 @@ async def test_what_is_to_be_planned_anyway_waits_for_pods_that_come() -> None:
     assert 0.19 <= alarm.time() - came_last <= 0.3
 
 
-async def test_where_no_pod_has_come_what_is_to_be_planned_anyway_is_planned_at_once() -> None:
+async def test_a_plan_that_is_due_anyway_is_made_at_once_if_no_pod_has_come() -> None:
     alarm = Alarm(Pace())
     assert is_planned(alarm)
     await asyncio.sleep(1.0)

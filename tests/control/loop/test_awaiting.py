@@ -1,4 +1,4 @@
-"""Before anything is bought in place of a node that has gone, the list is read again."""
+"""The cloud's list is read again before a replacement for a node that has gone is bought."""
 
 from gpuscaler.control.loop.awaiting import EARLY_SECONDS, LONGEST_WAIT, Awaiting
 from gpuscaler.model.instances import Delivery, Instance, Inventory
@@ -14,7 +14,7 @@ def inventory(at: float, *, early: bool = False, replaces: bool = True) -> Inven
     return Inventory(at, HERE, (Delivery("gpus", early=early),) if replaces else ())
 
 
-def test_a_node_that_is_gone_makes_plans_wait_for_a_list_that_is_newer() -> None:
+def test_plans_wait_for_a_newer_list_after_a_node_has_gone() -> None:
     awaiting = Awaiting()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
 
@@ -25,7 +25,7 @@ def test_a_node_that_is_gone_makes_plans_wait_for_a_list_that_is_newer() -> None
     assert not awaiting.waits(inventory(106.0), 106.0)
 
 
-def test_no_list_is_waited_for_for_long() -> None:
+def test_plans_do_not_wait_long_for_a_list() -> None:
     awaiting = Awaiting()
     awaiting.observe(NODES, {}, inventory(100.0), 100.0)
     awaiting.observe({}, {}, inventory(100.0), 105.0)
@@ -33,7 +33,7 @@ def test_no_list_is_waited_for_for_long() -> None:
     assert not awaiting.waits(inventory(100.0), 105.0 + LONGEST_WAIT)
 
 
-def test_where_no_group_replaces_machines_nothing_is_waited_for() -> None:
+def test_plans_do_not_wait_if_no_group_replaces_machines() -> None:
     awaiting = Awaiting()
     awaiting.observe(NODES, {}, inventory(100.0, replaces=False), 100.0)
 
@@ -41,7 +41,7 @@ def test_where_no_group_replaces_machines_nothing_is_waited_for() -> None:
     assert not awaiting.waits(inventory(100.0, replaces=False), 105.0)
 
 
-def test_a_group_that_replaces_machines_early_is_given_a_moment_from_the_announcement_on() -> None:
+def test_a_group_that_replaces_machines_early_gets_a_few_seconds_after_the_announcement() -> None:
     awaiting = Awaiting()
     awaiting.observe(NODES, {}, inventory(100.0, early=True), 100.0)
 
@@ -53,7 +53,7 @@ def test_a_group_that_replaces_machines_early_is_given_a_moment_from_the_announc
     assert not awaiting.observe(NODES, {"i-1": 220.0}, inventory(110.0, early=True), 111.0)
 
 
-def test_before_there_is_any_list_plans_wait_for_it_and_no_longer_than_ten_seconds() -> None:
+def test_plans_wait_for_the_first_list_for_at_most_ten_seconds() -> None:
     awaiting = Awaiting()
 
     assert not awaiting.observe({}, {}, None, 100.0)

@@ -1,4 +1,4 @@
-"""What comes of acts on nodes: opening, marking, what is forbidden."""
+"""Outcomes of acts on nodes: opening, marking, forbidden acts."""
 
 import asyncio
 from typing import Any
@@ -28,7 +28,7 @@ def nobody() -> Client:
     return Client(MemoryTransport(ApiServer(lambda: 1_790_000_000.0)), limit=RateLimit(qps=1e6, burst=1_000_000))
 
 
-async def test_a_node_is_opened_and_taints_of_others_stay() -> None:
+async def test_opening_a_node_keeps_other_taints() -> None:
     client = nobody()
     other = {"key": "dedicated", "effect": "NoSchedule"}
     await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
@@ -39,7 +39,7 @@ async def test_a_node_is_opened_and_taints_of_others_stay() -> None:
 
 
 async def spec_after(client: Client, *acts: Act) -> dict[str, Any]:
-    """What node a is like after ``acts``, one after the other."""
+    """The spec of node a after ``acts``, one after the other."""
     for act in acts:
         (outcome,) = await Actor(client).carry_out([act])
         assert outcome.detail == ""
@@ -48,7 +48,7 @@ async def spec_after(client: Client, *acts: Act) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("kept", [False, True])
-async def test_a_node_whose_window_opens_is_cordoned_and_that_is_undone_when_it_closes_or_the_node_opens(kept: bool) -> None:
+async def test_a_node_is_cordoned_during_its_window_and_uncordoned_afterwards(kept: bool) -> None:
     client = nobody()
     other = {"key": "dedicated", "effect": "NoSchedule"}
     await client.create(NODES, {**NODE, "spec": {"taints": [*NODE["spec"]["taints"], other]}})
@@ -62,7 +62,7 @@ async def test_a_node_whose_window_opens_is_cordoned_and_that_is_undone_when_it_
     assert await spec_after(client, window, Lift("a", "")) == {"taints": [other]}
 
 
-async def test_a_cordon_of_a_person_stays_and_opens_no_window() -> None:
+async def test_a_persons_cordon_stays_and_prevents_a_window() -> None:
     client = nobody()
     await client.create(NODES, {**NODE, "spec": {**NODE["spec"], "unschedulable": True}})
 
@@ -78,9 +78,7 @@ async def test_a_cordon_of_a_person_stays_and_opens_no_window() -> None:
         ('nodes "a" is forbidden: User "gpuscaler" cannot patch resource "nodes" in API group "" at the cluster scope', False),
     ],
 )
-async def test_what_a_policy_forbids_of_one_node_is_done_to_others_and_a_right_that_is_missing_is_not_tried(
-    said: str, others: bool
-) -> None:
+async def test_a_policy_blocks_one_node_only_and_a_missing_right_pauses_all_acts_of_the_kind(said: str, others: bool) -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     for name in ("a", "b"):
@@ -96,13 +94,13 @@ async def test_what_a_policy_forbids_of_one_node_is_done_to_others_and_a_right_t
     assert (refused.tried, after.tried) == (True, others)
 
 
-async def test_a_node_that_is_gone_needs_nobody_kept_away_from_it_and_cannot_be_marked() -> None:
+async def test_excluding_a_node_that_is_gone_is_no_failure_and_marking_it_is_one() -> None:
     outcomes = await Actor(nobody()).carry_out([Exclude("b", "idle"), Mark("b", "idle")])
 
     assert [one.detail for one in outcomes] == ["", "node b is gone"]
 
 
-async def test_nodes_that_are_taken_back_are_marked_before_hundreds_of_evictions_are_through() -> None:
+async def test_interrupted_nodes_are_marked_before_hundreds_of_evictions_are_done() -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     await user.create(NODES, NODE)
@@ -117,7 +115,7 @@ async def test_nodes_that_are_taken_back_are_marked_before_hundreds_of_evictions
     await evictions
 
 
-async def test_what_waits_for_its_turn_does_not_wait_twice_and_is_not_begun_where_it_was_decided_otherwise_since() -> None:
+async def test_a_queued_act_is_not_queued_twice_and_is_dropped_after_a_different_decision() -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     names = [f"n{number}" for number in range(2 * ABREAST)]
@@ -136,7 +134,7 @@ async def test_what_waits_for_its_turn_does_not_wait_twice_and_is_not_begun_wher
     assert (closed.detail, [name for name, some in taints.items() if some]) == ("", [names[-1]])
 
 
-async def test_what_has_begun_and_is_not_answered_is_tried_again() -> None:
+async def test_an_act_without_an_answer_is_tried_again() -> None:
     api = ApiServer(lambda: 1_790_000_000.0)
     user = Client(MemoryTransport(api), limit=RateLimit(qps=1e6, burst=1_000_000))
     await user.create(NODES, NODE)

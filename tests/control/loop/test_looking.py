@@ -1,4 +1,4 @@
-"""When the loop looks: soon after what somebody waits for, and not at what concerns nobody."""
+"""The times of turns: soon after changes of awaited objects, and not after other changes."""
 
 from tests.control.world import QUICK, Notes, World, world
 from tests.objects import node
@@ -13,7 +13,7 @@ SLOW = Delays(boot=Delay(300.0, 300.0, 300.0), device_plugin=QUICK.device_plugin
 
 
 class Counting(Notes):
-    """Counts looks."""
+    """Counts turns."""
 
     looks = 0
 
@@ -23,7 +23,7 @@ class Counting(Notes):
 
 
 async def waiting(here: World) -> Counting:
-    """A machine is on its way, and everything else has come to rest."""
+    """A machine is starting, and everything else is at rest."""
     here.notes = notes = Counting()
     await here.user.create(NODES, node("other", unschedulable=True))
     here.start()
@@ -34,18 +34,18 @@ async def waiting(here: World) -> Counting:
     return notes
 
 
-async def test_heartbeats_of_nodes_that_nobody_waits_for_are_not_looked_at() -> None:
+async def test_heartbeats_of_other_nodes_cause_no_turns() -> None:
     async with world(delays=SLOW) as here:
         notes = await waiting(here)
         before = notes.looks
         for beat in range(40):
             await here.user.merge_patch(NODES, "other", {"metadata": {"annotations": {"beat": str(beat)}}})
             await here.sleep(0.5)
-        # In 20 s the loop turns every 10 s by itself.
+        # In 20 s there are two regular turns, one every 10 s.
         assert notes.looks - before <= 4
 
 
-async def test_a_node_that_is_new_is_looked_at_soon_while_a_machine_is_awaited() -> None:
+async def test_a_new_node_causes_a_turn_soon_while_a_machine_is_expected() -> None:
     async with world(delays=SLOW) as here:
         notes = await waiting(here)
         before = notes.looks

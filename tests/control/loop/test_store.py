@@ -1,4 +1,4 @@
-"""A memory that somebody spoilt: who remembers writes it again, and who does not waits, says so, and does nothing meanwhile."""
+"""A corrupted saved memory: a process with the memory writes it again; a process without it waits, reports that, and does nothing."""
 
 import zlib
 from base64 import b64encode
@@ -20,7 +20,7 @@ IDLE = f"{ONE_GPU_MACHINES}    idle_after: 60s\n"
 
 
 async def spoil(here: World, packed: str = SPOILT) -> str:
-    """Put something else in place of the memory; returns what was there."""
+    """Overwrite the saved memory; return what it was."""
     found: dict[str, Any] = msgspec.json.decode(await here.user.get(CONFIG_MAPS, NAME, namespace=SPACE))
     await here.user.merge_patch(CONFIG_MAPS, NAME, {"binaryData": {"memory": packed}}, namespace=SPACE)
     before: str = found["binaryData"]["memory"]
@@ -32,7 +32,7 @@ async def read(here: World) -> Memory:
 
 
 @pytest.mark.parametrize("after", [0.0, 1.0, 10.0])
-async def test_a_memory_that_is_spoilt_while_machines_are_on_their_way_is_written_again_by_who_remembers(after: float) -> None:
+async def test_a_memory_that_is_corrupted_while_machines_are_starting_is_written_again(after: float) -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -48,7 +48,7 @@ async def test_a_memory_that_is_spoilt_while_machines_are_on_their_way_is_writte
         await lives(here)
 
 
-async def test_a_memory_that_is_spoilt_while_its_write_is_in_doubt_is_written_again() -> None:
+async def test_a_memory_that_is_corrupted_while_its_write_is_in_doubt_is_written_again() -> None:
     async with world() as here:
         here.start()
         await here.sleep(2.0)
@@ -65,7 +65,7 @@ async def test_a_memory_that_is_spoilt_while_its_write_is_in_doubt_is_written_ag
         await read(here)
 
 
-async def test_who_begins_with_a_spoilt_memory_does_nothing_until_it_is_put_back() -> None:
+async def test_a_process_that_starts_with_a_corrupted_memory_does_nothing_until_it_is_restored() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -95,7 +95,7 @@ async def test_who_begins_with_a_spoilt_memory_does_nothing_until_it_is_put_back
         await lives(here)
 
 
-async def test_machines_that_are_nodes_are_kept_and_given_back_like_any_other_when_a_spoilt_memory_is_deleted() -> None:
+async def test_machines_that_are_nodes_are_removed_normally_after_a_corrupted_memory_is_deleted() -> None:
     async with world(IDLE) as here:
         here.start()
         await here.sleep(2.0)
@@ -115,7 +115,7 @@ async def test_machines_that_are_nodes_are_kept_and_given_back_like_any_other_wh
         assert here.cluster.core.list() == ()
 
 
-async def test_what_another_controller_wrote_over_a_spoilt_memory_is_not_written_over() -> None:
+async def test_a_memory_that_another_controller_wrote_over_a_corrupted_one_is_not_overwritten() -> None:
     async with world() as here:
         first, second = (MemoryStore(here.user, namespace=SPACE) for _ in range(2))
         await first.save(Memory(decisions=1))
@@ -129,7 +129,7 @@ async def test_what_another_controller_wrote_over_a_spoilt_memory_is_not_written
 
 
 @pytest.mark.parametrize("packed", [SPOILT, b64encode(b"").decode(), "eJwr"])
-async def test_what_is_no_memory_is_told_apart_from_none(packed: str) -> None:
+async def test_an_unreadable_memory_is_distinguished_from_a_missing_one(packed: str) -> None:
     async with world() as here:
         await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
         await spoil(here, packed)
@@ -138,8 +138,8 @@ async def test_what_is_no_memory_is_told_apart_from_none(packed: str) -> None:
             await read(here)
 
 
-async def test_a_memory_that_would_fill_ours_is_not_unpacked() -> None:
-    """Whoever may write the ConfigMap makes a gibibyte of a megabyte."""
+async def test_a_memory_that_unpacks_to_more_than_the_limit_is_rejected() -> None:
+    """Anyone who may write the ConfigMap can make a gibibyte of a megabyte."""
     async with world() as here:
         await MemoryStore(here.user, namespace=SPACE).save(Memory(decisions=1))
         await spoil(here, b64encode(zlib.compress(msgspec.json.encode(Memory(decisions=1)) + b" " * MOST_UNPACKED)).decode())

@@ -1,4 +1,4 @@
-"""`gpuscaler run` with an AWS account: from waiting pods to instances and back, with the real boto3 against our own endpoint."""
+"""`gpuscaler run` with an AWS account: from pending pods to instances and back, with the real boto3 and an emulated endpoint."""
 
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ async def all_bound(here: Stage) -> bool:
     return all((await here.bound()).values())
 
 
-async def test_a_waiting_pod_gets_an_instance_that_is_given_back_by_its_id_when_it_is_idle(tmp_path: Path) -> None:
+async def test_a_pending_pod_gets_an_instance_that_is_terminated_by_its_id_when_it_is_idle(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(here.settings(more=SOON))
@@ -38,7 +38,7 @@ async def test_a_waiting_pod_gets_an_instance_that_is_given_back_by_its_id_when_
 
 
 @pytest.mark.parametrize("spelling", ["reference", "guide", "random"])
-async def test_words_of_replies_may_be_spelt_in_any_way_that_aws_has(spelling: Any, tmp_path: Path) -> None:
+async def test_words_in_replies_may_have_any_spelling_that_aws_uses(spelling: Any, tmp_path: Path) -> None:
     async with aws_stage(tmp_path, Conditions(boot=QUICK, spelling=spelling)) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -52,7 +52,7 @@ async def test_words_of_replies_may_be_spelt_in_any_way_that_aws_has(spelling: A
         assert (len(here.machines()), status.troubles) == (2, ())
 
 
-async def test_nodes_of_groups_that_no_label_tells_apart_belong_to_the_group_that_lists_their_machines(tmp_path: Path) -> None:
+async def test_nodes_without_distinguishing_labels_belong_to_the_group_that_lists_their_machines(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -70,7 +70,7 @@ async def test_nodes_of_groups_that_no_label_tells_apart_belong_to_the_group_tha
         assert pools["a-spot"][1] < pools["b-on-demand"][1] == pytest.approx(1.006)
 
 
-async def test_what_a_dry_spot_group_refuses_is_bought_on_demand_within_seconds(tmp_path: Path) -> None:
+async def test_machines_that_a_dry_spot_group_refuses_are_bought_on_demand_within_seconds(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -83,7 +83,7 @@ async def test_what_a_dry_spot_group_refuses_is_bought_on_demand_within_seconds(
         assert any("spot" in one.target for one in (await here.status()).breakers)
 
 
-async def test_where_iam_does_not_allow_launch_instances_the_group_is_told_a_number_and_status_says_why(tmp_path: Path) -> None:
+async def test_without_the_right_to_launch_instances_the_desired_capacity_is_set_and_status_says_why(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.fault(operation="LaunchInstances", code="AccessDenied", status=403)
@@ -97,7 +97,7 @@ async def test_where_iam_does_not_allow_launch_instances_the_group_is_told_a_num
         assert pool.way.startswith("desired-capacity: LaunchInstances is not available: IAM does not allow autoscaling:LaunchInstances")
 
 
-async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_goes(tmp_path: Path) -> None:
+async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_ends(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -116,7 +116,7 @@ async def test_an_interrupted_machine_is_tainted_at_once_and_replaced_before_it_
         assert [one["spec"]["providerID"].rpartition("/")[2] for one in await here.nodes()] == here.machines("b-on-demand")
 
 
-async def test_groups_that_change_are_followed_while_the_controller_runs(tmp_path: Path) -> None:
+async def test_changes_of_groups_take_effect_while_the_controller_runs(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus", MaxSize=1)
         here.start()
@@ -131,7 +131,7 @@ async def test_groups_that_change_are_followed_while_the_controller_runs(tmp_pat
         assert [pool.name for pool in (await here.status()).pools] == ["gpus", "more"]
 
 
-async def test_what_the_file_says_of_a_group_counts_as_soon_as_it_is_written(tmp_path: Path) -> None:
+async def test_settings_of_a_group_take_effect_as_soon_as_the_file_is_written(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(here.settings(more="pools:\n  - {name: gpus, max: 0}\n"))
@@ -142,7 +142,7 @@ async def test_what_the_file_says_of_a_group_counts_as_soon_as_it_is_written(tmp
         await here.until(here.machines, 10)
 
 
-async def test_a_look_that_fails_keeps_the_pools_and_is_told(tmp_path: Path) -> None:
+async def test_a_failed_read_of_the_account_keeps_the_pools_and_is_reported(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start()
@@ -160,7 +160,7 @@ async def test_a_look_that_fails_keeps_the_pools_and_is_told(tmp_path: Path) -> 
         assert (await here.status()).troubles == ()
 
 
-async def test_an_account_that_does_not_answer_at_first_is_asked_again_until_it_does(tmp_path: Path) -> None:
+async def test_an_account_that_does_not_answer_at_first_is_read_again_until_it_does(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.fault(operation="DescribeAutoScalingGroups", code="InternalFailure", status=500)
@@ -172,7 +172,7 @@ async def test_an_account_that_does_not_answer_at_first_is_asked_again_until_it_
         await here.until(lambda: all_bound(here), 120)
 
 
-async def test_a_dry_run_changes_nothing_in_the_account_and_leaves_the_queue_alone(tmp_path: Path) -> None:
+async def test_a_dry_run_changes_nothing_in_the_account_and_does_not_read_the_queue(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         url = here.queue()
@@ -185,7 +185,7 @@ async def test_a_dry_run_changes_nothing_in_the_account_and_leaves_the_queue_alo
         assert await here.bound() == {"train": ""}
 
 
-async def test_who_does_not_lead_any_more_writes_nothing_to_the_account(tmp_path: Path) -> None:
+async def test_a_process_that_has_lost_leadership_writes_nothing_to_the_account(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.start(identity="one")
@@ -201,8 +201,8 @@ async def test_who_does_not_lead_any_more_writes_nothing_to_the_account(tmp_path
 
 
 @pytest.mark.parametrize("after", [1, 12])
-async def test_an_increment_that_is_open_when_the_controller_ends_is_neither_forgotten_nor_doubled(after: float, tmp_path: Path) -> None:
-    """Whether its answer was still awaited, or it was accepted: errors show only in activities, 30 s late."""
+async def test_an_increment_that_is_open_when_the_controller_ends_is_not_lost_or_repeated(after: float, tmp_path: Path) -> None:
+    """Either its answer was not there yet, or it was accepted: errors show only in activities, 30 s late."""
     async with aws_stage(tmp_path, Conditions(boot=QUICK, activity=30.0)) as here:
         here.group("a-spot", market="spot")
         here.group("b-on-demand")
@@ -222,7 +222,7 @@ async def test_an_increment_that_is_open_when_the_controller_ends_is_neither_for
         assert (await here.status()).troubles == ()
 
 
-async def test_the_node_of_a_machine_that_ended_while_nobody_looked_is_cleared_away(tmp_path: Path) -> None:
+async def test_the_node_of_a_machine_that_ended_while_no_controller_ran_is_deleted(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("gpus")
         here.client("autoscaling").set_desired_capacity(AutoScalingGroupName="gpus", DesiredCapacity=1)
@@ -237,7 +237,7 @@ async def test_the_node_of_a_machine_that_ended_while_nobody_looked_is_cleared_a
         await here.until(here.no_nodes, 300)
 
 
-async def test_pods_that_ask_for_neuron_cores_or_devices_get_the_machines_that_have_them(tmp_path: Path) -> None:
+async def test_pods_that_request_neuron_cores_or_devices_get_machines_that_have_them(tmp_path: Path) -> None:
     async with aws_stage(tmp_path) as here:
         here.group("inferentia", instance_type="inf2.xlarge")
         here.group("trainium", instance_type="trn1.32xlarge")

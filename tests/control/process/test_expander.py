@@ -1,4 +1,4 @@
-"""The priority expander's ConfigMap is read while the controller runs; whatever is wrong with it is said and changes nothing."""
+"""The priority expander's ConfigMap is read while the controller runs; an invalid one is reported and changes nothing."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -32,7 +32,7 @@ pools:
 
 
 class Desk:
-    """Somebody who writes the ConfigMap."""
+    """Writes the ConfigMap."""
 
     def __init__(self, api: ApiServer) -> None:
         self.client = Client(MemoryTransport(api))
@@ -54,7 +54,7 @@ def given(expander: PriorityExpander) -> list[int]:
     return [pool.priority for pool in expander.policy(POOLS).pools]
 
 
-async def test_priorities_are_those_of_the_config_map_as_long_as_there_is_one(api: ApiServer) -> None:
+async def test_priorities_are_those_of_the_config_map_while_it_exists(api: ApiServer) -> None:
     desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
     assert (await expander.poll(), given(expander)) == (False, [0, 0])
 
@@ -73,7 +73,7 @@ async def test_priorities_are_those_of_the_config_map_as_long_as_there_is_one(ap
         ("{9: [dear]}", "priority", "saw no key priorities, expected one with YAML in it"),
     ],
 )
-async def test_what_is_wrong_with_it_is_said_and_the_priorities_of_before_stay(api: ApiServer, text: str, key: str, said: str) -> None:
+async def test_an_invalid_config_map_is_reported_and_the_previous_priorities_stay(api: ApiServer, text: str, key: str, said: str) -> None:
     desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [dear]}")
     await expander.poll()
@@ -89,7 +89,7 @@ async def test_what_is_wrong_with_it_is_said_and_the_priorities_of_before_stay(a
     assert (await expander.poll(), given(expander), expander.trouble) == (True, [9, 8], "")
 
 
-async def test_patterns_that_match_no_pool_are_told(api: ApiServer) -> None:
+async def test_patterns_that_match_no_pool_are_reported(api: ApiServer) -> None:
     desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [nothing]}")
     await expander.poll()
@@ -98,7 +98,7 @@ async def test_patterns_that_match_no_pool_are_told(api: ApiServer) -> None:
     assert expander.trouble.startswith("ConfigMap kube-system/cluster-autoscaler-priority-expander: saw no pattern that matches a pool")
 
 
-async def test_whether_it_is_in_force_is_said_at_any_time(api: ApiServer) -> None:
+async def test_the_standing_always_says_whether_the_config_map_is_in_force(api: ApiServer) -> None:
     desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
     place = "ConfigMap kube-system/cluster-autoscaler-priority-expander"
     said = [expander.standing.text]
@@ -117,7 +117,7 @@ async def test_whether_it_is_in_force_is_said_at_any_time(api: ApiServer) -> Non
     assert expander.standing == Standing(absent)
 
 
-async def test_one_that_is_broken_from_the_start_is_said_not_to_be_in_force(api: ApiServer) -> None:
+async def test_a_config_map_that_is_invalid_from_the_start_is_reported_as_not_in_force(api: ApiServer) -> None:
     desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [")
     await expander.poll()
@@ -126,7 +126,7 @@ async def test_one_that_is_broken_from_the_start_is_said_not_to_be_in_force(api:
     assert "cluster-autoscaler-priority-expander is not in force (ConfigMap kube-system" in expander.standing.text
 
 
-async def test_what_is_odd_about_it_is_remarked_and_logged_once(api: ApiServer) -> None:
+async def test_odd_patterns_are_remarked_on_and_logged_once(api: ApiServer) -> None:
     desk, expander = Desk(api), PriorityExpander(Client(MemoryTransport(api)))
     await desk.write("{9: [dear, spot.*]}")
     await expander.poll()
@@ -152,7 +152,7 @@ class Failing(MemoryTransport):
 
 
 @pytest.mark.parametrize("failure", [Forbidden(403, "no"), Unreachable("nobody answers")], ids=["forbidden", "unreachable"])
-async def test_without_the_right_to_read_it_or_an_answer_the_priorities_stay_and_that_is_said(api: ApiServer, failure: Exception) -> None:
+async def test_a_config_map_that_cannot_be_read_keeps_the_priorities_and_is_reported(api: ApiServer, failure: Exception) -> None:
     transport = Failing(api)
     expander = PriorityExpander(Client(transport))
     await Desk(api).write("{9: [dear]}")
@@ -163,7 +163,7 @@ async def test_without_the_right_to_read_it_or_an_answer_the_priorities_stay_and
     assert "could not be read, so the priorities of pools stay as they were" in expander.trouble
 
 
-async def test_a_running_controller_buys_by_them_from_the_next_reading_on(api: ApiServer, tmp_path: Path) -> None:
+async def test_a_running_controller_buys_by_new_priorities_after_the_next_read(api: ApiServer, tmp_path: Path) -> None:
     cluster, desk = Cluster(api, tmp_path), Desk(api)
     async with managed(api, Ticking().wall):
         _, kept = cluster.start(RUN)

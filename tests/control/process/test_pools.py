@@ -1,4 +1,4 @@
-"""The pools that a cloud brings: looked at when leading begins and every few minutes, and kept where a look fails."""
+"""Discovered pools: read when leading begins and every few minutes, and kept if a read fails."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,7 +16,7 @@ GPU, MORE = Pool("gpu", ()), Pool("more", ())
 
 
 class Account:
-    """Answers one look after the other, the last again and again."""
+    """Answers each read with the next result, and repeats the last one."""
 
     def __init__(self, *answers: Looked | CloudError) -> None:
         self.answers = list(answers)
@@ -43,7 +43,7 @@ async def running(found: FoundPools, seconds: float) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-async def test_pools_of_the_account_take_the_place_of_those_of_the_file() -> None:
+async def test_pools_of_the_account_replace_those_of_the_file() -> None:
     found = Account(Looked(pools=(GPU, MORE))).found()
     await found.begin()
 
@@ -62,7 +62,7 @@ async def test_an_account_without_a_pool_is_logged_with_the_reasons() -> None:
     assert line["problem"] == "; ".join(f"AutoScalingGroup r/{name}: the tag says cluster {name}" for name in "abc")
 
 
-async def test_it_looks_every_three_minutes_or_so_and_tells_when_pools_changed() -> None:
+async def test_the_account_is_read_about_every_three_minutes_and_changed_pools_are_reported() -> None:
     told: list[int] = []
     account = Account(Looked(pools=(GPU,)), Looked(pools=(GPU,)), Looked(pools=(GPU, MORE)))
     found = account.found(lambda: told.append(len(found.newest.pools)))
@@ -75,7 +75,7 @@ async def test_it_looks_every_three_minutes_or_so_and_tells_when_pools_changed()
     assert len(set(pauses)) == len(pauses) >= 4
 
 
-async def test_a_part_that_fails_is_told_and_its_pools_stay() -> None:
+async def test_a_region_that_fails_is_reported_and_its_pools_stay() -> None:
     told: list[int] = []
     broken = Looked(pools=(GPU,), failed=("Region us-east-1: IAM does not allow it",))
     account = Account(Looked(pools=(GPU,)), broken, CloudError(UNKNOWN, "no route"), Looked(pools=(GPU,)))
@@ -93,7 +93,7 @@ async def test_a_part_that_fails_is_told_and_its_pools_stay() -> None:
 
 
 @pytest.mark.parametrize("nothing", [CloudError(UNKNOWN, "no route"), Looked(failed=("Region us-east-1: no route",), complete=False)])
-async def test_it_does_not_begin_before_anything_is_known(nothing: Looked | CloudError) -> None:
+async def test_leading_does_not_begin_before_the_account_was_read(nothing: Looked | CloudError) -> None:
     account = Account(nothing, nothing, nothing, Looked(pools=(GPU,)))
     found = account.found()
 
@@ -103,7 +103,7 @@ async def test_it_does_not_begin_before_anything_is_known(nothing: Looked | Clou
     assert (found.trouble, found.newest.pools) == ("", (GPU,))
 
 
-async def test_it_begins_with_the_regions_that_answer() -> None:
+async def test_leading_begins_with_the_regions_that_answer() -> None:
     found = Account(Looked(pools=(GPU,), failed=("Region us-west-2: no route",), complete=False)).found()
 
     await found.begin()

@@ -1,4 +1,4 @@
-"""The whole of `gpuscaler run` but the sockets, in virtual time: a file, an API server, and what comes of them."""
+"""All of `gpuscaler run` except sockets, in virtual time, with a settings file and an API server."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -47,7 +47,7 @@ pools:
 
 
 class Ticking:
-    """Both clocks on the loop's time."""
+    """Both clocks, on the event loop's time."""
 
     def wall(self) -> float:
         return BEGAN + asyncio.get_running_loop().time()
@@ -57,7 +57,7 @@ class Ticking:
 
 
 class Jumping(Ticking):
-    """Clocks of a machine that has slept for so many seconds, without a moment for any of its processes."""
+    """Clocks of a machine that was suspended for some seconds, during which none of its processes ran."""
 
     slept = 0.0
 
@@ -69,7 +69,7 @@ class Jumping(Ticking):
 
 
 class Kept(Records):
-    """Records that remember who led, and with which settings."""
+    """Records that remember the controllers that led, and the settings."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -140,7 +140,7 @@ class Cluster:
         await asyncio.gather(life, return_exceptions=True)
 
     async def all(self, resource: Resource) -> list[dict[str, Any]]:
-        """Objects but those of the cluster's own namespace."""
+        """All objects except those of the cluster's own namespace."""
         namespace = "default" if resource is PODS else ""
         return [msgspec.json.decode(one) for one in await self.user.list_all(resource, namespace=namespace)]
 
@@ -168,7 +168,7 @@ async def cluster(tmp_path: Path) -> AsyncIterator[Cluster]:
                 await made.stop()
 
 
-async def test_that_events_of_the_scheduler_may_not_be_watched_is_told_for_as_long_as_it_is_so(cluster: Cluster) -> None:
+async def test_a_missing_right_to_watch_events_is_reported_as_long_as_it_is_missing(cluster: Cluster) -> None:
     said = 'events is forbidden: User "gpuscaler" cannot watch resource "events" in API group "" at the cluster scope'
     cluster.api.faults.add(Fault(path="/events", refusal=Failure(403, "Forbidden", said)))
     _, kept = cluster.start()
@@ -181,7 +181,7 @@ async def test_that_events_of_the_scheduler_may_not_be_watched_is_told_for_as_lo
     assert kept.place.troubles() == ()
 
 
-async def test_a_waiting_pod_gets_a_machine_of_the_simulated_cloud(cluster: Cluster) -> None:
+async def test_a_pending_pod_gets_a_machine_of_the_simulated_cloud(cluster: Cluster) -> None:
     cluster.start()
     await cluster.submit("train")
     await asyncio.sleep(60)
@@ -225,7 +225,7 @@ async def test_a_dry_run_writes_nothing_anywhere(cluster: Cluster) -> None:
     assert {kind.kind.plural: len(kind.within("")) for kind in cluster.api.store} == before
 
 
-async def test_stopping_gives_the_lease_back_so_that_another_leads_at_once(cluster: Cluster) -> None:
+async def test_stopping_releases_the_lease_so_that_another_process_leads_at_once(cluster: Cluster) -> None:
     cluster.start(identity="one")
     await asyncio.sleep(10)
     cluster.start(identity="two")
@@ -239,7 +239,7 @@ async def test_stopping_gives_the_lease_back_so_that_another_leads_at_once(clust
     assert (await cluster.lease())["holderIdentity"] == "two"
 
 
-async def test_a_changed_file_is_followed_while_the_controller_runs(cluster: Cluster) -> None:
+async def test_a_changed_file_takes_effect_while_the_controller_runs(cluster: Cluster) -> None:
     _, kept = cluster.start(f"{SMALL}limits: {{gpus: 0}}")
     await cluster.submit("train")
     await asyncio.sleep(60)
@@ -251,7 +251,7 @@ async def test_a_changed_file_is_followed_while_the_controller_runs(cluster: Clu
     assert len(kept.changes) == 1
 
 
-async def test_a_file_that_changes_while_the_provider_is_made_is_followed_too(cluster: Cluster) -> None:
+async def test_a_file_that_changes_while_the_provider_is_made_takes_effect_too(cluster: Cluster) -> None:
     async def make(settings: RunSettings, place: Place) -> Made:
         made = await providers.make(settings, place)
         await asyncio.sleep(30)
@@ -268,7 +268,7 @@ async def test_a_file_that_changes_while_the_provider_is_made_is_followed_too(cl
 
 
 async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Cluster) -> None:
-    """A write is stopped and leadership is found to be lost at nearly the same moment: the one must not hide the other."""
+    """A write is stopped and lost leadership is detected at nearly the same time: one must not hide the other."""
 
     async def slow() -> None:
         try:
@@ -290,7 +290,7 @@ async def test_a_process_that_slept_through_its_lease_leads_again(cluster: Clust
     assert await cluster.bound() == ["train"]
 
 
-async def test_a_pod_that_waits_when_the_controller_begins_is_served_at_once(cluster: Cluster) -> None:
+async def test_a_pod_that_is_pending_when_the_controller_starts_is_served_at_once(cluster: Cluster) -> None:
     await cluster.submit("train")
     await asyncio.sleep(30)
     _, kept = cluster.start()
@@ -310,7 +310,7 @@ async def test_pools_that_a_changed_file_adds_can_be_bought_from(cluster: Cluste
     assert [one["metadata"]["labels"]["gpuscaler.io/pool"] for one in await cluster.all(NODES)] == ["more"]
 
 
-async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_takes_over(cluster: Cluster) -> None:
+async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_process_takes_over(cluster: Cluster) -> None:
     network = MemoryTransport(cluster.api)
     _, first = cluster.start(identity="one", transport=network)
     await asyncio.sleep(10)
@@ -329,7 +329,7 @@ async def test_a_leader_that_is_cut_off_writes_nothing_more_and_another_takes_ov
     assert first.controller is None
 
 
-async def test_a_memory_that_somebody_else_wrote_is_read_anew(cluster: Cluster) -> None:
+async def test_a_memory_that_another_process_wrote_is_read_again(cluster: Cluster) -> None:
     _, kept = cluster.start()
     await asyncio.sleep(10)
     before = kept.controller
@@ -341,7 +341,7 @@ async def test_a_memory_that_somebody_else_wrote_is_read_anew(cluster: Cluster) 
     assert kept.controller is not before
 
 
-async def test_a_memory_of_a_newer_version_is_left_alone_and_ends_the_process(cluster: Cluster) -> None:
+async def test_a_memory_of_a_newer_version_is_not_changed_and_ends_the_process(cluster: Cluster) -> None:
     cluster.start()
     await asyncio.sleep(10)
     await cluster.stop()
@@ -371,7 +371,7 @@ async def test_all_records_of_the_real_program_are_made_beside_the_controller(cl
     assert all(not life.done() for life in cluster.lives)
 
 
-async def test_pods_on_nodes_that_are_not_simulated_are_left_to_their_own_kubelets(cluster: Cluster) -> None:
+async def test_pods_on_real_nodes_are_left_to_their_kubelets(cluster: Cluster) -> None:
     real = node("real", providerID="aws:///us-east-1a/i-1")
     cluster.api.load([real, pod("bound", 0, nodeName="real", status={"phase": "Pending"})])
     cluster.start()
@@ -392,7 +392,7 @@ async def test_a_file_of_spot_series_that_cannot_be_used_ends_the_process_and_na
 
 
 async def test_pods_that_another_kubelet_runs_too_run_once(cluster: Cluster) -> None:
-    """As with `gpuscaler cluster` and `gpuscaler run` at once: the one starts a pod before the other has its image."""
+    """As with `gpuscaler cluster` and `gpuscaler run` at once: one starts a pod before the other has its image."""
     picture = Picture(cluster.user, clock=Ticking().monotonic, random=Random(3), resources=(PODS, NODES))
     phases: list[str] = []
 

@@ -1,4 +1,4 @@
-"""A clock that is set does not make idle times or time-outs pass."""
+"""Setting the system clock does not make idle times or time-outs pass."""
 
 from gpuscaler.control.process.steady import SteadyClock
 
@@ -24,7 +24,7 @@ def test_small_corrections_are_followed() -> None:
     assert steady.trouble == ""
 
 
-def test_a_jump_in_either_direction_is_not_followed_and_is_told() -> None:
+def test_a_jump_in_either_direction_is_not_followed_and_is_reported() -> None:
     for jump, words in ((3600.0, "3600 s ahead of"), (-3600.0, "3600 s behind")):
         clocks = Clocks()
         steady = SteadyClock(clocks.wall, clocks.monotonic)
@@ -34,7 +34,7 @@ def test_a_jump_in_either_direction_is_not_followed_and_is_told() -> None:
         assert words in steady.trouble
 
 
-def test_a_clock_that_is_set_right_again_is_followed_again() -> None:
+def test_a_clock_that_is_corrected_is_followed_again() -> None:
     clocks = Clocks()
     steady = SteadyClock(clocks.wall, clocks.monotonic)
     clocks.off += 3600.0

@@ -1,4 +1,4 @@
-"""Decisions to test with."""
+"""Decisions for tests."""
 
 from tests.planning.building import NOW, node, offering, pool
 
@@ -16,6 +16,6 @@ def decided(cluster: Cluster, state: State, policy: Policy, now: float) -> Decis
 
 
 def idle() -> Decision:
-    """A decision to give a node back."""
+    """A decision to remove a node."""
     state = State(idle_seconds={"n1": 1e6})
     return decided(Cluster.of([node("n1", offering("g.1", 1.0, gpus=1, cpu=4))]), state, POLICY, NOW)

@@ -1,4 +1,4 @@
-"""Who reads which page at which address, with TLS, tokens and an API server that reviews."""
+"""Access to pages by address, with TLS, tokens and an API server that reviews them."""
 
 import asyncio
 import ssl
@@ -45,7 +45,7 @@ def not_leading(_seconds: float) -> None:
 
 @asynccontextmanager
 async def asking(folder: Path, api: Reviewing) -> AsyncIterator[tuple[aiohttp.ClientSession, str]]:
-    """Pages behind authentication, of a copy that does not lead and only looks on."""
+    """Pages behind authentication, of a process that does not lead."""
     authority = trustme.CA()
     certificate, key = written(folder, authority)
     authority.cert_pem.write_to_path(str(folder / "ca.pem"))
@@ -67,7 +67,7 @@ async def get(session: aiohttp.ClientSession, url: str, token: str = "") -> tupl
         return answer.status, await answer.text()
 
 
-async def test_elsewhere_pages_are_for_those_whom_the_api_server_knows_and_lets_read_that_path(tmp_path: Path) -> None:
+async def test_authenticated_pages_are_for_users_who_may_read_the_path(tmp_path: Path) -> None:
     jane = {"username": "jane", "uid": "7", "groups": ["ops"]}
     api = Reviewing(
         tokens={"good": jane, "also": {"username": "joe"}},
@@ -90,7 +90,7 @@ async def test_elsewhere_pages_are_for_those_whom_the_api_server_knows_and_lets_
         assert (await get(session, f"{url}/why/pod/default/a", "also"))[0] == 403
 
 
-async def test_why_presents_a_token_to_a_leader_behind_tls_and_says_what_it_answers_without_a_good_one(tmp_path: Path) -> None:
+async def test_why_presents_a_token_to_a_leader_behind_tls_and_shows_the_refusal_of_a_bad_one(tmp_path: Path) -> None:
     api = Reviewing(tokens={"good": {"username": "jane"}})
     files = ("--leader-ca-file", str(tmp_path / "ca.pem"), "--kubeconfig", str(kubeconfig(tmp_path, "http://127.0.0.1:1")))
 
@@ -106,12 +106,12 @@ async def test_why_presents_a_token_to_a_leader_behind_tls_and_says_what_it_answ
     assert "The leader cannot be queried (the leader answered 401: expected a bearer token of this cluster)" in bad.output
 
 
-async def test_nobody_is_let_in_while_the_api_server_is_away(tmp_path: Path) -> None:
+async def test_no_request_is_admitted_while_the_api_server_is_unreachable(tmp_path: Path) -> None:
     async with asking(tmp_path, Reviewing(tokens={"good": {"username": "jane"}}, away=True)) as (session, url):
         assert await get(session, f"{url}/status", "good") == (503, "the API server could not check the token; the log says why\n")
 
 
-async def test_a_token_is_of_no_use_without_tls(tmp_path: Path) -> None:
+async def test_a_token_is_useless_without_tls(tmp_path: Path) -> None:
     async with asking(tmp_path, Reviewing()) as (session, url):
         with pytest.raises(aiohttp.ClientError):
             await get(session, url.replace("https:", "http:") + "/status", "good")
@@ -125,7 +125,7 @@ async def test_a_token_is_of_no_use_without_tls(tmp_path: Path) -> None:
         ("pages.authenticated", "pages.authenticated.certificate: /nowhere/tls.crt: saw No such file"),
     ],
 )
-async def test_an_address_that_cannot_be_had_is_named_by_its_key(group: str, said: str) -> None:
+async def test_an_unusable_address_is_reported_with_its_key(group: str, said: str) -> None:
     listeners, away = Listeners(), AuthenticatedSettings("203.0.113.1", 1, "/nowhere/tls.crt", "/nowhere/tls.key")
     starts = {
         "http": lambda: listeners.metrics(HttpSettings(host=away.host, port=1), ROUTES),

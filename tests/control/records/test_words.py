@@ -1,4 +1,4 @@
-"""Durations, money and lists the way a person says them."""
+"""Durations, money and lists in words."""
 
 import pytest
 
@@ -22,11 +22,11 @@ from gpuscaler.planning.state.boot_times import Forecast
         (183_600, "2d3h"),
     ],
 )
-def test_a_duration_says_what_matters_at_its_length(seconds: float, text: str) -> None:
+def test_a_duration_is_rounded_to_its_length(seconds: float, text: str) -> None:
     assert spoken(seconds) == text
 
 
-def test_a_forecast_says_typical_late_and_price() -> None:
+def test_a_forecast_states_typical_time_p95_and_price() -> None:
     assert expected(Forecast(220.0, 360.0, 5, ""), "$1.01/h") == "ready in about 3m40s, p95 6m, $1.01/h"
     assert (
         expected(Forecast(30.0, 30.0, 1, "only 1 of its kind observed"), "$1.01/h")
@@ -35,16 +35,16 @@ def test_a_forecast_says_typical_late_and_price() -> None:
     assert expected(Forecast(), "$0.0123/h") == "ready in about 4m, p95 5m (assumed; none of its kind observed yet), $0.0123/h"
 
 
-def test_an_offering_says_what_is_known_of_it() -> None:
+def test_an_offering_states_its_known_parts() -> None:
     assert offering(OfferingKey("gpu", "spot", "g5.xlarge", "us-east-1a")) == "g5.xlarge spot in us-east-1a"
     assert offering(OfferingKey("gpu", "spot", "g5.xlarge", "")) == "g5.xlarge spot"
     assert offering(OfferingKey("gpu", "", "", "")) == "a machine of pool gpu"
 
 
-def test_of_many_names_the_first_are_told_and_the_others_counted() -> None:
+def test_the_first_of_many_names_are_listed_and_the_others_counted() -> None:
     assert some(("a", "b", "c")) == "a, b, c"
     assert some(("a", "b", "c", "d", "e")) == "a, b, c and 2 more"
 
 
-def test_money_has_cents_and_more_digits_only_where_cents_say_nothing() -> None:
+def test_money_has_cents_and_small_amounts_have_more_digits() -> None:
     assert (money(0.0), money(12.5), money(0.0042)) == ("$0.00", "$12.50", "$0.0042")

@@ -1,4 +1,4 @@
-"""What is expected of the next machine: from machines that were bought, from nodes that are there, from settings."""
+"""Forecasts for the next machine: from machines that were bought, from existing nodes, from settings."""
 
 import pytest
 from tests.planning.building import NOW, node, offering
@@ -16,37 +16,37 @@ SET = Forecast(25.0, 30.0, basis="simulated.boot")
 
 
 def latest(*boots: float, bought: Boots | None = None, listed: bool = True) -> Latest:
-    """A cluster whose nodes took so many seconds from their machines' launch."""
+    """A cluster with nodes that registered these numbers of seconds after their launch."""
     machines = [Instance(f"i-{number}", *KIND.key, launched=NOW - took) for number, took in enumerate(boots)]
     nodes = [node(f"n{number}", KIND, provider_id=f"i-{number}", created=NOW) for number, _ in enumerate(boots)]
     inventory = Inventory(NOW, tuple(machines)) if listed else None
     return Latest(Cluster.of(nodes), Memory(boots=bought or Boots()), simulated=SET, inventory=lambda: inventory)
 
 
-def test_nodes_that_are_there_say_how_long_their_kind_takes_until_one_was_bought() -> None:
+def test_the_forecast_is_based_on_existing_nodes_until_a_machine_was_bought() -> None:
     found = latest(40.0, 60.0, 50.0).outlook(KIND.key)
 
     assert (found.typical, found.seen) == (50.0, 0)
     assert found.basis == "from 3 of its kind that became nodes, without device plugins; none was bought by gpuscaler yet"
 
 
-def test_machines_that_were_bought_say_it_better_than_nodes_that_are_there() -> None:
+def test_machines_that_were_bought_take_precedence_over_existing_nodes() -> None:
     bought = Boots((BootTimes(KIND.pool, "g.1", (10.0,) * 9, (5.0,) * 9),))
 
     assert latest(40.0, bought=bought).outlook(KIND.key) == Forecast(15.0, 15.0, 9, "")
 
 
 @pytest.mark.parametrize("boots", [(), (-5.0,), (3600.0,)])
-def test_nodes_that_say_nothing_of_boot_times_leave_it_to_the_settings(boots: tuple[float, ...]) -> None:
+def test_nodes_without_usable_boot_times_leave_the_forecast_to_the_settings(boots: tuple[float, ...]) -> None:
     assert latest(*boots).outlook(KIND.key) == SET
 
 
-def test_without_a_list_of_machines_and_for_another_kind_the_settings_count() -> None:
+def test_without_a_list_of_machines_and_for_another_kind_the_settings_are_used() -> None:
     assert latest(40.0, listed=False).outlook(KIND.key) == SET
     assert latest(40.0).outlook(OTHER.key) == SET
 
 
-def test_the_simulated_cloud_says_what_its_machines_take() -> None:
+def test_the_settings_of_the_simulated_cloud_give_a_forecast() -> None:
     text = "region: us-east-1\ncloud: {}\n{}pools: [{{name: a, types: [g5.xlarge]}}]\n"
     simulated = parse_settings(text.format("simulated", "simulated: {boot: 20s, device_plugin_delay: 5s}\n"))
 

@@ -1,4 +1,4 @@
-"""What the recorder tells of a controller's life in the embedded cluster."""
+"""The records of a controller in the embedded cluster."""
 
 from collections.abc import Callable
 
@@ -57,14 +57,14 @@ class Kept(Sink):
 
 
 def recorded(here: World, *sinks: Sink) -> Records:
-    """Let the world's controller tell a recorder over ``sinks``."""
+    """Connect the world's controller to a recorder over ``sinks``."""
     records = Records(sinks)
     here.notes = records  # type: ignore[assignment]  # the world only asks for a recorder
     here.start()
     return records
 
 
-async def test_a_machine_is_told_from_the_order_to_its_end_each_step_once() -> None:
+async def test_each_step_of_a_machine_from_its_order_to_its_end_is_recorded_once() -> None:
     async with world(IDLE_SOON) as here:
         kept = Kept()
         recorded(here, kept)
@@ -89,7 +89,7 @@ async def test_a_machine_is_told_from_the_order_to_its_end_each_step_once() -> N
     ]
 
 
-async def test_the_order_says_what_it_is_what_it_costs_and_when_it_should_be_ready() -> None:
+async def test_an_order_states_the_offering_its_price_and_when_it_should_be_ready() -> None:
     async with world() as here:
         kept = Kept()
         recorded(here, kept)
@@ -108,7 +108,7 @@ async def test_the_order_says_what_it_is_what_it_costs_and_when_it_should_be_rea
     assert second.text.startswith("g4dn.xlarge on-demand in us-east-1a ordered: ready in about ")
 
 
-async def test_what_comes_of_a_plan_names_it() -> None:
+async def test_events_name_the_plan_that_led_to_them() -> None:
     async with world() as here:
         kept = Kept()
         recorded(here, kept)
@@ -120,7 +120,7 @@ async def test_what_comes_of_a_plan_names_it() -> None:
     assert [one.decision for one in kept.told if one.kind in (kinds.PLANNED, kinds.ORDERED, kinds.GRANTED, kinds.OPENED)] == [decision] * 4
 
 
-async def test_ids_of_decisions_go_on_in_the_next_process() -> None:
+async def test_ids_of_decisions_continue_in_the_next_process() -> None:
     async with world() as here:
         first, second = Kept(), Kept()
         recorded(here, first)
@@ -138,7 +138,7 @@ async def test_ids_of_decisions_go_on_in_the_next_process() -> None:
     assert [one.id.split("-")[1] for one in (*first.decisions, *second.decisions)] == ["1", "2", "3"]
 
 
-async def test_what_comes_of_a_plan_names_it_in_the_next_process_too() -> None:
+async def test_events_name_their_plan_in_the_next_process_too() -> None:
     async with world(IDLE_SOON) as here:
         first, second = Kept(), Kept()
         recorded(here, first)
@@ -153,7 +153,7 @@ async def test_what_comes_of_a_plan_names_it_in_the_next_process_too() -> None:
     assert [one.decision for one in (*opened, *removed)] == [first.decisions[0].id, second.decisions[-1].id]
 
 
-async def test_a_forecast_is_compared_with_what_came_of_it() -> None:
+async def test_a_forecast_is_compared_with_the_actual_time() -> None:
     delays = Delays(boot=Delay(30.0, 30.0, 30.0), device_plugin=Delay(0, 0, 0), answer=Delay(1, 1, 1), image_pull=Delay(0, 0, 0))
     async with world(delays=delays) as here:
         kept = Kept()
@@ -173,7 +173,7 @@ async def test_a_forecast_is_compared_with_what_came_of_it() -> None:
     assert abs(second.late) < 5.0
 
 
-async def test_why_a_pod_cannot_be_served_is_told_once_and_again_when_the_reason_changes() -> None:
+async def test_the_reason_of_an_unplaced_pod_is_reported_once_and_again_when_it_changes() -> None:
     async with world() as here:
         kept = Kept()
         recorded(here, kept)
@@ -193,7 +193,7 @@ async def test_why_a_pod_cannot_be_served_is_told_once_and_again_when_the_reason
     assert "color" in kept.of(kinds.UNPLACED)[1].text
 
 
-async def test_a_refusal_is_told_with_the_clouds_words_to_the_pods_that_wait() -> None:
+async def test_a_refusal_is_reported_on_pending_pods_with_the_clouds_words() -> None:
     async with world(markets=Markets({DRY: Steps([0.0], [0.0])})) as here:
         kept = Kept()
         recorded(here, kept)
@@ -207,7 +207,7 @@ async def test_a_refusal_is_told_with_the_clouds_words_to_the_pods_that_wait() -
     assert refused[0].text.startswith("g4dn.xlarge on-demand in us-east-1a refused: no capacity (")
 
 
-async def test_a_machine_whose_grant_was_never_answered_is_told_once_the_cloud_lists_it() -> None:
+async def test_a_grant_with_a_lost_answer_is_reported_once_the_cloud_lists_the_machine() -> None:
     async with world(calls=CallFaults(lost=1.0, tokens=False), seed=1) as here:
         kept = Kept()
         recorded(here, kept)
@@ -221,7 +221,7 @@ async def test_a_machine_whose_grant_was_never_answered_is_told_once_the_cloud_l
     assert kept.kinds().index(kinds.GRANTED) < kept.kinds().index(kinds.OPENED)
 
 
-async def test_a_sink_that_fails_costs_the_others_and_the_controller_nothing() -> None:
+async def test_a_failing_sink_does_not_affect_other_sinks_or_the_controller() -> None:
     class Broken(Sink):
         def happened(self, what: Happening, /) -> None:
             raise RuntimeError(what.kind)
@@ -267,7 +267,7 @@ async def test_the_log_has_a_line_for_a_decision_and_names_few_of_many_pods() ->
         (lambda records: records.failed("the memory could not be written", OSError("no route"), 5.0), "could not be written: no route"),
     ],
 )
-def test_trouble_is_told_in_its_own_words(call: Callable[[Records], None], text: str) -> None:
+def test_failures_are_reported_with_their_text(call: Callable[[Records], None], text: str) -> None:
     kept = Kept()
     call(Records((kept,)))
 
@@ -275,7 +275,7 @@ def test_trouble_is_told_in_its_own_words(call: Callable[[Records], None], text:
     assert text in kept.told[0].text
 
 
-def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
+def test_a_lasting_failure_is_reported_once_a_minute() -> None:
     kept = Kept()
     records = Records((kept,))
     for second in range(90):
@@ -289,7 +289,7 @@ def test_a_failure_that_goes_on_is_told_once_a_minute() -> None:
     ]
 
 
-def test_a_decision_that_comes_to_nothing_is_told_once_and_again_when_something_was_done() -> None:
+def test_an_unchanged_decision_is_recorded_once_and_again_after_an_action() -> None:
     kept, decision = Kept(), idle()
     records = Records((kept,))
 

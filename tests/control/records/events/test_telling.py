@@ -1,4 +1,4 @@
-"""What is told of machines that come faster than they are looked at, and of acts that come to nothing."""
+"""Events about machines that change faster than they are observed, and about failed acts."""
 
 import pytest
 import structlog
@@ -31,7 +31,7 @@ WAITS = pod("p", unschedulable=True)
 
 
 class Kept(Sink):
-    """Keeps what was told."""
+    """Keeps events."""
 
     def __init__(self) -> None:
         self.told: list[Happening] = []
@@ -44,7 +44,7 @@ class Kept(Sink):
 
 
 class Life:
-    """A controller that looks when it is told to, with a machine that was ordered for a pod."""
+    """A controller with a machine that was ordered for a pod; the test triggers its observations."""
 
     def __init__(self) -> None:
         self.kept = Kept()
@@ -77,7 +77,7 @@ class Life:
 OPEN_AT_ONCE = [(kinds.GRANTED, ""), (kinds.REGISTERED, "n"), (kinds.READY, "n"), (kinds.OPENED, "n")]
 
 
-def test_a_machine_that_becomes_a_node_and_opens_in_the_same_look_is_told_as_open_and_not_as_lost() -> None:
+def test_a_machine_that_registers_and_opens_in_one_observation_is_open_and_not_lost() -> None:
     life = Life()
     life.answer(at=1.0)
     life.look(WAITS, at=2.0)
@@ -87,7 +87,7 @@ def test_a_machine_that_becomes_a_node_and_opens_in_the_same_look_is_told_as_ope
     assert life.kept.told[-1].text == "node n is open for default/p"
 
 
-def test_a_machine_whose_order_is_answered_when_it_is_a_node_already_is_told_as_open() -> None:
+def test_a_machine_that_is_a_node_before_its_order_is_answered_is_reported_as_open() -> None:
     life = Life()
     life.look(WAITS, at=2.0, there=False)
     life.answer(at=59.0)
@@ -96,7 +96,7 @@ def test_a_machine_whose_order_is_answered_when_it_is_a_node_already_is_told_as_
     assert life.kept.of_machines() == OPEN_AT_ONCE
 
 
-def test_a_machine_that_is_answered_for_and_open_before_the_first_look_after_its_order_is_told_as_open() -> None:
+def test_a_machine_that_opens_before_the_first_observation_after_its_order_is_open() -> None:
     life = Life()
     life.answer(at=1.0)
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
@@ -104,7 +104,7 @@ def test_a_machine_that_is_answered_for_and_open_before_the_first_look_after_its
     assert life.kept.of_machines() == OPEN_AT_ONCE
 
 
-def test_a_machine_whose_answer_was_lost_and_that_is_found_open_is_told_by_its_name() -> None:
+def test_an_open_machine_with_a_lost_answer_is_reported_by_its_name() -> None:
     life = Life()
     life.lose_the_answer(at=1.0)
     life.look(WAITS, node("n", KIND, provider_id="i-1", created=NOW + 50.0), at=60.0)
@@ -114,7 +114,7 @@ def test_a_machine_whose_answer_was_lost_and_that_is_found_open_is_told_by_its_n
 
 
 @pytest.mark.parametrize("node_came", [False, True])
-def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -> None:
+def test_a_machine_that_ends_before_it_opened_is_reported_as_lost(node_came: bool) -> None:
     life = Life()
     life.answer(at=1.0)
     closed = node("n", KIND, provider_id="i-1", created=NOW + 50.0, ready=False, taints=(Taint("gpuscaler.io/arriving"),))
@@ -129,7 +129,7 @@ def test_a_machine_that_ends_before_it_opened_is_told_as_lost(node_came: bool) -
 def answer_of(
     *, asked: int, granted: int = 0, pending: int = 0, refused: tuple[offering_events.Refused, ...] = ()
 ) -> list[tuple[str, str, str]]:
-    """What is told of one answer to an order of ``asked`` machines."""
+    """The events of one answer to an order of ``asked`` machines."""
     kept = Kept()
     order = ledger.Order("t", KIND.pool, (KIND.key,), asked, at=NOW, since=NOW)
     step = ledger.Answered("t", NOW, tuple((f"i-{number}", KIND.key) for number in range(granted)), pending)
@@ -147,7 +147,7 @@ def test_grants_and_refusals_of_one_order_are_counted_in_one_line() -> None:
     assert [kind for kind, *_ in rest] == [kinds.GRANTED] * 3 + [kinds.REFUSED]
 
 
-def test_machines_that_are_accepted_without_a_name_are_counted_apart() -> None:
+def test_machines_that_are_accepted_without_an_id_are_counted_separately() -> None:
     (told,) = [text for kind, text, _ in answer_of(asked=3, granted=1, pending=2) if kind == kinds.ANSWERED]
 
     assert told.startswith("1 of 3 machines granted: 1 x g.1")
@@ -188,7 +188,7 @@ def test_the_log_has_the_count_and_the_parts_at_debug_only() -> None:
     assert [line.get("cause") for line in lines] == [None, "capacity", None, "capacity", None]
 
 
-def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> None:
+def test_a_forbidden_act_is_reported_when_it_is_tried_and_not_during_the_pause() -> None:
     kept, act = Kept(), Nominate("default/p", "u", "n")
     records = Records((kept,))
     for tried in (True, False, False, True):
@@ -197,7 +197,7 @@ def test_what_is_forbidden_is_told_when_it_is_tried_and_not_while_it_rests() -> 
     assert [(one.kind, one.text) for one in kept.told] == [(kinds.ACTED, "nominate failed: pods is forbidden")] * 2
 
 
-def test_why_a_node_did_not_take_a_pod_is_said_of_each_pod_though_the_pair_is_paused_already() -> None:
+def test_a_broken_promise_is_reported_with_its_reason_for_each_pod_even_if_already_paused() -> None:
     told = {"p": ("a", "0/1 nodes: Insufficient cpu."), "q": ("b", "0/2 nodes: node a lies."), "r": ("c", "")}
     outcomes = tuple(Broken(KIND.key, WAITS.spec.digest, NOW, pod=one, node=on, why=why) for one, (on, why) in told.items())
     book = ledger.Ledger(broken=tuple((one, on) for one, (on, _) in told.items()))

@@ -1,4 +1,4 @@
-"""The decision history: bounded, kept over restarts, and never a reason to stop."""
+"""The decision history is limited, survives restarts, and never stops the controller."""
 
 import asyncio
 import sqlite3
@@ -31,7 +31,7 @@ def told(number: int, **fields: object) -> Happening:
     return replace(Happening(float(number), kinds.ORDERED, f"number {number}"), **fields)
 
 
-def test_what_happened_is_found_by_pod_node_and_decision_the_oldest_first() -> None:
+def test_events_are_found_by_pod_node_and_decision_oldest_first() -> None:
     history = memory()
     history.add([told(1, pods=("a/x", "a/y"), decision="d-1"), told(2, node="n"), told(3, pods=("a/x",), node="n")], [])
 
@@ -43,7 +43,7 @@ def test_what_happened_is_found_by_pod_node_and_decision_the_oldest_first() -> N
     assert history.about("pod/nobody/knows") == []
 
 
-def test_only_the_newest_decisions_and_happenings_are_kept() -> None:
+def test_only_the_newest_decisions_and_events_are_kept() -> None:
     history = memory(decisions=3)
     for number in range(50):
         history.add([told(number, node="n")], [made(number, 1)])
@@ -54,7 +54,7 @@ def test_only_the_newest_decisions_and_happenings_are_kept() -> None:
     assert history.decision("d-1") is None
 
 
-def test_the_inputs_of_old_decisions_go_first_and_it_is_said_why() -> None:
+def test_the_inputs_of_old_decisions_are_deleted_first_and_the_reason_is_kept() -> None:
     history = memory(most_bytes=250)
     for number in range(4):
         history.add([], [made(number)])
@@ -66,7 +66,7 @@ def test_the_inputs_of_old_decisions_go_first_and_it_is_said_why() -> None:
     assert old.missing == "the inputs of newer decisions take the 250 bytes that are kept (history.bytes)"
 
 
-def test_inputs_are_only_read_where_they_are_asked_for() -> None:
+def test_inputs_are_read_only_if_requested() -> None:
     history = memory()
     history.add([], [made(1)])
 
@@ -76,7 +76,7 @@ def test_inputs_are_only_read_where_they_are_asked_for() -> None:
     assert (without.inputs, with_inputs.inputs) == (None, b"x" * 100)
 
 
-def test_its_files_are_for_their_owner_alone_also_where_they_were_not(tmp_path: Path) -> None:
+def test_the_files_are_made_readable_only_for_their_owner(tmp_path: Path) -> None:
     path = tmp_path / "history.db"
     for _ in range(2):
         history, trouble = open_history(str(tmp_path), decisions=3, most_bytes=1 << 20)
@@ -88,7 +88,7 @@ def test_its_files_are_for_their_owner_alone_also_where_they_were_not(tmp_path: 
         path.chmod(0o644)
 
 
-def test_a_file_keeps_it_over_restarts(tmp_path: Path) -> None:
+def test_a_file_keeps_the_history_across_restarts(tmp_path: Path) -> None:
     first, trouble = open_history(str(tmp_path / "new"), decisions=10, most_bytes=1_000)
     first.add([told(1, node="n")], [made(1)])
     first.close()
@@ -103,7 +103,7 @@ def test_a_file_keeps_it_over_restarts(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["garbage", "another form"])
-def test_a_file_that_cannot_be_read_is_put_aside(tmp_path: Path, damage: str) -> None:
+def test_a_file_that_cannot_be_read_is_renamed_and_replaced(tmp_path: Path, damage: str) -> None:
     path = tmp_path / FILE
     if damage == "garbage":
         path.write_bytes(b"this is no database" * 100)
@@ -121,7 +121,7 @@ def test_a_file_that_cannot_be_read_is_put_aside(tmp_path: Path, damage: str) ->
     history.close()
 
 
-def test_a_folder_that_cannot_be_written_to_leaves_the_history_in_memory_and_says_so(tmp_path: Path) -> None:
+def test_a_folder_that_is_not_writable_is_reported_and_the_history_stays_in_memory(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     history, trouble = open_history(str(tmp_path / "file"), decisions=10, most_bytes=1_000)
@@ -132,7 +132,7 @@ def test_a_folder_that_cannot_be_written_to_leaves_the_history_in_memory_and_say
     assert trouble.endswith("decisions are kept in memory only")
 
 
-async def test_decisions_are_written_a_moment_later_and_can_be_replayed() -> None:
+async def test_decisions_are_written_soon_and_can_be_replayed() -> None:
     keeper = Keeper(memory(most_bytes=1_000_000))
     running = asyncio.create_task(keeper.run())
     keeper.happened(told(1, node="n"))
@@ -151,7 +151,7 @@ async def test_decisions_are_written_a_moment_later_and_can_be_replayed() -> Non
     assert len(keeper.history.about("node/n")) == 2
 
 
-async def test_too_many_decisions_at_once_hold_no_more_pictures_than_a_few() -> None:
+async def test_many_decisions_at_once_keep_only_a_few_pictures_in_memory() -> None:
     keeper = Keeper(memory())
     some = idle()
     for number in range(WAITING + 3):
@@ -162,7 +162,7 @@ async def test_too_many_decisions_at_once_hold_no_more_pictures_than_a_few() -> 
     assert keeper.lost == 3
 
 
-async def test_a_history_that_cannot_be_written_is_told_once_and_counted() -> None:
+async def test_a_history_that_cannot_be_written_is_reported_once_and_counted() -> None:
     history = memory()
     keeper = Keeper(history)
     history.close()

@@ -1,4 +1,4 @@
-"""The inputs of a plan as bytes: nothing is lost, and planning again from them gives the same plan."""
+"""Packed inputs of a plan: nothing is lost, and planning again from them gives the same plan."""
 
 import zlib
 from random import Random
@@ -32,13 +32,13 @@ from gpuscaler.planning.result import REMOVALS_WITHHELD, without_removals
 from gpuscaler.planning.state import State
 from gpuscaler.simulation.cloud.provider import CallFaults
 
-#: The head of inputs that a later version might write.
+#: The head of inputs from a possible later version.
 NEWER = msgspec.msgpack.encode({"form": 9, "version": "7.0"})
 
 
 @settings(max_examples=examples(40), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(0, 12))
-def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(policy: Policy, seed: int, steps: int) -> None:
+def test_replaying_any_cluster_gives_the_identical_plan(policy: Policy, seed: int, steps: int) -> None:
     here = World(Random(seed))
     for _ in range(steps):
         here.step()
@@ -55,14 +55,14 @@ def test_whatever_happened_to_a_cluster_its_plan_is_made_again_to_the_last_bit(p
     assert again.cluster.warned == decision.cluster.warned
     assert (again.state, again.policy, again.at, again.plan) == (decision.state, decision.policy, decision.at, decision.plan)
     assert replayed(again).identical
-    # Pods that no scheduler has tried yet are left alone in a live cluster: plan for them as well.
+    # Pods that no scheduler has tried yet are ignored in a live cluster: plan for them as well.
     for_all = [plan(one.cluster, one.state, one.policy, one.at) for one in (decision, again)]
     assert msgspec.json.encode(for_all[0]) == msgspec.json.encode(for_all[1])
 
 
 @settings(max_examples=examples(15), derandomize=True, deadline=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(POLICIES), st.integers(0, 2**32), st.integers(1, 5))
-def test_decisions_that_are_packed_one_after_the_other_lose_as_little(policy: Policy, seed: int, steps: int) -> None:
+def test_decisions_that_are_packed_one_after_the_other_lose_nothing(policy: Policy, seed: int, steps: int) -> None:
     here, packer = World(Random(seed)), Packer()
     for _ in range(5):
         for _ in range(steps):
@@ -77,7 +77,7 @@ def test_decisions_that_are_packed_one_after_the_other_lose_as_little(policy: Po
 
 
 def streams(data: bytes) -> list[bytes]:
-    """The compressed streams that ``data`` is made of."""
+    """The compressed streams in ``data``."""
     found = []
     while data:
         decompressor = zlib.decompressobj()
@@ -88,7 +88,7 @@ def streams(data: bytes) -> list[bytes]:
     return found
 
 
-def test_of_a_large_cluster_only_what_changed_is_written_again() -> None:
+def test_only_the_changes_of_a_large_cluster_are_written_again() -> None:
     cluster, packer = Cluster.of((*pods("a", 3000, uid="u"), *(node(f"n{number}") for number in range(9)))), Packer()
     first = packer.packed(decided(cluster, State(), POLICY, NOW))
     some = [cluster.pods[f"default/a-{number}"] for number in (7, 2999)]
@@ -108,14 +108,14 @@ def test_of_a_large_cluster_only_what_changed_is_written_again() -> None:
     again = unpacked(second)[0].cluster
     assert list(again.pods.items()) == list(changed.pods.items())
     assert list(again.nodes.items()) == list(changed.nodes.items())
-    # When much has changed everything is.
+    # After many changes everything is written again.
     other = cluster.apply(Delta(upserts=tuple(replace(one, phase="Failed") for one in cluster.pods.values())))
     fourth = packer.packed(decided(other, State(), POLICY, NOW))
     assert len(streams(fourth)) == 3
     assert list(unpacked(fourth)[0].cluster.pods.items()) == list(other.pods.items())
 
 
-def test_many_small_changes_are_written_anew_in_the_end() -> None:
+def test_after_many_small_changes_everything_is_written_again() -> None:
     cluster, packer = Cluster.of(pods("a", 2000)), Packer()
     lengths = []
     for number in range(30):
@@ -130,7 +130,7 @@ def test_many_small_changes_are_written_anew_in_the_end() -> None:
     assert lengths != sorted(lengths)
 
 
-def test_pods_in_another_order_are_written_in_it() -> None:
+def test_pods_in_another_order_keep_that_order() -> None:
     cluster, packer = Cluster.of(pods("a", 9)), Packer()
     packer.packed(decided(cluster, State(), POLICY, NOW))
     other = Cluster.of(reversed(cluster.pods.values()))
@@ -142,7 +142,7 @@ def test_a_pod_is_written_with_all_its_fields() -> None:
     assert set(WirePod.__struct_fields__) == set(Pod.__struct_fields__)
 
 
-def test_what_was_set_aside_is_in_the_plan_that_is_made_again() -> None:
+def test_skipped_objects_are_part_of_the_replayed_plan() -> None:
     cluster = Cluster.of(pods("a", 2), [SetAside("Pod x/y", "saw a number, expected a string")])
 
     again, _ = unpacked(packed(decided(cluster, State(), POLICY, NOW)))
@@ -151,7 +151,7 @@ def test_what_was_set_aside_is_in_the_plan_that_is_made_again() -> None:
     assert replayed(again).identical
 
 
-def test_pods_share_what_they_shared() -> None:
+def test_unpacked_pods_share_the_same_objects_as_before() -> None:
     again, _ = unpacked(packed(decided(Cluster.of(pods("a", 3, spec())), State(), POLICY, NOW)))
 
     assert len({id(pod.spec) for pod in again.cluster.pods.values()}) == 1
@@ -170,7 +170,7 @@ pools:
 
 
 @pytest.mark.parametrize("seed", range(3))
-async def test_every_decision_of_a_running_controller_is_made_again_to_the_last_bit(seed: int) -> None:
+async def test_each_decision_of_a_running_controller_replays_identically(seed: int) -> None:
     dice = luck(seed, "replays")
     async with world(SIZES, seed=seed, calls=CallFaults(throttled=0.1, lost=0.1)) as here:
         kept = Kept()
@@ -188,7 +188,7 @@ async def test_every_decision_of_a_running_controller_is_made_again_to_the_last_
         assert replayed(unpacked(packed(decision))[0]).differences == ()
 
 
-def test_a_plan_that_withheld_removals_is_made_again_without_them() -> None:
+def test_a_plan_that_withheld_removals_is_replayed_without_them() -> None:
     decision = idle()
     assert decision.plan.removals
     withheld = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, without_removals(decision.plan))
@@ -200,7 +200,7 @@ def test_a_plan_that_withheld_removals_is_made_again_without_them() -> None:
     assert REMOVALS_WITHHELD in again.plan.warnings
 
 
-def test_a_plan_that_differs_is_told_entry_by_entry() -> None:
+def test_a_plan_that_differs_is_reported_entry_by_entry() -> None:
     decision = idle()
     other = Decision("d", NOW, "", decision.cluster, decision.state, POLICY, replace(decision.plan, removals=(), gap=0.5))
 
@@ -228,6 +228,6 @@ def test_entries_in_another_order_are_a_difference() -> None:
         (zlib.compress(len(NEWER).to_bytes(4) + NEWER), "of form 9"),
     ],
 )
-def test_bytes_that_are_no_inputs_are_told_apart(data: bytes, said: str) -> None:
+def test_bytes_that_are_no_inputs_are_rejected_with_a_reason(data: bytes, said: str) -> None:
     with pytest.raises(InputsError, match=said):
         unpacked(data)

@@ -29,7 +29,7 @@ STUCK = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1 has a ta
 
 
 def last(*happenings: Happening) -> list[str]:
-    """What the status shows of what happened."""
+    """The events that the status shows."""
     client = Client(MemoryTransport(ApiServer(lambda: 0.0)))
     reporter = Reporter(
         client, latest(), namespace="here", process=lambda: Process("me"), troubles=lambda: (), leading=lambda: True, now=lambda: 1_000.0
@@ -43,7 +43,7 @@ def removal(number: int, *, decision: str = "d-1", seconds: int = 60, why: str =
     return Happening(1.0, DECIDED, f"node n{number} will be removed: {why} {seconds}s", node=f"n{number}", decision=decision)
 
 
-def test_nodes_that_go_by_one_decision_for_the_same_reason_are_one_line_of_the_status() -> None:
+def test_nodes_that_one_decision_removes_for_the_same_reason_are_one_line_of_the_status() -> None:
     gone = [removal(number, seconds=60 + number) for number in range(5)]
     other = [removal(8, why="its pods fit elsewhere, which saves"), removal(9, decision="d-2")]
 
@@ -54,7 +54,7 @@ def test_nodes_that_go_by_one_decision_for_the_same_reason_are_one_line_of_the_s
     ]
 
 
-def test_many_nodes_push_nothing_else_out_of_the_status() -> None:
+def test_removals_of_many_nodes_do_not_displace_other_events_in_the_status() -> None:
     assert last(Happening(0.5, ORDERED, "one ordered"), *map(removal, range(300)))[0] == "one ordered"
 
 
@@ -82,7 +82,7 @@ async def get(url: str) -> tuple[int, Any]:
         return answer.status, await (answer.json() if "json" in kind else answer.text() if "text" in kind else answer.read())
 
 
-async def test_a_pod_is_explained_with_what_happened() -> None:
+async def test_a_pod_is_explained_with_its_events() -> None:
     async with served() as (url, _):
         status, answer = await get(f"{url}/why/pod/{WAITS.key}")
 
@@ -91,7 +91,7 @@ async def test_a_pod_is_explained_with_what_happened() -> None:
     assert answer["happened"] == [{"about": "ordered", "text": "number 5", "at": 5.0, "decision": "d-1"}]
 
 
-async def test_what_nobody_knows_is_not_found() -> None:
+async def test_unknown_objects_are_not_found() -> None:
     async with served() as (url, _):
         pod, node, decision = [await get(f"{url}/{path}") for path in ("why/pod/x/y", "why/node/n", "decisions/d-9")]
 
@@ -103,7 +103,7 @@ async def test_what_nobody_knows_is_not_found() -> None:
     )
 
 
-async def test_decisions_are_listed_and_told_one_by_one_with_what_came_of_them() -> None:
+async def test_decisions_are_listed_and_shown_individually_with_their_events() -> None:
     async with served() as (url, _):
         listed, one = await get(f"{url}/decisions"), await get(f"{url}/decisions/d-1")
 
@@ -113,7 +113,7 @@ async def test_decisions_are_listed_and_told_one_by_one_with_what_came_of_them()
     assert one[1]["plan"]["removals"][0]["node"] == "n1"
 
 
-async def test_what_a_decision_was_made_from_gives_the_same_plan_at_home() -> None:
+async def test_downloaded_inputs_of_a_decision_give_the_same_plan() -> None:
     async with served() as (url, _):
         status, data = await get(f"{url}/decisions/d-1/inputs")
 
@@ -121,7 +121,7 @@ async def test_what_a_decision_was_made_from_gives_the_same_plan_at_home() -> No
     assert replayed(unpacked(data)[0]).identical
 
 
-async def test_inputs_that_are_not_kept_any_more_are_gone_and_it_says_why() -> None:
+async def test_inputs_that_were_deleted_are_gone_with_a_reason() -> None:
     async with served(most_bytes=10) as (url, _):
         status, text = await get(f"{url}/decisions/d-1/inputs")
 
@@ -129,7 +129,7 @@ async def test_inputs_that_are_not_kept_any_more_are_gone_and_it_says_why() -> N
     assert text.startswith("decision d-1: the inputs of newer decisions take the 10 bytes")
 
 
-async def test_the_status_is_there_before_it_is_written() -> None:
+async def test_the_status_page_works_before_the_config_map_is_written() -> None:
     async with served() as (url, _):
         _, status = await get(f"{url}/status")
 
@@ -137,7 +137,7 @@ async def test_the_status_is_there_before_it_is_written() -> None:
     assert status["leader"]["identity"] == "me"
 
 
-async def test_a_history_that_cannot_be_read_is_no_error_of_the_page() -> None:
+async def test_a_history_that_cannot_be_read_is_reported_by_the_page() -> None:
     async with served() as (url, keeper):
         keeper.history.close()
         status, text = await get(f"{url}/decisions")
@@ -146,7 +146,7 @@ async def test_a_history_that_cannot_be_read_is_no_error_of_the_page() -> None:
     assert text.startswith("the history of decisions cannot be read: ")
 
 
-async def test_who_does_not_lead_says_so_and_still_has_its_history() -> None:
+async def test_a_process_that_does_not_lead_says_so_and_still_serves_its_history() -> None:
     async with served(leads=False) as (url, _):
         now = [await get(f"{url}/{path}") for path in ("status", f"why/pod/{WAITS.key}", "why/node/n1")]
         before = await get(f"{url}/decisions")

@@ -1,4 +1,4 @@
-"""Removals under way, in status, metrics, Events and answers: what holds them up, and what that costs."""
+"""Removals in progress, in status, metrics, Events and explanations: what holds them up, and what that costs."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def known(*removals: Leaving, spared: tuple[Spared, ...] = ()) -> Latest:
     return Latest(Cluster.of([node("n1", G1)]), memory, policy=POLICY)
 
 
-def test_removals_that_are_held_up_come_first_and_the_dearest_of_them_at_the_top() -> None:
+def test_held_removals_come_first_and_the_most_expensive_at_the_top() -> None:
     given_up = Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 600.0)
     found = removals_of(known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD), spared=(given_up,)), NOW)
 
@@ -50,26 +50,26 @@ def test_removals_that_are_held_up_come_first_and_the_dearest_of_them_at_the_top
     ]
 
 
-def test_a_node_whose_drain_came_to_nothing_is_listed_for_as_long_as_it_is_spared() -> None:
+def test_a_node_with_a_failed_drain_is_listed_as_long_as_it_is_spared() -> None:
     latest = known(spared=(Spared("n4", "i-4", G8.key, "it could not be drained", NOW + 90.0),))
 
     assert [told(one, NOW) for one in removals_of(latest, NOW)] == ["n4 ($6.50/h) stays: it could not be drained; tried again in 1m30s"]
     assert removals_of(latest, NOW + 90.0) == ()
 
 
-def test_a_line_says_how_far_it_is_since_when_what_holds_it_up_and_when_the_machine_goes() -> None:
+def test_a_line_states_the_step_its_age_the_holdup_and_when_the_machine_ends() -> None:
     one = removals_of(known(leaving(detail=HELD, forced=True, ends=NOW + 45.0)), NOW)[0]
 
     assert told(one, NOW) == f"n1 ($1.00/h): its pods are being evicted, since 1m: {HELD}; the machine ends in 45s [idle]"
     assert told(RemovalNow("n", "gone", "ending", NOW, "idle"), NOW) == "n: its machine is being ended, since 0s [idle]"
 
 
-def test_an_answer_about_a_node_says_when_its_machine_goes() -> None:
+def test_an_explanation_of_a_node_says_when_its_machine_ends() -> None:
     assert "the machine ends in 45s" in why_node(known(leaving(forced=True, ends=NOW + 45.0)), "n1", (), NOW).now
     assert "the machine should have ended 5s ago" in why_node(known(leaving(forced=True, ends=NOW - 5.0)), "n1", (), NOW).now
 
 
-def test_gauges_count_removals_and_add_up_what_is_held_up() -> None:
+def test_gauges_count_removals_and_sum_the_cost_of_held_ones() -> None:
     status = status_of(
         known(leaving("n1"), leaving("n2", detail=HELD), leaving("n3", G8, detail=HELD)), Process(), troubles=(), happened=(), now=NOW
     )
@@ -86,14 +86,14 @@ def happened(before: Leaving | None, after: Leaving | None) -> list[tuple[str, s
     return [(one.kind, one.text) for one in of_look(memory, seen, Cluster(), {}, NOW)]
 
 
-def test_what_holds_a_removal_up_is_told_once() -> None:
+def test_the_reason_for_a_held_removal_is_reported_once() -> None:
     held = leaving(detail=HELD)
 
     assert happened(leaving(), held) == [(kinds.HELD, f"the removal of node n1 waits: {HELD}")]
     assert happened(held, held) == []
 
 
-def test_a_machine_that_the_cloud_takes_is_told_with_the_time_that_is_left() -> None:
+def test_a_machine_that_the_cloud_takes_away_is_reported_with_the_time_left() -> None:
     taken = leaving(forced=True, ends=NOW + 120.0, step=MARKING, pods=("default/p",))
 
     assert happened(None, taken) == [(kinds.DECIDED, "node n1 will be removed: idle; its machine ends in 2m; 1 pod must move first")]
@@ -105,11 +105,11 @@ def test_the_status_lists_removals_for_people(capsys: pytest.CaptureFixture[str]
     assert f"\nLeaving:\n  n1 ($1.00/h): its pods are being evicted, since 1m: {HELD} [idle]\n" in capsys.readouterr().out
 
 
-def test_a_removal_is_over_when_the_node_is_gone_that_the_cloud_left_behind() -> None:
+def test_a_removal_is_finished_when_the_left_behind_node_is_gone() -> None:
     assert happened(leaving(step=CLEARING), None) == [(kinds.REMOVED, "node n1 is gone: idle")]
 
 
-def test_a_pod_is_told_to_save_its_work_and_a_budget_that_holds_is_no_failure() -> None:
+def test_a_checkpoint_request_is_reported_on_the_pod_and_a_blocking_budget_is_no_failure() -> None:
     asked = of_outcome(Outcome(Checkpoint("default/p", "u", "n1", NOW, 300.0)), NOW)
 
     assert asked is not None

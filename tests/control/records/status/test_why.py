@@ -1,4 +1,4 @@
-"""Why a pod waits, and why a node stays or goes, in sentences."""
+"""Explanations of pending pods, and of nodes that stay or are removed."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ from gpuscaler.planning.state.ledger.ledger import DRAINING, OPEN, Coming, Leavi
 
 G1 = offering("g.1", 1.0, gpus=1, cpu=4)
 POLICY = Policy((pool(G1),))
-#: Machines of that kind were ready after a minute, each time.
+#: Machines of that kind were always ready after a minute.
 SEEN = Boots((BootTimes(G1.pool, "g.1", (50.0, 50.0), (10.0, 10.0)),))
 WAITS = pod("a", spec(gpus=1))
 
@@ -49,13 +49,13 @@ def node_lines(known: Latest, name: str = "n1") -> tuple[str, ...]:
     return why_node(known, name, [], NOW).now
 
 
-def test_a_pod_whose_machine_is_asked_for_is_told_so_and_how_long_such_machines_take() -> None:
+def test_a_pod_with_an_ordered_machine_shows_the_order_and_the_forecast() -> None:
     (line,) = pod_lines(latest(WAITS, book=Ledger(coming=(machine(),))))
 
     assert line == f"g.1 {G1.market} in {G1.zone} was ordered 30s ago; it takes about 1m after its grant; $1.00/h"
 
 
-def test_of_a_machine_that_is_ready_it_is_told_why_it_is_still_closed() -> None:
+def test_a_ready_machine_shows_why_it_is_still_closed() -> None:
     shut = node("n1", G1, taints=(Taint("gpuscaler.io/arriving"),))
     ready = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n1", registered=NOW - 30, ready=NOW - 1)
     sent = Ledger(coming=(ready,), promises=(Promise("n1", G1.key, (WAITS.key,), NOW - 1, nominated=NOW - 1, sent=(WAITS.key,)),))
@@ -67,7 +67,7 @@ def test_of_a_machine_that_is_ready_it_is_told_why_it_is_still_closed() -> None:
     assert any("the binding of pod default/a was sent" in line for line in node_lines(latest(WAITS, shut, book=kept)))
 
 
-def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:
+def test_a_pod_with_a_booting_machine_shows_when_it_should_be_ready() -> None:
     granted = machine(instance="i-1", offering=G1.key, granted=NOW - 20)
     late = machine(instance="i-1", offering=G1.key, granted=NOW - 90, node="n9", registered=NOW - 10)
 
@@ -75,13 +75,13 @@ def test_a_pod_whose_machine_boots_is_told_when_it_should_be_ready() -> None:
     assert "is node n9, not ready yet; it should have been ready 30s ago" in pod_lines(latest(WAITS, book=Ledger(coming=(late,))))[0]
 
 
-def test_a_pod_that_a_node_was_opened_for_is_told_which() -> None:
+def test_a_promised_pod_shows_its_node() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
 
     assert pod_lines(latest(WAITS, book=promised)) == ("node n1 is promised to it and is open, waiting for kube-scheduler to bind the pod",)
 
 
-def test_a_pod_that_was_promised_a_node_is_not_said_to_be_left_alone() -> None:
+def test_a_promised_pod_is_not_shown_as_ignored() -> None:
     promised = Ledger(promises=(Promise("n1", G1.key, (WAITS.key,), NOW, OPEN),))
     ignored = Plan(ignored=(Ignored(WAITS.key, "nominated to node n1"),))
 
@@ -90,7 +90,7 @@ def test_a_pod_that_was_promised_a_node_is_not_said_to_be_left_alone() -> None:
     )
 
 
-def test_a_pod_that_nothing_can_be_bought_for_is_told_why_pool_by_pool() -> None:
+def test_an_unplaced_pod_shows_the_reason_for_each_pool() -> None:
     plan = Plan(unplaced=(Unplaced(WAITS.key, (Reason("gpu", "taint", "g.1: it has a taint"), Reason("cpu", "resource", "no GPU"))),))
 
     assert pod_lines(latest(WAITS, plan=plan)) == (
@@ -100,7 +100,7 @@ def test_a_pod_that_nothing_can_be_bought_for_is_told_why_pool_by_pool() -> None
     )
 
 
-def test_a_pod_that_is_left_alone_or_fits_somewhere_is_told_so() -> None:
+def test_a_pod_that_is_ignored_or_fits_on_a_node_says_so() -> None:
     ignored = Plan(ignored=(Ignored(WAITS.key, "it has scheduling gates"),))
     fits = Plan(placements=(Placement(WAITS.key, "n1"),))
 
@@ -108,7 +108,7 @@ def test_a_pod_that_is_left_alone_or_fits_somewhere_is_told_so() -> None:
     assert pod_lines(latest(WAITS, plan=fits)) == ("it fits on node n1; kube-scheduler will bind it",)
 
 
-def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
+def test_a_running_pod_shows_its_node_and_whether_that_is_leaving() -> None:
     runs = pod("a", spec(gpus=1), on="n1")
     leaving = Ledger(leaving=(Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 5, NOW),))
 
@@ -133,7 +133,7 @@ def test_a_pod_that_runs_is_told_where_and_whether_its_node_leaves() -> None:
         ({"tries": 1}, {"deleted": NOW - 5.0}, "it is terminating and is overdue"),
     ],
 )
-def test_a_pod_on_a_node_that_leaves_is_told_how_far_its_eviction_is(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
+def test_a_pod_on_a_leaving_node_shows_the_progress_of_its_eviction(eviction: dict[str, Any], more: dict[str, Any], line: str) -> None:
     known = (Eviction("default/a", "u-a", **eviction), Eviction("default/b", "u-b", why="somebody else's"))
     leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 50, NOW - 30, step=DRAINING, evictions=known)
 
@@ -141,7 +141,7 @@ def test_a_pod_on_a_node_that_leaves_is_told_how_far_its_eviction_is(eviction: d
     assert found == ("it is on node n1, which is leaving: idle for 10m", line)
 
 
-def test_a_pod_nobody_knows_is_unknown_unless_something_is_remembered_of_it() -> None:
+def test_a_pod_that_does_not_exist_is_unknown_unless_it_has_events() -> None:
     happened = [Happening(NOW - 60, kinds.ORDERED, "g.1 ordered", pods=("x/y",), decision="d-7")]
 
     assert not why_pod(latest(), "x/y", [], NOW).known
@@ -151,7 +151,7 @@ def test_a_pod_nobody_knows_is_unknown_unless_something_is_remembered_of_it() ->
     assert [(one.about, one.text, one.at, one.decision) for one in remembered.happened] == [("ordered", "g.1 ordered", NOW - 60, "d-7")]
 
 
-def test_a_node_that_stays_says_what_blocks_it_and_who_runs_there() -> None:
+def test_a_node_that_stays_shows_its_blocker_and_its_pods() -> None:
     plan = Plan(blocked_nodes=(BlockedNode("n1", "restart-cost", "pod default/a would lose its work"),))
 
     assert node_lines(latest(node("n1", G1), pod("a", spec(gpus=1), on="n1"), plan=plan)) == (
@@ -161,7 +161,7 @@ def test_a_node_that_stays_says_what_blocks_it_and_who_runs_there() -> None:
     )
 
 
-def test_a_busy_node_says_what_the_last_plan_found_that_asked_whether_its_pods_fit_elsewhere() -> None:
+def test_a_busy_node_shows_the_blocker_from_the_last_plan_with_consolidation() -> None:
     cluster = Cluster.of([node("n1", G1), pod("a", spec(gpus=1), on="n1", ready=True, options={"disruption": "allow"})])
     records = Records()
     stays: list[str] = []
@@ -178,13 +178,13 @@ def test_a_busy_node_says_what_the_last_plan_found_that_asked_whether_its_pods_f
     ]
 
 
-def test_a_node_that_idles_says_for_how_long_daemons_apart() -> None:
+def test_an_idle_node_shows_for_how_long_apart_from_daemon_sets() -> None:
     daemon = pod("log", spec(cpu=1), on="n1", owner=Owner("DaemonSet", "log", "u"))
 
     assert node_lines(latest(node("n1", G1), daemon, idle=125.0))[1:] == ("only pods that leave with it run there, for 2m05s",)
 
 
-def test_a_node_that_leaves_says_why_and_how_far_it_is() -> None:
+def test_a_leaving_node_shows_the_reason_and_the_step() -> None:
     leaving = Leaving("n1", "i-1", G1.key, "idle for 10m", NOW - 70, NOW, DRAINING, detail="a budget allows none")
 
     assert node_lines(latest(node("n1", G1), book=Ledger(leaving=(leaving,))))[:2] == (
@@ -199,14 +199,14 @@ def test_a_node_of_no_pool_is_never_removed_and_says_so() -> None:
     assert node_lines(latest(foreign), "other") == ("it belongs to no pool of the settings: it is never removed",)
 
 
-def test_a_node_that_looks_like_ours_and_is_on_no_list_says_so_and_shows_no_price() -> None:
+def test_a_node_with_a_pools_labels_that_the_cloud_does_not_list_shows_no_price() -> None:
     known = latest(node("other", G1, provider_id="aws:///z1/i-9"))
     known.unlisted = frozenset({"other"})
 
     assert node_lines(known, "other") == ("it belongs to no pool: the cloud does not list aws:///z1/i-9; it is never removed",)
 
 
-def test_a_machine_that_is_no_node_yet_is_found_by_its_id() -> None:
+def test_a_machine_that_is_no_node_yet_is_explained_by_its_id() -> None:
     granted = Ledger(coming=(machine(instance="i-1", offering=G1.key, granted=NOW - 20),))
 
     answer = why_node(latest(book=granted), "i-1", [], NOW)
@@ -215,7 +215,7 @@ def test_a_machine_that_is_no_node_yet_is_found_by_its_id() -> None:
     assert answer.now[0].endswith("was granted; it should be ready in about 40s; $1.00/h, bought for 1 pod")
 
 
-def test_nothing_is_known_of_a_node_that_never_was() -> None:
+def test_a_node_that_never_existed_is_unknown() -> None:
     answer = why_node(latest(), "nobody", [], NOW)
 
     assert (answer.known, answer.now) == (False, ("there is no such node now",))

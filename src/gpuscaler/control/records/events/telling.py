@@ -64,7 +64,7 @@ def of_order(order: ledger.Order, machines: tuple[Coming, ...], policy: Policy |
     key = order.offerings[0]
     meant = max((one.meant for one in machines), default=1)
     number = f"{order.count} x " if order.count > 1 else ""
-    others = f" (or another of {meant} offerings, as the cloud chooses)" if meant > 1 else ""
+    others = f" (or another of {meant} offerings, chosen by the cloud)" if meant > 1 else ""
     price = costing.of_coming(machines[0], policy) if machines else hourly(0.0, 0.0)
     text = f"{number}{offering(key)} ordered{others}: {expected(outlook(key), price)}"
     pods = tuple(pod for one in machines for pod in one.pods)
@@ -279,7 +279,7 @@ def of_outcome(outcome: Outcome, now: float) -> Happening | None:
 
 
 def of_eviction(act: Evict | Delete, removal: Leaving | None, pod: Pod | None, top: Owner, now: float) -> Happening | None:
-    """The event of a pod that was evicted, or deleted because its machine ends first; None for DaemonSet pods, which leave with it.
+    """The event of a pod that was evicted, or deleted because its machine ends first; None for pods of DaemonSets.
 
     ``top`` is the pod's topmost owner.
     """

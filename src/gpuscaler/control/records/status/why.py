@@ -58,7 +58,7 @@ def _said(history: Sequence[Happening]) -> tuple[Said, ...]:
 
 def _of_pod(latest: Latest, pod: Pod, key: str, now: float) -> Iterator[str]:
     book, plan = latest.memory.ledger, latest.plan
-    yield from (f"could not be read in full: {warning}" for warning in pod.warnings)
+    yield from (f"could not be parsed completely: {warning}" for warning in pod.warnings)
     if pod.finished:
         yield f"it has ended ({pod.phase})"
         return
@@ -120,7 +120,7 @@ def _of_node(latest: Latest, node: Node | None, name: str, machine: Coming | Non
         yield from of_leaving(leaving, now)
     if node is None:
         return
-    yield from (f"could not be read in full: {warning}" for warning in node.warnings)
+    yield from (f"could not be parsed completely: {warning}" for warning in node.warnings)
     promise = next((one for one in book.promises if one.node == name), None)
     if promise is not None:
         yield f"it is kept for {counted(len(promise.pods), 'pod')} that it was opened for: {some(promise.pods)}"
