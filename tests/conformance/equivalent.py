@@ -54,12 +54,12 @@ EQUIVALENT: Mapping[Key, str] = {
         "amount and resource != PODS",
     ): "decoding leaves out requests of zero, and no specification requests pods",
     ("resources.wanted", "flip", "amount > 0"): "decoding leaves out requests of zero",
-    ("resources.wanted", ANY, "amount > 0 and counted(resource)"): "decoding leaves out requests of zero and what is not counted",
+    ("resources.wanted", ANY, "amount > 0 and counted(resource)"): "decoding leaves out requests of zero and uncounted resources",
     (
         "resources.wanted",
         "drop the condition",
         " for resource, amount in spec.requests.items() if amount > 0 and counted(resource)",
-    ): "decoding leaves out requests of zero and what is not counted",
+    ): "decoding leaves out requests of zero and uncounted resources",
     ("resources.FreeResources.add", "drop the first condition", "amount and resource != PODS"): "taking nothing changes nothing",
     ("resources.FreeResources.add", "drop the last condition", "amount and resource != PODS"): "no specification requests pods",
     (

@@ -8,7 +8,7 @@ import (
 // Case is one small cluster in Kubernetes' own JSON, as an API server stores it, with the pods to judge.
 //
 // Without Replay every pending pod is judged against every node of the unchanged cluster. With Replay pending pods are placed one
-// after the other: each is judged at its turn on the nodes that its step names, and goes to the first that nobody refuses.
+// after the other: each is judged at its turn on the nodes that its step lists, and is placed on the first one that accepts it.
 type Case struct {
 	Nodes                  []*v1.Node                      `json:"nodes"`
 	Pods                   []*v1.Pod                       `json:"pods"`
@@ -22,11 +22,11 @@ type Case struct {
 	CSIStorageCapacities   []*storagev1.CSIStorageCapacity `json:"csiStorageCapacities"`
 	VolumeAttachments      []*storagev1.VolumeAttachment   `json:"volumeAttachments"`
 	Replay                 []Step                          `json:"replay"`
-	// Explain asks for the plug-ins' messages as well.
+	// Explain requests the messages of the plug-ins as well.
 	Explain bool `json:"explain"`
 }
 
-// Step places pending pod number Pod on the first of Nodes that takes it, after the nodes in Add have joined the cluster. Without
+// Step places pending pod number Pod on the first of Nodes that accepts it, after the nodes in Add have joined the cluster. Without
 // Nodes it places nothing.
 type Step struct {
 	Add   []*v1.Node `json:"add"`
@@ -41,8 +41,8 @@ type Answer struct {
 	Error string    `json:"error,omitempty"`
 }
 
-// Verdict names, for each node that is refused, all plug-ins that refuse it. Failed names plug-ins that answered with an error
-// instead of a verdict, on any node: they count as refusals there.
+// Verdict lists, for each refused node, all plug-ins that refuse it. Failed lists plug-ins that returned an error instead of a
+// verdict, on any node: they count as refusals there.
 type Verdict struct {
 	Rejected map[string][]string `json:"rejected"`
 	Failed   []string            `json:"failed,omitempty"`

@@ -13,9 +13,9 @@ import (
 	"k8s.io/client-go/tools/cache"
 )
 
-// store is an informer that is never run: replace sets what it knows, and its handlers have heard of it when replace returns.
+// store is an informer that is never run: replace sets its objects, and has notified its handlers when it returns.
 //
-// Watching a fake clientset gives the plug-ins the same view, but takes a few goroutines and milliseconds a case, and a wait of
+// Watching a fake clientset gives the plug-ins the same view, but takes a few goroutines and milliseconds per case, and a wait of
 // unknown length until caches that listen to informers have caught up.
 type store struct {
 	cache.SharedIndexInformer
@@ -34,7 +34,7 @@ func (s *store) AddEventHandler(handler cache.ResourceEventHandler) (cache.Resou
 
 func (s *store) HasSynced() bool { return true }
 
-// replace forgets everything that is known and learns objects instead.
+// replace deletes all objects of the store and adds objects instead.
 func (s *store) replace(objects []runtime.Object) error {
 	indexer := s.GetIndexer()
 	for _, old := range indexer.List() {
@@ -84,7 +84,7 @@ func newWorld(client kubernetes.Interface) *world {
 	return w
 }
 
-// take registers a store as the factory's informer for one type, before any plug-in asks for it.
+// take registers a store as the factory's informer for one type, before any plug-in requests it.
 func (w *world) take(object runtime.Object) *store {
 	var s *store
 	w.factory.InformerFor(object, func(kubernetes.Interface, time.Duration) cache.SharedIndexInformer {

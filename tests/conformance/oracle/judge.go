@@ -22,7 +22,7 @@ import (
 	"k8s.io/kubernetes/pkg/scheduler/metrics"
 )
 
-// current is the snapshot that plug-ins see; it is exchanged with each case while the plug-ins stay.
+// current is the snapshot that plug-ins see; it is replaced for each case, while the plug-ins stay.
 type current struct{ *cache.Snapshot }
 
 // judge is the default profile of kube-scheduler, of which only PreFilter, Filter and Reserve are called.
@@ -80,7 +80,7 @@ func filterProfile() (*config.KubeSchedulerProfile, error) {
 	return &profile, nil
 }
 
-// keeping makes a registry remember the plug-ins it makes: the framework itself only tells the first that refuses.
+// keeping makes a registry record the plug-ins it creates: the framework itself only reports the first that refuses.
 func keeping(registry frameworkruntime.Registry, made map[string]fwk.Plugin) frameworkruntime.Registry {
 	for name, factory := range registry {
 		registry[name] = func(ctx context.Context, args runtime.Object, handle fwk.Handle) (fwk.Plugin, error) {
@@ -108,7 +108,7 @@ func (j *judge) load(ctx context.Context, c *Case) (*cluster, error) {
 		here.AddNode(here.logger, node)
 	}
 	for _, pod := range c.Pods {
-		// The scheduler watches unfinished pods only.
+		// The scheduler watches only unfinished pods.
 		if pod.Spec.NodeName == "" || pod.Status.Phase == v1.PodSucceeded || pod.Status.Phase == v1.PodFailed {
 			continue
 		}
@@ -148,8 +148,8 @@ func (j *judge) answer(ctx context.Context, c *Case) (Answer, error) {
 	return answer, nil
 }
 
-// replay places pods one by one. What a step would bind or provision is assumed in the volume caches as the scheduler itself
-// assumes it between choosing a node and binding.
+// replay places pods one by one. Volumes that a step would bind or provision are assumed in the volume caches, as the scheduler
+// itself does between choosing a node and binding.
 func (j *judge) replay(ctx context.Context, c *Case, here *cluster) ([]Verdict, error) {
 	verdicts := make([]Verdict, 0, len(c.Replay))
 	for _, step := range c.Replay {
@@ -200,7 +200,7 @@ func (j *judge) take(ctx context.Context, here *cluster, pod *v1.Pod, node strin
 	return here.place(placed)
 }
 
-// verdict runs every filter plug-in on its own for one pod, so that all that refuse a node are known and not only the first.
+// verdict runs every filter plug-in separately for one pod, so that all plug-ins that refuse a node are known, not only the first.
 func (j *judge) verdict(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo, state fwk.CycleState, explain bool) Verdict {
 	verdict := Verdict{Rejected: map[string][]string{}}
 	if explain {
@@ -231,7 +231,7 @@ func (j *judge) verdict(ctx context.Context, pod *v1.Pod, nodes []fwk.NodeInfo, 
 	return verdict
 }
 
-// preFilter returns the nodes the plug-in is content with, and whether its Filter is to be asked about them.
+// preFilter returns the nodes that the plug-in's PreFilter admits, and whether its Filter must be called for them.
 func (j *judge) preFilter(
 	ctx context.Context, plugin fwk.Plugin, pod *v1.Pod, state fwk.CycleState, nodes []fwk.NodeInfo, refused func(string, *fwk.Status),
 ) (*fwk.PreFilterResult, bool) {

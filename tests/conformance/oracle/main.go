@@ -1,7 +1,7 @@
-// Command oracle answers what kube-scheduler's own filter plug-ins say about small clusters.
+// Command oracle returns the verdicts of kube-scheduler's own filter plug-ins on small clusters.
 //
-// It reads one case a line on standard input and writes one answer a line on standard output; see case.go for both forms.
-// A line that cannot be read is answered with {"error": "..."}; the program goes on with the next one.
+// It reads one case per line from standard input and writes one answer per line to standard output; see case.go for both forms.
+// A line that cannot be read is answered with {"error": "..."}; the program continues with the next one.
 package main
 
 import (
@@ -56,7 +56,7 @@ func serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// answer judges one line; whatever goes wrong in it, plug-in panics included, becomes its answer.
+// answer judges one line; any error, including a panic of a plug-in, becomes its answer.
 func answer(ctx context.Context, judge *judge, line []byte) (result Answer) {
 	defer func() {
 		if problem := recover(); problem != nil {

@@ -7,13 +7,13 @@ import (
 	core "k8s.io/api/core/v1"
 )
 
-// Case is one HorizontalPodAutoscaler and what it sees over time.
+// Case is one HorizontalPodAutoscaler and its observations over time.
 type Case struct {
-	// Autoscaler as the API server would take it; defaults are filled in.
+	// Autoscaler as the API server would accept it; defaults are filled in.
 	Autoscaler autoscaling.HorizontalPodAutoscaler `json:"autoscaler"`
 	Settings   Settings                            `json:"settings"`
 	Steps      []Step                              `json:"steps"`
-	// Read is an object that is only to be read, instead of all others.
+	// Read is an object that is only read; the other fields are then ignored.
 	Read json.RawMessage `json:"read"`
 }
 
@@ -28,16 +28,16 @@ type Settings struct {
 // Step is one reconciliation. Times are seconds since the case began.
 type Step struct {
 	At float64 `json:"at"`
-	// Replicas is what somebody else scaled the target to; nil leaves it as it is.
+	// Replicas is the size that something else scaled the target to; nil leaves it unchanged.
 	Replicas *int32 `json:"replicas"`
 	// Observed is status.replicas of the scale; nil is the same as its spec.
 	Observed *int32     `json:"observed"`
 	Pods     []core.Pod `json:"pods"`
-	// Metrics by name, for those of resources by resource/container.
+	// Metrics by name; resource metrics by resource/container.
 	Metrics map[string]Metric `json:"metrics"`
 }
 
-// Metric is what the metrics API has to say: an error, or the values for its type, in thousandths.
+// Metric is the answer of the metrics API: an error, or the values for its type, in thousandths.
 type Metric struct {
 	Error  string            `json:"error"`
 	Pods   map[string]Sample `json:"pods"`
@@ -52,8 +52,8 @@ type Sample struct {
 	Window float64 `json:"window"`
 }
 
-// Answer holds one Result for each step of a case, or says why there is none. To an object that is only to be read, it is the object as
-// the API server keeps it, or what is wrong with it.
+// Answer holds one Result for each step of a case, or the reason why there is none. For an object that is only read, it holds the object
+// as the API server stores it, or the validation errors.
 type Answer struct {
 	Error   string          `json:"error,omitempty"`
 	Steps   []Result        `json:"steps,omitempty"`
@@ -61,7 +61,7 @@ type Answer struct {
 	Refused []string        `json:"refused,omitempty"`
 }
 
-// Result is what the controller did in one step.
+// Result is the outcome of one step of the controller.
 type Result struct {
 	Replicas   int32             `json:"replicas"`
 	Desired    int32             `json:"desired"`
@@ -71,7 +71,7 @@ type Result struct {
 	Rescales   []string          `json:"rescales"`
 }
 
-// Condition with the seconds since the case began at which its status changed.
+// Condition is a condition with the time of its last change, in seconds since the case began.
 type Condition struct {
 	Type    string  `json:"type"`
 	Status  string  `json:"status"`

@@ -16,18 +16,18 @@ import (
 
 const namespace = "default"
 
-// reconcile is what a worker of the controller does with one HorizontalPodAutoscaler that it took from its queue.
+// reconcile is the method that a worker of the controller calls for one HorizontalPodAutoscaler from its queue.
 //
 //go:linkname reconcile k8s.io/kubernetes/pkg/controller/podautoscaler.(*HorizontalController).reconcileAutoscaler
 func reconcile(a *podautoscaler.HorizontalController, ctx context.Context, hpa *autoscaling.HorizontalPodAutoscaler, key string) error
 
-// judge keeps a controller for each Settings that it has seen. A case has a key of its own, and with it a history of its own.
+// judge keeps a controller for each distinct Settings. Each case has its own key, and so its own history.
 type judge struct {
 	controllers map[Settings]*bench
 	cases       int
 }
 
-// bench is a controller and what surrounds it.
+// bench is a controller with its environment.
 type bench struct {
 	controller *podautoscaler.HorizontalController
 	world      *world
@@ -90,7 +90,7 @@ func (b *bench) step(step *Step) (Result, error) {
 	return b.world.result(err)
 }
 
-// result is what the world looks like after a step.
+// result is the state of the world after a step.
 func (w *world) result(err error) (Result, error) {
 	result := Result{Replicas: w.replicas, Desired: w.hpa.Status.DesiredReplicas, Rescales: w.rescales}
 	if err != nil {
@@ -110,7 +110,7 @@ func (w *world) result(err error) (Result, error) {
 	return result, nil
 }
 
-// current has the values of a metric's status in thousandths, whatever the metric's type; it is empty where there is none.
+// current has the values of a metric's status in thousandths, for any type of metric; it is empty if there is none.
 func current(status autoscaling.MetricStatus) map[string]int64 {
 	var values autoscaling.MetricValueStatus
 	switch {
@@ -138,7 +138,7 @@ func current(status autoscaling.MetricStatus) map[string]int64 {
 	return found
 }
 
-// record lets the controller tell w of its events instead of a broadcaster, which would pass them on later.
+// record makes the controller send its events to w instead of a broadcaster, which would deliver them later.
 func record(controller *podautoscaler.HorizontalController, w *world) {
 	field := reflect.ValueOf(controller).Elem().FieldByName("eventRecorder")
 	reflect.NewAt(field.Type(), field.Addr().UnsafePointer()).Elem().Set(reflect.ValueOf(w))

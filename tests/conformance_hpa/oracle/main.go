@@ -1,9 +1,9 @@
-// Command horizontal lets kube-controller-manager's own HorizontalPodAutoscaler controller decide about small cases.
+// Command horizontal runs kube-controller-manager's own HorizontalPodAutoscaler controller on small cases.
 //
-// It reads one case a line on standard input and writes one answer a line on standard output; see case.go for both forms.
-// A line that cannot be read is answered with {"error": "..."}; the program goes on with the next one.
+// It reads one case per line from standard input and writes one answer per line to standard output; see case.go for both forms.
+// A line that cannot be read is answered with {"error": "..."}; the program continues with the next one.
 //
-// The controller reads the clock, so everything runs in a bubble of testing/synctest, whose clock moves only when all sleep.
+// The controller reads the clock, so everything runs in a bubble of testing/synctest, where the clock moves only when all goroutines sleep.
 package main
 
 import (
@@ -27,7 +27,7 @@ func main() {
 				fmt.Fprintln(os.Stderr, "horizontal:", err)
 				os.Exit(1)
 			}
-			// The controller's queues never end by themselves, and nobody needs them any more.
+			// The controller's queues never end by themselves, and are no longer needed.
 			os.Exit(0)
 		})
 	}
@@ -61,7 +61,7 @@ func serve(in io.Reader, out io.Writer) error {
 	}
 }
 
-// answer judges one line; whatever goes wrong in it, panics included, becomes its answer.
+// answer judges one line; any error, including a panic, becomes its answer.
 func answer(judge *judge, line []byte) (result Answer) {
 	defer func() {
 		if problem := recover(); problem != nil {

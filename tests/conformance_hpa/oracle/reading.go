@@ -7,12 +7,12 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/kubernetes/pkg/api/legacyscheme"
 	"k8s.io/kubernetes/pkg/apis/autoscaling"
-	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install" // makes the kinds known
+	_ "k8s.io/kubernetes/pkg/apis/autoscaling/install" // registers the kinds
 	"k8s.io/kubernetes/pkg/apis/autoscaling/validation"
 )
 
-// read does with an object what the API server does when one is created: decode, fill in defaults, validate. It answers with the object
-// as it would be kept, or with what is wrong.
+// read processes an object as the API server does on creation: decode, fill in defaults, validate. It returns the object as it would be
+// stored, or the errors.
 func read(text json.RawMessage) Answer {
 	decoded, err := runtime.Decode(legacyscheme.Codecs.UniversalDecoder(), text)
 	if err != nil {
@@ -36,7 +36,7 @@ func read(text json.RawMessage) Answer {
 	return Answer{Kept: kept}
 }
 
-// options are those of the API server for a new object, with the feature gate HPAScaleToZero.
+// options are the validation options of the API server for a new object, with the feature gate HPAScaleToZero.
 func options(object *autoscaling.HorizontalPodAutoscaler) validation.HorizontalPodAutoscalerSpecValidationOptions {
 	legacy := object.Spec.ScaleTargetRef.Kind == "ReplicationController"
 	return validation.HorizontalPodAutoscalerSpecValidationOptions{

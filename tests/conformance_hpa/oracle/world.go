@@ -23,9 +23,9 @@ import (
 	metrics "k8s.io/kubernetes/pkg/controller/podautoscaler/metrics"
 )
 
-// world is everything that the controller asks: scales, its own objects, the metrics APIs, the kinds that there are, and a listener.
+// world is everything that the controller queries: scales, its own objects, the metrics APIs, the known kinds, and an event listener.
 type world struct {
-	// What is not overridden is not called by the controller.
+	// The controller does not call methods that are not overridden.
 	meta.RESTMapper
 	autoscalingclient.HorizontalPodAutoscalerInterface
 
@@ -38,7 +38,7 @@ type world struct {
 	rescales []string
 }
 
-// see takes over what a step says. Somebody else may have scaled the target since the last one.
+// see applies the observations of a step. Something else may have scaled the target since the last one.
 func (w *world) see(step *Step) {
 	if step.Replicas != nil {
 		w.replicas = *step.Replicas
@@ -101,7 +101,7 @@ func (w *world) UpdateStatus(
 func (w *world) metric(name string) (Metric, error) {
 	found, known := w.metrics[name]
 	if !known {
-		return found, fmt.Errorf("the case says nothing about metric %s", name)
+		return found, fmt.Errorf("the case has no metric %s", name)
 	}
 	if found.Error != "" {
 		return found, errors.New(found.Error)
@@ -143,7 +143,7 @@ func (w *world) GetExternalMetric(name string, _ string, _ labels.Selector) ([]i
 	return found.Series, time.Now(), err
 }
 
-// Event and its kin listen to the controller; only what it says about rescaling is kept, the rest is in conditions too.
+// Event and similar methods receive the controller's events; only those about rescaling are kept, the rest is also in conditions.
 func (w *world) Event(_ runtime.Object, _, reason, message string) {
 	if reason == "SuccessfulRescale" {
 		w.rescales = append(w.rescales, message)
@@ -160,7 +160,7 @@ func (w *world) AnnotatedEventf(
 	w.Eventf(object, kind, reason, format, arguments...)
 }
 
-// inOrder lists the pods in the order of the case: the controller's words name the first one that it dislikes.
+// inOrder lists the pods in the order of the case: the controller's messages name the first one that it rejects.
 type inOrder struct {
 	coreinformers.PodInformer
 	world *world
@@ -184,7 +184,7 @@ func (p podLister) List(labels.Selector) ([]*core.Pod, error) {
 	return found, nil
 }
 
-// silent takes the events of a broadcaster that nobody tells any.
+// silent is the event sink of a broadcaster that receives no events.
 type silent struct{}
 
 func (silent) Events(string) coreclient.EventInterface { return nil }

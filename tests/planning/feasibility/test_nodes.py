@@ -66,7 +66,7 @@ def test_no_terms_and_an_empty_term_match_no_node(selector: NodeSelector) -> Non
         (("metadata.name", "NotIn", "one"), ["five", "big", "bare"]),
         (("metadata.name", "In", "one", "five"), []),
         (("metadata.name", "Exists"), []),
-        (("metadata.name", "In", "nobody"), []),
+        (("metadata.name", "In", "missing"), []),
         (("spec.other", "NotIn", "x"), ["one", "five", "big", "bare"]),
         (("spec.other", "In", "x"), []),
     ],

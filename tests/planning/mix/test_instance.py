@@ -18,7 +18,7 @@ PODS = (Item("a", 20, {"cpu": 1000, "pods": 1}),)
 
 
 def test_a_kind_that_is_no_larger_and_no_cheaper_than_another_is_dropped() -> None:
-    kinds = (MixKind("good", ROOM, 1.0), MixKind("dearer", ROOM, 1.1), MixKind("smaller", {"cpu": 3000, "pods": 10}, 1.0))
+    kinds = (MixKind("good", ROOM, 1.0), MixKind("pricier", ROOM, 1.1), MixKind("smaller", {"cpu": 3000, "pods": 10}, 1.0))
     assert kinds_left(Problem(PODS, kinds)) == {"good"}
 
 

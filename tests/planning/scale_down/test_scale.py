@@ -31,4 +31,4 @@ def test_machines_beyond_the_work_budget_are_reported_as_not_examined() -> None:
     answer = down(items, work_budget=8)
     assert removed(answer) == ["n0", "n1"]
     assert Counter(blockers(answer).values()) == {"in-use": 6}
-    assert detail(answer, "n2") == "not examined: this plan has spent its work budget on machines that save more"
+    assert detail(answer, "n2") == "not examined: this plan has spent its work budget on better candidates for removal"

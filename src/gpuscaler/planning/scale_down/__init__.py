@@ -1,4 +1,4 @@
-"""Scale-down: removes idle machines and machines whose pods fit elsewhere more cheaply. Every node that stays gets a reason."""
+"""Scale-down: removes idle machines, and others if their pods fit elsewhere more cheaply. Every node that stays gets a reason."""
 
 from gpuscaler.planning.scale_down.candidates import CandidateCache
 from gpuscaler.planning.scale_down.contract import Down, Situation

@@ -102,7 +102,7 @@ def twins(nodes: Iterable[Node]) -> Mapping[str, Blocker]:
 def unread(cluster: Cluster) -> tuple[Blocker | None, Mapping[str, Blocker]]:
     """Blockers from pods that cannot be read: one for every node if the node of such a pod is unknown, and those of single nodes by name.
 
-    Without them, a node whose only pod cannot be read would look empty.
+    Without them, a node with a single, unreadable pod would look empty.
     """
     everywhere, here = None, dict[str, Blocker]()
     for entry in cluster.set_aside:

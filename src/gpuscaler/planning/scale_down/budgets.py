@@ -58,7 +58,7 @@ class Allowances:
     """
 
     def __init__(self, situation: Situation, leaving: Set[str]) -> None:
-        """``leaving`` are the nodes whose removal is in progress."""
+        """``leaving`` are the nodes with a removal in progress."""
         self._situation = situation
         self._leaving = leaving
 

@@ -99,7 +99,7 @@ class CandidateCache:
     def __init__(self) -> None:
         self.looks: dict[str, Inspection] = {}
         self.steady: dict[str, Blocker] = {}
-        #: Nodes whose Node object shows that they are being removed.
+        #: Nodes that are being removed according to their Node object.
         self.leaving: frozenset[str] = frozenset()
         #: Nodes with the same provider ID as another node.
         self.twins: Mapping[str, Blocker] = {}

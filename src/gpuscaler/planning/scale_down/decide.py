@@ -50,7 +50,7 @@ def scale_down(situation: Situation, memory: CandidateCache | None = None) -> Do
 
 
 def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate], kept: Mapping[str, Blocker]) -> None:
-    """Remove the idle machines whose idle clock has run out, the most expensive first."""
+    """Remove the idle machines that have been idle for long enough, most expensive first."""
     for candidate in sorted(due, key=lambda c: (-c.price, c.name)):
         blocker = kept.get(candidate.name) or ledger.allowances.refusal(candidate.member.pool, IDLE)
         if blocker is not None:
@@ -61,7 +61,7 @@ def remove_idle(situation: Situation, ledger: Decided, due: Sequence[Candidate],
 
 
 def consolidate(situation: Situation, ledger: Decided, first: Survey, kept: Mapping[str, Blocker], leaving: Set[str]) -> None:
-    """Remove machines whose pods fit elsewhere."""
+    """Remove machines if their pods fit elsewhere, or on cheaper machines that are bought for them."""
     if not situation.state.consolidating:
         ledger.blocked.update({candidate.name: NOT_NOW for candidate in first.busy if candidate.name not in ledger.blocked})
         return

@@ -51,7 +51,7 @@ def pays(saving: float, loss: float, policy: Policy) -> bool:
 
 
 def value_blocker(situation: Situation, candidate: Candidate) -> Blocker | None:
-    """The blocker of a candidate whose removal would not pay, even if its pods found free room elsewhere."""
+    """The blocker of a candidate that is not worth removing even if its pods found free room elsewhere."""
     if candidate.member.offering is None:
         return Blocker(
             "unknown-offering", f"no offering of pool {candidate.member.pool.name} has its instance type, so its price is unknown"

@@ -57,7 +57,7 @@ def test_a_pod_with_a_bound_claim_fits_only_where_its_volume_is_reachable() -> N
 
 
 def test_fields_in_a_volumes_affinity_always_hold() -> None:
-    named = affinity((ZONE, "Exists"), fields=(("metadata.name", "In", "nobody"),))
+    named = affinity((ZONE, "Exists"), fields=(("metadata.name", "In", "missing"),))
     assert rows(room(*NODES, bound("data", "pv"), volume("pv", node_affinity=named)), using("data")) == ["a1", "b1"]
 
 

@@ -137,7 +137,7 @@ class Attached:
                 there, more = int(self._tallies.rows(self._number(driver))[row]), int(self._more(driver, claims)[row])
                 if more and there + more > limit[row]:
                     return f"node takes {limit[row]} volumes of {driver}, {there} are attached and {more} more are needed"
-        return "volumes cannot be counted: a pod on the node uses the claim of another pod, or a disk whose name cannot be read"
+        return "volumes cannot be counted: a pod on the node uses the claim of another pod, or a disk with a name that cannot be read"
 
     def copy(self) -> "Attached":
         return self._with(self._limits, self._tallies.copy())

@@ -28,7 +28,7 @@ class Returns:
 
     @cached_property
     def _under_way(self) -> frozenset[str]:
-        """Pools from which a non-spot machine is being removed whose pods go elsewhere."""
+        """Pools from which a non-spot machine with pods that go elsewhere is being removed."""
         cluster, members, now = self._situation.cluster, self._situation.members, self._situation.now
         leaving = (
             name for name in self._situation.state.disrupting if name in members and market(cluster.nodes[name], members[name]) != SPOT

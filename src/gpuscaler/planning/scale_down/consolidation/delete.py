@@ -1,8 +1,8 @@
-"""Consolidation by deletion: removes machines whose pods all fit on machines that stay.
+"""Consolidation by deletion: removes machines if all their pods fit on machines that stay.
 
-Pods whose place depends on other pods are moved first, one at a time, with every filter. The rest, which are most pods, are moved all
-together. If the second step decides that a machine stays after all, its moves of the first step are dropped, and moves that relied on
-them are checked again.
+Pods with a place that depends on other pods are moved first, one at a time, with every filter. The rest, which are most pods, are moved
+all together. If the second step decides that a machine stays after all, its moves of the first step are dropped, and moves that relied
+on them are checked again.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -126,7 +126,7 @@ def move_exactly(work: Deletion, candidates: Sequence[Candidate], bound: Collect
         if candidate.row in work.pinned:
             found: list[Step] | Blocker = Blocker("in-use", "pods of machines that leave move here")
         elif mover.exhausted or work.stopped:
-            found = Blocker("in-use", "not examined: this plan has spent its work budget on machines that save more")
+            found = Blocker("in-use", "not examined: this plan has spent its work budget on better candidates for removal")
         else:
             found = mover.clear(candidate, mine, preference)
         if isinstance(found, Blocker):
@@ -205,7 +205,7 @@ def leave(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -> None:
 
 
 def deletion_reason(candidate: Candidate, moves: Sequence[Move]) -> str:
-    """A sentence for the removal of a machine whose pods move to existing machines."""
+    """A sentence for the removal of a machine with pods that move to existing machines."""
     targets = len({move.to for move in moves})
     saves = f"which saves ${candidate.price:.4f} per hour"
     if not moves:

@@ -93,7 +93,7 @@ def replace_machines(work: Deletion, fleet: CandidateArrays, emptied: Emptied) -
 
 
 def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candidate], tier: int) -> list[Candidate]:
-    """Candidates whose pods cost less than their machine at the price of the scarcest resource.
+    """Candidates that cost more than their pods do at the price of the scarcest resource.
 
     The price of a resource is the lowest of any kind: replacements can never cost less than what the pods use of one resource at that
     price. If all gains together are too small there is nothing to find, and no mix is solved.
@@ -116,7 +116,7 @@ def promising(work: Deletion, fleet: CandidateArrays, candidates: Sequence[Candi
 
 
 def replace_tier(search: Replacing, candidates: Sequence[Candidate]) -> tuple[Machine, ...]:
-    """Replace those of ``candidates`` whose replacement pays; returns the machines to buy."""
+    """Replace those of ``candidates`` for which it pays; returns the machines to buy."""
     work = search.work
     booked = [candidate for candidate in worth_replacing(search, candidates) if booked_or_blocked(work, candidate)]
     for _ in range(TRIES):

@@ -1,4 +1,4 @@
-"""Moves pods whose place depends on other pods (affinity, spread, ports, volumes): one at a time, with every filter run each time."""
+"""Moves pods with a place that depends on other pods (affinity, spread, ports, volumes): one at a time, running every filter."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
 """Packs many pods into free room at once: sizes in descending order, each spread over all rows with a few array operations.
 
 Pods of one *size* have the same requests and are admitted by the same rows. Placing one pod at a time over thousands of rows costs
-seconds; here a size with a thousand pods costs as much as one with ten. Rows are preferred whose free resources have the same
+seconds; here a size with a thousand pods costs as much as one with ten. Rows are preferred if their free resources have the same
 proportions as the pod's requests, so that no resource runs out while others are unused.
 """
 

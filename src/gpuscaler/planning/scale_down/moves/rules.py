@@ -36,7 +36,7 @@ class Watch(NamedTuple):
 class Manner:
     """How pods of a class may be moved.
 
-    ``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels whose value a pod keeps.
+    ``exact``: one move at a time. ``apart``: at most one of the class on a machine. ``keys``: node labels that must keep their value.
     ``needed``: pending pods of this plan rely on the place of these pods.
     """
 
@@ -96,7 +96,7 @@ def manners(classes: Sequence[RunningClass], watchers: Watchers, displaced: Coll
     """
     over = {one: watchers.over(one) for one in classes}
     exact = {one.spec.digest for one in classes if one in displaced or depends_on_order(one, over[one])}
-    # If moves within a domain can change a count, the pods whose rule counts must be moved exactly as well.
+    # If moves within a domain can change a count, the pods with the rule that counts must be moved exactly as well.
     exact |= {watch.digest for one in classes for watch in over[one] if watch.counts_nodes and watch.digest != one.spec.digest}
     found = {}
     for one in classes:
