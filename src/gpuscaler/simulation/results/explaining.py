@@ -131,7 +131,7 @@ def _wait(row: WaitChange) -> str:
         f"{title} {_seconds(row.a, field)} → {_seconds(row.b, field)}" for field, title in (("p50", "median"), ("p95", "p95"))
     )
     who = _pods(row.pod_class)
-    return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,} pods, {row.longer:,} wait longer and {row.shorter:,} less."
+    return f"{who[0].upper()}{who[1:]} {verb}: {percentiles}; of {row.pods:,} pods, {row.longer:,} longer and {row.shorter:,} less."
 
 
 def _served(one: Difference) -> list[str]:
