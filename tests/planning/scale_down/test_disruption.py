@@ -155,7 +155,7 @@ def test_a_replica_on_a_node_that_is_not_ready_does_not_count() -> None:
     assert removed(room(lost, holds("web-1-x", "a", OF_WEB), holds("web-1-y", "lost", OF_WEB))) == []
 
 
-def test_a_job_needs_its_restart_cost_whatever_is_allowed() -> None:
+def test_a_job_needs_a_restart_cost_even_if_moving_is_allowed() -> None:
     assert blockers(room(holds("j", "a", JOB, **said("allow"))))["a"] == "job"
 
 

@@ -15,7 +15,7 @@ WILDCARD = "0.0.0.0"
 
 
 class PortUse:
-    """Which host ports are taken on which row."""
+    """The host ports that are taken on each row."""
 
     def __init__(self, table: NodeTable) -> None:
         self._tallies = Tallies(table)

@@ -58,7 +58,7 @@ class Tallies:
         return sums
 
     def fill(self, number: int, rows: Array, counts: Array) -> None:
-        """Add many counts at once; ``rows`` names each row once."""
+        """Add many counts at once; ``rows`` contains each row at most once."""
         tally = self._own(number)
         tally.rows[rows] += counts
         tally.domains.clear()

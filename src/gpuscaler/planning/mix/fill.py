@@ -11,7 +11,7 @@ _BLOCK = 16
 def fill(instance: ProblemArrays, order: Ints, remaining: Floats, kinds: Ints) -> Floats:
     """Put as many copies as fit, item by item in ``order``, on one machine of each of ``kinds``; shape (len(kinds), I).
 
-    ``remaining`` bounds the copies, shape (I,) for all kinds alike or (len(kinds), I).
+    ``remaining`` limits the copies; shape (I,) for the same limits on all kinds, or (len(kinds), I).
     """
     filling = _Filling(instance, kinds, np.minimum(instance.copies[:, kinds].T, remaining))
     # The smallest requests of the items still to come: a machine with less room is full.

@@ -1,4 +1,4 @@
-"""How many nodes this plan may still remove: minimum sizes, disruption budgets and PodDisruptionBudgets, counted over the whole plan."""
+"""Limits on removals: minimum sizes, disruption budgets and PodDisruptionBudgets, counted over the whole plan."""
 
 from collections import Counter
 from collections.abc import Mapping, Set

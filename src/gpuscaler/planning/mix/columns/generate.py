@@ -37,7 +37,7 @@ def generate(
     thorough: bool = True,
     meter: Meter,
 ) -> Generated:
-    """Add patterns to ``master`` until it is solved, the bound reaches ``enough``, or ``share`` of the budget is spent.
+    """Add patterns to ``master`` until it is solved, the bound reaches ``enough``, or ``share`` of the budget is used up.
 
     ``prices`` prove a first bound. Bounds are for serving the whole demand (less the penalties of what stays unmet). Unless ``thorough``,
     only narrow searches are made.

@@ -14,7 +14,7 @@ from gpuscaler.planning.scale_down.pod_classes import RunningClass
 
 
 class Menu:
-    """Which new machines may take which running pods."""
+    """The new machines that may take each class of running pods."""
 
     def __init__(self, templates: Templates) -> None:
         self._templates = templates

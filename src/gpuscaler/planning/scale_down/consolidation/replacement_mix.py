@@ -120,7 +120,7 @@ def machine_of(one: Replacement, moves: Mapping[Candidate, Sequence[Move]]) -> M
 
 
 def left_by_item(goods: Goods, counts: Array, packed: Packed) -> Array:
-    """How many of ``counts[item]`` pods found no place; of items of one size, the last ones."""
+    """How many of ``counts[item]`` pods found no place; among items of one size, the last items are left over."""
     left = packed.left.copy()
     missing = np.zeros_like(counts)
     for item in range(len(counts) - 1, -1, -1):

@@ -1,1 +1,1 @@
-"""Whether running pods can move elsewhere: in bulk where their rules allow it, one at a time with every filter where they do not."""
+"""Finds out whether running pods can move elsewhere: in bulk if their rules allow it, otherwise one at a time with every filter."""
