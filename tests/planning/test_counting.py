@@ -68,7 +68,7 @@ def test_two_machines_with_one_host_name_are_one_host(rule: dict[str, Any]) -> N
     assert bought(made) == {"g.1": 1}
 
 
-def test_one_free_volume_serves_one_of_two_claims() -> None:
+def test_one_free_volume_serves_only_one_of_two_claims() -> None:
     free = PersistentVolume(
         "v", affinity((ZONE, "In", "z1")), storage_class="local", phase="Available", capacity=1, access_modes=("ReadWriteOnce",)
     )

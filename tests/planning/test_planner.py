@@ -124,7 +124,7 @@ def test_pods_stay_with_the_machine_that_was_bought_for_them() -> None:
     assert bought(made) == {}
 
 
-def test_a_promise_that_no_longer_fits_is_demand_again() -> None:
+def test_a_pod_whose_promise_no_longer_fits_is_demand_again() -> None:
     coming = Upcoming("m-1", "main", "g.1", "on-demand", "z1", pods=("default/p-0", "default/p-1"))
     made = planned(pods("p", 2), state=State(upcoming=(coming,)))
     assert placed(made) == {"p-0": "m-1"}

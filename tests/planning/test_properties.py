@@ -80,7 +80,7 @@ def before_machines(case: Case, made: Plan) -> list[Room]:
 
 @SEARCH
 @given(cases())
-def test_every_plan_comes_true_and_wastes_no_room(case: Case) -> None:
+def test_every_plan_can_be_carried_out_and_wastes_no_room(case: Case) -> None:
     made = case.plan()
     rooms = assert_comes_true(case, made)
     left = {entry.pod for entry in made.unplaced}

@@ -29,7 +29,7 @@ def test_a_promise_is_kept_if_every_choice_fits() -> None:
 @pytest.mark.parametrize(
     ("wanted", "where"), [(("z1", "z2"), {"p": "m-1"}), (("z1", "z2", "z3"), {"p": "m-1"}), (("z1",), {}), (("z2", "z3"), {})]
 )
-def test_a_pod_that_admits_every_choice_is_bought_for_once(wanted: tuple[str, ...], where: dict[str, str]) -> None:
+def test_only_one_machine_is_bought_for_a_pod_that_admits_every_choice(wanted: tuple[str, ...], where: dict[str, str]) -> None:
     made = with_promise(of=spec(gpus=1, node_affinity=affinity((ZONE, "In", *wanted))))
     assert placed(made) == where
     assert len(made.machines) == 1 - len(where)

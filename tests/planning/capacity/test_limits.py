@@ -126,7 +126,7 @@ def test_two_gangs_do_not_both_get_the_last_machine_of_an_offering() -> None:
     assert len(made.machines) == 4
 
 
-def test_priority_decides_who_gets_the_last_machine() -> None:
+def test_priority_decides_which_pod_gets_the_last_machine() -> None:
     important = pods("important", 2, spec(gpus=1, priority=100))
     made = planned([*pods("a", 5), *important], limits=PAIR)
     assert [pod for machine in made.machines for pod in machine.pods] == ["default/important-0", "default/important-1"]

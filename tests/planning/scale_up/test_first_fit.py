@@ -65,7 +65,7 @@ def test_limits_hold_in_a_crowd(limits: Limits) -> None:
     assert_comes_true(case, made)
 
 
-def test_priority_decides_in_a_crowd_too() -> None:
+def test_priority_also_decides_in_a_crowd() -> None:
     important = [pod(f"i-{n}", spec(cpu=1, priority=9, anti_affinity=(near(HOST, app="i"),)), labels={"app": "i"}) for n in range(20)]
     case = Case((*crowd(500), *important), Policy((MENU,), Limits(machines=20)))
     made = case.plan()

@@ -248,7 +248,7 @@ def test_a_gang_is_not_placed_in_a_pool_whose_zone_the_cloud_chooses() -> None:
     assert unplaced(made) == ["train-0", "train-1"]
 
 
-def test_a_group_of_a_native_workload_waits_for_its_minimum() -> None:
+def test_no_machine_is_bought_for_a_native_group_below_its_minimum() -> None:
     group = PodGroup("workload", "default", "train/workers", min_member=4)
     native = {"gang": "train/workers/0", "gang_source": "workload"}
     short = planned([group, *pods("w", 3, options=native)])

@@ -1,4 +1,4 @@
-"""Who finds no place is told, per pool, what excluded it and the nearest miss."""
+"""Reasons of unplaced pods: one per pool, with the offering that came nearest."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -31,7 +31,7 @@ MENU = (
 
 
 def told(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
-    """What each pool of the menu says about one pod."""
+    """The reason of each pool of the menu for one pod."""
     made = planned([pod("p", spec(**of), **more)], *MENU)
     return {reason.pool: (reason.excluded_by, reason.detail) for reason in reasons(made, "p")}
 
@@ -46,44 +46,44 @@ def told(of: Mapping[str, Any], **more: Any) -> dict[str, tuple[str, str]]:
         ({"gpus": 1, "affinity": (near(ZONE, app="x"),)}, {"main": "topology", "large": "taint", "arm": "architecture"}),
     ],
 )
-def test_the_most_static_of_several_hurdles_is_named(of: Mapping[str, Any], words: Mapping[str, str]) -> None:
+def test_the_most_static_of_several_exclusions_is_named(of: Mapping[str, Any], words: Mapping[str, str]) -> None:
     assert {name: word for name, (word, _) in told(of).items()} == words
 
 
-def test_every_pool_says_what_it_saw_and_what_was_wanted() -> None:
+def test_the_reason_of_every_pool_names_requested_and_available_values() -> None:
     said = told({"gpus": 2})
     assert said["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
     assert "team" in said["large"][1]
     assert said["arm"][1] == "arm.8 in z1 is arm64; the pod has no selector or affinity on kubernetes.io/arch that admits it"
 
 
-def test_memory_is_told_in_gibibytes_and_cpu_in_cores() -> None:
+def test_memory_is_shown_in_gibibytes_and_cpu_in_cores() -> None:
     assert told({"memory": 100})["main"][1] == "g.1 in z1: 100Gi memory requested, an empty machine has 32Gi"
     assert told({"cpu": 8.5, "memory": 40})["main"][1] == "g.1 in z1: 8.5 cpu requested, an empty machine has 8"
 
 
-def test_the_name_of_a_machine_that_is_not_there_yet_is_not_told() -> None:
+def test_the_name_of_a_template_is_not_shown() -> None:
     chosen = told({"cpu": 1, "node_selector": (("kubernetes.io/hostname", "old-1"),)})["main"]
     wanted = "label kubernetes.io/hostname=old-1 wanted, node has kubernetes.io/hostname=(a new name)"
     assert chosen == ("selector", f"g.1 in z1: {wanted}")
 
 
-def test_of_several_resources_that_lack_the_accelerator_is_named() -> None:
+def test_the_accelerator_is_named_if_several_resources_are_lacking() -> None:
     assert told({"cpu": 9, "gpus": 2})["main"][1] == "g.1 in z1: 2 nvidia.com/gpu requested, an empty machine has 1"
 
 
-def test_of_several_offerings_the_one_that_came_nearest_speaks() -> None:
+def test_the_reason_of_a_pool_comes_from_the_nearest_offering() -> None:
     made = planned([pod("p", spec(gpus=6))], pool(offering("g.1"), offering("g.4", 4.0, gpus=4), offering("h.1")))
     assert reasons(made, "p")[0].detail == "g.4 in z1: 6 nvidia.com/gpu requested, an empty machine has 4"
 
 
-def test_a_market_that_no_pool_sells_is_named() -> None:
+def test_a_market_that_no_pool_offers_is_named() -> None:
     made = planned([pod("p", options={"market": ("reserved",)})], MENU[0])
     (reason,) = reasons(made, "p")
     assert (reason.excluded_by, reason.detail) == ("market", "g.1 in z1 is on-demand; the pod wants reserved")
 
 
-def test_a_cluster_without_pools_has_no_reasons_to_give() -> None:
+def test_an_empty_pool_has_a_market_reason() -> None:
     made = planned([node("a"), pod("p", spec(gpus=9))], Pool("empty", ()))
     assert [(r.pool, r.excluded_by) for r in reasons(made, "p")] == [("empty", "market")]
 
@@ -93,13 +93,13 @@ def test_reasons_come_in_the_order_of_the_pools_file() -> None:
     assert [reason.pool for reason in reasons(made, "p")] == ["main", "large", "arm"]
 
 
-def test_pods_of_one_class_that_are_left_out_share_their_reasons() -> None:
+def test_unplaced_pods_of_one_class_share_their_reasons() -> None:
     made = planned([pod(f"p-{n}") for n in range(3)], pool(offering(), max=1))
     assert bought(made) == {"g.1": 1}
     assert len({entry.reasons for entry in made.unplaced}) == 1
 
 
-def test_where_the_cloud_chooses_the_offering_that_would_not_do_speaks() -> None:
+def test_the_reason_of_a_set_comes_from_the_offering_that_does_not_fit() -> None:
     mixed = pool(offering("g.1"), offering("g.8", 8.0, gpus=8), chooser="cloud")
     (reason,) = reasons(planned([pod("p", spec(gpus=8))], mixed), "p")
     assert (reason.excluded_by, reason.detail) == ("resource", "g.1 in z1: 8 nvidia.com/gpu requested, an empty machine has 1")
