@@ -192,7 +192,7 @@ async def test_the_commands_of_the_page_about_aws_do_what_it_says(tmp_path: Path
             assert await said(as_json, tmp_path, here) == "[]\n"
             assert "gpu   us-east-1  cluster-autoscaler" in await said(compared, tmp_path, here)
             config.write_text(f"{files[1]}http: {{enabled: false}}\n")
-            assert "waiting pods: $1.01 per hour" in await said(plan, tmp_path, here)
+            assert "For pending pods: $1.01 per hour" in await said(plan, tmp_path, here)
             await said(dry, tmp_path, here, until="buys 1 machine")
             assert await asyncio.to_thread(account.wants) == 0
             assert await client.list_all(CONFIG_MAPS, namespace="kube-system") == before

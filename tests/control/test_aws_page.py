@@ -200,7 +200,7 @@ CASES: dict[str, tuple[Callable[[], Account], Callable[[Account, str], None]]] =
     ),
 }
 #: Rows that a command prints and not the discovery, or that are fixed outside the account: tested beside the message.
-ELSEWHERE = ("saw no Auto Scaling group that speaks of", "IAM does not allow")
+ELSEWHERE = ("saw no Auto Scaling group of cluster", "IAM does not allow")
 
 
 def user_data() -> list[str]:
