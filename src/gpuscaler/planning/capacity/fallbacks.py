@@ -28,7 +28,7 @@ Known = MutableMapping[tuple[object, ...], tuple[Offering, ...]]
 def with_fallbacks(
     machines: Sequence[Machine], cluster: Cluster, policy: Policy, state: State, have: Mapping[str, Fleet], *, templates: Templates
 ) -> tuple[Machine, ...]:
-    """``machines`` of a plan with their fallbacks. The limits hold for anything the cloud may grant (I5); pools ``have`` what exists."""
+    """``machines`` of a plan with their fallbacks. The limits hold for anything the cloud may grant (I5); ``have`` is the current fleet."""
     if not any(map(may_fall_back, machines)):
         return tuple(machines)
     left = slack(policy, state, have, (machine.keys for machine in machines))
@@ -164,6 +164,6 @@ def _product(offering: Offering) -> str:
 
 
 def holds(offering: Offering, wanted: Mapping[str, int], overhead: Overhead) -> bool:
-    """Whether a new machine of ``offering`` has room for requests of ``wanted`` beside its DaemonSets."""
+    """Whether a new machine of ``offering`` has room for the requests ``wanted`` in addition to its DaemonSets."""
     taken = overhead.on(Node("", offering.labels, offering.allocatable, taints=offering.taints)) if overhead.daemons else {}
     return all(offering.allocatable.get(name, 0) - taken.get(name, 0) >= amount for name, amount in wanted.items())

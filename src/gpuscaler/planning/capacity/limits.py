@@ -84,7 +84,7 @@ class Remaining:
         return max(0, min(room))
 
     def admitted(self, templates: Templates) -> Mask:
-        """The kinds of which the limits admit one more machine: those for which :meth:`most` of one is not 0."""
+        """The kinds for which the limits admit one more machine: :meth:`most` of one is not 0."""
         mask = np.full(len(templates.kinds), self.machines is None or self.machines >= 1)
         if not mask.any():
             return mask
@@ -155,7 +155,7 @@ def keys_of(machine: Upcoming) -> list[OfferingKey]:
 
 @dataclass
 class Slack:
-    """Room that the limits leave beside a plan, in accelerators and dollars per hour; infinite without a limit.
+    """Room that the limits leave after a plan, in accelerators and dollars per hour; infinite without a limit.
 
     Fallbacks that have more accelerators or cost more than planned use it up.
     """
@@ -179,7 +179,7 @@ class Slack:
 
 
 def slack(policy: Policy, state: State, have: Mapping[str, Fleet], planned: Iterable[Iterable[OfferingKey]]) -> Slack:
-    """Room that the limits leave beside what the pools ``have`` and the machines of a plan; ``planned`` has the keys that each may be."""
+    """Room that the limits leave after the current fleets ``have`` and the machines of a plan; ``planned`` has the keys of each machine."""
     left, offerings = remaining(policy, state, have), policy.offerings
     if left.gpus is None and left.dollars_per_hour is None:
         return Slack(math.inf, math.inf)

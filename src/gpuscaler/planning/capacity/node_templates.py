@@ -176,7 +176,7 @@ class Templates:
 
     @cached_property
     def places(self) -> tuple[tuple[int, ...], ...]:
-        """Like ``twins``, but including kinds of which only one machine may be requested as a probe."""
+        """Like ``twins``, but including kinds that may only be requested with one machine as a probe."""
         return self._alike([is_scattered(kind) or kind.offering.count is not None for kind in self.kinds])
 
     def _alike(self, apart: Sequence[bool]) -> tuple[tuple[int, ...], ...]:

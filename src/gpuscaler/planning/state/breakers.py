@@ -369,7 +369,7 @@ def counts(one: Breaker) -> bool:
 
 
 def paused_pools(breakers: Breakers, now: float) -> frozenset[str]:
-    """Pools of which nothing is bought because machine after machine never became a node."""
+    """Pools that are paused because machine after machine never became a node."""
     return frozenset(one.target.pool for one in breakers.open if one.cause == ABSENT and is_open(one, now))
 
 

@@ -42,7 +42,7 @@ def wide_keys(one: PodClass) -> list[str]:
 
 
 def within_reach(desk: Desk, tier: int) -> Mask:
-    """Kinds of pools with priority ``tier`` of which the limits admit one more machine."""
+    """Kinds of pools with priority ``tier`` for which the limits admit one more machine."""
     mask: Mask = desk.templates.tiers == tier
     if desk.remaining.any() or desk.templates.scarce:
         mask = mask & desk.remaining.admitted(desk.templates)
