@@ -153,7 +153,7 @@ async def test_a_machine_with_scheduled_maintenance_is_drained_before_and_replac
         await here.sleep(200.0)
 
         assert [one.text for one in here.notes.remarks] == [
-            f"the cloud announces maintenance of machine {provider_id(machine)}; it is drained before"
+            f"the cloud announces maintenance of machine {provider_id(machine)}; it is drained before that"
         ]
         (home,) = (await here.bound()).values()
         assert home not in ("", machine.id)

@@ -67,7 +67,7 @@ async def test_f68_machines_with_fewer_gpus_than_their_pods_request_are_not_boug
         status = await here.status()
         assert sum(one.count for one in status.waiting) == 2
         assert any(
-            "which did not run there: node ip-10-0-0-" in one.text and "has 7 nvidia.com/gpu, and it asks for 8" in one.text
+            "which did not run there: node ip-10-0-0-" in one.text and "has 7 nvidia.com/gpu, and the pod requests 8" in one.text
             for one in status.happened
         )
 

@@ -62,7 +62,7 @@ def test_no_third_machine_is_bought_for_a_pod_while_two_are_on_their_way() -> No
         {"order": ""},
         {"gang": "default/g"},
     ],
-    ids=["its pod is gone", "its pod runs", "nobody here ordered it", "its gang is planned anew"],
+    ids=["its pod is gone", "its pod runs", "not ordered here", "its gang is planned again"],
 )
 def test_machines_whose_pods_get_no_new_machine_do_not_count(other: dict[str, Any]) -> None:
     items: list[Item] = [node("a"), pod("runs", on="a"), *pods("p", 2)]

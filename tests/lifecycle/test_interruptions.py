@@ -153,4 +153,4 @@ def test_remarks_name_machine_and_node() -> None:
         Remark("i-1", "n", "the cloud announces maintenance of machine i-1; no action is taken"),
     ]
     (told,) = remarks(Roll.of(Cluster.of([NODE]), None), (), [("i-1", "maintenance")], {"i-1": NOW + 60.0})
-    assert told.text == "the cloud announces maintenance of machine i-1; it is drained before"
+    assert told.text == "the cloud announces maintenance of machine i-1; it is drained before that"

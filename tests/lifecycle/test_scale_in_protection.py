@@ -43,7 +43,7 @@ def test_pods_of_a_node_being_removed_are_evicted() -> None:
 def test_a_pod_protected_during_the_drain_is_not_evicted_and_its_node_is_opened(options: Mapping[str, Any]) -> None:
     acts, kept = draining(pod("runs", on="a", options=options))
     assert [type(act) for act in acts] == [Unmark]
-    assert kept == (("a", "an annotation of pod default/runs protects it"),)
+    assert kept == (("a", "pod default/runs is protected by an annotation"),)
 
 
 def test_a_pod_protected_for_a_limited_time_is_evicted_after_it() -> None:

@@ -161,12 +161,12 @@ def remarks(
         where = f"{one.market} {one.instance_type} {one.zone}".rstrip()
         yield Remark(one.id, node, f"machine {one.id} ({where}) is gone without any notice{left}")
     for instance, word in announced:
-        done = "it is drained before" if (worked_on or {}).get(instance) else "no action is taken"
+        done = "it is drained before that" if (worked_on or {}).get(instance) else "no action is taken"
         yield Remark(instance, name_of(instance), f"the cloud announces {word} of machine {instance}; {done}")
 
 
 def remembered(known: Mapping[str, float], listed: Listed) -> Mapping[str, float]:
-    """Return when listed machines end, by id, as last reported by the cloud: the reservation may later be missing from the answer."""
+    """Return when listed machines end, by id, as last reported by the cloud: the list lacks it once the group has another reservation."""
     if listed.instances is None or not (known or listed.ends):
         return known
     return {**{name: at for name, at in known.items() if name in listed.by_id}, **listed.ends}

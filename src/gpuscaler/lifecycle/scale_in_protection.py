@@ -131,7 +131,7 @@ def observe(
     acts = (*_protects(able, asked, on=True), *_protects((one for one in free if one.protected), asked, on=False))
     asked |= {name: now for act in acts for name in act.instances}
     unsafe = {
-        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in, or AZRebalance would end that"
+        offering.key: f"it waits until machine {one.id} of its group is protected from scale-in: AZRebalance could end that one"
         for one in bare
         for pool in balancing
         if pool.name == one.pool and one.id not in {entry.instance for entry in book.coming}
@@ -198,7 +198,7 @@ def _beside_rebalance(
 
 
 def level(pool: Pool, book: Ledger, roll: Roll, *, stays: bool = False) -> Counter[str]:
-    """Count the machines of ``pool`` by zone, including those on their way; machines that are being removed count only if all ``stays``."""
+    """Count the machines of ``pool`` by zone, including those on their way, and with ``stays`` those that are being removed."""
     leaving = {one.instance for one in book.leaving if one.step != REOPENING and not stays}
     counts = Counter({offering.zone: 0 for offering in pool.offerings})
     counts.update(one.zone for one in roll.listed.by_pool.get(pool.name, ()) if one.id not in leaving)

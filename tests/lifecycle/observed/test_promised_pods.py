@@ -59,7 +59,7 @@ def test_a_machine_is_crowded_if_other_pods_leave_no_room_for_its_own(theirs: in
         [node("n", KIND), pod("t", spec(gpus=4), on="n")],
         [pod("p", spec(gpus=4)), pod("t", spec(gpus=4), on="n")],
     ],
-    ids=["nobody came", "they have come", "they are gone", "no node yet"],
+    ids=["no other pods", "they are bound", "they are gone", "no node yet"],
 )
 def test_a_machine_without_other_pods_or_pending_pods_is_not_crowded(items: list[Item]) -> None:
     assert crowded(coming(), Cluster.of(items), POLICY) == set()

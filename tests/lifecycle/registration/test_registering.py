@@ -142,7 +142,7 @@ def test_a_machine_that_is_no_longer_listed_has_died() -> None:
 @pytest.mark.parametrize(
     ("one", "counts"),
     [({}, True), ({"node": "n"}, False), ({"offering": KIND.key._replace(market="spot")}, False), ({"order": ""}, False)],
-    ids=["on-demand", "it was a node", "spot", "nobody here asked for it"],
+    ids=["on-demand", "it was a node", "spot", "not ordered here"],
 )
 def test_a_machine_that_ends_before_it_is_a_node_counts_as_a_failure_of_its_pool(one: dict[str, Any], counts: bool) -> None:
     found = look(Ledger(coming=(granted(**one),)), listed=[])
@@ -275,7 +275,7 @@ def test_an_overdue_machine_is_ended_with_a_reason(one: Coming, items: tuple[Nod
         granted(granted=NOW - 9000.0, node="n", registered=NOW - 8000.0, ready=NOW - 7000.0),
         coming(asked=NOW - 9000.0),
     ],
-    ids=["booting", "its GPUs are awaited", "ready and waiting for others", "without a name"],
+    ids=["booting", "waiting for its GPUs", "ready and waiting for others", "without a name"],
 )
 def test_a_machine_that_is_not_overdue_is_waited_for(one: Coming) -> None:
     assert look(Ledger(coming=(one,)), machine(ready=False), listed=[instance()]).overdue == ()

@@ -74,7 +74,7 @@ def test_an_unknown_machine_becomes_a_node_like_any_other() -> None:
     assert opened.memory.ledger.coming == ()
 
 
-@pytest.mark.parametrize("launched", [NOW - 5.0, NOW - 5000.0, 0.0], ids=["young", "old", "nobody knows when"])
+@pytest.mark.parametrize("launched", [NOW - 5.0, NOW - 5000.0, 0.0], ids=["young", "old", "unknown"])
 def test_an_unknown_machine_that_becomes_no_node_in_time_is_ended_by_its_id(launched: float) -> None:
     listed = (instance(launched=launched),)
     memory, found = noticed(listed=listed), []

@@ -261,10 +261,10 @@ def test_without_its_replacement_a_node_is_reopened_and_no_pod_was_evicted(more:
 
 
 def test_a_node_that_cannot_be_drained_in_time_stays_with_reason_and_cost() -> None:
-    refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows nobody to go", budget=True),)
+    refused = (Eviction(P, "uid-p", tries=9, again=NOW + 9.0, why="the budget web allows no evictions", budget=True),)
     found = turn(going(DRAINING, since=NOW - DRAIN_SECONDS, pods=(P,), evictions=refused), machine(), resident())
 
-    why = "pod default/p cannot be evicted: the budget web allows nobody to go; it costs $1.00 an hour"
+    why = "pod default/p cannot be evicted: the budget web allows no evictions; it costs $1.00 an hour"
     assert found.kept == (("n", f"it could not be drained within 600 s: {why}"),)
     assert step_of(found) == REOPENING
 
@@ -312,7 +312,7 @@ def test_a_node_is_reopened_until_its_taint_is_seen_gone() -> None:
 
 
 def test_a_taint_without_a_removal_is_removed_but_a_persons_cordon_is_not() -> None:
-    assert turn(going(), machine(), book=Ledger()).acts == (Unmark("n", "no removal of it is under way"),)
+    assert turn(going(), machine(), book=Ledger()).acts == (Unmark("n", "no removal of it is in progress"),)
     assert turn(going(), machine(marked=False, unschedulable=True), book=Ledger()).acts == ()
 
 

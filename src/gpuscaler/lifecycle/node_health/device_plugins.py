@@ -15,7 +15,7 @@ from gpuscaler.model.cluster import Cluster, Delta
 from gpuscaler.model.nodes import Node
 from gpuscaler.model.well_known import ARRIVING_TAINT
 
-#: How long a node counts as it was, in seconds: a plugin is back within one, unless its image has to be pulled first.
+#: How long a node counts as it was, in seconds: a plugin is back sooner, unless its image has to be pulled first.
 COUNTED_SECONDS = 300.0
 
 

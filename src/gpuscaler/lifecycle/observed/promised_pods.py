@@ -44,7 +44,7 @@ def falls_short(pod: Pod, node: Node, cluster: Cluster) -> str:
         shown = node.allocatable.get(resource, 0)
         room = shown - sum(1 if resource == PODS else wanted(one.spec).get(resource, 0) for one in here)
         if shown and room < amount:
-            return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and it asks for {spoken(resource, amount)}"
+            return f"node {node.name} has {spoken(resource, max(0, room))} {resource}, and the pod requests {spoken(resource, amount)}"
     return ""
 
 

@@ -80,7 +80,7 @@ def observe(known: Admissions, cluster: Cluster, now: float) -> AdmissionFinding
             row[one.pool] = row.get(one.pool, 0) + 1
             if row[one.pool] >= MOST:
                 del row[one.pool]
-                why = f"the kubelet of node {one.node} turned away pod {one.pod} ({pod.reason}), and one was turned away before it"
+                why = f"the kubelet of node {one.node} turned away pod {one.pod} ({pod.reason}), the second rejection in a row"
                 refused.append(BindingRefused(one.pod, one.node, why, one.pool))
         elif pod.phase != "Pending":
             del bound[uid]

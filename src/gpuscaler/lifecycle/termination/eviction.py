@@ -119,7 +119,7 @@ def why_spared(one: Leaving, pod: Pod, now: float, awaited: Set[str]) -> str | N
     if not one.ends or pod.deleted or now >= one.ends - max(PROTECTED_SECONDS, needs):
         return None
     if is_protected(pod, now):
-        return f"an annotation of pod {pod.key} protects it for as long as the machine lasts"
+        return f"an annotation protects pod {pod.key} until the machine ends"
     if (pod.owner.kind == "Job" or options.gang) and options.restart_cost is None:
         return f"pod {pod.key} states no restart cost and runs until the machine ends"
     return f"pod {pod.key} waits for the replacement of this machine" if pod.key in awaited else None

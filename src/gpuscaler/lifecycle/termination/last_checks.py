@@ -39,7 +39,7 @@ class Objections:
 
         An annotation that was added in the meantime counts (I6).
         """
-        protected = next((f"an annotation of pod {pod.key} protects it" for pod in found.missed if is_protected(pod, self._now)), None)
+        protected = next((f"pod {pod.key} is protected by an annotation" for pod in found.missed if is_protected(pod, self._now)), None)
         return self._at_any_time(one, node, found) or protected or self._kept_for_money(one, found)
 
     def _kept_for_money(self, one: Leaving, found: NodePods) -> str | None:

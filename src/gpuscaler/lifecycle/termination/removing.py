@@ -246,7 +246,7 @@ class _Removals(Draft):
             self.note(replace(one, detail=said(f"{effort.held}{self.cost(one)}" if refused and effort.held else effort.held, found)))
 
     def extended(self, one: Leaving) -> Leaving:
-        """Have the cloud keep the machine until its pods are gone: they may end after the moment at which it was to end."""
+        """Have the cloud keep the machine until its pods are gone: they may take until its planned end."""
         if not one.held or self.now < max(one.at, one.extended) + one.held / 2:
             return one
         self.acts.append(Extend(one.instance, one.node))
@@ -353,7 +353,7 @@ class _Removals(Draft):
         under_way = {one.node for one in self.begun}
         for node in self.cluster.table.tainted(LEAVING_TAINT):
             if node.name not in under_way and node.name not in self.roll.unlisted:
-                self.acts.append(Unmark(node.name, "no removal of it is under way"))
+                self.acts.append(Unmark(node.name, "no removal of it is in progress"))
 
 
 def is_marked(node: Node) -> bool:
