@@ -31,7 +31,7 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     # Spot is back after 48 minutes.
     assert any(" spot in " in line for line in bought if line > "0:50:00")
     assert any(" refused " in line and "no capacity" in line for line in lines)
-    assert any(" gives back " in line and "idle for" in line for line in lines)
+    assert any(" removes " in line and "idle for" in line for line in lines)
     assert "GPUs over time" in done.stdout
     assert "█" in done.stdout
     assert done.stderr == f"Report: {tmp_path}/out/report.html\n"
@@ -43,11 +43,11 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     assert re.search(r"^cost +\$[0-9.]+ +\$[0-9.]+$", done.stdout, re.MULTILINE)
     assert "karpenter: its model in the simulator, with the same jobs, machines, delays and spot shortage." in done.stdout
     said = done.stdout[done.stdout.index("Why ") :]
-    assert re.match(r"Why [0-9.]+ times the bound: \$[0-9.]+ pays for the work that was done and nothing else", said)
+    assert re.match(r"Why [0-9.]+ times the bound: \$[0-9.]+ pays only for the work that was done", said)
     assert re.search(r"\$[0-9.]+ went to on-demand prices: spot ran dry \(minutes 30 to 48, [0-9]+ refusals\)", said)
-    assert re.search(r"\$[0-9.]+ went to machines that booted or idled: [0-9.]+ GPU-hours", said)
-    assert re.search(r"\$[0-9.]+ went to work that [0-9]+ evictions lost", said)
-    # Jobs whose machines were taken back have run again elsewhere, and each pod counts once.
+    assert re.search(r"\$[0-9.]+ went to machines that were booting or idle: [0-9.]+ GPU-hours", said)
+    assert re.search(r"\$[0-9.]+ went to work lost in [0-9]+ evictions", said)
+    # Jobs that lost their machines have run again elsewhere, and each pod counts once.
     assert policy["evictions"] > 0
     assert policy["served"] == report["inputs"]["pods"]
     assert "all work is done and every machine is removed" in done.stdout

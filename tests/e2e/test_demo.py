@@ -35,11 +35,11 @@ def test_the_demo_runs_all_jobs_on_a_real_control_plane_and_gives_every_machine_
     report = json.loads((out / "report.json").read_text())
     (told,) = report["policies"]
     assert report["inputs"]["pods"] == PODS
-    # Whose machine was taken has run in part, and once more.
+    # A pod that lost its machine has run in part, and runs once more.
     assert told["served"] == PODS + told["evictions"], done.stdout
     assert told["unserved"] == 0
     assert {row["pool"] for row in told["machine_hours"]} > {"cpu"}
-    assert " gives back " in done.stdout
+    assert " removes " in done.stdout
     assert list(scratch.iterdir()) == []
     running = subprocess.run(["ps", "-A", "-o", "args"], capture_output=True, text=True, check=True).stdout
     assert str(scratch) not in running, "a program of the control plane goes on"

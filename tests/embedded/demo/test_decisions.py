@@ -30,7 +30,7 @@ def test_refusals_of_other_markets_and_at_other_times_have_lines_of_their_own() 
 def test_nodes_that_go_for_the_same_reason_are_one_line() -> None:
     gone = [Happening(9, kinds.DECIDED, f"node n{number} will be removed: idle for 5m", node=f"n{number}") for number in range(5)]
 
-    assert told(*gone) == [(9, "gives back", "n0, n1, n2 and 2 more: idle for 5m")]
+    assert told(*gone) == [(9, "removes", "n0, n1, n2 and 2 more: idle for 5m")]
 
 
 def test_a_purchase_names_whom_it_is_for() -> None:

@@ -1,1 +1,1 @@
-"""The demo: a whole cluster in one process, the real controller on it over HTTP, work to do, and a spot market that runs dry."""
+"""The demo: a whole cluster in one process, the real controller managing it over HTTP, jobs to run, and a spot market that runs dry."""

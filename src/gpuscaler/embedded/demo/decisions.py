@@ -1,4 +1,4 @@
-"""What was decided, in lines that people can follow: steps that follow from a decision are left out, and what is alike is one line."""
+"""Decisions as readable lines: steps that only follow from a decision are left out, and similar events share one line."""
 
 from collections.abc import Iterable, Iterator
 
@@ -8,7 +8,7 @@ from gpuscaler.control.records.events import happening as kinds
 from gpuscaler.control.records.events.happening import Happening
 from gpuscaler.control.records.words import counted, some
 
-#: Kinds that are told, and in which word.
+#: The kinds of events that are shown, and the word for each.
 WORDS = {
     kinds.ORDERED: "buys",
     kinds.INSTEAD: "gets",
@@ -19,7 +19,7 @@ WORDS = {
     kinds.OPENED: "opens",
     kinds.LOST: "lost",
     kinds.BROKEN: "broken",
-    kinds.DECIDED: "gives back",
+    kinds.DECIDED: "removes",
     kinds.KEPT: "keeps",
     kinds.ACTED: "failed",
     kinds.FAILED: "failed",
@@ -27,7 +27,7 @@ WORDS = {
 
 
 class Line(Struct, frozen=True, gc=False):
-    """Something that happened at ``at`` (seconds since the epoch), in a ``word`` and a sentence; ``kind`` is the happening's."""
+    """An event at ``at`` (seconds since the epoch), as a ``word`` and a sentence; ``kind`` is the kind of the event."""
 
     at: float
     kind: str
@@ -36,7 +36,7 @@ class Line(Struct, frozen=True, gc=False):
 
 
 def lines(happenings: Iterable[Happening]) -> Iterator[Line]:
-    """Lines of what happened, in order of time; what comes directly after another of its kind and is alike joins its line."""
+    """Lines for the events, in order of time; consecutive similar events of one kind share a line."""
     group: list[Happening] = []
     for one in happenings:
         if one.kind not in WORDS:
@@ -58,7 +58,7 @@ def _alike(one: Happening, other: Happening) -> bool:
 
 
 def _reason(one: Happening) -> str:
-    """Why a node goes or stays, without its name, which differs."""
+    """The reason why a node is removed or stays, without the node's name."""
     return one.text.removeprefix(f"node {one.node} ").removeprefix("will be removed: ")
 
 
@@ -77,7 +77,7 @@ def _line(group: list[Happening]) -> Line:
 
 
 def _refused(group: list[Happening]) -> str:
-    """One market that has nothing refuses a dozen offerings one after the other."""
+    """The text for refusals of one market: a market without capacity refuses a dozen offerings in a row."""
     first = group[0]
     what, _, why = first.text.partition(" refused: ")
     if len(group) == 1:

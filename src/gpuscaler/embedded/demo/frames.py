@@ -1,4 +1,4 @@
-"""What is seen of a demo at one moment: data that anything can be drawn from."""
+"""A snapshot of a demo at one moment, as data that any display can be drawn from."""
 
 from collections.abc import Mapping
 
@@ -22,7 +22,7 @@ from gpuscaler.simulation.cloud.machines import CloudMachine
 
 
 class Machine(Struct, frozen=True, gc=False):
-    """One machine and its GPUs by what they do; one that is ``cpu_only`` counts as one. What is only ordered has no name yet."""
+    """One machine with its GPUs by state; a ``cpu_only`` machine counts as one. A machine that is only ordered has no name yet."""
 
     name: str
     pool: str
@@ -37,7 +37,7 @@ class Machine(Struct, frozen=True, gc=False):
 
 
 class Pending(Struct, frozen=True, gc=False):
-    """A pod without a node: how long it has waited, and what it waits for, in the controller's words."""
+    """A pod without a node: how long it has been pending, and what it waits for, in the controller's words."""
 
     key: str
     gpus: int
@@ -46,9 +46,9 @@ class Pending(Struct, frozen=True, gc=False):
 
 
 class PoolView(Struct, frozen=True, gc=False):
-    """A pool, its machines, and how many of its ``offerings`` are not asked at the moment since they refused.
+    """A pool, its machines, and how many of its ``offerings`` are not tried at the moment because they refused.
 
-    ``gpus`` says whether it has any.
+    ``gpus`` says whether its machines have any GPUs.
     """
 
     name: str
@@ -59,10 +59,10 @@ class PoolView(Struct, frozen=True, gc=False):
 
 
 class Frame(Struct, frozen=True, gc=False):
-    """One moment, ``elapsed`` seconds after the beginning; money in US dollars.
+    """One moment, ``elapsed`` seconds after the start; money is in US dollars.
 
-    ``behind`` is by how many seconds the clock is later than at its ``speed``, ``troubles`` what goes wrong now, ``server`` the URL of the
-    API server, ``happenings`` the newest.
+    ``behind`` is by how many seconds the clock lags at its ``speed``, ``troubles`` the current problems, ``server`` the URL of the
+    API server, ``happenings`` the newest events.
     """
 
     elapsed: float
@@ -81,14 +81,14 @@ class Frame(Struct, frozen=True, gc=False):
 
     @property
     def gpus(self) -> tuple[int, int, int, int]:
-        """GPUs used, idle, arriving, leaving."""
+        """The numbers of GPUs that are used, idle, arriving and leaving."""
         machines = [one for pool in self.pools for one in pool.machines if not one.cpu_only]
         used, idle = sum(one.used for one in machines), sum(one.idle for one in machines)
         return used, idle, sum(one.arriving for one in machines), sum(one.leaving for one in machines)
 
 
 def pools_of(cluster: Cluster, latest: Latest, core: SimulatedCloud, now: float) -> tuple[PoolView, ...]:
-    """Every pool of the policy with the cloud's machines, what runs on their nodes, and what was ordered and has no name yet."""
+    """All pools of the policy with the cloud's machines, what runs on their nodes, and ordered machines without a name."""
     policy = latest.policy
     if policy is None:
         return ()
@@ -129,7 +129,7 @@ def _machine(machine: CloudMachine, cluster: Cluster, leaving: set[str]) -> Mach
 
 
 def _state(machine: CloudMachine, node: Node | None, leaving: set[str]) -> str:
-    """What the part of a machine does that no pod holds."""
+    """The state of the part of a machine that no pod uses."""
     taints = {taint.key for taint in node.taints} if node is not None else set()
     if name_of(machine) in leaving or LEAVING_TAINT in taints:
         return "leaving"
@@ -139,7 +139,7 @@ def _state(machine: CloudMachine, node: Node | None, leaving: set[str]) -> str:
 
 
 def pending_of(cluster: Cluster, latest: Latest, now: float) -> tuple[Pending, ...]:
-    """Pods without a node, those that have waited longest first."""
+    """Pods without a node; those that have been pending longest come first."""
     waits_for = _Waits(latest, now)
     waiting = [pod for bucket in cluster.unbound.values() for pod in bucket.pods.values() if not pod.deleted]
     return tuple(
@@ -149,7 +149,7 @@ def pending_of(cluster: Cluster, latest: Latest, now: float) -> tuple[Pending, .
 
 
 class _Waits:
-    """What pods wait for, as the controller sees it."""
+    """What each pod waits for, as the controller sees it."""
 
     def __init__(self, latest: Latest, now: float) -> None:
         book, self._boots, self._now = latest.memory.ledger, latest.memory.boots, now
@@ -165,7 +165,7 @@ class _Waits:
         if (machine := self._coming.get(pod)) is not None:
             return self._of_machine(machine)
         if (place := self._placed.get(pod)) is not None:
-            # Room on a machine that is coming goes by the ledger's name of that machine.
+            # A placement on a machine that is not a node yet names the machine by its id in the ledger.
             return self._of_machine(self._known[place]) if place in self._known else f"there is room on node {place}"
         if pod in self._unplaced:
             return "; ".join(f"pool {one.pool}: {one.detail}" for one in self._unplaced[pod]) or "there is no pool"

@@ -1,4 +1,4 @@
-"""A demo's outcome as a result of the simulator, so that its report is read like any other."""
+"""The outcome of a demo as a result of the simulator, so that both have the same report."""
 
 from collections.abc import Iterable, Sequence
 
@@ -15,12 +15,12 @@ from gpuscaler.simulation.measures.waits import by_class, curve_of, wait_of
 from gpuscaler.simulation.results.report import Inputs, printable
 from gpuscaler.simulation.world.meter import Decision, Result, UnservedReason, failover_of, gpu_hours_paid, machine_hours
 
-#: What happenings are called among the decisions of a result.
+#: The kinds of decisions in a result, by kind of event.
 KINDS = {ORDERED: "buy", INSTEAD: "buy", DECIDED: "remove", REFUSED: "refused", LOST: "lost"}
 
 
 def result_of(demo: Demo) -> Result:
-    """What came out of a demo that has ended."""
+    """The result of a demo that has ended."""
     core, ended, lives = demo.cluster.core, demo.wall(), demo.tally.lives
     sizes = {one.job["metadata"]["name"]: one.pods for one in submissions(demo.scenario.trace)}
     waits = tuple(first_waits(lives, sizes, ended))
@@ -73,7 +73,7 @@ def _offerings(policy: Policy) -> Sequence[Offering]:
 
 
 def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:
-    """Why pods had not run when the demo ended, as the controller told it then."""
+    """Why pods had not run when the demo ended, with the controller's reasons at that time."""
     waiting = {life.key for life in demo.tally.lives if life.started is None and life.ended is None}
     reasons: dict[str, int] = {}
     for one in demo.last.pending if demo.last is not None else ():
@@ -83,7 +83,7 @@ def _unserved(demo: Demo) -> tuple[UnservedReason, ...]:
 
 
 def failovers(happenings: Iterable[Happening]) -> list[float]:
-    """Seconds from the first refusal of a market until another market was asked, each time that happened."""
+    """Seconds from each first refusal of a market until another market was tried."""
     found: list[float] = []
     dry: set[str] = set()
     since = 0.0
@@ -104,15 +104,15 @@ def _decision(one: Happening) -> Decision:
 
 
 def inputs_of(demo: Demo) -> Inputs:
-    """What a demo was made from."""
+    """The settings and inputs of a demo."""
     told, trace, delays, faults = demo.scenario, demo.scenario.trace, Delays(), Faults()
-    spell = f"spot machines: none to be had from {told.dry / 60:.0f} to {told.back / 60:.0f} minutes"
+    spell = f"spot machines: none available from {told.dry / 60:.0f} to {told.back / 60:.0f} minutes"
     drawn = [
         f"boot delay: {delays.boot}",
         f"device plugin delay: {delays.device_plugin}",
         f"answer of the cloud: {delays.answer}",
         f"image pull of a machine's first pod: {delays.image_pull}",
-        f"{spell}; those that there are, reclaimed after {faults.reclaim}, with a notice of {faults.notice_seconds:.0f} s",
+        f"{spell}; running ones are reclaimed after {faults.reclaim}, with a notice of {faults.notice_seconds:.0f} s",
     ]
     return Inputs(
         trace=printable(trace.name),
@@ -139,14 +139,14 @@ def _derived(demo: Demo) -> list[str]:
     trace = demo.scenario.trace
     parts = sum(job.gpus > 0 and job.gpu_milli < 1000 for job in trace.jobs)
     gangs = sum(job.pods > 1 for job in trace.jobs)
-    notes = [f"time: {demo.speed:g} times as fast as a clock's, one event loop for API server, scheduler, kubelets, cloud and controller"]
+    notes = [f"time: {demo.speed:g} times real time, one event loop for API server, scheduler, kubelets, cloud and controller"]
     if demo.scenario.haste != 1:
         haste = demo.scenario.haste
-        notes = [f"time: that of a clock, on a real control plane; jobs and machines take {haste:g} times less than they would"]
+        notes = [f"time: real time, on a real control plane; jobs and machines take {haste:g} times less than they would"]
     if demo.scenario.since is not None:
-        notes.append(f"the trace from hour {demo.scenario.since / 3600:.1f} on: the first part that is busy enough to be watched")
+        notes.append(f"the trace starts at hour {demo.scenario.since / 3600:.1f}: the first part with enough jobs to be worth watching")
     if parts:
-        notes.append(f"{parts:,} jobs that take a part of a GPU: a whole one each, since no device plugin shares GPUs here")
+        notes.append(f"{parts:,} jobs that request a part of a GPU: each gets a whole one, since no device plugin shares GPUs here")
     if gangs:
         notes.append(f"{gangs:,} jobs of several pods: gangs, which start together")
     return notes

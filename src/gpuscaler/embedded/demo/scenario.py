@@ -1,4 +1,4 @@
-"""What happens in a demo: when it ends at the latest, what is submitted, when the spot market has nothing."""
+"""The scenario of a demo: when it ends at the latest, what is submitted, when the spot market has no capacity."""
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -11,16 +11,16 @@ from gpuscaler.simulation.cloud.delays import Delay, Delays
 from gpuscaler.simulation.cloud.markets import Markets, Steps
 from gpuscaler.simulation.traces.jobs import Trace
 
-#: A demo is two hours of the cluster's time, which at the usual speed are a minute.
+#: A demo takes two hours of cluster time, which at the default speed are one minute.
 SPAN = 7200.0
-#: When spot runs dry and when it comes back, as parts of the whole.
+#: When spot runs dry and when it recovers, as fractions of the whole time.
 DRY, BACK = 0.25, 0.4
 
 
 class Scenario(Struct, frozen=True):
-    """``trace`` has what is submitted within ``span`` seconds; between ``dry`` and ``back`` no spot machine is to be had.
+    """``trace`` has what is submitted within ``span`` seconds; between ``dry`` and ``back`` no spot machine is available.
 
-    ``since`` is how far into a trace of somebody's own that is, in seconds. Everything takes ``haste`` times less than it would.
+    ``since`` is how far into a user's trace it starts, in seconds. Everything takes ``haste`` times less than it would.
     """
 
     trace: Trace
@@ -33,7 +33,7 @@ class Scenario(Struct, frozen=True):
 
 
 def scenario(seed: int, trace: Trace | None = None) -> Scenario:
-    """The demo of ``seed``: its own workload, or a busy part of ``trace``."""
+    """The demo for ``seed``: with its own workload, or with a busy part of ``trace``."""
     if trace is None:
         return Scenario(drawn(seed, SPAN), seed)
     busy, since = cut(trace, SPAN)
@@ -41,7 +41,7 @@ def scenario(seed: int, trace: Trace | None = None) -> Scenario:
 
 
 def hurried(told: Scenario, haste: float) -> Scenario:
-    """The same, ``haste`` times as fast, for a cluster whose clock cannot be."""
+    """The same scenario ``haste`` times as fast, for a cluster whose clock cannot be accelerated."""
     jobs = tuple(replace(job, submit=job.submit / haste, duration=job.duration / haste) for job in told.trace.jobs)
     times = {name: getattr(told, name) / haste for name in ("span", "dry", "back")}
     return replace(told, trace=replace(told.trace, jobs=jobs), haste=haste, **times)
@@ -55,7 +55,7 @@ def conditions(told: Scenario, policy: Policy, began: float) -> Conditions:
 
 
 def markets(told: Scenario, policy: Policy, began: float) -> Markets:
-    """Spot markets that have all that anybody wants, and nothing for a while."""
+    """Spot markets with unlimited capacity, except for a time without any."""
     many = float("inf")
     steps = Steps([0.0, told.dry, told.back], [many, 0.0, many])
     spot: dict[OfferingKey, Steps] = {one.key: steps for one in policy.offerings.values() if one.market == "spot"}

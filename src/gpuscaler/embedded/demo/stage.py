@@ -1,4 +1,4 @@
-"""The demo put together: the embedded cluster behind a real HTTP server, the controller of `gpuscaler run`, and who submits work."""
+"""The demo put together: the embedded cluster behind a real HTTP server, the controller of `gpuscaler run`, and a submitter of jobs."""
 
 import asyncio
 from contextlib import AsyncExitStack
@@ -32,15 +32,15 @@ from gpuscaler.planning.plans import Plan
 from gpuscaler.settings.run_settings import RunSettings
 from gpuscaler.simulation.cloud.machines import LOST, CloudEvent
 
-#: How often the state of things is noted, and looked at for the end, in seconds of the cluster's time.
+#: Seconds of cluster time between two checks of the state and of the end.
 SAMPLE_SECONDS = 15.0
-#: Happenings that a frame has.
+#: Number of events in a frame.
 RECENT = 60
 
 
 @dataclass(slots=True)
 class Notes(Sink):
-    """A sink that keeps what happened, and counts promises and plans."""
+    """A sink that keeps the events, and counts promises and plans."""
 
     happenings: list[Happening] = field(default_factory=list)
     kept: int = 0
@@ -59,10 +59,10 @@ class Notes(Sink):
 
 
 class DemoRecords(Records):
-    """The controller's records, which write Events as well."""
+    """The controller's records, which also write Events."""
 
     def __init__(self, place: Place, notes: Notes) -> None:
-        # Events have a rate limit of their own, as nothing may wait behind them.
+        # Events have a rate limit of their own, so that nothing waits behind them.
         client = Client(place.client.transport, limit=RateLimit())
         self.events = EventRecorder(client.fenced(place.client.fence), place.now)
         super().__init__(sinks=())
@@ -70,10 +70,10 @@ class DemoRecords(Records):
         self.place = place
 
     def led_by(self, controller: Controller | None, /) -> None:
-        """There is but one."""
+        """There is only one."""
 
     def settings_changed(self, settings: RunSettings, /) -> None:
-        """They do not change."""
+        """The settings do not change."""
 
     async def run(self) -> None:
         await self.events.run()
@@ -82,7 +82,7 @@ class DemoRecords(Records):
 class Demo:
     """One demo, to be run in a :class:`~gpuscaler.embedded.serving.pacing.PacedLoop`.
 
-    ``began`` is the wall clock at its beginning, in seconds since the epoch. With a ``plane``, that is what it runs on, in any loop.
+    ``began`` is the wall clock at the start, in seconds since the epoch. With a ``plane`` the demo runs on that, in any loop.
     """
 
     def __init__(self, file: SettingsFile, scenario: Scenario, *, began: float, speed: float, plane: ControlPlane | None = None) -> None:
@@ -94,7 +94,7 @@ class Demo:
         self._loop = asyncio.get_running_loop()
         self._zero = self._loop.time()
         weather = conditions(scenario, self.policy, began)
-        # No kubelet dies here, and Leases of nodes would be half of all requests: a real control plane wants them all the same.
+        # No kubelet dies here, and Leases of nodes would be half of all requests. A real control plane needs them anyway.
         self.cluster: EmbeddedCluster | RealCluster = (
             EmbeddedCluster(self.policy, now=self.wall, conditions=replace(weather, leases=False))
             if plane is None
@@ -108,7 +108,7 @@ class Demo:
         self._records: DemoRecords | None = None
         self._seen: Picture | None = None
 
-    # The clocks of the controller
+    # Clocks of the controller
 
     def wall(self) -> float:
         return self.began + self.elapsed
@@ -118,17 +118,17 @@ class Demo:
 
     @property
     def elapsed(self) -> float:
-        """Seconds of the cluster's time since the beginning."""
+        """Seconds of cluster time since the start."""
         return self._loop.time() - self._zero
 
     def _heard(self, event: CloudEvent) -> None:
         if event.kind == LOST:
             self.lost.append(event)
 
-    # The whole
+    # Running
 
     async def run(self) -> None:
-        """Until all work is done and every machine is back, or the time is over."""
+        """Run until all work is done and every machine is removed, or until the time is over."""
         async with AsyncExitStack() as stack:
             access = await self._reached(stack)
             self.server = access.server
@@ -156,7 +156,7 @@ class Demo:
                 await asyncio.gather(*lives, return_exceptions=True)
 
     async def _reached(self, stack: AsyncExitStack) -> Access:
-        """The way to the API server, which is there until ``stack`` is closed."""
+        """The transport to the API server, which exists until ``stack`` is closed."""
         if isinstance(self.cluster, RealCluster):
             return self.cluster.plane.access()
         serving = await serve(self.cluster.api)
@@ -189,10 +189,10 @@ class Demo:
             if sum(one.finished for one in self.tally.lives) >= wanted and not core.list():
                 return
 
-    # What is seen
+    # Frames
 
     async def frame(self) -> Frame | None:
-        """How things stand; None before anything is known."""
+        """The current state; None before anything is known."""
         if self._seen is None or self._records is None:
             return None
         cluster, latest = (await self._seen.take()).cluster, self._records.latest

@@ -1,4 +1,4 @@
-"""What became of every pod, as the API server told it."""
+"""Records the life of every pod, from the API server's watch."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
@@ -15,13 +15,13 @@ GPU = "nvidia.com/gpu"
 
 
 class Life(Struct, gc=False):
-    """One pod. Moments are seconds since the epoch, None before they have come."""
+    """One pod. Times are seconds since the epoch, None before they are reached."""
 
     key: str
     spec: PodSpec
     gang: str
     created: float
-    #: The Job that made it, or "".
+    #: The Job that created it, or "".
     job: str = ""
     bound: float | None = None
     started: float | None = None
@@ -33,15 +33,15 @@ class Life(Struct, gc=False):
         return self.spec.requests.get(GPU, 0)
 
     def wait(self, now: float) -> PodWait:
-        """How long it waited, or has waited so far."""
+        """How long it was pending, or has been so far."""
         until = self.started if self.started is not None else self.ended if self.ended is not None else now
         return PodWait(self.key, class_of(self.gpus, self.gang), max(0.0, until - self.created), self.started is not None, self.created)
 
 
 def first_waits(lives: Iterable[Life], sizes: Mapping[str, int], now: float) -> Iterator[PodWait]:
-    """How long the pods of Jobs waited until they first ran, as a simulation counts it; ``sizes`` says how many pods each Job asks for.
+    """How long the pods of Jobs were pending until they first ran, counted as in a simulation; ``sizes`` has each Job's number of pods.
 
-    A Job makes a pod again that was evicted. That is an eviction and no further wait, unless its predecessor never ran.
+    A Job replaces an evicted pod. That counts as an eviction and as no further wait, unless the evicted pod never ran.
     """
     made: dict[str, list[Life]] = {}
     for life in lives:
@@ -58,7 +58,7 @@ def first_waits(lives: Iterable[Life], sizes: Mapping[str, int], now: float) -> 
 
 
 class Tally:
-    """Lives of pods, from the batches of a watch that it hears. ``now`` is the wall clock."""
+    """Lives of pods, from the batches of a watch that it receives. ``now`` is the wall clock."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self._now = now
@@ -77,7 +77,7 @@ class Tally:
             uid = self._by_key.get(key)
             if uid is not None and (item is None or (isinstance(item, Pod) and item.uid != uid)):
                 self._end(self._lives[uid], finished=False)
-            # Device plugins are no work.
+            # Device plugins are not work.
             if isinstance(item, Pod) and not is_plugin(item.namespace, item.owner.name):
                 self._by_key[key] = item.uid
                 self._see(item)
@@ -98,7 +98,7 @@ class Tally:
             life.ended, life.finished = self._now(), finished
 
     def sample(self, *, paid: float, dollars_per_hour: float) -> None:
-        """Note how things stand."""
+        """Record the current state."""
         alive = [one for one in self._lives.values() if one.ended is None]
         wanted = sum(one.gpus for one in alive)
         used = sum(one.gpus for one in alive if one.started is not None)

@@ -1,4 +1,4 @@
-"""What there is to do: jobs, drawn or of a trace, as objects for the API server."""
+"""The work of a demo: jobs, generated or from a trace, as objects for the API server."""
 
 import math
 import random
@@ -13,23 +13,23 @@ from msgspec.structs import replace
 from gpuscaler.simulation.traces.jobs import MIB, Job, Trace, TraceError
 
 NAMESPACE = "default"
-#: Jobs of the drawn workload, and when they are submitted: from one part of the whole time to another, how many in a hundred.
+#: Jobs of the generated workload, and when they are submitted: from one fraction of the whole time to another, what percentage.
 JOBS = 80
 WAVES = ((0.0, 0.25, 50), (0.25, 0.45, 12), (0.45, 0.65, 38))
-#: What one of them is: pods, GPUs of each, and how many in a hundred are like that. Several pods are a gang.
+#: Shapes of jobs: pods, GPUs of each, and the percentage of jobs with this shape. Several pods are a gang.
 SHAPES = ((1, 1, 48), (1, 2, 16), (1, 4, 14), (1, 8, 10), (4, 1, 6), (2, 8, 6))
-#: How long they run: seconds that half of them stay below, how far they are spread, the shortest and the longest.
+#: Run times: the median in seconds, the spread, the shortest and the longest.
 MEDIAN, SPREAD, SHORTEST, LONGEST = 720.0, 0.6, 240.0, 2100.0
-#: What a job needs beside each GPU: millicores, bytes.
+#: Requests of a job beside each GPU: millicores, bytes.
 CPU, MEMORY = 3000, 12 * 1024 * MIB
-#: Jobs that make a part of a trace a busy one, and the most pods that are taken.
+#: Number of jobs that make a part of a trace a busy one, and the maximum number of pods that are taken.
 BUSY, MOST = 60, 300
-#: Nobody watches a demo for longer than a year.
+#: The longest run time of a job; no demo is watched for longer than a year.
 YEAR = 365 * 86_400.0
 
 
 class Submission(Struct, frozen=True):
-    """A Job that somebody submits ``at`` seconds after the beginning, of so many ``pods``."""
+    """A Job that is submitted ``at`` seconds after the start, with this number of ``pods``."""
 
     at: float
     pods: int
@@ -39,7 +39,7 @@ class Submission(Struct, frozen=True):
 def drawn(seed: int, span: float) -> Trace:
     """A trace of :data:`JOBS` jobs for a demo of ``span`` seconds; the same seed gives the same jobs."""
     luck = random.Random(f"demo/{seed}")
-    # Somebody is there from the first moment on.
+    # The first job is there from the start.
     waves = luck.choices(WAVES, weights=[weight for _, _, weight in WAVES], k=JOBS - 3)
     submits = sorted([1.0, 5.0, 10.0, *(span * luck.uniform(begin, end) for begin, end, _ in waves)])
     shapes = luck.choices(SHAPES, weights=[weight for _, _, weight in SHAPES], k=JOBS)
@@ -62,15 +62,17 @@ def drawn(seed: int, span: float) -> Trace:
 
 
 def cut(trace: Trace, span: float) -> tuple[Trace, float]:
-    """The busy part of ``trace``, its first submission at second 0, and the second of the trace at which it begins.
+    """The busy part of ``trace``, with its first submission at second 0, and the second of the trace at which it begins.
 
-    That is the first ``span`` seconds in which :data:`BUSY` jobs are submitted, or most jobs where there are never so many; of very many
-    pods the first :data:`MOST`. Raises :class:`TraceError` where every job has more pods than that.
+    That is the first ``span`` seconds in which :data:`BUSY` jobs are submitted, or the busiest ``span`` if there are never so many. Of more
+    pods than :data:`MOST` the first are taken. Raises :class:`TraceError` if every job has more pods than that.
     """
     fitting = [job for job in trace.jobs if job.pods <= MOST]
     if not fitting:
         least = min(job.pods for job in trace.jobs)
-        raise TraceError(f"{trace.name}: saw jobs of {least:,} pods and more, expected some of at most {MOST}: simulate takes larger ones")
+        raise TraceError(
+            f"{trace.name}: saw only jobs of {least:,} pods and more, expected some of at most {MOST}; simulate takes larger ones"
+        )
     submits = [job.submit for job in fitting]
     counts = [bisect_left(submits, submit + span) - number for number, submit in enumerate(submits)]
     first = next((number for number, count in enumerate(counts) if count >= BUSY), counts.index(max(counts)))
@@ -84,7 +86,7 @@ def cut(trace: Trace, span: float) -> tuple[Trace, float]:
 
 
 def submissions(trace: Trace) -> Iterator[Submission]:
-    """What is submitted when. A job of several pods is a gang; one that takes a part of a GPU takes a whole one."""
+    """The Jobs to submit, with their times. A job of several pods is a gang; one that requests a part of a GPU gets a whole one."""
     taken: set[str] = set()
     for number, job in enumerate(trace.jobs):
         name = name_of(job.id, number)
@@ -95,13 +97,13 @@ def submissions(trace: Trace) -> Iterator[Submission]:
 
 
 def name_of(job: str, number: int) -> str:
-    """A name that Kubernetes takes, like that of ``job``, the ``number``-th of its trace: ids of traces may be anything."""
+    """A valid Kubernetes name like that of ``job``, the ``number``-th of its trace: ids in traces can be anything."""
     plain = re.sub(r"[^a-z0-9]+", "-", job.lower()).strip("-")[:40].strip("-")
     return plain if plain and plain == job else f"{plain or 'job'}-{number}"
 
 
 def _job(job: Job, name: str) -> dict[str, Any]:
-    """A Job whose pods are made again where they are evicted, which is not held against it."""
+    """A Job that replaces evicted pods without counting them as failures."""
     annotations = {"gpuscaler.io/run-for": f"{min(max(1.0, job.duration), YEAR):.3f}s"}
     if job.pods > 1:
         annotations |= {"gpuscaler.io/gang": name, "gpuscaler.io/gang-size": str(job.pods)}
@@ -126,7 +128,7 @@ def _pod(job: Job) -> dict[str, Any]:
     tolerations = []
     if job.gpus:
         resources["limits"] = {"nvidia.com/gpu": str(job.gpus)}
-        # What the admission plug-in ExtendedResourceToleration adds on a real cluster.
+        # The admission plug-in ExtendedResourceToleration adds this on a real cluster.
         tolerations = [{"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"}]
     return {
         "restartPolicy": "Never",
