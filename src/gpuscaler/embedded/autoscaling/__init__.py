@@ -1,1 +1,1 @@
-"""The controller of HorizontalPodAutoscalers: planning's algorithm, with the questions, objects and words of kube-controller-manager's."""
+"""The controller of HorizontalPodAutoscalers: planning's algorithm, with the queries, objects and messages of kube-controller-manager."""

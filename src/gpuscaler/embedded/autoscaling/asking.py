@@ -1,4 +1,4 @@
-"""Asks the metrics APIs what a HorizontalPodAutoscaler goes by, through the API server as anybody would.
+"""Queries the metrics APIs for the metrics of a HorizontalPodAutoscaler, through the API server like any client.
 
 Sources of paths and words: ``k8s.io/metrics/pkg/client`` and ``k8s.io/kubernetes/pkg/controller/podautoscaler/metrics``, Kubernetes 1.35.
 """
@@ -31,22 +31,22 @@ from gpuscaler.simulation.horizontal.specs import (
 )
 
 _CUSTOM, _EXTERNAL, _RESOURCE = "custom.metrics.k8s.io", "external.metrics.k8s.io", "metrics.k8s.io"
-#: The versions of custom metrics that are understood.
+#: The supported versions of custom metrics.
 _VERSIONS: Final = ("v1beta2", "v1beta1")
-#: Everybody here may do everything; servers beside the API server are told who asks.
+#: Every client here may do everything; servers beside the API server get the user's name.
 _HEADERS: Final = {"accept": "application/json", "impersonate-user": AUTOSCALERS}
-#: Seconds over which a sample speaks that does not say so.
+#: The window in seconds of a sample that does not state one.
 _WINDOW: Final = 60.0
 
 Json = Mapping[str, Any]
 
 
-class _Unanswered(Exception):  # noqa: N818 - it names what became of a question
-    """No answer; the text is the metrics client's."""
+class _Unanswered(Exception):  # noqa: N818 - it names the outcome of a query
+    """There was no answer; the text is the metrics client's."""
 
 
 class MetricsClient:
-    """Answers the metrics of autoscalers through ``client``. Whatever goes wrong is an answer, too."""
+    """Reads the metrics of autoscalers through ``client``. An error is returned as an answer, too."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -110,10 +110,10 @@ class MetricsClient:
         return SeriesSamples(values) if values else Unavailable("no metrics returned from external metrics API")
 
     async def _version(self) -> str:
-        """The version of custom metrics that is asked. Raises :class:`_Unanswered`."""
+        """The version of custom metrics to query. Raises :class:`_Unanswered`."""
         groups = await self._get("/apis", {}, _CUSTOM, {"accept": AGGREGATED})
         versions = next((one["versions"] for one in groups["items"] if one["metadata"]["name"] == _CUSTOM), ())
-        # Versions whose server does not answer are stale, and left out.
+        # Versions whose server does not answer are stale, and ignored.
         served = [one["version"] for one in versions if one["freshness"] == "Current"]
         version = next((one for one in _VERSIONS if one in served), "")
         if not version:
@@ -136,7 +136,7 @@ class MetricsClient:
 
 
 def _said(error: ApiError, what: str) -> str:
-    """What a client makes of an answer that is no Status."""
+    """The message that a client makes from an answer that is no Status."""
     if error.reason:
         return error.message
     words = {503: "the server is currently unable to handle the request", 404: "the server could not find the requested resource"}
@@ -154,7 +154,7 @@ def _selecting(selector: MetricSelector | None) -> dict[str, str]:
 
 
 def _text(selector: MetricSelector | None) -> str:
-    """A selector as a query has it."""
+    """A selector in the form of a query."""
     if selector is None:
         return ""
     terms = [f"{key}={value}" for key, value in selector.labels]

@@ -1,7 +1,7 @@
-"""Steps every HorizontalPodAutoscaler each fifteen seconds, and carries out what planning's algorithm decides.
+"""Reconciles every HorizontalPodAutoscaler each fifteen seconds, and carries out the decisions of planning's algorithm.
 
 Source: ``reconcileAutoscaler`` of ``pkg/controller/podautoscaler/horizontal.go``, Kubernetes 1.35. Autoscalers that share pods are not
-looked for.
+detected.
 """
 
 import asyncio
@@ -31,8 +31,8 @@ RESOURCE: Final = Resource("autoscaling", "v2", "horizontalpodautoscalers", "Hor
 PERIOD: Final = 15.0
 
 
-class _Stopped(Exception):  # noqa: N818 - it names what becomes of a step
-    """A step that ends before anything is decided, with the condition and the Event that say why."""
+class _Stopped(Exception):  # noqa: N818 - it names the outcome of a step
+    """A step that ends before anything is decided, with the condition and the Event that give the reason."""
 
     def __init__(self, kind: str, reason: str, message: str, cause: str) -> None:
         super().__init__(message)
@@ -41,7 +41,7 @@ class _Stopped(Exception):  # noqa: N818 - it names what becomes of a step
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of an autoscaler, by its uid: ``desired`` and ``scaled`` as its status shows them."""
+    """The memory of one autoscaler, by its uid: ``desired`` and ``scaled`` as its status shows them."""
 
     uid: str
     due: float
@@ -51,7 +51,7 @@ class _Known:
 
 
 class Autoscalers:
-    """The controller, while :meth:`run` runs. ``now`` is the cluster's wall clock, of which ``speed`` seconds pass in one of the loop."""
+    """The controller, while :meth:`run` runs. ``now`` is the cluster's wall clock; ``speed`` seconds of it pass in one of the loop."""
 
     def __init__(self, client: Client, *, now: Callable[[], float], clock: Callable[[], float], random: Random, speed: float = 1.0) -> None:
         self._client, self._now, self._speed = client, now, speed
@@ -73,7 +73,7 @@ class Autoscalers:
         name, uid = identity(obj), obj["metadata"]["uid"]
         known = self._known.get(name)
         if known is None or known.uid != uid:
-            # As the first step of a controller that gathers what comes in: one period later.
+            # The first step comes one period later, as in a controller that gathers changes first.
             self._known[name] = _Known(uid, self._now() + PERIOD)
             self._stirred.set()
 
@@ -99,10 +99,10 @@ class Autoscalers:
         try:
             await self._step(obj, known)
         except (ApiError, Unreachable):
-            # Nothing was decided, or nobody hears of it: the next step looks again.
+            # Nothing was decided, or the result could not be written: the next step tries again.
             return
         except (LookupError, TypeError, ValueError, AttributeError) as error:
-            # Objects are kept here as they come; an odd one stops no other autoscaler.
+            # Objects are stored here without validation; a malformed one must not stop other autoscalers.
             self._tell(obj, "FailedReconcile", f"saw an object that cannot be understood: {type(error).__name__}: {error}", warning=True)
 
     async def _step(self, obj: Object, known: _Known) -> None:

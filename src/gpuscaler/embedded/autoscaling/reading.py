@@ -11,7 +11,7 @@ Object = Mapping[str, Any]
 
 
 def replica(pod: Object) -> ReplicaPod:
-    """A pod that the target's selector selects."""
+    """A pod that matches the target's selector."""
     spec, status, ready = pod["spec"], pod.get("status") or {}, condition(pod, "Ready")
     resources = spec.get("resources") or {}
     return ReplicaPod(
@@ -27,12 +27,12 @@ def replica(pod: Object) -> ReplicaPod:
 
 
 def _running(spec: Object) -> Iterable[Object]:
-    """Containers, and init containers that run beside them."""
+    """Containers, and init containers that keep running beside them."""
     return [*(spec.get("containers") or ()), *(one for one in spec.get("initContainers") or () if one.get("restartPolicy") == "Always")]
 
 
 def _requests(resources: Object) -> dict[str, int]:
-    """Requests in thousandths; what cannot be read is left out."""
+    """Requests in thousandths; unreadable ones are left out."""
     found = {}
     for name, amount in (resources.get("requests") or {}).items():
         try:

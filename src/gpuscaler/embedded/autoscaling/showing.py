@@ -26,7 +26,7 @@ def conditions(history: History) -> list[Json]:
 
 
 def metrics(autoscaler: Autoscaler, spec: Mapping[str, Any], current: Sequence[Current | None]) -> list[Json]:
-    """``status.currentMetrics``; a metric without a value has an entry that says nothing."""
+    """``status.currentMetrics``; a metric without a value has an empty entry."""
     raw = spec.get("metrics") or [{}] * len(autoscaler.metrics)
     return [
         {"type": ""} if now is None else _metric(metric, told, now)

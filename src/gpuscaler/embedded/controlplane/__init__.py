@@ -1,1 +1,1 @@
-"""Kubernetes' own control plane on this machine: compiled once, started with certificates of its own, and gone at the end."""
+"""Kubernetes' own control plane on this machine: compiled once, started with its own certificates, removed at the end."""

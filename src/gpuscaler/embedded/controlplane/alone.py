@@ -1,4 +1,4 @@
-"""A real control plane alone, with kubelets that play the pods of all nodes, and a kubeconfig for whoever wants to use it."""
+"""A real control plane alone, with kubelets that simulate the pods of all nodes, and a kubeconfig for its users."""
 
 import asyncio
 import tempfile
@@ -25,8 +25,8 @@ from gpuscaler.kube.resources import NODES, PODS
 class RealAlone:
     """The control plane of ``programs`` at ``port`` (0: a free one) until :meth:`run` is cancelled.
 
-    ``nodes`` are there at once. ``ready`` is told the URL once everything is well. The kubeconfig is written then, for its owner only, and
-    taken away at the end, as is everything else. ``environ`` is what the programs get of the environment. ``beside`` is an AWS account that
+    ``nodes`` exist from the start. ``ready`` gets the URL once all parts are healthy. The kubeconfig is written then, readable only for its
+    owner; it is removed at the end, like all other files. ``environ`` is the environment of the programs. ``beside`` is an AWS account that
     is served too.
     """
 
@@ -47,7 +47,7 @@ class RealAlone:
         check_ours(kubeconfig)
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError` where a program ends, and OSError."""
+        """Serve until cancelled. Raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError` if a program ends, and OSError."""
         with tempfile.TemporaryDirectory(prefix="gpuscaler-") as folder:
             plane = ControlPlane(self._programs, Path(folder) / "plane", now=time.time(), environ=self._environ, port=self._port)
             await plane.start()
@@ -68,7 +68,7 @@ class RealAlone:
                         async with self._beside.run(client, now=time.time, kubelets=kubelets):
                             await self._live(plane, picture, kubelets)
             finally:
-                # By now another cluster, or somebody, may have written there.
+                # Another cluster or a user may have written there since.
                 with suppress(OSError, ValueError):
                     if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
                         self._kubeconfig.unlink()

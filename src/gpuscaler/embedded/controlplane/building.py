@@ -1,4 +1,4 @@
-"""The programs of a control plane: those of a folder that is named, or compiled from Kubernetes' sources, once for each release."""
+"""The programs of a control plane: taken from a given folder, or compiled from Kubernetes' sources, once for each release."""
 
 import shutil
 import tempfile
@@ -11,13 +11,13 @@ from gpuscaler.embedded.controlplane.golang import BuildError, Say, digest_of, f
 from gpuscaler.embedded.controlplane.modules import go_mod_of, release_of
 from gpuscaler.serving.cache_folder import cache_of
 
-#: The release that is taken where none is asked for. Its modules are pinned by the go.mod and go.sum beside the program.
+#: The default release. Its modules are pinned by the go.mod and go.sum beside the program.
 DEFAULT: Final = "1.35.4"
-#: The oldest Go release that can read what Kubernetes' modules say.
+#: The oldest Go release that can compile Kubernetes' modules.
 OLDEST_GO: Final = (1, 22, 0)
 ETCD, API_SERVER, CONTROLLERS, SCHEDULER = "etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler"
 NAMES: Final = (ETCD, API_SERVER, CONTROLLERS, SCHEDULER)
-#: The variable by which tests of Kubernetes controllers are told of programs that are there already (the convention of envtest).
+#: The variable that tells tests of Kubernetes controllers where existing programs are (the convention of envtest).
 ASSETS: Final = "KUBEBUILDER_ASSETS"
 SOURCES: Final = Path(__file__).with_name("program")
 PINNED: Final = Path(__file__).with_name("pinned")
@@ -25,7 +25,7 @@ PINNED: Final = Path(__file__).with_name("pinned")
 
 @dataclass(frozen=True, slots=True)
 class Programs:
-    """Where the programs are. ``tied`` ones end when their standard input does; ``release`` is empty where it is not known."""
+    """Where the programs are. ``tied`` ones end when their standard input ends; ``release`` is empty if it is unknown."""
 
     folder: Path
     release: str = ""
@@ -34,16 +34,16 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Who hears how far compiling is: ``say`` of its steps, ``compiled`` of how many packages are done."""
+    """Callbacks for the progress of compiling: ``say`` gets its steps, ``compiled`` the number of packages that are done."""
 
     say: Say
     compiled: Callable[[int], None] = lambda _count: None
 
 
 def programs(version: str, *, environ: Mapping[str, str], progress: Progress) -> Programs:
-    """The programs of Kubernetes ``version``, compiled first where that was not done yet: some four minutes on two cores.
+    """The programs of Kubernetes ``version``; they are compiled first if necessary, which takes about four minutes on two cores.
 
-    Where ``environ`` has ``KUBEBUILDER_ASSETS``, those of that folder, whatever release they are. Raises :exc:`BuildError`.
+    If ``environ`` has ``KUBEBUILDER_ASSETS``, the programs of that folder, whatever their release. Raises :exc:`BuildError`.
     """
     if assets := environ.get(ASSETS, ""):
         return _given(Path(assets))
@@ -61,7 +61,7 @@ def _given(folder: Path) -> Programs:
     missing = [name for name in NAMES if not (folder / name).exists()]
     if missing:
         raise BuildError(
-            f"{ASSETS}={folder}: saw no {', '.join(missing)}, expected {', '.join(NAMES)}; add them, or unset {ASSETS} to have all compiled"
+            f"{ASSETS}={folder}: saw no {', '.join(missing)}, expected {', '.join(NAMES)}; add them, or unset {ASSETS} to compile them all"
         )
     return Programs(folder)
 
@@ -80,12 +80,12 @@ def _compile(release: str, folder: Path, *, environ: Mapping[str, str], progress
             (work / "go.mod").write_text(go_mod_of(go, release), encoding="utf-8")
         needed = needed_version((work / "go.mod").read_text(encoding="utf-8"))
         go = find_go(environ, needed=needed, into=folder.parent / "go", say=progress.say)
-        progress.say(f"Compiling the control plane of Kubernetes {release} with {go.version()}: minutes, once.")
+        progress.say(f"Compiling the control plane of Kubernetes {release} with {go.version()}: takes minutes, happens once.")
         done = 0
 
         def told(line: str) -> None:
             nonlocal done
-            # Lines about modules that are fetched begin with "go: ".
+            # Lines about fetched modules begin with "go: ".
             if not line.startswith("go: "):
                 done += 1
                 progress.compiled(done)
@@ -94,8 +94,8 @@ def _compile(release: str, folder: Path, *, environ: Mapping[str, str], progress
         try:
             go.build(work, work / "controlplane", flags=(mode,), link=_stamp(release), told=told)
         except BuildError as error:
-            # Of an old release a module proxy may have some of its thirty modules only.
-            advice = "where modules of it are not to be had, take another with the same first two numbers"
+            # A module proxy may have only some of the thirty modules of an old release.
+            advice = "if some of its modules are not available, use another release with the same first two numbers"
             raise BuildError(f"Kubernetes {release}: cannot be compiled; {advice}.\n{error}") from error
         for program in NAMES:
             (work / program).symlink_to("controlplane")
@@ -103,7 +103,7 @@ def _compile(release: str, folder: Path, *, environ: Mapping[str, str], progress
 
 
 def _stamp(release: str) -> str:
-    """What the programs say of their version, without which kubectl refuses them."""
+    """The version information of the programs, without which kubectl refuses them."""
     package = "k8s.io/component-base/version"
     major, minor, _ = release.split(".")
     said = {"gitVersion": f"v{release}", "gitMajor": major, "gitMinor": minor, "gitTreeState": "clean"}
@@ -111,7 +111,7 @@ def _stamp(release: str) -> str:
 
 
 def _move(work: Path, folder: Path) -> None:
-    """Put ``work`` in place, unless somebody else was faster."""
+    """Put ``work`` in place, unless another process was faster."""
     try:
         work.rename(folder)
     except OSError:

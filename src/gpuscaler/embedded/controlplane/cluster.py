@@ -1,4 +1,4 @@
-"""A simulated cloud and its nodes on a real control plane: what the embedded cluster is, but for the API server and the controllers."""
+"""A simulated cloud and its nodes on a real control plane: the embedded cluster without its API server and controllers."""
 
 import asyncio
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from gpuscaler.simulation.cloud.provider import SimulatedProvider
 
 
 class RealCluster:
-    """A cloud for ``policy`` whose machines become nodes of ``plane``, for as long as :meth:`run` runs. ``now`` is the wall clock."""
+    """A cloud for ``policy`` whose machines become nodes of ``plane``, while :meth:`run` runs. ``now`` is the wall clock."""
 
     def __init__(self, policy: Policy, plane: ControlPlane, *, now: Callable[[], float], conditions: Conditions) -> None:
         self.core = SimulatedCloud(
@@ -51,11 +51,11 @@ class RealCluster:
             listener(event)
 
     async def run(self) -> None:
-        """Live until cancelled, or until a program ends, which raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError`."""
+        """Run until cancelled, or until a program ends, which raises :exc:`~gpuscaler.embedded.controlplane.processes.EndedError`."""
         try:
             async with self._transport, asyncio.TaskGroup() as tasks:
                 for part in (self.plane, self._machines, self.provider, self._seen, self._kubelets):
                     tasks.create_task(part.run())
         except ExceptionGroup as group:
-            # Whoever runs it expects the program that ended, not a group of what failed.
+            # The caller expects the error of the program that ended, not an exception group.
             raise group.exceptions[0] from None

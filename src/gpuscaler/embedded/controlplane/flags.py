@@ -1,4 +1,4 @@
-"""How the programs of a control plane are started: one control plane, nothing but this machine's own address, RBAC."""
+"""Flags of the programs of a control plane: one control plane, reachable only at this machine's own address, with RBAC."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Final
 
 HOST: Final = "127.0.0.1"
-#: The range of the addresses of services, and the first of it, at which pods would reach the API server.
+#: The address range of services, and its first address, at which pods would reach the API server.
 SERVICES, FIRST_SERVICE = "10.0.0.0/24", "10.0.0.1"
 ISSUER: Final = "https://kubernetes.default.svc"
 
@@ -24,7 +24,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Where everything is, below ``root``."""
+    """Paths of all files, below ``root``."""
 
     root: Path
 
@@ -38,7 +38,7 @@ class Layout:
 
     @property
     def audit(self) -> Path:
-        """Every request that somebody made, a JSON object a line; where that is asked for."""
+        """The log of all requests, one JSON object a line, if it is switched on."""
         return self.root / "audit.log"
 
     def file(self, name: str) -> Path:
@@ -67,7 +67,7 @@ def etcd(there: Layout, ports: Ports) -> Iterator[str]:
             "peer-trusted-ca-file": there.file("etcd-ca.crt"),
             "peer-cert-file": there.file("etcd.crt"),
             "peer-key-file": there.file("etcd.key"),
-            # What it holds is gone at the end: waiting for the disk would be for nothing.
+            # Its data are deleted at the end, so waiting for the disk would be useless.
             "unsafe-no-fsync": "true",
             "log-level": "warn",
         }
@@ -124,7 +124,7 @@ def scheduler(there: Layout, ports: Ports, *, features: str) -> Iterator[str]:
 
 
 def _beside(there: Layout, user: str, port: int) -> dict[str, object]:
-    """What programs beside the API server are told."""
+    """Configuration for programs beside the API server."""
     kubeconfig = there.kubeconfig(user)
     return {
         "kubeconfig": kubeconfig,

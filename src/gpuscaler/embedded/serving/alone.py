@@ -1,4 +1,4 @@
-"""The embedded cluster alone, behind a real HTTP server, with a kubeconfig for whoever wants to use it."""
+"""The embedded cluster alone, behind a real HTTP server, with a kubeconfig for its users."""
 
 import os
 import ssl
@@ -23,25 +23,25 @@ from gpuscaler.model.pools import Policy
 from gpuscaler.serving.certificates import Authority, Pair
 from gpuscaler.simulation.cloud.delays import Delay, Delays
 
-#: What everything in the kubeconfig is called, by which a file of ours is known again.
+#: The name of all entries in the kubeconfig, by which our own file is recognised.
 NAME: Final = "gpuscaler-embedded"
 HOST: Final = "127.0.0.1"
-#: Images are small where nothing is in them.
+#: Seconds for an image pull; images without content are small.
 PULL: Final = Delay(0.5, 1.0, 2.0)
-#: A node of no particular type.
+#: The instance type of a node without a particular one.
 PLAIN: Final = {"cpu": 8000, "memory": 32 * 2**30, "ephemeral-storage": 100 * 2**30, "pods": 110}
 
 
 class TakenError(Exception):
-    """A file is where the kubeconfig is to be written, and it is not ours; the text names it and what to do."""
+    """The kubeconfig would overwrite a file that is not ours; the text names it and says what to do."""
 
 
 class Alone:
     """An embedded cluster that is served at ``port`` (0: a free one) until :meth:`run` is cancelled.
 
-    Of its time, ``speed`` seconds pass in one. With ``tls`` the server has a certificate of its own and asks for a token; without, it
-    takes everyone on this machine. ``ready`` is told the URL once it answers. The kubeconfig is written then, for its owner only, and taken
-    away at the end. ``beside`` is an AWS account that is served too.
+    ``speed`` seconds of its time pass in one second. With ``tls`` the server has a certificate of its own and requires a token; without it,
+    it accepts all requests from this machine. ``ready`` gets the URL once the server answers. The kubeconfig is written then, readable only
+    for its owner, and removed at the end. ``beside`` is an AWS account that is served too.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Alone:
         return self._began + (time.monotonic() - self._zero) * self._speed
 
     async def run(self) -> None:
-        """Serve until cancelled. Raises OSError where the port or the file cannot be had."""
+        """Serve until cancelled. Raises OSError if the port or the file is not available."""
         conditions = Conditions(delays=Delays(image_pull=PULL))
         cluster = EmbeddedCluster(
             Policy(pools=()),
@@ -92,7 +92,7 @@ class Alone:
                 async with self._beside.run(cluster.client("aws"), now=self.now, kubelets=cluster.kubelets, speed=self._speed):
                     await cluster.run()
         finally:
-            # By now another cluster, or somebody, may have written there.
+            # Another cluster or a user may have written there since.
             with suppress(OSError, ValueError):
                 if self._kubeconfig.read_text(encoding="utf-8") == text_of(config):
                     self._kubeconfig.unlink()
@@ -100,7 +100,7 @@ class Alone:
 
 
 def ready_at(now: float) -> list[dict[str, str]]:
-    """The conditions of a node that is Ready since ``now``."""
+    """The conditions of a node that has been Ready since ``now``."""
     ready = {"type": "Ready", "status": "True", "reason": "KubeletReady", "message": "kubelet is posting ready status"}
     return [{**ready, "lastHeartbeatTime": timestamp(now), "lastTransitionTime": timestamp(now)}]
 
@@ -137,7 +137,7 @@ def kubeconfig_of(url: str, pair: Pair | None, token: str) -> dict[str, Any]:
 
 
 def check_ours(path: Path) -> None:
-    """Raise :class:`TakenError` where ``path`` is something that must not be written over."""
+    """Raise :class:`TakenError` if ``path`` must not be overwritten."""
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
         names = [one["name"] for one in found["contexts"]]
@@ -150,12 +150,12 @@ def check_ours(path: Path) -> None:
 
 
 def text_of(config: Mapping[str, Any]) -> str:
-    """A kubeconfig as it is written."""
+    """The text of a kubeconfig."""
     return yaml.safe_dump(dict(config), sort_keys=False)
 
 
 def write(path: Path, config: Mapping[str, Any]) -> None:
-    """Write a file that only its owner can read, all at once."""
+    """Write a file atomically, readable only for its owner."""
     unfinished = path.with_name(f".{path.name}.{os.getpid()}")
     handle = os.open(unfinished, os.O_CREAT | os.O_WRONLY | os.O_EXCL, 0o600)
     try:

@@ -24,15 +24,15 @@ from gpuscaler.simulation.cloud.machines import CloudEvent
 from gpuscaler.simulation.cloud.markets import Markets
 from gpuscaler.simulation.cloud.provider import NO_CALL_FAULTS, CallFaults, SimulatedProvider
 
-#: The cluster's own parts are not held back.
+#: Rate limit of the cluster's own parts: none.
 UNLIMITED = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Conditions:
-    """What the simulated cloud is like; see :class:`~gpuscaler.simulation.cloud.core.SimulatedCloud`. ``steered`` machines register closed.
+    """Settings of the simulated cloud; see :class:`~gpuscaler.simulation.cloud.core.SimulatedCloud`. ``steered`` machines register closed.
 
-    Without ``leases`` kubelets renew none: then no node is declared unreachable, and each costs a write less every ten seconds.
+    Without ``leases`` kubelets renew none: then no node is declared unreachable, and each node saves one write every ten seconds.
     """
 
     seed: int = 0
@@ -47,8 +47,8 @@ class Conditions:
 class EmbeddedCluster:
     """A cluster for ``policy``. ``now`` is its wall clock, of which ``speed`` seconds pass in a second of the event loop.
 
-    ``api`` answers requests, all of them or those with ``token``; ``provider`` is its cloud. Everything lives while :meth:`run` runs. With
-    ``front_proxy`` programs beside the cluster may serve APIs of their own.
+    ``api`` answers requests, all of them or those with ``token``; ``provider`` is its cloud. The cluster runs while :meth:`run` runs. With
+    ``front_proxy``, programs outside the cluster can serve APIs of their own.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class EmbeddedCluster:
         self.provider = SimulatedProvider(
             self.core, policy.pools, now=now, listener=self._hear, faults=conditions.calls, seed=conditions.seed, speed=speed
         )
-        # One picture for all parts: each of its own would decode every object once more.
+        # One picture for all parts: with one for each part every object would be decoded several times.
         self._seen = self.picture(client)
         self.kubelets = Kubelets(
             client,
@@ -93,12 +93,12 @@ class EmbeddedCluster:
         self.listeners: list[Callable[[CloudEvent], None]] = []
 
     def client(self, manager: str) -> Client:
-        """A client straight to the API server."""
+        """A client with a direct transport to the API server."""
         transport = MemoryTransport(self.api, token=self._token)
         return Client(transport, field_manager=manager, limit=RateLimit(qps=UNLIMITED, burst=1_000_000))
 
     def picture(self, client: Client, resources: Sequence[Resource] = WATCHED) -> Picture:
-        """A picture of the cluster through ``client``."""
+        """A picture of the cluster, read through ``client``."""
         return Picture(client, clock=asyncio.get_running_loop().time, random=Random(self._seed), resources=resources)
 
     def _hear(self, event: CloudEvent) -> None:
@@ -113,7 +113,7 @@ class EmbeddedCluster:
             return 0.0
 
     async def run(self) -> None:
-        """Live until cancelled."""
+        """Run until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             for part in (self.api.disruptions, self._seen, self.machines, self.provider):
                 tasks.create_task(part.run())

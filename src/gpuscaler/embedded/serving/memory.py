@@ -1,4 +1,4 @@
-"""A transport straight to the handlers: no sockets, so it runs in virtual time too."""
+"""A transport that calls the handlers directly, without sockets, so that it also works in virtual time."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -12,9 +12,9 @@ from gpuscaler.kube.transport import Answer, Request, Whole
 
 
 class MemoryTransport:
-    """Carries requests to ``api``, with ``token`` where one is given; each takes ``delay`` seconds to get there.
+    """Carries requests to ``api``, with ``token`` if one is given; each takes ``delay`` seconds to arrive.
 
-    ``cut()`` makes the server unreachable through this transport until ``mend()``: a partition of the network.
+    ``cut()`` makes the server unreachable through this transport until ``mend()``: a network partition.
     """
 
     def __init__(self, api: ApiServer, *, token: str = "", delay: float = 0.0) -> None:
@@ -33,10 +33,10 @@ class MemoryTransport:
         return _Exchange(self, request)
 
     async def ask(self, request: Request) -> Answer:
-        """The answer to ``request``, to be closed by whoever asks. Raises :class:`Unreachable`."""
+        """The answer to ``request``; the caller closes it. Raises :class:`Unreachable`."""
         sent = replace(request, headers={**self._extra, **request.headers}) if self._extra else request
         try:
-            # Even without a delay, as a socket would: whoever asks in a loop lets others run.
+            # Yield even without a delay, as a socket would, so that a caller in a loop lets other tasks run.
             await asyncio.sleep(0)
             if self._delay or not self._whole.is_set() or not self._api.prompt:
                 return await self._late(sent)
@@ -45,20 +45,20 @@ class MemoryTransport:
             raise _unreachable(request, error) from error
 
     def carried(self, answer: Answer, request: Request) -> Answer:
-        """``answer`` as it arrives: one whose body is here already, at once."""
+        """``answer`` as it arrives; if its body is complete already, at once."""
         if self._whole.is_set() and isinstance(answer.pieces, Whole):
             return answer
         return Answer(answer.status, answer.headers, self._carried(answer.pieces, request))
 
     async def _late(self, request: Request) -> Answer:
-        """The answer to a request that may have to wait. Time-outs are a third of what a request costs: others have none."""
+        """The answer to a request that may have to wait. Only these have a time-out, which costs a third of the whole request."""
         async with asyncio.timeout(request.timeout):
             await asyncio.sleep(self._delay)
             await self._whole.wait()
             return await self._api.answer(request)
 
     async def _carried(self, pieces: AsyncIterator[bytes], request: Request) -> AsyncIterator[bytes]:
-        # The server itself is never stuck: a watch that says nothing for long is quiet, and its bookmarks are the reader's to miss.
+        # The server itself never hangs: a silent watch is only quiet, and noticing missing bookmarks is up to the reader.
         while True:
             try:
                 piece = await anext(pieces, None)
@@ -72,11 +72,11 @@ class MemoryTransport:
             yield piece
 
     async def close(self) -> None:
-        """Nothing is held open."""
+        """There is nothing to close."""
 
 
 class _Exchange(AbstractAsyncContextManager[Answer]):
-    """One exchange. Not a generator, since tests make hundreds of thousands of them."""
+    """One exchange. Not a generator, because tests make hundreds of thousands of them."""
 
     __slots__ = ("_answer", "_request", "_transport")
 

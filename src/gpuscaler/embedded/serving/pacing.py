@@ -1,8 +1,8 @@
-"""Accelerated time: an event loop whose clock runs faster, so that whoever waits in it, and for sockets, needs to know nothing of it.
+"""Accelerated time: an event loop with a faster clock. Code that waits in it, also for sockets, needs no changes.
 
-The clock stands still while callbacks run and moves while the loop waits. What is under way over sockets within the process is therefore
-always done before time passes, and no time-out runs off because the machine is slow: the clock falls behind instead, and says so. It makes
-up for that where nothing is under way, by going straight to the next timer.
+The clock stands still while callbacks run, and moves while the loop waits. So what is in progress over sockets within the process is
+always done before time passes, and no time-out expires because the machine is slow: the clock falls behind instead, and reports by how
+much. It catches up when nothing is in progress, by jumping to the next timer.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 
 class PacedLoop(asyncio.SelectorEventLoop):
-    """A loop in which ``speed`` seconds, above 0, pass in a second of ``real``, a monotonic clock, as long as the machine keeps up."""
+    """A loop in which ``speed`` seconds (above 0) pass in a second of ``real``, a monotonic clock, as long as the machine keeps up."""
 
     def __init__(self, speed: float, *, real: Callable[[], float] = time.monotonic) -> None:
         self._pacer = _Pacer(speed, real)
@@ -23,12 +23,12 @@ class PacedLoop(asyncio.SelectorEventLoop):
 
     @property
     def behind(self) -> float:
-        """Seconds of this clock by which it is behind."""
+        """By how many of its seconds this clock is behind."""
         return max(0.0, self._pacer.lag)
 
 
 class _Pacer(selectors.DefaultSelector):
-    """Waits for sockets as any selector does, and moves the clock meanwhile."""
+    """Waits for sockets as any selector does, and moves the clock while it waits."""
 
     def __init__(self, speed: float, real: Callable[[], float]) -> None:
         super().__init__()
@@ -52,6 +52,6 @@ class _Pacer(selectors.DefaultSelector):
         before = self._real()
         ready = super().select(None if timeout is None else timeout / self._speed)
         passed = (self._real() - before) * self._speed
-        # Selectors round up to milliseconds; a timer is met all the same when it is due.
+        # Selectors round up to milliseconds; even so, a timer fires when it is due.
         self.now += passed if timeout is None else min(passed, timeout)
         return ready

@@ -17,17 +17,17 @@ from gpuscaler.kube.portforward import PodPort
 from gpuscaler.kube.transport import Answer, Request
 from gpuscaler.settings.run_settings import is_loopback
 
-#: The largest body that is read, in bytes. Larger than what is taken, so that a client reads why it was refused.
+#: The largest body that is read, in bytes. It is larger than the accepted size, so that a client gets to read why it was refused.
 _LARGEST_READ: Final = 64 * 1024 * 1024
-#: Seconds that requests get to end when the server stops; watches never would.
+#: Seconds that requests get to end when the server stops; watches would never end.
 _SHUTDOWN: Final = 0.1
-#: What a web site reads.
+#: The refusal for requests from web sites.
 _ELSEWHERE: Final = Failure(403, "Forbidden", "expected a request to a loopback address of this machine, and not one that a web site sends")
 
 
 @dataclass(frozen=True, slots=True)
 class Serving:
-    """A server that runs: reachable at ``url`` until :meth:`close`."""
+    """A running server, reachable at ``url`` until :meth:`close`."""
 
     url: str
     runner: web.AppRunner
@@ -37,9 +37,9 @@ class Serving:
 
 
 async def serve(api: ApiServer, host: str = "127.0.0.1", port: int = 0, *, tls: ssl.SSLContext | None = None) -> Serving:
-    """Serve ``api`` at ``host``; ``port`` 0 takes a free one. Raises OSError where the address cannot be had.
+    """Serve ``api`` at ``host``; port 0 takes a free one. Raises OSError if the address is not available.
 
-    At a loopback address without TLS, which whoever is on this machine may ask anything, web sites are kept out that a browser here shows.
+    At a loopback address without TLS, all programs on this machine may send requests; those that a web site has a browser send are refused.
     """
     for_this_machine = tls is None and is_loopback(host)
 
@@ -76,13 +76,13 @@ async def _handle(api: ApiServer, request: web.Request) -> web.StreamResponse:
     except Severed:
         if request.transport is not None:
             request.transport.abort()
-        # Nobody reads it: aiohttp sees that the connection is gone, and says nothing about it.
+        # Nothing reads it: aiohttp sees that the connection is gone, and does not report it.
         return web.Response()
 
 
 async def _send(request: web.Request, answer: Answer) -> web.StreamResponse:
     response = web.StreamResponse(status=answer.status, headers=_headers(answer.headers))
-    # A client that has hung up wants no answer, and aiohttp would log it as a fault of the server.
+    # A client that has hung up needs no answer, and aiohttp would log it as an error of the server.
     with suppress(ClientConnectionResetError):
         await response.prepare(request)
         async for piece in answer.pieces:
