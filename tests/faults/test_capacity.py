@@ -80,7 +80,7 @@ async def test_f13_without_any_capacity_the_cloud_is_asked_less_than_once_a_seco
         assert "retried at" in waiting.reason
 
 
-async def test_f14_a_quota_pauses_the_whole_family_is_reported_with_its_numbers_and_others_are_tried() -> None:
+async def test_f14_a_quota_pauses_its_whole_family_and_is_reported_while_others_are_tried() -> None:
     said = "VcpuLimitExceeded: You have requested more vCPU capacity than your current vCPU limit of 64 allows"
     family = ("g4dn.xlarge", "g4dn.2xlarge")
 

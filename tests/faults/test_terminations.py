@@ -67,7 +67,7 @@ async def test_f76_a_machine_that_its_group_ends_is_closed_at_once_drained_and_r
         assert set((await here.bound()).values()) != {node}
         assert (here.region.instances[machine].ended_at is not None) == queue
         assert here.session.asked.get("CompleteLifecycleAction", 0) == int(queue)
-        assert any("Auto Scaling ended it since a user asked for it" in one for one in await reasons(here, node))
+        assert any("Auto Scaling ended it because a user requested it" in one for one in await reasons(here, node))
         assert [one.cause for one in (await here.status()).breakers] == []
         await here.sleep(max(0.0, at + 700.0 - here.now()))
         assert here.region.instances[machine].ended_at is not None

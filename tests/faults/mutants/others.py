@@ -50,7 +50,7 @@ MUTANTS = (
         at="unusable",
         old='"negative" if number < 0 and not below_zero else ""',
         new='""',
-        removes="a negative number is served even if it was measured",
+        removes="a negative measurement is served as a value to scale by",
     ),
     Mutant(
         case=41,

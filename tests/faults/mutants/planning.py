@@ -218,7 +218,7 @@ MUTANTS = (
         at="_observed",
         old="known is not None and known.revision != event.revision",
         new="known is not None and known.revision != event.revision and not known.revision",
-        removes="faults of machines of an older launch template count against a newer one",
+        removes="lessons from machines of an older launch template apply to a newer one",
     ),
     Mutant(
         case=89,

@@ -22,7 +22,7 @@ MUTANTS = (
         at="_Registration.time_out",
         old="one.node and then >= one.registered + self.waits.ready",
         new="one.node and then >= one.registered + 1e9",
-        removes="a node that never shows its devices is waited for for ever",
+        removes="a node that never shows its devices is waited for without end",
     ),
     Mutant(
         case=33,
