@@ -10,7 +10,7 @@ GIB = 2**30
 MIB = 2**20
 
 
-def test_a_type_is_found_by_its_exact_name_with_what_its_pods_may_use() -> None:
+def test_a_type_is_found_by_its_exact_name_with_allocatable_resources() -> None:
     found = catalogue.lookup("g5.xlarge")
 
     assert found is not None
@@ -27,7 +27,7 @@ def test_a_type_is_found_by_its_exact_name_with_what_its_pods_may_use() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "g5", "G5.XLARGE", "g5.xlarge ", "ecs.gn7i-c8g1.2xlarge", "g6f.large", "Standard_NV4as_v4"])
-def test_what_the_catalogue_does_not_hold_is_none(name: str) -> None:
+def test_a_type_that_is_not_in_the_catalogue_is_none(name: str) -> None:
     assert catalogue.lookup(name) is None
 
 
@@ -57,7 +57,7 @@ def test_types_are_narrowed_by_cloud_and_region() -> None:
         ("g2-standard-96", 95690, 348838, 110),
     ],
 )
-def test_allocatable_that_no_source_tells_follows_the_reservation_rules_of_its_cloud(name: str, cpu: int, memory: int, pods: int) -> None:
+def test_unknown_allocatable_follows_the_reservation_rules_of_its_cloud(name: str, cpu: int, memory: int, pods: int) -> None:
     found = catalogue.lookup(name)
 
     assert found is not None
@@ -92,7 +92,7 @@ def test_a_cpu_type_offers_no_gpu_and_names_none() -> None:
     assert (found.gpus, found.gpu_product, found.gpu_memory_mib) == (0, "", 0)
 
 
-def test_virtual_gpus_are_named_and_sized_as_what_they_are() -> None:
+def test_virtual_gpus_have_their_own_names_and_sizes() -> None:
     sixth, whole = catalogue.lookup("Standard_NV6ads_A10_v5"), catalogue.lookup("Standard_NV36ads_A10_v5")
 
     assert sixth is not None
@@ -121,14 +121,14 @@ def test_a_node_offers_less_than_its_machine_has() -> None:
         assert found.gpu_visible_memory_mib <= found.gpu_memory_mib * 1.02, found.name
 
 
-def test_the_newest_gcp_prices_reach_regions_that_only_the_history_knows() -> None:
+def test_the_newest_gcp_prices_cover_regions_that_are_only_in_the_history() -> None:
     found = catalogue.lookup("g2-standard-4", "europe-west3")
 
     assert found is not None
     assert found.prices["europe-west3"].spot is not None
 
 
-def test_gpu_types_of_aws_say_in_which_zone_ids_they_are_sold() -> None:
+def test_gpu_types_of_aws_list_the_zone_ids_that_sell_them() -> None:
     found = catalogue.lookup("g5.xlarge")
 
     assert found is not None
@@ -136,7 +136,7 @@ def test_gpu_types_of_aws_say_in_which_zone_ids_they_are_sold() -> None:
     assert "use1-az1" in found.zone_ids["us-east-1"]
 
 
-def test_regions_tell_their_cloud() -> None:
+def test_regions_have_a_cloud() -> None:
     assert catalogue.regions()["us-east-1"] == "aws"
     assert catalogue.regions()["us-east1"] == "gcp"
     assert catalogue.regions()["eastus"] == "azure"

@@ -1,4 +1,4 @@
-"""``python -m tests.charts.manifest`` makes deploy/gpuscaler.yaml anew from the chart, for those who install without helm."""
+"""``python -m tests.charts.manifest`` regenerates deploy/gpuscaler.yaml from the chart, for installation without helm."""
 
 import re
 
@@ -9,9 +9,9 @@ FILE = ROOT / "deploy" / "gpuscaler.yaml"
 VALUES = ROOT / "deploy" / "values.yaml"
 NAMESPACE = "gpuscaler"
 HEAD = f"""\
-# Made from charts/gpuscaler and deploy/values.yaml by `make manifest`. Before you apply it, push the image that the Dockerfile builds and
-# name it below, and write your pools into the ConfigMap. It is for the simulated cloud, whose nodes it has the rights to play: for another
-# one, render the chart with your own values.
+# Generated from charts/gpuscaler and deploy/values.yaml by `make manifest`. Before you apply it, push the image that the Dockerfile builds
+# and set it below, and write your pools into the ConfigMap. It is for the simulated cloud, and has the permissions to simulate its nodes:
+# for another cloud, render the chart with your own values.
 apiVersion: v1
 kind: Namespace
 metadata:
@@ -25,7 +25,7 @@ HELMS = re.compile(r"^ *(app\.kubernetes\.io/managed-by: Helm|helm\.sh/chart: .*
 
 
 def manifest() -> str:
-    """All objects, their namespace first."""
+    """Return all objects, their namespace first."""
     return HEAD + HELMS.sub("", text(yaml.safe_load(VALUES.read_text()), namespace=NAMESPACE))
 
 

@@ -58,7 +58,7 @@ async def ask(tmp_path: Path) -> AsyncIterator[Kubectl]:
 
 
 @pytest.mark.parametrize("how", [(), ("--server-side",)])
-async def test_the_manifest_is_applied_whole_and_a_second_time_changes_nothing(ask: Kubectl, how: tuple[str, ...]) -> None:
+async def test_the_whole_manifest_is_applied_and_a_second_time_changes_nothing(ask: Kubectl, how: tuple[str, ...]) -> None:
     first = await ask("apply", *how, "-f", str(FILE))
     before = json.loads(await ask("get", "deployment,clusterrole,role,configmap", "-A", "-o", "json"))
     second = await ask("apply", *how, "-f", str(FILE))
@@ -70,7 +70,7 @@ async def test_the_manifest_is_applied_whole_and_a_second_time_changes_nothing(a
     ]
 
 
-async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_gpus(ask: Kubectl) -> None:
+async def test_both_replicas_run_on_different_nodes_that_are_neither_bought_nor_have_gpus(ask: Kubectl) -> None:
     await ask("apply", "-f", str(FILE))
     await ask("rollout", "status", "--namespace", "gpuscaler", "deployment/gpuscaler-controller", "--timeout=55s")
     pods = json.loads(await ask("get", "pods", "--namespace", "gpuscaler", "-o", "json"))["items"]
@@ -79,7 +79,7 @@ async def test_both_copies_run_apart_on_nodes_that_are_neither_bought_nor_have_g
     assert {one["spec"]["priority"] for one in pods} == {2_000_000_000}
 
 
-async def test_what_is_left_on_nodes_when_it_is_taken_away_comes_off_with_the_commands_of_the_page(ask: Kubectl) -> None:
+async def test_the_commands_of_the_page_remove_everything_left_on_nodes_after_uninstalling(ask: Kubectl) -> None:
     ours = [taint.key for taint in SOFT_TAINTS] + [*CLOSING_TAINTS, LEAVING_TAINT]
     for name, keys in (("plain", [LEAVING_TAINT]), ("other", [*ours, "example.com/own"])):
         await ask("taint", "nodes", name, *(f"{key}:NoSchedule" for key in keys))
@@ -114,7 +114,7 @@ async def uids(ask: Kubectl) -> set[str]:
     return {one["metadata"]["uid"] for one in pods if "deletionTimestamp" not in one["metadata"]}
 
 
-async def test_a_release_is_installed_upgraded_without_a_restart_where_that_can_be_and_taken_away(ask: Kubectl) -> None:
+async def test_a_release_is_installed_upgraded_without_a_needless_restart_and_uninstalled(ask: Kubectl) -> None:
     other_pools = {"config": {"pools": [{"name": "other", "types": ["g5.xlarge"]}]}}
     other_limit = {"config": {"rate_limit": {"qps": 10}}}
     quick = merged(SMALL, {"controller": {"terminationGracePeriodSeconds": 5}})

@@ -43,14 +43,14 @@ def test_every_package_is_installed_by_its_hash() -> None:
     assert [stage for stage in stages() if stage.of("ADD")] == []
 
 
-def test_without_being_asked_for_more_the_image_buys_from_aws_and_measures() -> None:
+def test_by_default_the_image_buys_from_aws_and_measures() -> None:
     (extras,) = [line.partition("=")[2].strip('"').split() for line in stages()[0].of("ARG") if line.startswith("EXTRAS=")]
 
     assert set(extras) == {"aws", "exporter"}
     assert all((ROOT / "requirements" / f"{extra}.txt").exists() for extra in extras)
 
 
-def test_the_image_runs_as_the_user_that_the_chart_names_and_nothing_runs_after() -> None:
+def test_the_image_runs_as_the_user_in_the_chart_and_nothing_runs_after() -> None:
     last = stages()[-1]
 
     assert last.of("USER") == ["{runAsUser}:{runAsGroup}".format(**VALUES["controller"]["podSecurityContext"])]
@@ -58,7 +58,7 @@ def test_the_image_runs_as_the_user_that_the_chart_names_and_nothing_runs_after(
     assert last.of("ENTRYPOINT") == ['["gpuscaler"]']
 
 
-def test_all_that_is_copied_is_sent_and_nothing_secret_is() -> None:
+def test_all_copied_files_are_sent_and_no_secrets() -> None:
     copied = [source.rstrip("/") for stage in stages() for line in stage.of("COPY") if "--from" not in line for source in line.split()[:-1]]
 
     assert [source for source in copied if not (ROOT / source).exists() or not sent(source)] == []
@@ -73,12 +73,12 @@ def checked(dockerfile: str) -> tuple[int, str]:
 
 
 @pytest.mark.charts
-def test_buildkit_itself_finds_nothing_wrong() -> None:
+def test_buildkit_finds_no_problems() -> None:
     assert checked(FILE.read_text()) == (0, "")
 
 
 @pytest.mark.charts
-def test_buildkit_would_find_what_is_wrong() -> None:
+def test_buildkit_would_find_problems() -> None:
     code, said = checked(FILE.read_text().replace("--from=build", "--from=builder").replace("USER ", "USERS "))
 
     assert code == 1
@@ -94,7 +94,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.charts
-def test_the_steps_make_a_program_with_the_extras_that_are_asked_for(built: Path) -> None:
+def test_the_steps_build_a_program_with_the_requested_extras(built: Path) -> None:
     packages = subprocess.run(
         (built / "python", "-c", "import importlib.metadata as m; print(*sorted(d.name for d in m.distributions()))"),
         capture_output=True,
@@ -107,7 +107,7 @@ def test_the_steps_make_a_program_with_the_extras_that_are_asked_for(built: Path
 
 
 @pytest.mark.charts
-def test_the_program_measures_gpus_that_are_not_there(built: Path) -> None:
+def test_the_program_measures_simulated_gpus(built: Path) -> None:
     command = (built / "gpuscaler", "exporter", "--backend", "simulated", "--listen", "127.0.0.1:0")
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as exporter:
         assert exporter.stderr is not None

@@ -6,5 +6,5 @@ from tests.charts.manifest import FILE, manifest
 pytestmark = pytest.mark.charts
 
 
-def test_the_manifest_is_what_the_chart_makes_today() -> None:
+def test_the_manifest_equals_the_rendered_chart() -> None:
     assert FILE.read_text() == manifest(), "run `make manifest`"

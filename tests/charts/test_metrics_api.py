@@ -34,7 +34,7 @@ def apis(found: dict[str, Object]) -> list[Object]:
     return [one for one in found.values() if one["kind"] == "APIService"]
 
 
-def test_the_metrics_api_is_installed_only_where_it_is_asked_for() -> None:
+def test_the_metrics_api_is_installed_only_if_requested() -> None:
     assert [name for name in render() if name.endswith("-metrics") or name.startswith("APIService/")] == []
     assert {one["kind"] for one in rendered().values()} == {
         "APIService",
@@ -86,7 +86,7 @@ def test_without_rules_and_prometheus_it_scrapes_exporters() -> None:
         (False, {"exporters": {"namespace": "gpus"}}, "gpus"),
     ],
 )
-def test_exporters_of_the_release_are_looked_for_in_its_own_namespace_alone(exporter: bool, told: dict[str, Any], namespace: str) -> None:
+def test_exporters_of_the_release_are_searched_in_its_own_namespace_only(exporter: bool, told: dict[str, Any], namespace: str) -> None:
     found = render({**API, "exporter": {"enabled": exporter}, "metrics": {"enabled": True, "source": "exporters", "settings": told}})
     settings = parse(found["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"])
 
@@ -94,7 +94,7 @@ def test_exporters_of_the_release_are_looked_for_in_its_own_namespace_alone(expo
     assert settings.exporters.port == told.get("exporters", {}).get("port", 9400)
 
 
-def test_both_apis_lead_to_the_service_and_name_no_authority_that_the_server_finds_for_itself() -> None:
+def test_both_apis_refer_to_the_service_without_an_authority_that_the_server_sets_itself() -> None:
     found = rendered()
 
     assert sorted(one["metadata"]["name"] for one in apis(found)) == [
@@ -111,14 +111,14 @@ def test_both_apis_lead_to_the_service_and_name_no_authority_that_the_server_fin
     assert versions["v1beta2"] > versions["v1beta1"]
 
 
-def test_an_api_that_is_not_asked_for_is_neither_registered_nor_served() -> None:
+def test_an_api_that_is_not_requested_is_neither_registered_nor_served() -> None:
     found = rendered(apis={"external": False})
 
     assert {one["spec"]["group"] for one in apis(found)} == {"custom.metrics.k8s.io"}
     assert parse(found["ConfigMap/gpuscaler-metrics"]["data"]["settings.yaml"]).apis == {"custom.metrics.k8s.io"}
 
 
-def test_a_certificate_that_is_given_is_used_and_takes_the_right_to_write_away() -> None:
+def test_a_given_certificate_is_used_and_removes_the_permission_to_write() -> None:
     given = {"tls": {"secretName": "mine", "caBundle": "-----BEGIN CERTIFICATE-----\nx"}}
     told = cli.metrics.make_context("metrics", pod(**given)["containers"][0]["args"][1:]).params
 
@@ -146,7 +146,7 @@ def test_it_may_write_only_reviews_and_its_own_apis() -> None:
     assert (binding["metadata"]["namespace"], binding["roleRef"]["name"]) == ("kube-system", "extension-apiserver-authentication-reader")
 
 
-def test_rights_to_make_autoscalers_by_annotation_come_with_the_setting_alone() -> None:
+def test_permissions_to_create_autoscalers_come_only_with_the_setting() -> None:
     plain, making = rendered(), rendered(settings={"autoscale": True})
     rights = {
         (resource, verb)
@@ -192,5 +192,5 @@ def test_the_pod_meets_the_restricted_standard_and_writes_only_its_certificate()
         ({"port": 443}, "/metrics/port"),
     ],
 )
-def test_values_that_cannot_work_are_refused_with_their_place(metrics: dict[str, Any], words: str) -> None:
+def test_values_that_cannot_work_are_rejected_with_their_place(metrics: dict[str, Any], words: str) -> None:
     assert words in refusal(merged(API, {"metrics": metrics}))

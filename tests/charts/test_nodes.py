@@ -81,16 +81,16 @@ def test_nodes_with_nvidia_s_gpus_are_measured_and_the_controller_stays_off(labe
 
 
 @pytest.mark.parametrize("labels", AMD.values(), ids=AMD.keys())
-def test_nodes_with_other_gpus_are_left_to_their_own_exporters_and_the_controller_stays_off(labels: dict[str, str]) -> None:
+def test_the_exporter_and_the_controller_avoid_nodes_with_other_gpus(labels: dict[str, str]) -> None:
     assert placed(labels) == (False, False)
 
 
 @pytest.mark.parametrize("labels", PLAIN.values(), ids=PLAIN.keys())
-def test_nodes_without_gpus_have_the_controller_alone(labels: dict[str, str]) -> None:
+def test_nodes_without_gpus_run_only_the_controller(labels: dict[str, str]) -> None:
     assert placed(labels) == (True, False)
 
 
-def test_every_type_of_the_catalogue_is_told_by_its_name() -> None:
+def test_every_gpu_type_of_the_catalogue_is_recognised_by_its_name() -> None:
     made = {one.name: placed({TYPE: one.name}) for one in types() if one.name in {"g6e.xlarge", "g4ad.xlarge", "m5.large", "a2-highgpu-1g"}}
 
     assert made["g6e.xlarge"] == (False, True)
@@ -98,12 +98,12 @@ def test_every_type_of_the_catalogue_is_told_by_its_name() -> None:
     assert made["a2-highgpu-1g"] == (False, True)
 
 
-def test_while_the_operator_changes_a_driver_the_exporter_is_away() -> None:
+def test_while_the_operator_changes_a_driver_the_exporter_does_not_run() -> None:
     for value in ("paused-for-driver-upgrade", "paused-for-mig-change"):
         assert placed({"nvidia.com/gpu.present": "true", "nvidia.com/gpu.deploy.client": value}) == (False, False)
 
 
-def test_terms_of_one_s_own_take_the_place_of_the_chart_s_and_other_affinity_stands_beside_them() -> None:
+def test_custom_terms_replace_the_chart_s_and_other_affinity_is_added() -> None:
     required = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "team", "operator": "Exists"}]}]}
     own = {"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}}
     near: dict[str, Any] = {"affinity": {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": []}}}

@@ -36,7 +36,7 @@ def commands(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("more", COMBINATIONS)
-def test_every_object_that_is_named_is_one_that_the_chart_makes_there(more: dict[str, Any]) -> None:
+def test_every_named_object_is_one_that_the_chart_creates(more: dict[str, Any]) -> None:
     text, made = said(more), render(more, **PLACE)
     words = " ".join(commands(text))
     named = {
@@ -45,7 +45,7 @@ def test_every_object_that_is_named_is_one_that_the_chart_makes_there(more: dict
         *(f"APIService/{name}" for line in commands(text) if "apiservices" in line for name in line.split("apiservices ")[1].split()),
         *(f"Role/{name}" for name in re.findall(r"the Role ([\w-]+)", text)),
         *(f"Service/{name}" for name in re.findall(r"https://([\w-]+)\.ops\.svc", text)),
-        *(f"Service/{name}" for name in re.findall(r"asks ([\w-]+) in namespace ops", text)),
+        *(f"Service/{name}" for name in re.findall(r"queries ([\w-]+) in namespace ops", text)),
     }
     assert named <= set(made), named - set(made)
     assert set(re.findall(r"--namespace (\S+)", words)) <= {"ops"}
@@ -56,7 +56,7 @@ def test_every_object_that_is_named_is_one_that_the_chart_makes_there(more: dict
 
 
 @pytest.mark.parametrize("more", COMBINATIONS)
-def test_each_part_says_what_to_do_next_and_nothing_is_left_of_the_template(more: dict[str, Any]) -> None:
+def test_each_part_has_next_steps_and_no_template_remains(more: dict[str, Any]) -> None:
     text = said(more)
     parts = re.split(r"\n(?=CONTROLLER|EXPORTER|METRICS API)", text)
 
@@ -66,7 +66,7 @@ def test_each_part_says_what_to_do_next_and_nothing_is_left_of_the_template(more
     assert max(map(len, text.splitlines())) <= 140
 
 
-def test_the_port_that_is_forwarded_is_the_one_that_the_exporter_listens_at() -> None:
+def test_the_forwarded_port_is_the_exporters() -> None:
     text, made = said(EXPORTER), render(EXPORTER, **PLACE)
     (container,) = made["DaemonSet/prod-gpuscaler-exporter"]["spec"]["template"]["spec"]["containers"]
 
@@ -75,7 +75,7 @@ def test_the_port_that_is_forwarded_is_the_one_that_the_exporter_listens_at() ->
     assert "http://127.0.0.1:9411" in text
 
 
-def test_pages_are_named_where_they_are_served_and_why_only_where_it_can_answer() -> None:
+def test_pages_are_named_if_served_and_why_only_if_it_can_answer() -> None:
     def ports(config: dict[str, Any]) -> set[int]:
         return {port["port"] for port in render({"config": config}, **PLACE)["Service/prod-gpuscaler-controller"]["spec"]["ports"]}
 
@@ -88,7 +88,7 @@ def test_pages_are_named_where_they_are_served_and_why_only_where_it_can_answer(
     assert "gpuscaler why pod" in said({"config": {"http": {"enabled": False}, "pages": {"enabled": True}}})
 
 
-def test_it_warns_of_what_a_newcomer_leaves_out_and_of_nothing_else() -> None:
+def test_notes_warn_only_about_settings_that_new_users_omit() -> None:
     bare = said({})
     assert "names no registry" in bare
     assert "WARNING: config.limits is not set" in bare
@@ -102,7 +102,7 @@ def test_it_warns_of_what_a_newcomer_leaves_out_and_of_nothing_else() -> None:
         assert words not in complete
 
 
-def test_an_api_that_is_not_asked_for_is_not_named() -> None:
+def test_an_api_that_is_not_requested_is_not_named() -> None:
     only_external = {**ALONE, "metrics": {**METRICS["metrics"], "apis": {"custom": False}}}
     text = said(only_external)
 

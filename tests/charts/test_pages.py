@@ -37,7 +37,7 @@ def test_the_pages_have_such_commands() -> None:
 
 
 @pytest.mark.parametrize("values", ["values.yaml", "aws-values.yaml"])
-def test_the_settings_in_the_values_of_the_pages_are_good(values: str, tmp_path: Path) -> None:
+def test_the_settings_in_the_values_of_the_pages_are_valid(values: str, tmp_path: Path) -> None:
     path = tmp_path / "run.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load((EXAMPLES / values).read_text())["config"]))
 

@@ -31,7 +31,7 @@ def test_helm_installs_the_image_of_the_release_by_its_digest(packed: Path) -> N
     assert [one["spec"]["template"]["spec"]["containers"][0]["image"] for one in deployments] == [f"example.com/gpu/scaler@{DIGEST}"]
 
 
-def test_the_archive_holds_what_helm_would_pack(packed: Path, tmp_path: Path) -> None:
+def test_the_archive_contains_what_helm_would_pack(packed: Path, tmp_path: Path) -> None:
     into = tmp_path / "helm"
     subprocess.run((built(), "package", CHART, "--destination", into), check=True, capture_output=True, env={"HOME": str(tmp_path)})
     (by_helm,) = into.glob("*.tgz")

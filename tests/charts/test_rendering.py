@@ -48,7 +48,7 @@ def verbs(more: dict[str, Any] | None = None) -> set[str]:
 
 
 @pytest.mark.parametrize("values", [{}, SMALL, {"config": {"cloud": "simulated"}, "controller": {"dryRun": True}}])
-def test_lint_has_nothing_to_say(values: dict[str, Any]) -> None:
+def test_lint_reports_nothing(values: dict[str, Any]) -> None:
     done = call("lint", "--strict", str(CHART), values=values)
 
     assert done.returncode == 0, done.stdout
@@ -89,18 +89,18 @@ def test_lint_has_nothing_to_say(values: dict[str, Any]) -> None:
         ({"exporter": {"kubeletFolder": "kubelet"}}, "/exporter/kubeletFolder"),
     ],
 )
-def test_values_that_cannot_work_are_refused_with_their_place(values: dict[str, Any], words: str) -> None:
+def test_values_that_cannot_work_are_rejected_with_their_place(values: dict[str, Any], words: str) -> None:
     assert words in refusal(values)
 
 
-def test_a_chart_without_pools_says_what_is_missing() -> None:
+def test_a_chart_without_pools_reports_what_is_missing() -> None:
     done = call("template", "gpuscaler", str(CHART), values={})
 
     assert done.returncode != 0
     assert "config.pools: saw none" in done.stderr
 
 
-def test_a_chart_without_a_cloud_says_which_there_are() -> None:
+def test_a_chart_without_a_cloud_lists_the_clouds() -> None:
     done = call("template", "gpuscaler", str(CHART), values={"config": {**SMALL["config"], "cloud": None}})
 
     assert done.returncode != 0
@@ -131,7 +131,7 @@ def test_the_pod_runs_the_controller_on_its_settings() -> None:
     assert not mounts["/var/lib/gpuscaler"].get("readOnly")
 
 
-def test_a_digest_wins_over_a_tag() -> None:
+def test_a_digest_takes_precedence_over_a_tag() -> None:
     digest = "sha256:" + "0" * 64
 
     assert container({"image": {"repository": "mirror/gpuscaler", "tag": "v9", "digest": digest}})["image"] == f"mirror/gpuscaler@{digest}"
@@ -149,7 +149,7 @@ def test_a_digest_wins_over_a_tag() -> None:
         ({"simulated": {"seed": 2}}, True),
     ],
 )
-def test_pods_start_anew_only_for_settings_that_need_it(config: dict[str, Any], anew: bool) -> None:
+def test_pods_restart_only_for_settings_that_require_it(config: dict[str, Any], anew: bool) -> None:
     before, after = (deployment({"config": one})["spec"]["template"] for one in ({}, config))
 
     assert (before != after) is anew
@@ -164,13 +164,13 @@ def test_pods_start_anew_only_for_settings_that_need_it(config: dict[str, Any], 
         ({"region": "us-west-2"}, True),
     ],
 )
-def test_pods_on_aws_start_anew_where_another_account_or_region_is_looked_at(config: dict[str, Any], anew: bool) -> None:
+def test_pods_on_aws_restart_for_another_account_or_region(config: dict[str, Any], anew: bool) -> None:
     before, after = (on_aws(one)["Deployment/gpuscaler-controller"]["spec"]["template"] for one in ({}, config))
 
     assert (before != after) is anew
 
 
-def test_on_aws_no_pools_are_needed_and_no_rights_of_the_simulated_cloud_are_given(tmp_path: Path) -> None:
+def test_on_aws_no_pools_are_needed_and_no_permissions_for_the_simulated_cloud_granted(tmp_path: Path) -> None:
     made = on_aws({})
     path = tmp_path / "run.yaml"
     path.write_text(made["ConfigMap/gpuscaler-controller"]["data"]["run.yaml"])
@@ -187,7 +187,7 @@ def test_on_aws_no_pools_are_needed_and_no_rights_of_the_simulated_cloud_are_giv
     assert "gpuscaler-simulated-cloud" not in yaml.safe_dump(made["Role/gpuscaler-controller"])
 
 
-def test_names_of_clouds_are_looked_up_without_the_cluster_s_dns_and_services_that_are_named_through_the_api_server() -> None:
+def test_cloud_endpoints_are_resolved_without_cluster_dns_and_services_by_the_api_server() -> None:
     def read(url: str) -> Object:
         made = on_aws({"aws": {"endpoint_url": url}})
         return {name: one["rules"] for name, one in made.items() if name.startswith("Role/") and name.endswith("-endpoint")}
@@ -207,7 +207,7 @@ def test_names_of_clouds_are_looked_up_without_the_cluster_s_dns_and_services_th
     assert read("https://aws.lab.svc") == read("http://10.0.0.7:4566") == read("http://aws.example.com") == {}
 
 
-def test_its_account_is_kept_to_what_it_writes_where_the_cluster_can_and_it_writes() -> None:
+def test_its_account_is_restricted_to_what_it_writes_if_the_cluster_supports_it() -> None:
     def policies(more: dict[str, Any] | None = None, *words: str) -> set[str]:
         done = call("template", "gpuscaler", str(CHART), "--namespace", "one", *words, values=merged(SMALL, more or {}))
         assert done.returncode == 0, done.stderr
@@ -228,7 +228,7 @@ def test_its_account_is_kept_to_what_it_writes_where_the_cluster_can_and_it_writ
 PEM = "-----BEGIN CERTIFICATE-----\nMIIB\n-----END CERTIFICATE-----\n"
 
 
-def test_the_token_of_prometheus_goes_to_nobody_who_cannot_show_who_they_are() -> None:
+def test_the_token_of_prometheus_is_sent_only_to_a_verified_server() -> None:
     asked = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "serviceMonitor": {"enabled": True}}
     known = merged(asked, {"metrics": {"tls": {"secretName": "tls", "caBundle": PEM}}})
     named = merged(asked, {"networkPolicy": {"apiServers": [MONITORING]}})
@@ -253,7 +253,7 @@ def test_the_token_of_prometheus_goes_to_nobody_who_cannot_show_who_they_are() -
     assert paths(known) == paths(asked) == paths(merged(named, {"serviceMonitor": {"enabled": False}})) == []
 
 
-def test_two_copies_stand_apart_and_one_of_them_at_most_is_disrupted() -> None:
+def test_two_replicas_are_spread_and_at_most_one_is_disrupted() -> None:
     made = render()
     spec, budget = made["Deployment/gpuscaler-controller"]["spec"], made["PodDisruptionBudget/gpuscaler-controller"]["spec"]
     pod = spec["template"]
@@ -266,7 +266,7 @@ def test_two_copies_stand_apart_and_one_of_them_at_most_is_disrupted() -> None:
         assert selector["matchLabels"].items() <= pod["metadata"]["labels"].items()
 
 
-def test_one_copy_has_no_budget_that_would_block_a_drain_for_ever() -> None:
+def test_a_single_replica_has_no_budget_that_would_block_drains_forever() -> None:
     made = render({"controller": {"replicas": 1}, "config": {"leader_election": {"enabled": False}}})
 
     assert [name for name in made if name.startswith("PodDisruptionBudget/")] == []
@@ -297,7 +297,7 @@ def test_only_the_pod_itself_gets_the_token_of_its_account() -> None:
     assert account["metadata"]["annotations"] == {"example.com/role": "buyer"}
 
 
-def test_an_account_that_is_there_already_is_used_and_bound() -> None:
+def test_an_existing_account_is_used_and_bound() -> None:
     made = render({"controller": {"serviceAccount": {"create": False, "name": "buyer"}}})
     bound = [one["subjects"] for one in made.values() if "subjects" in one]
 
@@ -307,7 +307,7 @@ def test_an_account_that_is_there_already_is_used_and_bound() -> None:
     assert bound == [[{"kind": "ServiceAccount", "name": "buyer", "namespace": "gpuscaler"}]] * 5
 
 
-def test_all_that_is_watched_may_be_listed_and_watched() -> None:
+def test_all_watched_resources_may_be_listed_and_watched() -> None:
     reads = {
         (group, name)
         for rule in rules()
@@ -325,7 +325,7 @@ def test_no_rule_has_a_wildcard_reads_secrets_or_may_write_rules() -> None:
         assert not {"secrets", "roles", "clusterroles", "pods/exec", "serviceaccounts/token"} & set(rule["resources"])
 
 
-def test_a_dry_run_has_no_right_to_write() -> None:
+def test_a_dry_run_has_no_permission_to_write() -> None:
     assert "--dry-run" in container({"controller": {"dryRun": True}})["args"]
     assert verbs({"controller": {"dryRun": True}}) <= READS
     assert not verbs() <= READS
@@ -351,18 +351,18 @@ def pools(*steering: Any) -> list[dict[str, Any]]:
         ({"steering": "nominate", "pools": pools(None, "bind")}, True),
     ],
 )
-def test_the_right_to_bind_is_asked_for_unless_no_pool_needs_it(config: dict[str, Any], binds: bool) -> None:
+def test_permission_to_bind_is_granted_unless_no_pool_needs_it(config: dict[str, Any], binds: bool) -> None:
     assert any("pods/binding" in rule["resources"] for rule in rules({"config": config})) == binds
 
 
 @pytest.mark.parametrize(("config", "binds"), [({}, True), ({"steering": "nominate"}, False)])
-def test_where_the_account_tells_the_pools_the_file_says_whether_pods_are_bound(config: dict[str, Any], binds: bool) -> None:
+def test_with_pools_from_the_account_the_file_decides_whether_pods_are_bound(config: dict[str, Any], binds: bool) -> None:
     granted = [rule for one in on_aws(config).values() for rule in one.get("rules", ())]
 
     assert any("pods/binding" in rule["resources"] for rule in granted) == binds
 
 
-def test_who_plays_no_kubelet_may_read_no_single_pod() -> None:
+def test_without_simulated_kubelets_no_single_pod_may_be_read() -> None:
     def got(kubelet: bool) -> set[str]:
         return {
             name for rule in rules({"config": {"simulated": {"kubelet": kubelet}}}) if "get" in rule["verbs"] for name in rule["resources"]
@@ -371,7 +371,7 @@ def test_who_plays_no_kubelet_may_read_no_single_pod() -> None:
     assert got(kubelet=True) - got(kubelet=False) == {"pods"}
 
 
-def test_what_is_its_own_is_written_by_name_and_in_its_own_namespace() -> None:
+def test_its_own_objects_are_written_by_name_and_in_its_own_namespace() -> None:
     made = render({"config": {"leader_election": {"name": "one"}}}, namespace="machines")
     named = {
         (resource, verb, name)
@@ -418,14 +418,14 @@ def test_probes_and_pages_follow_the_address_and_the_certificate() -> None:
     assert found["readinessProbe"]["httpGet"] == {"path": "/readyz", "port": "http", "scheme": "HTTPS"}
 
 
-def test_where_nothing_is_served_nothing_is_probed() -> None:
+def test_without_served_ports_there_are_no_probes() -> None:
     values = {"config": {"http": {"enabled": False}}, "serviceMonitor": {"enabled": True}}
 
     assert not {"ports", "livenessProbe", "readinessProbe"} & set(container(values))
     assert [name for name in render(values) if name.startswith(("Service/", "ServiceMonitor/"))] == []
 
 
-def test_metrics_are_scraped_only_where_that_is_asked_for() -> None:
+def test_metrics_are_scraped_only_if_requested() -> None:
     assert "ServiceMonitor/gpuscaler-controller" not in render()
 
     made = render({"serviceMonitor": {"enabled": True, "interval": "15s", "labels": {"release": "prometheus"}}})
@@ -439,7 +439,7 @@ def test_metrics_are_scraped_only_where_that_is_asked_for() -> None:
 EXPORTER: dict[str, Any] = {"controller": {"enabled": False}, "exporter": {"enabled": True}}
 
 
-def test_readers_may_forward_ports_and_read_the_status_and_nobody_may_by_default() -> None:
+def test_only_configured_readers_may_forward_ports_and_read_the_status() -> None:
     role = render()["Role/gpuscaler-reader"]
     bound = render({"controller": {"readers": [JANE]}})["RoleBinding/gpuscaler-reader"]
     allowed = {(resource, verb) for rule in role["rules"] for resource in rule["resources"] for verb in rule["verbs"]}
@@ -449,7 +449,7 @@ def test_readers_may_forward_ports_and_read_the_status_and_nobody_may_by_default
     assert (bound["roleRef"]["name"], bound["subjects"]) == ("gpuscaler-reader", [JANE])
 
 
-def test_pages_for_whoever_has_a_token_are_a_port_and_the_controller_may_then_ask_whose_it_is() -> None:
+def test_authenticated_pages_have_a_port_and_permission_for_token_reviews() -> None:
     found = render({"config": {"pages": {"authenticated": CERTIFIED}}, "controller": {"readers": [JANE]}})
     (container,) = found["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]["containers"]
     ports = {one["name"]: one["containerPort"] for one in container["ports"]}
@@ -472,7 +472,7 @@ def policy(component: str, more: dict[str, Any] | None = None) -> dict[int, Any]
     return {one["ports"][0]["port"]: one.get("from") for one in spec["ingress"]}
 
 
-def test_metrics_are_reached_from_the_same_namespace_and_monitoring_alone() -> None:
+def test_metrics_are_reachable_only_from_the_same_namespace_and_monitoring() -> None:
     other = {"namespaceSelector": {"matchLabels": {"team": "sre"}}}
 
     assert policy("controller") == {8080: [SAME_NAMESPACE, MONITORING]}
@@ -482,7 +482,7 @@ def test_metrics_are_reached_from_the_same_namespace_and_monitoring_alone() -> N
     assert not [name for name in render({"networkPolicy": {"enabled": False}}) if name.startswith("NetworkPolicy/")]
 
 
-def test_the_metrics_api_is_reached_by_everybody_until_it_is_said_where_api_servers_are() -> None:
+def test_the_metrics_api_is_open_to_all_until_addresses_of_api_servers_are_given() -> None:
     servers = {"ipBlock": {"cidr": "10.0.0.0/28"}}
     told = {"metrics": {"enabled": True, "prometheusUrl": "http://p"}, "exporter": {"enabled": True}}
     named = {**told, "networkPolicy": {"apiServers": [servers]}}
@@ -492,7 +492,7 @@ def test_the_metrics_api_is_reached_by_everybody_until_it_is_said_where_api_serv
     assert policy("exporter", named) == {9400: [SAME_NAMESPACE, MONITORING]}
 
 
-def test_pages_for_whoever_has_a_token_are_reached_by_everybody_or_by_whom_is_named() -> None:
+def test_authenticated_pages_are_reachable_by_all_or_by_the_given_clients() -> None:
     config = {"config": {"pages": {"authenticated": CERTIFIED}}}
 
     assert policy("controller", config)[8443] is None
@@ -505,7 +505,7 @@ def exporter(more: dict[str, Any] | None = None) -> Object:
     return found
 
 
-def test_the_exporter_is_installed_where_it_is_asked_for_and_then_needs_nothing_of_the_controller() -> None:
+def test_the_exporter_is_installed_if_requested_and_needs_nothing_of_the_controller() -> None:
     assert [name for name in render() if "exporter" in name] == []
     kinds = ("DaemonSet", "NetworkPolicy", "Service", "ServiceAccount")
     assert sorted(render(EXPORTER)) == [f"{kind}/gpuscaler-exporter" for kind in kinds]
@@ -522,7 +522,7 @@ def test_the_exporter_s_arguments_are_those_of_the_command() -> None:
     assert found["ports"][0]["containerPort"] == 9500
 
 
-def test_the_exporter_sees_of_its_node_what_is_asked_for_and_may_write_nowhere() -> None:
+def test_the_exporter_gets_the_requested_mounts_and_may_write_nowhere() -> None:
     least = exporter(
         {"exporter": {"mounts": {"devicePlugins": False, "containerLogs": False, "cgroups": False}, "kubeletFolder": "/data/kubelet"}}
     )
@@ -539,7 +539,7 @@ def test_the_exporter_sees_of_its_node_what_is_asked_for_and_may_write_nowhere()
         assert not pod["containers"][0]["securityContext"].get("privileged")
 
 
-def test_the_exporter_has_a_token_and_rights_only_to_ask_the_api_server() -> None:
+def test_the_exporter_has_a_token_and_permissions_only_to_query_the_api_server() -> None:
     silent, asking = render(EXPORTER), render(merged(EXPORTER, {"exporter": {"askApiServer": True}}))
     (role,) = [one for one in asking.values() if one["kind"] == "ClusterRole"]
 
@@ -553,7 +553,7 @@ def test_the_exporter_has_a_token_and_rights_only_to_ask_the_api_server() -> Non
     assert [(rule["resources"], rule["verbs"]) for rule in role["rules"]] == [(["pods"], ["list"]), (["resourceslices"], ["list"])]
 
 
-def test_the_exporter_s_own_labels_win_over_those_of_the_scrape() -> None:
+def test_the_exporter_s_labels_take_precedence_over_those_of_the_scrape() -> None:
     monitor = render(merged(EXPORTER, {"serviceMonitor": {"enabled": True}}))["ServiceMonitor/gpuscaler-exporter"]
 
     assert monitor["spec"]["endpoints"][0]["honorLabels"] is True

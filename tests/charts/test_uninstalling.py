@@ -18,7 +18,7 @@ def hooks(more: dict[str, Any] | None = None) -> dict[str, Object]:
     return {name: one for name, one in every.items() if name not in installed}
 
 
-def test_all_of_it_is_made_when_the_release_is_gone_and_goes_once_it_has_succeeded() -> None:
+def test_its_objects_are_created_after_the_release_is_gone_and_removed_after_success() -> None:
     found = hooks()
 
     assert sorted(name.partition("/")[0] for name in found) == ["ClusterRole", "ClusterRoleBinding", "Job", "ServiceAccount"]
@@ -42,7 +42,7 @@ def test_the_job_opens_nodes_for_longer_than_a_controller_may_take_to_end() -> N
     assert job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_its_pod_is_the_controller_s_but_for_what_it_may_do() -> None:
+def test_its_pod_equals_the_controller_s_except_for_permissions() -> None:
     found = hooks({"image": {"tag": "9"}, "controller": {"tolerations": [{"operator": "Exists"}]}})
     pod = found["Job/gpuscaler-uninstall"]["spec"]["template"]["spec"]
     controller = render({"image": {"tag": "9"}})["Deployment/gpuscaler-controller"]["spec"]["template"]["spec"]
@@ -67,5 +67,5 @@ def test_its_pod_is_the_controller_s_but_for_what_it_may_do() -> None:
         {"controller": {"enabled": False}, "exporter": {"enabled": True}},
     ],
 )
-def test_where_nothing_was_closed_or_no_rights_are_to_be_given_nothing_is_run(values: dict[str, Any]) -> None:
+def test_without_closed_nodes_or_without_rbac_nothing_is_run(values: dict[str, Any]) -> None:
     assert hooks(values) == {}

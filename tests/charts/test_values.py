@@ -53,11 +53,11 @@ def tool() -> Any:
     return found
 
 
-def test_the_schema_has_the_run_file_s_of_this_version() -> None:
+def test_the_schema_includes_the_run_file_s_of_this_version() -> None:
     assert tool().schema(SCHEMA) == SCHEMA, "run `make manifest`"
 
 
-def test_the_chart_knows_the_instance_types_with_gpus_of_the_catalogue_of_this_version() -> None:
+def test_the_chart_has_the_gpu_instance_types_of_this_version_s_catalogue() -> None:
     known = json.loads((CHART / "files" / "gpu-instance-types.json").read_text())
 
     assert known == tool().gpu_types(), "run `make manifest`"
@@ -70,7 +70,7 @@ def test_the_chart_is_of_the_version_of_the_package() -> None:
     assert (chart["version"], chart["appVersion"]) == (gpuscaler.__version__, gpuscaler.__version__)
 
 
-def test_every_value_that_may_be_given_has_a_default_that_may_be_given() -> None:
+def test_every_value_has_a_valid_default() -> None:
     assert list(Draft202012Validator(SCHEMA).iter_errors(VALUES)) == []
     assert sorted(leaves(SCHEMA)) == sorted(name for name, _ in defaults(VALUES, SCHEMA))
 
@@ -80,7 +80,7 @@ def test_the_page_of_the_chart_names_every_value_and_no_other() -> None:
 
 
 @pytest.mark.parametrize(("name", "default"), list(defaults(VALUES, SCHEMA)), ids=lambda given: given if isinstance(given, str) else "")
-def test_the_page_of_the_chart_tells_the_default_of_a_value(name: str, default: Any) -> None:
+def test_the_page_of_the_chart_has_the_defaults_of_values(name: str, default: Any) -> None:
     shown = documented()[name]
     if shown.startswith("`"):
         assert yaml.safe_load(shown.strip("`")) == default

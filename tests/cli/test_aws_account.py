@@ -59,7 +59,7 @@ async def first_node(kubeconfig: Path) -> dict[str, Any]:
             await asyncio.sleep(0.1)
 
 
-async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> None:
+async def test_an_instance_launched_by_boto3_becomes_a_node_with_a_gpu(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     options = ("--kubeconfig", str(kubeconfig), "--cloud", "aws-simulated", "--speed", "200")
     words = (sys.executable, "-c", "from gpuscaler.cli import run; run()", "cluster", *options)
@@ -99,7 +99,7 @@ async def test_what_boto3_launches_becomes_a_node_with_a_gpu(tmp_path: Path) -> 
         (("--cloud", "aws-simulated", "--aws-boot", "soon"), "--aws-boot: saw 'soon', expected a duration such as 20s"),
     ],
 )
-def test_an_account_that_cannot_be_served_is_refused(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
+def test_an_account_that_cannot_be_served_is_rejected(tmp_path: Path, options: tuple[str, ...], words: str) -> None:
     ended = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "kubeconfig"), *options])
     assert ended.exit_code == 2
     assert words in ended.output.replace("\n", " ")

@@ -27,7 +27,7 @@ def bench(*arguments: str | Path) -> Result:
 
 
 @pytest.mark.parametrize("name", ["cant-be-late", "skyserve"])
-def test_a_table_shows_what_was_published_ours_the_difference_and_what_could_not_be_matched(name: str, series: Path) -> None:
+def test_a_table_shows_published_values_ours_differences_and_unmatched_inputs(name: str, series: Path) -> None:
     result = bench(name, "--spot", series)
 
     assert result.exit_code == 0
@@ -35,7 +35,7 @@ def test_a_table_shows_what_was_published_ours_the_difference_and_what_could_not
         assert word in result.output
 
 
-def test_what_is_not_matched_speaks_of_the_series_of_the_file(series: Path) -> None:
+def test_notes_on_unmatched_inputs_refer_to_the_series_of_the_file(series: Path) -> None:
     assert "those of the file: 2, of 4 days." in bench("cant-be-late", "--spot", series).output
 
 

@@ -81,7 +81,7 @@ async def test_workloads_run_on_its_nodes_until_it_is_stopped(sent: signal.Signa
         assert not kubeconfig.exists()
 
 
-async def test_with_tls_only_the_bearer_of_the_kubeconfig_is_let_in(tmp_path: Path) -> None:
+async def test_with_tls_only_the_token_of_the_kubeconfig_is_accepted(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig, "--tls"):
         assert stat.S_IMODE(kubeconfig.stat().st_mode) == 0o600
@@ -101,7 +101,7 @@ async def test_with_tls_only_the_bearer_of_the_kubeconfig_is_let_in(tmp_path: Pa
                 await client.get_page(NODES)
 
 
-def test_a_kubeconfig_of_somebody_else_is_not_written_over(tmp_path: Path) -> None:
+def test_an_unrelated_kubeconfig_is_not_overwritten(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "config"
     kubeconfig.write_text("contexts: [{name: production}]\n")
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(kubeconfig)])
@@ -109,7 +109,7 @@ def test_a_kubeconfig_of_somebody_else_is_not_written_over(tmp_path: Path) -> No
     assert "saw a file that is not the kubeconfig of an embedded cluster" in result.output
 
 
-async def test_one_that_was_left_behind_is_written_over(tmp_path: Path) -> None:
+async def test_a_kubeconfig_of_an_earlier_run_is_overwritten(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig) as process:
         process.kill()
@@ -119,7 +119,7 @@ async def test_one_that_was_left_behind_is_written_over(tmp_path: Path) -> None:
         assert await client.list_all(NODES) == []
 
 
-async def test_what_another_cluster_has_written_since_is_not_taken_away(tmp_path: Path) -> None:
+async def test_a_kubeconfig_rewritten_by_another_cluster_is_not_deleted(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     async with running(kubeconfig) as first, running(kubeconfig), reaching(kubeconfig) as client:
         first.terminate()
@@ -128,7 +128,7 @@ async def test_what_another_cluster_has_written_since_is_not_taken_away(tmp_path
         assert kubeconfig.exists()
 
 
-def test_a_folder_that_is_not_there_and_a_port_that_is_taken_are_named(tmp_path: Path) -> None:
+def test_a_missing_folder_and_a_port_in_use_are_named(tmp_path: Path) -> None:
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "no" / "such")])
     assert result.exit_code == 2
     assert result.output.startswith(f"{tmp_path / 'no' / 'such'}: saw No such file or directory, expected")
@@ -137,20 +137,20 @@ def test_a_folder_that_is_not_there_and_a_port_that_is_taken_are_named(tmp_path:
         result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--port", str(port)])
     assert result.exit_code == 2
     assert result.output.startswith(f"port {port}: saw ")
-    assert "expected a free one" in result.output
+    assert "expected a free port" in result.output
 
 
 @pytest.mark.parametrize(
     ("told", "message"),
     [("two", "expected a number, or an instance type"), ("g4dn.xlarg=1", "did you mean g4dn.xlarge"), ("=3", "expected a number")],
 )
-def test_nodes_that_cannot_be_understood_are_named(told: str, message: str, tmp_path: Path) -> None:
+def test_invalid_node_arguments_are_named(told: str, message: str, tmp_path: Path) -> None:
     result = CliRunner().invoke(cluster, ["--kubeconfig", str(tmp_path / "k"), "--nodes", told])
     assert result.exit_code == 2
     assert message in " ".join(result.output.split())
 
 
-def test_nodes_are_numbered_through_and_belong_to_no_pool() -> None:
+def test_nodes_are_numbered_consecutively_and_belong_to_no_pool() -> None:
     nodes = nodes_of(("2", "g5.xlarge=1"))
     assert [one["metadata"]["name"] for one in nodes] == ["node-1", "node-2", "node-3"]
     assert "gpuscaler.io/pool" not in nodes[2]["metadata"]["labels"]

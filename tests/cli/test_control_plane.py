@@ -20,7 +20,7 @@ def test_a_release_is_for_a_real_control_plane_only(tmp_path: Path) -> None:
     assert "without --control-plane real" in result.output
 
 
-def test_a_real_control_plane_has_the_clock_of_this_machine(tmp_path: Path) -> None:
+def test_a_real_control_plane_uses_the_clock_of_this_machine(tmp_path: Path) -> None:
     result = asked(tmp_path, "--control-plane", "real", "--speed", "10")
 
     assert result.exit_code == 2
@@ -37,7 +37,7 @@ def test_a_real_control_plane_has_the_clock_of_this_machine(tmp_path: Path) -> N
         ((), {"KUBEBUILDER_ASSETS": "/nowhere"}, "KUBEBUILDER_ASSETS=/nowhere: saw no etcd"),
     ],
 )
-def test_programs_that_cannot_be_had_end_it_before_anything_starts(
+def test_unavailable_programs_end_the_command_before_anything_starts(
     tmp_path: Path, options: tuple[str, ...], environ: dict[str, str], said: str
 ) -> None:
     result = asked(tmp_path, "--control-plane", "real", *options, environ=environ)

@@ -9,7 +9,7 @@ from gpuscaler.cli.convert import convert
 OLD = "{apiVersion: batch/v1beta1, kind: CronJob, metadata: {name: x}}\n"
 
 
-def test_prints_objects_and_says_beside_them_what_was_done(tmp_path: Path) -> None:
+def test_converted_objects_are_printed_and_changes_are_listed(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text(OLD)
     result = CliRunner().invoke(convert, [str(tmp_path / "a.yaml"), "-"], input=OLD.replace("x", "y"))
     assert result.exit_code == 0
@@ -17,10 +17,10 @@ def test_prints_objects_and_says_beside_them_what_was_done(tmp_path: Path) -> No
     assert result.stderr.splitlines() == [f"CronJob {name}: batch/v1beta1 became batch/v1" for name in "xy"]
 
 
-def test_names_a_file_that_is_no_manifest(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_manifest_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.yaml").write_text("kind: [")
     (tmp_path / "b.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, says in (("a.yaml", "saw no YAML"), ("b.yaml", "expected a file of text"), ("none.yaml", "No such file")):
+    for name, says in (("a.yaml", "saw invalid YAML"), ("b.yaml", "expected a file of text"), ("none.yaml", "No such file")):
         result = CliRunner().invoke(convert, [str(tmp_path / name)])
         assert (result.exit_code, result.stdout) == (2, "")
         assert f"{name}: " in result.stderr

@@ -20,7 +20,7 @@ HEADER = "trace,job_id,submit_s,duration_s,n_pods,gpus_per_pod,gpu_milli,cpu_mil
 FAST = "100000"
 
 
-def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_report(tmp_path: Path) -> None:
+def test_the_demo_scales_a_cluster_through_a_dry_spot_market_and_writes_a_report(tmp_path: Path) -> None:
     done = CliRunner().invoke(demo, ["--speed", FAST, "--out", str(tmp_path / "out")])
 
     assert done.exit_code == 0, done.output
@@ -63,7 +63,7 @@ def test_it_scales_a_cluster_up_and_down_through_a_dry_spot_market_and_leaves_a_
     assert re.findall(r"https?://(?!www\.w3\.org|127\.0\.0\.1|www\.textualize\.io)\S+", picture) == []
 
 
-def test_a_trace_of_ones_own_is_submitted_as_it_says(tmp_path: Path) -> None:
+def test_the_demo_submits_the_jobs_of_a_given_trace(tmp_path: Path) -> None:
     rows = ("t,Mine_1,100,600,1,2,1000,2000,4096,T4,,,,,", "t,mine-2,160,300,1,0,0,500,512,,,,,,", "t,late,99999,60,1,1,1000,,,,,,,,")
     (tmp_path / "jobs.csv").write_text("\n".join([HEADER, *rows]) + "\n")
 
@@ -76,7 +76,7 @@ def test_a_trace_of_ones_own_is_submitted_as_it_says(tmp_path: Path) -> None:
     assert {row["pool"] for row in report["policies"][0]["machine_hours"]} == {"spot", "cpu"}
 
 
-def test_a_trace_that_cannot_be_read_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_an_unreadable_trace_is_reported_before_anything_runs(tmp_path: Path) -> None:
     refused = CliRunner().invoke(demo, ["--trace", str(tmp_path / "absent.csv"), "--out", str(tmp_path / "out")])
 
     assert refused.exit_code == 2
@@ -84,7 +84,7 @@ def test_a_trace_that_cannot_be_read_is_told_before_anything_runs(tmp_path: Path
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_before_anything_runs(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 
     refused = CliRunner().invoke(demo, ["--out", str(tmp_path / "file" / "out")])
@@ -95,7 +95,7 @@ def test_a_folder_that_cannot_be_written_is_told_before_anything_runs(tmp_path: 
 
 
 @pytest.mark.parametrize("speed", ["0", "-1", "nan?", "1e9"])
-def test_a_speed_that_is_none_is_refused(speed: str) -> None:
+def test_an_invalid_speed_is_rejected(speed: str) -> None:
     assert CliRunner().invoke(demo, ["--speed", speed]).exit_code == 2
 
 
@@ -139,7 +139,7 @@ def seen(output: bytes) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", output.decode()).replace("\r", "").split("\n")
 
 
-def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_lines_that_fit(tmp_path: Path) -> None:
+def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_fitting_lines(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("\n".join([HEADER, "t,a,0,600,1,1,1000,,,,,,,,", "t,b,0,400,2,4,1000,,,,,,,,"]) + "\n")
 
     with in_a_terminal("--trace", "jobs.csv", "--speed", "600", columns=60, folder=tmp_path, NO_COLOR="1") as running:
@@ -156,7 +156,7 @@ def test_a_narrow_terminal_without_colours_shows_pools_and_decisions_on_lines_th
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_ctrl_c_and_sigterm_end_it_with_the_cursor_back(number: signal.Signals, status: int, tmp_path: Path) -> None:
+def test_ctrl_c_and_sigterm_end_the_demo_and_restore_the_cursor(number: signal.Signals, status: int, tmp_path: Path) -> None:
     with in_a_terminal("--speed", "60", columns=100, folder=tmp_path) as running, killed(running):
         assert running.stdout is not None
         output = b""
@@ -174,7 +174,7 @@ def test_ctrl_c_and_sigterm_end_it_with_the_cursor_back(number: signal.Signals, 
     assert output.rfind(b"\x1b[?25h") > output.rfind(b"\x1b[?25l")
 
 
-def test_ctrl_c_ends_it_with_130_and_the_summary_until_then_where_there_is_no_terminal_either(tmp_path: Path) -> None:
+def test_ctrl_c_without_a_terminal_exits_130_with_the_summary_so_far(tmp_path: Path) -> None:
     command = [str(Path(sys.executable).parent / "gpuscaler"), "demo", "--speed", "60"]
     with subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
         assert running.stdout is not None

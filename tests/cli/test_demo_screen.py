@@ -43,7 +43,7 @@ def drawn(seen: Frame, *, width: int = 100, height: int = 30, encoding: str = "u
     return file.read().splitlines()
 
 
-def test_gpus_are_blocks_by_what_they_do_and_machines_of_a_type_stand_on_one_line() -> None:
+def test_gpus_are_blocks_by_state_and_machines_of_a_type_share_a_line() -> None:
     lines = drawn(frame(machine(used=3, idle=1), machine(arriving=4), machine(used=1, leaving=3), machine("g.1", idle=1)))
 
     assert "GPUs: █ 4 used  ░ 2 idle  ▒ 4 arriving  ▚ 3 leaving" in [line.rstrip() for line in lines]
@@ -53,7 +53,7 @@ def test_gpus_are_blocks_by_what_they_do_and_machines_of_a_type_stand_on_one_lin
     assert not any(line.startswith("cpu") for line in lines)
 
 
-def test_the_head_has_clock_cost_and_pods() -> None:
+def test_the_header_shows_clock_cost_and_pods() -> None:
     text = "\n".join(drawn(frame(waiting=1)))
 
     assert "gpuscaler demo  1:02:03 / 2:00:00  120x" in text
@@ -62,16 +62,16 @@ def test_the_head_has_clock_cost_and_pods() -> None:
     assert "behind" not in text
 
 
-def test_a_clock_that_is_late_says_by_how_much_real_time() -> None:
+def test_a_late_clock_shows_the_lag_in_real_time() -> None:
     assert "5s behind" in drawn(frame(behind=600.0))[0]
     assert status_of(frame(behind=600.0)).endswith("; 5s behind")
 
 
-def test_refusals_of_a_pool_are_told_beside_it() -> None:
+def test_refusals_are_shown_next_to_their_pool() -> None:
     assert "spot  0 machines  5 of 16 offerings paused after refusals" in drawn(frame(refused=5))
 
 
-def test_an_output_without_blocks_gets_letters() -> None:
+def test_an_output_without_block_characters_gets_letters() -> None:
     seen = frame(machine(used=1, idle=1, arriving=1, leaving=1), waiting=1, decisions=2, text="far too long " * 30, behind=600.0)
 
     for width in (40, 100):
@@ -92,7 +92,7 @@ def test_a_full_view_fits_a_terminal(width: int, height: int) -> None:
     assert sum("keeps" in line for line in lines) >= 5
 
 
-def test_machines_that_do_not_fit_are_counted_in_lines() -> None:
+def test_machines_that_do_not_fit_are_summarised() -> None:
     machines = [machine(f"type-{number:02}", used=8) for number in range(40)]
 
     lines = drawn(frame(*machines), height=24)
@@ -112,7 +112,7 @@ def test_control_characters_of_a_trace_never_reach_the_terminal() -> None:
     assert not any("\x1b" in line for line in drawn(frame(decisions=2, text="\x1b[2J")))
 
 
-def test_the_picture_is_whole_and_fetches_nothing() -> None:
+def test_the_picture_is_complete_and_fetches_nothing() -> None:
     picture = picture_of(frame(machine(used=4), waiting=2, decisions=4), began=BEGAN)
 
     assert ET.fromstring(picture).tag == "{http://www.w3.org/2000/svg}svg"
@@ -120,7 +120,7 @@ def test_the_picture_is_whole_and_fetches_nothing() -> None:
     assert "url(h" not in picture
 
 
-def test_a_moment_in_which_a_market_refuses_tells_most() -> None:
+def test_a_frame_with_a_refusing_market_ranks_highest() -> None:
     calm, moving = frame(machine(used=4)), frame(machine(used=4), machine(arriving=4))
 
     assert telling(calm) < telling(moving) < telling(frame(refused=1))

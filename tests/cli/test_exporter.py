@@ -73,7 +73,7 @@ def started(*arguments: str, **environment: str) -> Iterator[Started]:
             process.kill()
 
 
-def test_it_measures_serves_and_ends_with_sigterm(tmp_path: Path) -> None:
+def test_the_exporter_measures_serves_and_ends_on_sigterm(tmp_path: Path) -> None:
     with started(
         "--backend", "simulated", "--simulated-gpus", "3", "--interval", "200ms", "--kubelet-socket", f"{tmp_path}/none", **WALLED
     ) as running:
@@ -104,7 +104,7 @@ def test_the_name_of_the_node_comes_from_the_environment() -> None:
     assert {labels["node_name"] for labels, _ in found.samples["nvidia_gpu_temperature_celsius"]} == {"gpu-7"}
 
 
-def test_without_a_driver_it_serves_that_there_are_no_gpus(tmp_path: Path) -> None:
+def test_without_a_driver_the_exporter_reports_that_there_are_no_gpus(tmp_path: Path) -> None:
     with started("--backend", "nvml", LD_LIBRARY_PATH=str(tmp_path)) as running:
         message = running.told("gpus:")
         found = running.metrics()
@@ -114,7 +114,7 @@ def test_without_a_driver_it_serves_that_there_are_no_gpus(tmp_path: Path) -> No
     assert found.value("gpuscaler_exporter_working", part="gpus") == 0
 
 
-def test_a_pod_that_begins_to_use_a_gpu_is_on_its_metrics_soon(library: Path, tmp_path: Path) -> None:
+def test_a_pod_that_starts_to_use_a_gpu_soon_appears_in_its_metrics(library: Path, tmp_path: Path) -> None:
     """The whole way: driver, kubelet over gRPC, HTTP. How soon is measured by ``python -m benchmarks exporter``: here other tests run."""
     nvml = FakeNvml(library, tmp_path, 2)
     with kubelet() as node, started("--kubelet-socket", str(node.path), **nvml.environment) as running:
@@ -142,24 +142,24 @@ def test_a_pod_that_begins_to_use_a_gpu_is_on_its_metrics_soon(library: Path, tm
         (["--backend", "rocm"], "'nvml', 'simulated'"),
     ],
 )
-def test_a_bad_option_is_told_with_what_was_expected(arguments: list[str], words: str) -> None:
+def test_an_invalid_option_is_reported_with_what_was_expected(arguments: list[str], words: str) -> None:
     done = CliRunner().invoke(main, ["exporter", *arguments])
 
     assert done.exit_code == 2
     assert words in done.output
 
 
-def test_a_port_that_is_taken_is_told() -> None:
+def test_a_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         done = CliRunner().invoke(main, ["exporter", "--backend", "simulated", "--listen", address])
 
     assert done.exit_code == 2
     assert f"--listen {address}: saw" in done.output
-    assert "name another" in done.output
+    assert "choose another" in done.output
 
 
-def test_a_host_that_is_none_is_told() -> None:
+def test_an_invalid_host_is_reported() -> None:
     done = CliRunner().invoke(main, ["exporter", "--backend", "simulated", "--listen", "..:9400"])
 
     assert done.exit_code == 2
@@ -167,19 +167,19 @@ def test_a_host_that_is_none_is_told() -> None:
     assert "expected a free address of this machine" in done.output
 
 
-def test_no_api_server_to_ask_is_told_with_what_this_command_can_do_about_it(tmp_path: Path) -> None:
+def test_a_missing_api_server_is_reported_with_advice_for_this_command(tmp_path: Path) -> None:
     nowhere = {"HOME": str(tmp_path), "KUBECONFIG": "", "KUBERNETES_SERVICE_HOST": ""}
     done = CliRunner().invoke(main, ["exporter", "--backend", "simulated", "--ask-api-server"], env=nowhere)
 
     assert done.exit_code == 2
     assert "--ask-api-server: " in done.output
     assert f"looked at {tmp_path}/.kube/config" in done.output
-    assert "leave --ask-api-server out" in done.output
+    assert "omit --ask-api-server" in done.output
     # It is no option of this command.
     assert "--kubeconfig" not in done.output
 
 
-def test_ctrl_c_ends_it_and_the_process_that_measures() -> None:
+def test_ctrl_c_ends_the_exporter_and_its_measuring_process() -> None:
     with started("--backend", "simulated") as running:
         running.told("measuring")
         own = running.process.pid
@@ -191,7 +191,7 @@ def test_ctrl_c_ends_it_and_the_process_that_measures() -> None:
     assert not Path(f"/proc/{measuring}").exists()
 
 
-def test_packages_that_are_not_installed_are_named_with_the_command_that_installs_them(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named_with_the_command_to_install_them(monkeypatch: pytest.MonkeyPatch) -> None:
     found = importlib.util.find_spec
 
     def without(name: str) -> ModuleSpec | None:

@@ -22,7 +22,7 @@ def answer(*words: str, code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
-def test_a_replica_is_not_moved_into_the_room_of_a_pod_that_is_nominated() -> None:
+def test_a_replica_is_not_moved_into_the_place_of_a_nominated_pod() -> None:
     made = answer("plan", "--cluster", str(CASES / "nominated-cluster.yaml"), "--pools", str(CASES / "nominated-pools.yaml"))
 
     assert made["removals"] == []

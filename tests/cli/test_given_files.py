@@ -50,14 +50,14 @@ finally:
     ],
     ids=lambda words: words[0],
 )
-def test_a_command_on_files_asks_nobody_and_writes_nothing(words: tuple[str, ...]) -> None:
+def test_a_command_on_files_opens_no_connection_and_writes_nothing(words: tuple[str, ...]) -> None:
     done = subprocess.run([sys.executable, "-B", "-c", WATCHED, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
 
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == "WATCHED []"
 
 
-def test_only_the_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
+def test_only_the_requested_file_is_written(tmp_path: Path) -> None:
     proof = tmp_path / "proof.json"
     words = ("plan", "--cluster", "cluster.yaml", "--pools", "pools.yaml", "--proof", str(proof))
     done = subprocess.run([sys.executable, "-B", "-c", WATCHED, *words], cwd=EXAMPLES, capture_output=True, text=True, check=False)
@@ -66,7 +66,7 @@ def test_only_the_file_that_was_asked_for_is_written(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["--cluster", "--pools"])
-def test_a_tag_of_yaml_makes_no_object_and_calls_nothing(option: str, tmp_path: Path) -> None:
+def test_a_yaml_tag_creates_no_object_and_calls_nothing(option: str, tmp_path: Path) -> None:
     hostile, made = tmp_path / "hostile.yaml", tmp_path / "made"
     hostile.write_text(f"kind: Pod\npools: !!python/object/apply:os.system ['touch {made}']\n")
     files = {"--cluster": EXAMPLES / "cluster.yaml", "--pools": EXAMPLES / "pools.yaml", option: hostile}
@@ -97,7 +97,7 @@ def secretive() -> Cluster:
     return Cluster().apply(Delta(tuple(one for one in items if not isinstance(one, SetAside))), set_aside=asides)
 
 
-def test_nothing_that_planning_does_not_read_is_kept_for_a_replay() -> None:
+def test_a_replay_file_contains_only_what_planning_reads() -> None:
     inputs = packed(decided(secretive(), State(), POLICY, NOW))
 
     assert b"train" in unzipped(inputs)

@@ -78,7 +78,7 @@ def test_a_dump_runs_nothing_and_its_secrets_are_in_no_plan(tmp_path: Path) -> N
     assert not (tmp_path / "ran").exists()
 
 
-def test_the_watch_sees_a_connection_and_a_file_that_is_asked_for(tmp_path: Path) -> None:
+def test_the_guard_detects_a_connection_and_a_written_file(tmp_path: Path) -> None:
     (tmp_path / "kubeconfig").write_text(
         "apiVersion: v1\nkind: Config\ncurrent-context: c\nclusters: [{name: c, cluster: {server: 'http://127.0.0.1:1'}}]\n"
         "contexts: [{name: c, context: {cluster: c, user: ''}}]\n"

@@ -30,7 +30,7 @@ def held(cluster: Served) -> Holds:
     return cluster.ask(read)
 
 
-def test_hold_keeps_both_in_the_cluster_and_resume_ends_them_one_by_one(tmp_path: Path) -> None:
+def test_hold_stores_both_holds_in_the_cluster_and_resume_ends_them_one_by_one(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "hold", "--reason", "something is odd")
         first, second = result.output.splitlines()
@@ -49,7 +49,7 @@ def test_hold_keeps_both_in_the_cluster_and_resume_ends_them_one_by_one(tmp_path
         assert held(cluster) == Holds()
 
 
-def test_hold_for_a_while_says_when_it_ends(tmp_path: Path) -> None:
+def test_a_temporary_hold_reports_its_end(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "hold", "--buying", "--for", "2h")
 
@@ -63,7 +63,7 @@ def test_hold_for_a_while_says_when_it_ends(tmp_path: Path) -> None:
     ("duration", "said"),
     [("soon", "--for: saw 'soon', expected a duration such as 90s, 10m or 1h30m"), ("0", "--for: saw 0, expected a duration above zero")],
 )
-def test_a_duration_that_makes_no_sense_is_refused_and_nothing_is_held(tmp_path: Path, duration: str, said: str) -> None:
+def test_an_invalid_duration_is_rejected_and_nothing_is_held(tmp_path: Path, duration: str, said: str) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "hold", "--for", duration)
 
@@ -72,7 +72,7 @@ def test_a_duration_that_makes_no_sense_is_refused_and_nothing_is_held(tmp_path:
         assert cluster.api.writes == ()
 
 
-def test_a_config_map_that_cannot_be_understood_is_mended_by_resume(tmp_path: Path) -> None:
+def test_resume_repairs_an_unparsable_config_map(tmp_path: Path) -> None:
     broken = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": NAME, "namespace": "kube-system"}, "data": {"buying": "yes"}}
     with served(tmp_path) as cluster:
         cluster.load(broken)
@@ -81,7 +81,7 @@ def test_a_config_map_that_cannot_be_understood_is_mended_by_resume(tmp_path: Pa
         assert held(cluster) == Holds()
 
 
-def test_status_says_what_is_on_hold(tmp_path: Path) -> None:
+def test_status_shows_holds(tmp_path: Path) -> None:
     text = "buying is on hold until it is resumed; `gpuscaler resume --buying` ends the hold"
     status = Status(at=1.0, leader=Process("one", "0"), holds=(HoldNow("buying", 1.0, None, text),))
     with served(tmp_path) as cluster:

@@ -57,7 +57,7 @@ def test_all_closed_nodes_are_opened_and_other_taints_stay(tmp_path: Path) -> No
         assert invoke(cluster, "--all").output == "No node is closed.\n"
 
 
-def test_nodes_that_are_named_are_opened_and_one_that_is_not_there_is_reported(tmp_path: Path) -> None:
+def test_named_nodes_are_opened_and_a_missing_one_is_reported(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         make(cluster)
         result = invoke(cluster, "b", "x")
@@ -72,7 +72,7 @@ def test_either_names_or_all_are_expected(tmp_path: Path, words: tuple[str, ...]
         assert invoke(cluster, *words).exit_code == 2
 
 
-def test_for_a_while_what_is_closed_meanwhile_is_opened_too(tmp_path: Path) -> None:
+def test_with_a_duration_nodes_closed_in_that_time_are_opened_too(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         make(cluster)
         closing = threading.Timer(1.0, lambda: close(cluster, "c"))
@@ -84,7 +84,7 @@ def test_for_a_while_what_is_closed_meanwhile_is_opened_too(tmp_path: Path) -> N
         assert closed(cluster)["c"] == ["team"]
 
 
-def test_a_duration_that_is_none_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_duration_is_rejected(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         result = invoke(cluster, "--all", "--for", "soon")
 

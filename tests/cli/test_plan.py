@@ -150,7 +150,7 @@ def test_the_keys_of_a_removal_are_those_documented(desktop: Desktop) -> None:
     assert set(made["removals"][0]) == {"node", "reason", "moves", "needs", "saving_per_hour"}
 
 
-def test_a_replica_that_runs_is_not_moved_into_the_room_of_one_that_is_nominated(desktop: Desktop) -> None:
+def test_a_running_replica_is_not_moved_into_the_place_of_a_nominated_one(desktop: Desktop) -> None:
     """One GPU is free, on a machine that has just come, and two pods are there for it: the one that it was bought for has it."""
     set_of = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "rs", "controller": True}]
     runs = pod("web-1", 1, nodeName="old") | {"status": {"phase": "Running"}}
@@ -175,7 +175,7 @@ def test_the_same_files_give_the_same_plan(desktop: Desktop) -> None:
     assert one == other
 
 
-def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_planned_for(desktop: Desktop) -> None:
+def test_an_unparsable_object_is_skipped_and_the_rest_is_planned_for(desktop: Desktop) -> None:
     odd = pod("odd")
     odd["spec"]["containers"][0]["resources"] = {"limits": {"nvidia.com/gpu": "lots"}}
     made = desktop.plan(desktop.objects(odd, pod("a")))
@@ -185,7 +185,7 @@ def test_an_object_that_cannot_be_understood_is_set_aside_and_the_rest_is_planne
     assert "lots" in aside["reason"]
 
 
-def test_an_annotation_that_cannot_be_read_is_told_with_its_object_and_ignored(desktop: Desktop) -> None:
+def test_an_unreadable_annotation_is_reported_with_its_object_and_ignored(desktop: Desktop) -> None:
     odd = pod("odd")
     odd["metadata"]["annotations"] = {"gpuscaler.io/spot-wait": "soon"}
     file = desktop.objects(odd, pod("a"))
@@ -206,21 +206,21 @@ def test_an_annotation_that_cannot_be_read_is_told_with_its_object_and_ignored(d
     ],
     ids=["cut JSON", "broken YAML", "no text", "broken gzip"],
 )
-def test_a_file_that_cannot_be_read_ends_with_2_and_is_named(desktop: Desktop, content: bytes, says: list[str]) -> None:
+def test_an_unreadable_file_exits_2_and_is_named(desktop: Desktop, content: bytes, says: list[str]) -> None:
     done = desktop.run("--cluster", desktop.write("cluster.json", content), "--pools", desktop.pools)
     assert done.exit_code == 2
     assert all(word in done.output for word in says), done.output
     assert "Traceback" not in done.output
 
 
-def test_a_missing_file_ends_with_2_and_is_named(desktop: Desktop) -> None:
+def test_a_missing_file_exits_2_and_is_named(desktop: Desktop) -> None:
     for arguments in (("--cluster", "nowhere.yaml", "--pools", desktop.pools), ("--cluster", desktop.objects(), "--pools", "nowhere.yaml")):
         done = desktop.run(*arguments)
         assert done.exit_code == 2
         assert "nowhere.yaml" in done.output
 
 
-def test_a_mistake_in_the_pools_file_ends_with_2_and_says_where_what_was_seen_and_expected(desktop: Desktop) -> None:
+def test_a_mistake_in_the_pools_file_exits_2_with_place_seen_and_expected(desktop: Desktop) -> None:
     wrong = desktop.write("pools.yaml", POOLS.replace("price: 8.0", "price: cheap"))
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", wrong)
     assert done.exit_code == 2
@@ -231,7 +231,7 @@ def test_a_mistake_in_the_pools_file_ends_with_2_and_says_where_what_was_seen_an
 
 
 @pytest.mark.parametrize("moment", ["yesterday", "2026-11-21", "2026-11-21T12:00:00", "12:00Z", ""])
-def test_a_time_that_is_none_or_has_no_offset_is_refused(desktop: Desktop, moment: str) -> None:
+def test_an_invalid_time_or_one_without_an_offset_is_rejected(desktop: Desktop, moment: str) -> None:
     done = desktop.run("--cluster", desktop.objects(), "--pools", desktop.pools, "--now", moment)
     assert done.exit_code == 2
     assert f"--now: saw {moment!r}, expected a time with an offset such as 2026-11-21T12:00:00Z" in done.output
@@ -248,13 +248,13 @@ def test_the_time_to_plan_for_may_be_chosen(desktop: Desktop, moment: str) -> No
 
 
 @pytest.mark.parametrize("arguments", [(), ("--cluster", "x"), ("--cluster", "x", "--pools", "x", "--jsn")])
-def test_a_call_with_something_missing_or_unknown_ends_with_2(desktop: Desktop, arguments: tuple[str, ...]) -> None:
+def test_a_call_with_missing_or_unknown_arguments_exits_2(desktop: Desktop, arguments: tuple[str, ...]) -> None:
     done = desktop.run(*arguments)
     assert done.exit_code == 2
     assert "Usage:" in done.output
 
 
-def test_a_person_reads_what_is_bought_what_fits_and_why_the_rest_is_not(desktop: Desktop) -> None:
+def test_the_text_shows_purchases_fitting_pods_and_reasons_for_the_rest(desktop: Desktop) -> None:
     gated = pod("gated", schedulingGates=[{"name": "later"}])
     file = desktop.objects(pod("a"), pod("b", 8), pod("huge", 64), gated, node("n", 1))
     done = desktop.run("--cluster", file, "--pools", desktop.pools, *NOW)
@@ -275,7 +275,7 @@ def test_a_person_reads_what_is_bought_what_fits_and_why_the_rest_is_not(desktop
 
 
 @pytest.mark.parametrize("key", ["topology.ebs.csi.aws.com/zone", "topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"])
-def test_a_pod_with_an_old_volume_is_bought_for_in_the_zone_of_the_volume(desktop: Desktop, key: str) -> None:
+def test_for_a_pod_with_an_existing_volume_a_machine_is_bought_in_the_volumes_zone(desktop: Desktop, key: str) -> None:
     terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": ["us-east-1b"]}]}]
     disk = {"csi": {"driver": "ebs.csi.aws.com", "volumeHandle": "vol-1"}, "nodeAffinity": {"required": {"nodeSelectorTerms": terms}}}
     of_claim = {"claimRef": {"namespace": "default", "name": "data", "uid": "data"}}
@@ -288,7 +288,7 @@ def test_a_pod_with_an_old_volume_is_bought_for_in_the_zone_of_the_volume(deskto
     assert [machine["zone"] for machine in json.loads(done.stdout)["machines"]] == ["us-east-1b"]
 
 
-def test_a_person_is_told_where_the_cloud_chooses_and_which_machines_wait_for_others(desktop: Desktop) -> None:
+def test_the_text_shows_where_the_cloud_chooses_and_which_machines_open_after_others(desktop: Desktop) -> None:
     pools = desktop.write("cloud.yaml", POOLS.replace("- name: gpu", "- name: gpu\n    chooser: cloud"))
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", pools, *NOW)
     assert (
@@ -302,7 +302,7 @@ def test_a_person_is_told_where_the_cloud_chooses_and_which_machines_wait_for_ot
     assert "1 of them opens only after the machines that hold pods they have affinity to." in done.stdout
 
 
-def test_a_cluster_that_needs_nothing_says_so(desktop: Desktop) -> None:
+def test_for_a_cluster_that_needs_nothing_the_text_says_so(desktop: Desktop) -> None:
     done = desktop.run("--cluster", desktop.objects(node("n")), "--pools", desktop.pools, *NOW)
     assert done.exit_code == 0
     assert "Nothing to buy." in done.stdout
@@ -335,7 +335,7 @@ def gpuscaler(*arguments: str, **options: Any) -> subprocess.CompletedProcess[st
 
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["tables", "JSON"])
-def test_a_full_disk_is_told_and_ends_with_2(desktop: Desktop, form: tuple[str, ...]) -> None:
+def test_a_full_disk_is_reported_and_exits_2(desktop: Desktop, form: tuple[str, ...]) -> None:
     # With PYTHONUNBUFFERED the interpreter has nothing left to write at its end.
     buffered = {**os.environ, "PYTHONUNBUFFERED": ""}
     with Path("/dev/full").open("w", encoding="utf-8") as full:
@@ -345,6 +345,6 @@ def test_a_full_disk_is_told_and_ends_with_2(desktop: Desktop, form: tuple[str, 
 
 
 @pytest.mark.parametrize("option", ["--cluster", "--pools", "--proof"])
-def test_files_are_completed_where_files_are_expected(option: str) -> None:
+def test_shell_completion_completes_file_arguments(option: str) -> None:
     shell = click.shell_completion.BashComplete(main, {}, "gpuscaler", "_GPUSCALER_COMPLETE")
     assert [found.type for found in shell.get_completions(["plan", option], "")] == ["file"]

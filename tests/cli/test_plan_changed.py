@@ -33,20 +33,20 @@ def template(gpus: int) -> dict[str, Any]:
     return {"metadata": {"labels": {"app": "a"}}, "spec": pod("x", gpus)["spec"]}
 
 
-def test_a_pool_that_is_left_out_buys_nothing(desktop: Desktop) -> None:
+def test_an_excluded_pool_buys_nothing(desktop: Desktop) -> None:
     file = desktop.objects(pod("a"))
 
     assert machines(desktop.plan(file)) == ["h.1"]
     assert machines(desktop.plan(file, more=("--without-pool", "other"))) == ["g.1"]
 
 
-def test_a_run_file_is_planned_with_as_a_pools_file(desktop: Desktop) -> None:
+def test_a_run_file_can_be_used_as_a_pools_file(desktop: Desktop) -> None:
     desktop.pools = desktop.write("run.yaml", f"{POOLS}cloud: simulated\nlog: {{level: debug}}\n")
 
     assert machines(desktop.plan(desktop.objects(pod("a")))) == ["h.1"]
 
 
-def test_prices_of_a_type_or_of_one_of_its_markets_can_be_others(desktop: Desktop) -> None:
+def test_prices_of_a_type_or_of_one_of_its_markets_can_be_changed(desktop: Desktop) -> None:
     file, without = desktop.objects(pod("a")), ("--without-pool", "other")
 
     assert [one["market"] for one in desktop.plan(file, more=without)["machines"]] == ["spot"]
@@ -56,7 +56,7 @@ def test_prices_of_a_type_or_of_one_of_its_markets_can_be_others(desktop: Deskto
 
 
 @pytest.mark.parametrize("form", ["text", "ConfigMap"])
-def test_priorities_of_a_file_hold_for_files_too(desktop: Desktop, form: str) -> None:
+def test_priorities_of_a_file_apply_to_plans_from_files(desktop: Desktop, form: str) -> None:
     file, text = desktop.objects(pod("a")), "{50: [gpu], 10: [other]}"
     manifest = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"priorities": text}}
     given = desktop.write("cm.yaml", text) if form == "text" else desktop.objects(manifest, name="cm.yaml")
@@ -69,7 +69,7 @@ def test_priorities_of_a_file_hold_for_files_too(desktop: Desktop, form: str) ->
 
 
 @pytest.mark.parametrize(("text", "said"), [("{50: [gpu", ":2: not YAML"), ("- a", ":1: saw a list, expected a mapping")])
-def test_priorities_that_cannot_be_understood_end_it(desktop: Desktop, text: str, said: str) -> None:
+def test_unparsable_priorities_end_the_command(desktop: Desktop, text: str, said: str) -> None:
     given = desktop.write("cm.yaml", text)
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
 
@@ -78,7 +78,7 @@ def test_priorities_that_cannot_be_understood_end_it(desktop: Desktop, text: str
     assert (absent.exit_code, "cannot be read" in absent.stderr) == (2, True)
 
 
-def test_priorities_that_match_no_pool_are_told_and_change_nothing(desktop: Desktop) -> None:
+def test_priorities_that_match_no_pool_are_reported_and_change_nothing(desktop: Desktop) -> None:
     given = desktop.write("cm.yaml", "{50: [nothing]}")
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--priorities", given)
 
@@ -86,7 +86,7 @@ def test_priorities_that_match_no_pool_are_told_and_change_nothing(desktop: Desk
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "Job", "StatefulSet"])
-def test_who_gives_a_manifest_as_the_cluster_is_told_of_add_pods(desktop: Desktop, kind: str) -> None:
+def test_a_manifest_given_as_the_cluster_causes_a_hint_at_add_pods(desktop: Desktop, kind: str) -> None:
     spec = {"replicas": 2, "selector": {"matchLabels": {"app": "a"}}, "template": template(1)}
     file = desktop.objects({"apiVersion": "apps/v1", "kind": kind, "metadata": {"name": "train"}, "spec": spec}, name="train.yaml")
     hint = f"note: {file}: saw {kind} train and no pods, expected pods, because plans are made for pods; --add-pods {file} creates them\n"
@@ -98,7 +98,7 @@ def test_who_gives_a_manifest_as_the_cluster_is_told_of_add_pods(desktop: Deskto
     )
 
 
-def test_a_file_with_nothing_that_is_planned_from_is_named(desktop: Desktop) -> None:
+def test_a_file_without_objects_for_planning_is_named(desktop: Desktop) -> None:
     file = desktop.objects({"apiVersion": "eksctl.io/v1alpha5", "kind": "ClusterConfig", "metadata": {"name": "gaia"}})
     done = desktop.run("--cluster", file, "--pools", desktop.pools)
 
@@ -119,13 +119,13 @@ def test_a_file_of_another_kind_is_named(desktop: Desktop) -> None:
     [b"[]", gzip.compress(b"apiVersion: v1\nkind: List\nitems: []\n", mtime=0), b"kind: List\napiVersion: v1\nitems: []\n"],
     ids=["JSON", "gzip", "YAML"],
 )
-def test_a_cluster_without_anything_has_no_hint(desktop: Desktop, content: bytes) -> None:
+def test_an_empty_cluster_causes_no_hint(desktop: Desktop, content: bytes) -> None:
     done = desktop.run("--cluster", desktop.write("cluster.yaml", content), "--pools", desktop.pools)
 
     assert (done.exit_code, "Nothing to buy." in done.stdout, "note:" in done.stderr) == (0, True, False)
 
 
-def test_added_pods_wait_for_a_place_beside_those_that_are_there(desktop: Desktop) -> None:
+def test_added_pods_are_pending_in_addition_to_existing_ones(desktop: Desktop) -> None:
     running = {**pod("b", 8, nodeName="n1"), "status": {"phase": "Running"}}
     file = desktop.objects(node("n1"), {**pod("a", 8, nodeName="n1"), "status": {"phase": "Running"}})
 
@@ -136,7 +136,7 @@ def test_added_pods_wait_for_a_place_beside_those_that_are_there(desktop: Deskto
 @pytest.mark.parametrize(
     ("kind", "count"), [("Job", {"parallelism": 3}), ("Deployment", {"replicas": 3}), ("StatefulSet", {"replicas": 3})]
 )
-def test_what_makes_pods_counts_as_the_pods_it_makes(desktop: Desktop, kind: str, count: dict[str, int]) -> None:
+def test_a_workload_counts_as_the_pods_that_it_creates(desktop: Desktop, kind: str, count: dict[str, int]) -> None:
     version = "batch/v1" if kind == "Job" else "apps/v1"
     selector = {"selector": {"matchLabels": {"app": "a"}}}
     made = {"apiVersion": version, "kind": kind, "metadata": {"name": "w"}, "spec": {**count, **selector, "template": template(8)}}
@@ -147,7 +147,7 @@ def test_what_makes_pods_counts_as_the_pods_it_makes(desktop: Desktop, kind: str
     assert sorted(name for one in plan["machines"] for name in one["pods"]) == ["default/w-0", "default/w-1", "default/w-2"]
 
 
-def test_a_list_of_objects_in_json_is_added_too(desktop: Desktop) -> None:
+def test_objects_of_a_json_list_are_added(desktop: Desktop) -> None:
     items = yaml.safe_dump({"apiVersion": "v1", "kind": "List", "items": [pod("a", 8), pod("b", 8)]}, default_flow_style=True)
 
     plan = desktop.plan(desktop.objects(node("n1", 0)), more=("--add-pods", desktop.write("more.json", items)))
@@ -169,7 +169,7 @@ def test_a_list_of_objects_in_json_is_added_too(desktop: Desktop) -> None:
         (("--context", "x"), "saw --cluster together with --kubeconfig or --context"),
     ],
 )
-def test_a_change_that_cannot_be_made_ends_with_2_and_says_what_can(desktop: Desktop, arguments: tuple[str, ...], says: str) -> None:
+def test_an_impossible_change_exits_2_and_lists_the_possible_ones(desktop: Desktop, arguments: tuple[str, ...], says: str) -> None:
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, *arguments)
 
     assert done.exit_code == 2
@@ -187,7 +187,7 @@ def test_a_change_that_cannot_be_made_ends_with_2_and_says_what_can(desktop: Des
         ("apiVersion: v1\nkind: Pod\nmetadata: {name: c}\nspec: {containers: 5}", "more.yaml: Pod default/c: "),
     ],
 )
-def test_a_file_of_pods_that_cannot_be_used_ends_with_2_and_names_the_object(desktop: Desktop, content: str, says: str) -> None:
+def test_an_unusable_file_of_pods_exits_2_and_names_the_object(desktop: Desktop, content: str, says: str) -> None:
     more = desktop.write("more.yaml", content)
 
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--add-pods", more)
@@ -197,7 +197,7 @@ def test_a_file_of_pods_that_cannot_be_used_ends_with_2_and_names_the_object(des
     assert "Traceback" not in done.output
 
 
-def test_a_file_of_pods_that_is_not_there_ends_with_2(desktop: Desktop) -> None:
+def test_a_missing_file_of_pods_exits_2(desktop: Desktop) -> None:
     done = desktop.run("--cluster", desktop.objects(pod("a")), "--pools", desktop.pools, "--add-pods", "nowhere.yaml")
 
     assert (done.exit_code, done.stderr) == (

@@ -57,14 +57,14 @@ def refusal(what: str) -> Failure:
     return Failure(403, "Forbidden", f'{what} is forbidden: User "me" cannot list resource "{what}"')
 
 
-def test_waiting_pods_of_the_cluster_are_planned_for(cluster: Served) -> None:
+def test_pending_pods_of_the_cluster_are_planned_for(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a", 8))
 
     assert machines(planned(cluster, "--context", "here")) == ["g.8"]
     assert cluster.api.writes == ()
 
 
-def test_the_priority_config_map_of_the_cluster_is_honoured_and_what_it_costs_is_said(cluster: Served) -> None:
+def test_the_clusters_priority_config_map_is_honoured_and_its_cost_is_reported(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a"), priorities("{50: [big], 10: [small]}"))
     pools = cluster.kubeconfig.parent / "two.yaml"
     pools.write_text(TWO)
@@ -79,7 +79,7 @@ def test_the_priority_config_map_of_the_cluster_is_honoured_and_what_it_costs_is
     )
 
 
-def test_a_priority_config_map_that_is_broken_is_named_and_the_plan_goes_by_the_file(cluster: Served) -> None:
+def test_a_broken_priority_config_map_is_named_and_the_file_is_used(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a"), priorities("{50: ["))
     done = plan(cluster, "--json")
 
@@ -94,7 +94,7 @@ def test_more_pods_can_be_added_to_those_of_the_cluster(cluster: Served, tmp_pat
     assert machines(planned(cluster, "--add-pods", str(tmp_path / "more.json"))) == ["g.8"]
 
 
-def test_machines_that_a_controller_has_ordered_are_not_bought_again(cluster: Served) -> None:
+def test_machines_ordered_by_a_controller_are_not_bought_again(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a", 8))
     coming = Coming("o-0", "o", (OfferingKey("gpu", "on-demand", "g.8", "z1"),), price=8.0, asked=1.0)
 
@@ -111,7 +111,7 @@ def test_machines_that_a_controller_has_ordered_are_not_bought_again(cluster: Se
     assert "ConfigMap kube-system/gpuscaler-state: 1 machine is on the way" in done.stderr
 
 
-def test_what_is_optional_and_forbidden_is_planned_without_and_named(cluster: Served) -> None:
+def test_forbidden_optional_resources_are_named_and_planned_without(cluster: Served) -> None:
     cluster.load(node("n1", 0), pod("a", 8))
     cluster.api.faults.add(Fault(path="resourceslices", refusal=refusal("resourceslices")))
     cluster.api.faults.add(Fault(path="configmaps", refusal=refusal("configmaps")))
@@ -123,7 +123,7 @@ def test_what_is_optional_and_forbidden_is_planned_without_and_named(cluster: Se
     assert "planned without the controller's memory" in done.stderr
 
 
-def test_a_cluster_that_forbids_what_is_needed_exits_5_and_says_what(cluster: Served) -> None:
+def test_a_cluster_that_forbids_a_required_resource_exits_5_and_names_it(cluster: Served) -> None:
     cluster.api.faults.add(Fault(path="/pods", refusal=refusal("pods")))
 
     done = plan(cluster)
@@ -138,7 +138,7 @@ def test_a_cluster_that_does_not_answer_exits_3(cluster: Served, tmp_path: Path)
     assert plan(cluster).exit_code == 3
 
 
-def test_a_context_that_is_not_there_exits_2_and_names_those_that_are(cluster: Served) -> None:
+def test_an_unknown_context_exits_2_and_lists_the_existing_ones(cluster: Served) -> None:
     done = plan(cluster, "--context", "nowhere")
 
     assert done.exit_code == 2

@@ -94,7 +94,7 @@ def test_the_json_has_the_keys_that_the_reference_names(asked: Any) -> None:
     assert [one["object"] for one in document["set_aside"]] == ["AutoScalingGroup us-east-1/theirs"]
 
 
-def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: Any) -> None:
+def test_the_table_shows_pools_warnings_and_skipped_groups(asked: Any) -> None:
     done = asked()
 
     assert done.exit_code == 0
@@ -103,7 +103,7 @@ def test_a_person_reads_a_table_with_what_is_odd_and_what_was_set_aside(asked: A
     assert "AutoScalingGroup us-east-1/theirs: the tag k8s.io/cluster-autoscaler/other says cluster 'other', expected prod" in done.stdout
 
 
-def test_a_group_whose_machines_would_leave_disks_is_named_with_its_template_and_the_device(
+def test_a_group_with_machines_that_leave_disks_behind_is_named_with_template_and_device(
     asked: Any, served: tuple[str, Endpoint]
 ) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
@@ -120,7 +120,7 @@ def test_a_group_whose_machines_would_leave_disks_is_named_with_its_template_and
     assert "gpus, more: its launch template gpus (version 2) has DeleteOnTermination false for /dev/xvdf: " in done.stdout
 
 
-def test_nodes_of_the_cluster_are_compared_with_what_tags_promise(asked: Any, served: tuple[str, Endpoint], tmp_path: Path) -> None:
+def test_nodes_of_the_cluster_are_compared_with_the_promises_of_tags(asked: Any, served: tuple[str, Endpoint], tmp_path: Path) -> None:
     keys = {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
     scaling = boto3.client("autoscaling", region_name="us-east-1", endpoint_url=served[0], **keys)
     label = {"Key": "k8s.io/cluster-autoscaler/node-template/label/team", "Value": "ml"}
@@ -150,10 +150,10 @@ def test_without_a_cluster_nothing_is_adopted(asked: Any) -> None:
 
     document = json.loads(done.stdout)
     assert document["pools"] == []
-    assert all("no name of the cluster" in one["reason"] for one in document["set_aside"])
+    assert all("no cluster name" in one["reason"] for one in document["set_aside"])
 
 
-def test_a_region_that_may_not_be_read_is_named_and_exits_5(asked: Any, served: tuple[str, Endpoint]) -> None:
+def test_a_forbidden_region_is_named_and_exits_5(asked: Any, served: tuple[str, Endpoint]) -> None:
     served[1].faults.all.append(denied("DescribeAutoScalingGroups"))
     try:
         done = asked()
@@ -164,7 +164,7 @@ def test_a_region_that_may_not_be_read_is_named_and_exits_5(asked: Any, served: 
     assert "Region us-east-1: IAM does not allow autoscaling:DescribeAutoScalingGroups in us-east-1; add it to the policy" in done.stdout
 
 
-def test_nobody_who_asks_exits_5_and_says_so(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_missing_credentials_exit_5_with_a_message(asked: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE", "AWS_WEB_IDENTITY_TOKEN_FILE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
@@ -181,7 +181,7 @@ def test_an_account_without_a_pool_exits_1(asked: Any, options: tuple[str, ...])
     assert asked(*options, aws="cluster: nobodys").exit_code == 1
 
 
-def test_where_no_group_speaks_of_the_cluster_the_tags_are_named_that_would(asked: Any) -> None:
+def test_without_a_group_of_the_cluster_the_expected_tags_are_named(asked: Any) -> None:
     done = asked(aws="cluster: nobodys, regions: [eu-west-1]")
 
     assert done.exit_code == 1
@@ -229,7 +229,7 @@ def test_without_boto3_the_extra_is_named(asked: Any, monkeypatch: pytest.Monkey
     )
 
 
-def test_a_file_without_pools_of_its_own_is_good(tmp_path: Path) -> None:
+def test_a_file_without_pools_is_valid_on_aws(tmp_path: Path) -> None:
     file = tmp_path / "run.yaml"
     file.write_text("cloud: aws\nregion: us-east-1\n")
 
@@ -257,7 +257,7 @@ def planned(asked: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return plan
 
 
-def test_plan_buys_in_the_groups_of_the_account_as_the_file_changes_them(planned: Any) -> None:
+def test_plan_buys_in_the_groups_of_the_account_with_the_overrides_of_the_file(planned: Any) -> None:
     first = planned(pod("a"), more="pools: [{name: gpus, priority: 7}]")
     other = planned(pod("a"), more="pools: [{name: gpus, max: 0}]")
 
@@ -266,7 +266,7 @@ def test_plan_buys_in_the_groups_of_the_account_as_the_file_changes_them(planned
     assert "note: 1 skipped in the account (gpuscaler pools lists them with reasons)" in first.stderr
 
 
-def test_plan_of_an_account_without_pools_buys_nothing_and_says_so(planned: Any) -> None:
+def test_plan_for_an_account_without_pools_buys_nothing_and_says_so(planned: Any) -> None:
     done = planned(pod("a"), aws="cluster: nobodys")
 
     assert done.exit_code == 0, done.output
@@ -275,7 +275,7 @@ def test_plan_of_an_account_without_pools_buys_nothing_and_says_so(planned: Any)
     assert "note: saw no group of the cluster in the account, expected one" in done.stderr
 
 
-def test_plan_leaves_nodes_alone_whose_machines_the_account_does_not_list(planned: Any) -> None:
+def test_plan_ignores_nodes_with_machines_that_the_account_does_not_list(planned: Any) -> None:
     stranger = node("n1", 1, **{"gpuscaler.io/pool": "gpus", "node.kubernetes.io/instance-type": "g5.xlarge"})
     stranger["spec"] = {"providerID": "aws:///us-east-1a/i-0000000000000dead"}
 
@@ -285,7 +285,7 @@ def test_plan_leaves_nodes_alone_whose_machines_the_account_does_not_list(planne
     assert (kept["node"], kept["blocker"]) == ("n1", "not-listed")
 
 
-def test_plan_says_what_it_may_not_read_and_exits_5(planned: Any, served: tuple[str, Endpoint]) -> None:
+def test_plan_names_a_missing_permission_and_exits_5(planned: Any, served: tuple[str, Endpoint]) -> None:
     served[1].faults.all.append(denied("DescribeAutoScalingGroups"))
     try:
         done = planned()

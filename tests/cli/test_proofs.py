@@ -36,13 +36,13 @@ def check(path: Path) -> Result:
     return CliRunner().invoke(main, ["check-proof", str(path)])
 
 
-def test_the_bound_of_a_plan_is_proven_by_what_it_writes(proof: Path) -> None:
+def test_the_written_proof_proves_the_bound_of_a_plan(proof: Path) -> None:
     result = check(proof)
     assert result.exit_code == 0
-    assert "holds: none of 3 kinds" in result.output
+    assert "holds: none of the 3 kinds" in result.output
 
 
-def test_duals_that_promise_too_much_are_refused(proof: Path) -> None:
+def test_duals_that_promise_too_much_are_rejected(proof: Path) -> None:
     solved = json.loads(proof.read_text())
     solved["solution"]["duals"]["items"] = [2 * value for value in solved["solution"]["duals"]["items"]]
     solved["solution"]["lower_bound"] *= 2
@@ -52,7 +52,7 @@ def test_duals_that_promise_too_much_are_refused(proof: Path) -> None:
     assert "does NOT hold" in result.output
 
 
-def test_a_file_that_is_no_proof_is_bad_input(tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_proof_is_bad_input(tmp_path: Path) -> None:
     path = tmp_path / "other.json"
     path.write_text('{"problem": 3}')
     result = check(path)

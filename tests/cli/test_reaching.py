@@ -58,7 +58,7 @@ def invoke(folder: Path, monkeypatch: pytest.MonkeyPatch, *command: str) -> Resu
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_cluster_that_refuses_ends_with_5_and_its_words_and_nothing_is_written(
+def test_a_cluster_that_denies_access_exits_5_with_its_message_and_nothing_is_written(
     command: list[str], refusing: tuple[int, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     status, url = refusing
@@ -72,7 +72,7 @@ def test_a_cluster_that_refuses_ends_with_5_and_its_words_and_nothing_is_written
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_a_context_that_is_not_there_ends_with_2_and_names_those_that_are(
+def test_an_unknown_context_exits_2_and_lists_existing_ones(
     command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kubeconfig(tmp_path, "http://127.0.0.1:9")

@@ -65,7 +65,7 @@ async def finish(client: Client) -> None:
     await client.merge_patch(PODS, "b", {"status": {"phase": "Running"}}, namespace="default", subresource="status")
 
 
-def test_a_recording_for_a_time_is_a_trace_that_simulate_reads(cluster: Served, tmp_path: Path) -> None:
+def test_a_temporary_recording_is_a_trace_that_simulate_reads(cluster: Served, tmp_path: Path) -> None:
     out, pools = tmp_path / "week.csv", tmp_path / "pools.yaml"
     pools.write_text(POOLS)
     done = invoke(cluster, out, "--for", "1s", "--pools", str(pools))
@@ -81,7 +81,7 @@ def test_a_recording_for_a_time_is_a_trace_that_simulate_reads(cluster: Served, 
     assert replayed.exit_code == 0, replayed.output
 
 
-def test_a_recording_that_is_killed_loses_nothing_that_was_written_and_goes_on(cluster: Served, tmp_path: Path) -> None:
+def test_a_killed_recording_loses_nothing_that_was_written_and_can_continue(cluster: Served, tmp_path: Path) -> None:
     out = tmp_path / "week.csv"
     with started(cluster, out) as process:
         try:
@@ -104,7 +104,7 @@ def test_a_recording_that_is_killed_loses_nothing_that_was_written_and_goes_on(c
     assert (second["status"], second["trace"]) == ("there", begun["trace"])
 
 
-def test_a_recording_that_cannot_be_written_for_a_while_goes_on(cluster: Served, tmp_path: Path) -> None:
+def test_a_recording_continues_after_temporary_write_errors(cluster: Served, tmp_path: Path) -> None:
     folder = tmp_path / "records"
     folder.mkdir()
     out = folder / "week.csv"
@@ -145,7 +145,7 @@ def test_a_recording_that_cannot_be_written_at_its_end_exits_2(cluster: Served, 
     assert "expected to write the recording" in output
 
 
-def test_ctrl_c_ends_a_recording_with_130_and_a_whole_file(cluster: Served, tmp_path: Path) -> None:
+def test_ctrl_c_ends_a_recording_with_130_and_a_complete_file(cluster: Served, tmp_path: Path) -> None:
     out = tmp_path / "week.csv"
     with started(cluster, out) as process:
         try:
@@ -159,7 +159,7 @@ def test_ctrl_c_ends_a_recording_with_130_and_a_whole_file(cluster: Served, tmp_
     assert len(read_trace(out).jobs) == 1
 
 
-def test_a_file_that_is_no_recording_is_left_alone(cluster: Served, tmp_path: Path) -> None:
+def test_a_file_that_is_not_a_recording_is_not_changed(cluster: Served, tmp_path: Path) -> None:
     out = tmp_path / "jobs.csv"
     out.write_text("job_id,submit_s\na,1\n")
 
@@ -170,14 +170,14 @@ def test_a_file_that_is_no_recording_is_left_alone(cluster: Served, tmp_path: Pa
     assert out.read_text() == "job_id,submit_s\na,1\n"
 
 
-def test_a_device_is_no_recording(cluster: Served) -> None:
+def test_a_device_is_not_a_recording(cluster: Served) -> None:
     done = invoke(cluster, Path("/dev/zero"))
 
     assert done.exit_code == 2
     assert "saw a file that is not a recording (it is not a regular file)" in done.stderr
 
 
-def test_a_folder_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> None:
+def test_a_missing_folder_exits_2(cluster: Served, tmp_path: Path) -> None:
     done = invoke(cluster, tmp_path / "nowhere" / "week.csv")
 
     assert done.exit_code == 2
@@ -187,7 +187,7 @@ def test_a_folder_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("text", ["5", "0s", "soon"])
-def test_a_time_that_is_none_exits_2(cluster: Served, tmp_path: Path, text: str) -> None:
+def test_an_invalid_duration_exits_2(cluster: Served, tmp_path: Path, text: str) -> None:
     done = invoke(cluster, tmp_path / "week.csv", "--for", text)
 
     assert done.exit_code == 2
@@ -202,7 +202,7 @@ def test_a_cluster_that_does_not_answer_exits_3_and_nothing_is_written(cluster: 
 
 
 @pytest.mark.parametrize(("path", "verb"), [(r"/nodes\?limit", "list"), (r"/pods\?limit", "list"), (r"/pods\?.*watch=true", "watch")])
-def test_a_cluster_that_may_not_be_watched_exits_5_and_nothing_is_written(path: str, verb: str, cluster: Served, tmp_path: Path) -> None:
+def test_a_cluster_that_forbids_watching_exits_5_and_nothing_is_written(path: str, verb: str, cluster: Served, tmp_path: Path) -> None:
     words = f'User "me" cannot {verb} resource'
     cluster.api.faults.add(Fault(path=path, refusal=Failure(403, "Forbidden", words)))
 
@@ -213,7 +213,7 @@ def test_a_cluster_that_may_not_be_watched_exits_5_and_nothing_is_written(path: 
     assert list(tmp_path.glob("week*")) == []
 
 
-def test_a_recording_that_never_had_a_whole_list_exits_3_and_leaves_the_file_of_before(cluster: Served, tmp_path: Path) -> None:
+def test_a_recording_without_a_complete_list_exits_3_and_keeps_the_previous_file(cluster: Served, tmp_path: Path) -> None:
     out = tmp_path / "week.csv"
     invoke(cluster, out, "--for", "500ms")
     before = out.read_text()

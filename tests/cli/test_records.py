@@ -137,7 +137,7 @@ def written(led: Led) -> Status:
     return found
 
 
-def test_status_shows_pools_and_who_waits_for_what(led: Led) -> None:
+def test_status_shows_pools_and_pending_pods_with_reasons(led: Led) -> None:
     written(led)
     done = ask(led, "status")
 
@@ -155,7 +155,7 @@ def test_status_shows_pools_and_who_waits_for_what(led: Led) -> None:
     assert re.search(r"^Limits: dollars_per_hour \$0\.\d\d of \$100\.$", done.output, re.MULTILINE)
 
 
-def test_status_as_json_is_what_the_leader_wrote(led: Led) -> None:
+def test_status_as_json_equals_what_the_leader_wrote(led: Led) -> None:
     written(led)
     done = ask(led, "status", "--json")
 
@@ -165,7 +165,7 @@ def test_status_as_json_is_what_the_leader_wrote(led: Led) -> None:
     assert told["pools"][0]["leaving"] == 0
 
 
-def test_why_asks_the_leader_at_an_address(led: Led) -> None:
+def test_why_queries_the_leader_at_an_address(led: Led) -> None:
     stuck, runs = ask(led, "why", "pod", "default/huge", "--leader", led.url), ask(led, "why", "pod", "train", "--leader", led.url)
 
     assert (stuck.exit_code, runs.exit_code) == (0, 0)
@@ -188,7 +188,7 @@ def led_by(led: Led, leader: Process) -> None:
     led.cluster.ask(write)
 
 
-def test_why_and_replay_ask_the_leader_by_a_forwarded_port_of_its_pod_and_say_which_right_is_needed(led: Led) -> None:
+def test_why_and_replay_use_a_forwarded_port_of_the_leader_and_name_a_missing_permission(led: Led) -> None:
     async def play(client: Client) -> None:
         await client.create(PODS, {**pod("leader", 0), "apiVersion": "v1"}, namespace="kube-system")
 
@@ -221,7 +221,7 @@ async def on_a_node(client: Client, name: str) -> bool:
     return bool(found["spec"].get("nodeName"))
 
 
-def test_why_asks_a_leader_that_runs_in_no_pod_on_this_machine_by_itself(led: Led) -> None:
+def test_why_queries_a_leader_outside_of_a_pod_on_this_machine_directly(led: Led) -> None:
     written(led)
     done = ask(led, "why", "pod", "train")
 
@@ -244,7 +244,7 @@ def test_why_asks_a_leader_that_runs_in_no_pod_on_this_machine_by_itself(led: Le
     ],
     ids=["on another machine", "at an address of another machine", "that has ended", "whose pod has ended", "without pages"],
 )
-def test_why_answers_from_events_where_the_leader_cannot_be_reached_and_says_so(led: Led, leader: Process, said: str) -> None:
+def test_why_answers_from_events_and_says_so_if_the_leader_is_unreachable(led: Led, leader: Process, said: str) -> None:
     led_by(led, leader)
     done = ask(led, "why", "pod", "train", "--namespace", "default")
 
@@ -261,20 +261,20 @@ def test_a_token_is_not_sent_to_a_leader_without_tls(led: Led, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("name", ["a/b/c", "/b", "a/", ""])
-def test_why_says_how_a_pod_is_named(name: str) -> None:
+def test_why_explains_how_to_name_a_pod(name: str) -> None:
     done = CliRunner().invoke(main, ["why", "pod", name])
 
     assert done.exit_code == 2
     assert f"saw {name!r}, expected NAMESPACE/NAME" in done.output
 
 
-def test_why_says_when_nobody_knows(led: Led) -> None:
+def test_why_reports_if_nothing_is_known(led: Led) -> None:
     done = ask(led, "why", "node", "nobody", "--leader", led.url)
 
     assert (done.exit_code, done.output) == (2, "node nobody:\n  there is no such node now\n")
 
 
-def test_replay_lists_decisions_and_plans_one_of_them_again(led: Led, tmp_path: Path) -> None:
+def test_replay_lists_decisions_and_recomputes_one_of_them(led: Led, tmp_path: Path) -> None:
     listed = ask(led, "replay", "--leader", led.url)
     name = listed.output.split()[0]
     done = ask(led, "replay", name, "--leader", led.url, "--save", str(tmp_path / "inputs"))
@@ -287,7 +287,7 @@ def test_replay_lists_decisions_and_plans_one_of_them_again(led: Led, tmp_path: 
     assert again.output == done.output
 
 
-def test_replay_of_a_decision_that_is_not_kept_says_so(led: Led) -> None:
+def test_replay_of_a_decision_that_is_not_recorded_says_so(led: Led) -> None:
     done = ask(led, "replay", "19990101T000000-1", "--leader", led.url)
 
     assert done.exit_code == 2
@@ -310,7 +310,7 @@ def test_the_pages_of_health_and_metrics_are_served(led: Led) -> None:
     assert "gpuscaler_loop_lag_seconds_bucket" in pages["metrics"][1]
 
 
-def test_metrics_and_health_are_at_one_address_and_what_tells_of_pods_only_at_the_other(led: Led) -> None:
+def test_metrics_and_health_share_an_address_and_pages_about_pods_have_another(led: Led) -> None:
     async def get(url: str) -> int:
         async with aiohttp.ClientSession() as session, session.get(url) as answer:
             return answer.status
@@ -321,7 +321,7 @@ def test_metrics_and_health_are_at_one_address_and_what_tells_of_pods_only_at_th
     assert {asyncio.run(get(f"{led.url}/{path}")) for path in ("metrics", "healthz", "readyz")} == {404}
 
 
-def test_a_web_site_whose_name_leads_to_this_machine_reads_no_pages(led: Led) -> None:
+def test_a_web_site_with_a_name_that_resolves_to_this_machine_cannot_read_pages(led: Led) -> None:
     async def get(host: str) -> int:
         async with aiohttp.ClientSession() as session, session.get(f"{led.url}/status", headers={"Host": host}) as answer:
             return answer.status
@@ -338,7 +338,7 @@ def test_every_line_of_the_log_is_json_with_a_time_a_level_and_a_message(led: Le
     assert all({"time", "level", "message"} <= line.keys() for line in lines)
 
 
-def test_where_nothing_was_written_gpuscaler_is_not_installed(tmp_path: Path) -> None:
+def test_without_a_written_status_gpuscaler_counts_as_not_installed(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         status, why, replay = ask(cluster, "status"), ask(cluster, "why", "pod", "x"), ask(cluster, "replay")
 
@@ -347,7 +347,7 @@ def test_where_nothing_was_written_gpuscaler_is_not_installed(tmp_path: Path) ->
     assert "there is no Event of gpuscaler about it" in why.output
 
 
-def test_who_may_not_read_the_status_is_told_which_right_is_missing_and_why_asks_events(tmp_path: Path) -> None:
+def test_without_permission_for_the_status_it_is_named_and_why_uses_events(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
         cluster.load({**pod("x"), "apiVersion": "v1", "kind": "Pod"})
         words = 'configmaps "gpuscaler-status" is forbidden: User "me" cannot get resource "configmaps" in the namespace "kube-system"'
@@ -363,7 +363,7 @@ def test_who_may_not_read_the_status_is_told_which_right_is_missing_and_why_asks
 
 
 @pytest.mark.parametrize(("status", "kind"), [(200, "text/html"), (404, "text/plain")])
-def test_what_is_no_api_server_is_unreachable_and_not_without_gpuscaler(status: int, kind: str, tmp_path: Path) -> None:
+def test_a_server_that_is_not_an_api_server_counts_as_unreachable(status: int, kind: str, tmp_path: Path) -> None:
     class Stranger(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             self.send_response(status)
@@ -386,7 +386,7 @@ def test_what_is_no_api_server_is_unreachable_and_not_without_gpuscaler(status: 
     assert all(one.output.count(f"http://127.0.0.1:{server.server_port} (context 'here' of {path})") == 1 for one in done)
 
 
-def test_an_old_status_says_that_it_is_old(tmp_path: Path) -> None:
+def test_an_old_status_is_reported_as_outdated(tmp_path: Path) -> None:
     with served(tmp_path) as cluster:
 
         async def write(client: Client) -> None:
@@ -401,7 +401,7 @@ def test_an_old_status_says_that_it_is_old(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("data", "said"), [({}, "saw no key status.json"), ({"status.json": "[]"}, "saw a status that cannot be read")])
-def test_a_status_that_somebody_else_wrote_is_told_apart(tmp_path: Path, data: dict[str, str], said: str) -> None:
+def test_a_status_written_by_something_else_is_recognised(tmp_path: Path, data: dict[str, str], said: str) -> None:
     with served(tmp_path) as cluster:
 
         async def write(client: Client) -> None:
@@ -422,7 +422,7 @@ def test_a_cluster_that_does_not_answer_is_unreachable(tmp_path: Path) -> None:
         assert done.exit_code == 3, done.output
 
 
-def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> None:
+def test_replay_reads_a_history_file_and_reports_differences(tmp_path: Path) -> None:
     history, _ = open_history(str(tmp_path), decisions=10, most_bytes=10_000_000)
     some = idle()
     other = Decision("d-2", some.at, some.text, some.cluster, some.state, some.policy, Plan())
@@ -441,7 +441,7 @@ def test_replay_reads_a_history_file_and_says_what_differs(tmp_path: Path) -> No
     assert unknown.exit_code == 2
 
 
-def test_replay_of_a_decision_that_gave_away_room_of_nominated_pods_reads_it_and_plans_no_such_removal(tmp_path: Path) -> None:
+def test_replay_of_an_old_decision_that_used_places_of_nominated_pods_plans_no_removal(tmp_path: Path) -> None:
     """As it was recorded when running pods were moved to where nominated ones were to go: three of seven replicas."""
     card = on_paper.offering()
     items: list[Item] = [on_paper.node(f"old-{number}", card) for number in range(7)]
@@ -469,7 +469,7 @@ def test_replay_names_a_file_that_it_cannot_save_to(tmp_path: Path) -> None:
     assert f"{there}: saw No such file or directory, expected a file that can be written (--save)" in done.output
 
 
-def test_replay_says_which_version_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_replay_reports_the_version_that_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     some = idle()
     monkeypatch.setattr(packing, "__version__", "0.0.1")
     (tmp_path / "inputs").write_bytes(packed(Decision("d-1", some.at, some.text, some.cluster, some.state, some.policy, Plan())))
@@ -480,14 +480,14 @@ def test_replay_says_which_version_planned(tmp_path: Path, monkeypatch: pytest.M
 
 
 @pytest.mark.parametrize("option", ["--history", "--inputs"])
-def test_replay_of_a_file_that_is_none_says_what_was_expected(tmp_path: Path, option: str) -> None:
+def test_replay_of_an_invalid_file_reports_what_was_expected(tmp_path: Path, option: str) -> None:
     (tmp_path / "odd").write_text("odd" * 100)
     for name, said in (("nothing", "saw No such file"), ("odd", "expected the")):
         done = CliRunner().invoke(main, ["replay", "x", option, str(tmp_path / name)])
         assert (done.exit_code, said in done.output) == (2, True), done.output
 
 
-def test_status_says_how_the_metrics_api_does_with_or_without_a_controller(tmp_path: Path) -> None:
+def test_status_shows_the_state_of_the_metrics_api_with_and_without_a_controller(tmp_path: Path) -> None:
     why = "endpoints for service/gpuscaler-metrics have no addresses"
 
     class Plane(BaseHTTPRequestHandler):

@@ -73,7 +73,7 @@ def rows(capsys: pytest.CaptureFixture[str]) -> dict[str, list[str]]:
     return {cells[0]: [cell.strip() for cell in cells[1:] if cell.strip()] for cells in lines}
 
 
-def test_tables_are_whole_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tables_are_not_cut_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     policies = [f"policy-number-{number}-with-a-long-name" for number in range(4)]
     print_report(INPUTS, [result(policy) for policy in policies])
@@ -82,7 +82,7 @@ def test_tables_are_whole_in_a_pipe(capsys: pytest.CaptureFixture[str], monkeypa
     assert lines.count([POOL, TYPE, "on-demand", ZONE, "3", "12.5", "$123.45"]) == 4
 
 
-def test_policies_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+def test_policies_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(INPUTS, [result("ours"), result("theirs", cost=200.0, gpu_hours_held=None)])
     printed = rows(capsys)
     assert printed["cost"] == ["$123.45", "$200.00"]
@@ -92,7 +92,7 @@ def test_policies_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None
     assert "capacity errors" not in printed
 
 
-def test_what_happened_under_one_policy_only_has_its_row(capsys: pytest.CaptureFixture[str]) -> None:
+def test_events_under_one_policy_only_have_a_row(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(INPUTS, [result("ours"), result("theirs", capacity_errors=3, failover=Failover(0.0, 90.0))])
     printed = rows(capsys)
     assert printed["capacity errors"] == ["0", "3"]
@@ -107,17 +107,17 @@ def test_several_seeds_are_one_column_of_means_and_deviations(capsys: pytest.Cap
     assert printed["GPU-hours paid"] == ["2.0"]
     assert printed["Machines of ours, on average"] == []
     assert printed[POOL] == [TYPE, "on-demand", ZONE, "2", "6.2", "$61.73"]
-    assert "Mean ± standard deviation of 2 seeds, from 1 on." in printed
+    assert "Mean ± standard deviation of 2 seeds, starting at 1." in printed
 
 
-def test_a_wait_that_is_a_lower_bound_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_wait_that_is_a_lower_bound_is_marked(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(INPUTS, [result("ours", wait=Wait(60, 30, 90, 7200, ("p99",)))])
     printed = rows(capsys)
     assert (printed["wait, p95"], printed["wait, p99"]) == (["90.0 s"], ["≥ 2.0 h"])
     assert any(line.startswith("≥: at least") for line in printed)
 
 
-def test_waits_by_kind_of_pods_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
+def test_waits_by_size_of_pods_are_shown_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
     kinds = (ClassWait("1 GPU", 2, 1, Wait(3, 1, 5, 9, ("p95",))), ClassWait("gangs", 4, 4, Wait(3, 180, 240, 9)))
     print_report(INPUTS, [result("ours", wait_by_class=kinds), result("theirs", wait_by_class=kinds[1:])])
     printed = rows(capsys)
@@ -125,7 +125,7 @@ def test_waits_by_kind_of_pods_stand_side_by_side(capsys: pytest.CaptureFixture[
     assert printed["gangs"] == ["4", "3.0 min, 4.0 min", "3.0 min, 4.0 min"]
 
 
-def test_users_beyond_the_dearest_are_added_up_and_markup_in_a_name_is_only_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+def test_cheap_users_are_added_up_and_markup_in_names_is_not_interpreted(capsys: pytest.CaptureFixture[str]) -> None:
     users = [
         Share("[red]ana[/red]", 50.0, 1),
         Share("", 40.0, 1),
@@ -140,6 +140,6 @@ def test_users_beyond_the_dearest_are_added_up_and_markup_in_a_name_is_only_a_na
     assert printed["unattributed: boot and idle time"] == ["$7.00"]
 
 
-def test_a_trace_without_users_has_no_table_of_them(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_trace_without_users_has_no_table_of_users(capsys: pytest.CaptureFixture[str]) -> None:
     print_report(INPUTS, [result("ours", users=(Share("", 40.0, 1), Share(None, 7.0, 0)))])
     assert "Cost by user" not in rows(capsys)

@@ -60,7 +60,7 @@ async def bound(client: Client) -> bool:
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
-def test_it_serves_pods_until_it_is_stopped_and_gives_the_lease_back(cluster: Served, number: signal.Signals, status: int) -> None:
+def test_the_controller_serves_pods_until_stopped_and_releases_the_lease(cluster: Served, number: signal.Signals, status: int) -> None:
     with started(cluster) as process:
         try:
             cluster.ask(submit)
@@ -75,7 +75,7 @@ def test_it_serves_pods_until_it_is_stopped_and_gives_the_lease_back(cluster: Se
     assert cluster.ask(holder) == ""
 
 
-def test_started_with_ctrl_c_ignored_as_in_the_background_of_a_shell_it_goes_on_until_sigterm(cluster: Served) -> None:
+def test_started_with_ctrl_c_ignored_it_runs_until_sigterm(cluster: Served) -> None:
     with started(cluster, under=("sh", "-c", "trap '' INT; exec \"$@\"", "sh")) as process:
         try:
             cluster.until(led)
@@ -94,7 +94,7 @@ async def led(client: Client) -> bool:
     return bool(await holder(client))
 
 
-def test_a_dry_run_says_what_it_would_buy_and_writes_nothing(cluster: Served) -> None:
+def test_a_dry_run_logs_what_it_would_buy_and_writes_nothing(cluster: Served) -> None:
     cluster.ask(submit)
     cluster.until(waiting)
     with started(cluster, "--dry-run") as process:
@@ -121,7 +121,7 @@ def invoke(config: Path, access: Path) -> Result:
     return CliRunner().invoke(main, ["run", "--config", str(config), "--kubeconfig", str(access)])
 
 
-def test_a_pools_file_without_a_cloud_exits_2_and_says_what_to_add(tmp_path: Path) -> None:
+def test_a_pools_file_without_a_cloud_exits_2_with_advice(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text(RUN_FILE.replace("cloud: simulated\n", ""))
 
@@ -131,7 +131,7 @@ def test_a_pools_file_without_a_cloud_exits_2_and_says_what_to_add(tmp_path: Pat
     assert done.stderr == f"{path}: saw no cloud, expected one of simulated, aws; add cloud: …\n"
 
 
-def test_a_kubeconfig_that_is_not_there_exits_2(tmp_path: Path) -> None:
+def test_a_missing_kubeconfig_exits_2(tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN_FILE)
 
     done = invoke(tmp_path / "run.yaml", tmp_path / "absent")
@@ -150,7 +150,7 @@ def test_a_server_that_does_not_answer_exits_3_and_names_it(tmp_path: Path) -> N
     assert "Traceback" not in done.output
 
 
-def test_a_server_that_forbids_what_is_needed_exits_5_and_says_what(cluster: Served, tmp_path: Path) -> None:
+def test_a_server_that_forbids_a_required_resource_exits_5_and_names_it(cluster: Served, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(RUN_FILE)
     refusal = Failure(403, "Forbidden", 'configmaps "gpuscaler-state" is forbidden: User "me" cannot get resource "configmaps"')
     cluster.api.faults.add(Fault(path="configmaps", refusal=refusal))
@@ -161,10 +161,10 @@ def test_a_server_that_forbids_what_is_needed_exits_5_and_says_what(cluster: Ser
     assert "configmaps" in done.stderr
 
 
-def test_a_namespace_that_is_not_there_exits_2(cluster: Served, tmp_path: Path) -> None:
+def test_a_missing_namespace_exits_2(cluster: Served, tmp_path: Path) -> None:
     (tmp_path / "run.yaml").write_text(f"{RUN_FILE}namespace: nowhere\n")
 
     done = invoke(tmp_path / "run.yaml", cluster.kubeconfig)
 
     assert done.exit_code == 2
-    assert "namespace nowhere: saw none" in done.stderr
+    assert "namespace nowhere: saw no namespace" in done.stderr

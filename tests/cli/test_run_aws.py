@@ -107,7 +107,7 @@ async def until(so: Any, what: str) -> None:
     raise AssertionError(f"never: {what}")
 
 
-async def test_the_page_about_an_account_that_costs_nothing_comes_true(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_page_about_the_simulated_account_is_correct(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     kubeconfig, config = str(tmp_path / "kubeconfig"), tmp_path / "run.yaml"
     (told,) = [one for one in blocks(PAGE) if one.kind == "yaml"]
@@ -167,7 +167,7 @@ async def said(command: str, folder: Path, more: dict[str, str], *, until: str =
     return text
 
 
-async def test_the_commands_of_the_page_about_aws_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_commands_of_the_aws_page_do_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps 3, 5 and 6 in their order, the account being ours and the cluster that of the context the page names."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     commands, files = of_the_page("sh"), of_the_page("yaml")

@@ -27,7 +27,7 @@ def call(*pools: Path, options: tuple[str, ...] = (), trace: Path = EXAMPLES / "
     return CliRunner().invoke(what_if, ["--trace", str(trace), *named, *options])
 
 
-def test_words_come_first_and_the_figures_after_them(other: Path) -> None:
+def test_the_explanation_comes_before_the_figures(other: Path) -> None:
     done = call(EXAMPLES / "pools.yaml", other)
     assert done.exit_code == 0
     words = [
@@ -72,7 +72,7 @@ def test_a_folder_gets_the_comparison_as_data_and_as_a_page_that_explains_it(oth
     report = json.loads((tmp_path / "report" / "report.json").read_text())
     assert report == json.loads(done.stdout)
     page = html.unescape((tmp_path / "report" / "report.html").read_text())
-    for words in ("What if the pools were others: jobs.csv", "A: gpuscaler", "B: gpuscaler", "pool gpu: only A has g5.2xlarge"):
+    for words in ("What if the pools were different: jobs.csv", "A: gpuscaler", "B: gpuscaler", "pool gpu: only A has g5.2xlarge"):
         assert words in page
     assert report["differences"][0]["explanation"][0] in page
     for plot in ("Capacity against demand", "Cost over time", "Waiting times", "Machines over time"):
@@ -99,11 +99,11 @@ def test_waits_that_are_lower_bounds_are_marked_and_not_subtracted(tmp_path: Pat
     assert "Run only with A: 2 pods with 4-7 GPUs (trace/train-1, trace/train-2)" in done.stdout
 
 
-def test_what_is_left_out_of_one_file_only_is_marked(tmp_path: Path) -> None:
+def test_notes_that_apply_to_one_file_only_are_marked(tmp_path: Path) -> None:
     spot = tmp_path / "spot.yaml"
     spot.write_text((EXAMPLES / "pools.yaml").read_text().replace("markets: [on-demand]", "markets: [spot, on-demand]"))
     done = call(EXAMPLES / "pools.yaml", spot)
-    assert "  B: 10 spot offerings of the pools file: left out" in done.stdout
+    assert "  B: 10 spot offerings of the pools file: omitted" in done.stdout
     assert "B costs the same as A" in done.stdout
 
 
@@ -114,7 +114,7 @@ def test_two_pools_files_are_needed(count: int) -> None:
     assert f"saw {count}, expected two files" in done.stderr
 
 
-def test_a_file_that_cannot_be_used_ends_with_2_and_is_named(other: Path, tmp_path: Path) -> None:
+def test_an_unusable_file_exits_2_and_is_named(other: Path, tmp_path: Path) -> None:
     for done, word in (
         (call(other, tmp_path / "absent.yaml"), "absent.yaml"),
         (call(other, other, trace=tmp_path / "absent.csv"), "absent.csv"),

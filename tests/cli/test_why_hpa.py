@@ -40,23 +40,23 @@ def ask(cluster: Served, *words: str) -> Result:
     return CliRunner().invoke(main, ["why", "hpa", *words, "--kubeconfig", str(cluster.kubeconfig)])
 
 
-def test_each_link_is_told_and_the_broken_one_named(cluster: Served) -> None:
+def test_each_link_is_shown_and_the_broken_one_is_named(cluster: Served) -> None:
     done = ask(cluster, "ml/llm")
 
     assert done.exit_code == 1, done.output
     assert done.output.splitlines() == [
         "hpa ml/llm:",
         "  duty_cycle_current (Pods):",
-        "    unknown exporter  no pod is labelled as an exporter of gpuscaler: another one is taken for granted",
+        "    unknown exporter  no pod is labelled as an exporter of gpuscaler; assuming that another exporter is used",
         "    unknown scrape    the API cannot be asked",
         "    unknown rule      the API cannot be asked",
         "    broken  API       there is no APIService for it; install the metrics API",
-        "    unknown HPA       it has not looked yet",
+        "    unknown HPA       it has not read the metric yet",
         "    the API is broken",
     ]
 
 
-def test_the_links_come_as_json_too(cluster: Served) -> None:
+def test_the_links_are_available_as_json(cluster: Served) -> None:
     (found,) = json.loads(ask(cluster, "ml/llm", "--json").output)
 
     assert found["metric"] == "duty_cycle_current"
@@ -67,15 +67,15 @@ def test_an_autoscaler_without_our_metrics_has_no_chain(cluster: Served) -> None
     done = ask(cluster, "ml/plain")
 
     assert done.exit_code == 0, done.output
-    assert "no metric but those of metrics-server" in done.output
+    assert "it uses only metrics of metrics-server" in done.output
 
 
-def test_an_autoscaler_that_is_not_there_is_named(cluster: Served) -> None:
+def test_a_missing_autoscaler_is_named(cluster: Served) -> None:
     done = ask(cluster, "nobody")
 
     assert done.exit_code == 2
     assert "hpa default/nobody: saw" in done.output
 
 
-def test_a_name_that_is_none_is_refused(cluster: Served) -> None:
+def test_an_invalid_name_is_rejected(cluster: Served) -> None:
     assert "expected NAMESPACE/NAME" in ask(cluster, "a/b/c").output

@@ -226,11 +226,11 @@ def test_every_link_of_a_page_leads_to_a_file(page: Path) -> None:
         ("", "a\n", False),
     ],
 )
-def test_dots_on_a_page_stand_for_anything_and_nothing_else_does(shown: str, printed: str, same: bool) -> None:
+def test_only_dots_on_a_page_match_any_text(shown: str, printed: str, same: bool) -> None:
     assert matches(shown, printed) is same
 
 
-def test_no_page_and_no_message_speaks_of_a_release_that_there_is_not() -> None:
+def test_no_page_or_message_mentions_a_release_that_does_not_exist() -> None:
     """As long as the README says that there is none, nothing can be installed by its name."""
     released = "no release yet" not in (ROOT / "README.md").read_text()
     texts = [*PAGES, *ROOT.glob("src/gpuscaler/**/*.py"), ROOT / "Dockerfile", *ROOT.glob("charts/**/*.md")]

@@ -87,7 +87,7 @@ def fold(objects: dict[tuple[type, str], Item], delta: Delta) -> None:
 
 
 @given(st.lists(items, max_size=10), st.lists(deltas, min_size=1, max_size=4))
-def test_a_cluster_after_deltas_is_the_cluster_of_what_is_left(start: list[Item], changes: list[Delta]) -> None:
+def test_a_cluster_after_deltas_equals_a_cluster_of_the_remaining_objects(start: list[Item], changes: list[Delta]) -> None:
     cluster = Cluster.of(start)
     objects: dict[tuple[type, str], Item] = {}
     fold(objects, Delta(tuple(start)))
@@ -101,7 +101,7 @@ def test_a_cluster_after_deltas_is_the_cluster_of_what_is_left(start: list[Item]
 
 
 @given(st.lists(items, max_size=12))
-def test_every_index_says_what_the_pods_say(found: list[Item]) -> None:
+def test_every_index_agrees_with_the_pods(found: list[Item]) -> None:
     cluster = Cluster.of(found)
     alive = [one for one in cluster.pods.values() if not one.finished]
     bound = [one for one in alive if one.node_name]
@@ -122,7 +122,7 @@ def test_every_index_says_what_the_pods_say(found: list[Item]) -> None:
             assert array[row] == sum(one.spec.requests.get(resource, 0) for one in here.values())
 
 
-def test_of_two_objects_with_one_name_the_later_counts() -> None:
+def test_of_two_objects_with_the_same_name_the_later_counts() -> None:
     cluster = Cluster.of([pod("p"), pod("p", SPECS[1], node_name="n1"), node("n1"), node("n1", cpu=1)])
     assert cluster.table.allocatable("cpu").tolist() == [1]
     assert (len(cluster.unbound), cluster.requested["nvidia.com/gpu"].tolist()) == (0, [2])
@@ -135,7 +135,7 @@ def test_a_heartbeat_of_a_node_changes_nothing() -> None:
     assert after.nodes is cluster.nodes
 
 
-def test_a_node_that_comes_late_finds_the_pods_that_were_bound_to_it() -> None:
+def test_a_node_that_is_added_late_has_the_pods_bound_to_it() -> None:
     cluster = Cluster.of([node("n2"), pod("p", node_name="n1"), pod("q", node_name="n2")]).apply(Delta((node("n1"),)))
     assert cluster.table.names == ("n1", "n2")
     assert cluster.requested["cpu"].tolist() == [1000, 1000]
@@ -145,7 +145,7 @@ def test_a_node_that_comes_late_finds_the_pods_that_were_bound_to_it() -> None:
     assert "q" in {one.name for one in gone.on_node["n2"].values()}
 
 
-def test_what_did_not_change_is_shared() -> None:
+def test_unchanged_parts_are_shared() -> None:
     many = [pod(f"p{number}", node_name=f"n{number % 3 + 1}") for number in range(30)]
     cluster = Cluster.of([*map(node, NODES), *many, pod("waiting")])
     after = cluster.apply(Delta((pod("p0", SPECS[1], node_name="n1"),)))
@@ -155,7 +155,7 @@ def test_what_did_not_change_is_shared() -> None:
     assert after.unbound is cluster.unbound
 
 
-def test_objects_of_every_other_kind_have_a_home() -> None:
+def test_objects_of_all_other_kinds_are_stored() -> None:
     found: list[Item] = [PodGroup("volcano", "n", "g", 3), Namespace("n", {"team": "a"})]
     cluster = Cluster.of(found)
     assert cluster.pod_groups == {"volcano/n/g": found[0]}
@@ -163,7 +163,7 @@ def test_objects_of_every_other_kind_have_a_home() -> None:
     assert cluster.apply(Delta(deletes=((Namespace, "n"),))).namespaces == {}
 
 
-def test_what_was_set_aside_is_kept_once() -> None:
+def test_a_skipped_object_is_kept_once() -> None:
     aside = SetAside("Pod n/p", "odd")
     cluster = Cluster.of([], [aside]).apply(Delta(), set_aside=[aside, SetAside("Pod n/q", "odd")])
     assert [one.object for one in cluster.set_aside] == ["Pod n/p", "Pod n/q"]
@@ -183,7 +183,7 @@ ASIDE = (
 
 
 @pytest.mark.parametrize(("item", "name"), ASIDE)
-def test_what_can_be_read_again_or_is_gone_is_no_longer_set_aside(item: Item, name: str) -> None:
+def test_a_readable_or_deleted_object_is_no_longer_skipped(item: Item, name: str) -> None:
     other = SetAside("Pod n/other", "odd")
     cluster = Cluster.of([], [SetAside(name, "odd"), other])
     key = getattr(item, "name" if isinstance(item, Node) else "key")
@@ -192,25 +192,25 @@ def test_what_can_be_read_again_or_is_gone_is_no_longer_set_aside(item: Item, na
     assert [one.object for one in cluster.set_aside] == [name, "Pod n/other"]
 
 
-def test_what_turns_odd_again_is_set_aside_again() -> None:
+def test_an_object_that_becomes_unreadable_again_is_skipped_again() -> None:
     aside = SetAside("Pod n/p", "odd")
     cluster = Cluster.of([], [aside]).apply(Delta((pod("p"),))).apply(Delta(), set_aside=[aside])
     assert cluster.set_aside == (aside,)
 
 
-def test_only_the_latest_reason_to_set_an_object_aside_is_kept() -> None:
+def test_only_the_latest_reason_for_skipping_an_object_is_kept() -> None:
     nameless = SetAside("Pod", "no name")
     cluster = Cluster.of([], [SetAside("Pod n/p", "odd"), nameless])
     after = cluster.apply(Delta(), set_aside=[SetAside("Pod n/p", "odder"), SetAside("Pod", "no metadata")])
     assert after.set_aside == (nameless, SetAside("Pod n/p", "odder"), SetAside("Pod", "no metadata"))
 
 
-def test_an_object_that_is_twice_in_one_file_may_be_read_and_set_aside() -> None:
+def test_a_duplicate_object_in_a_file_may_be_both_read_and_skipped() -> None:
     cluster = Cluster.of([pod("p")], [SetAside("Pod n/p", "odd")])
     assert len(cluster.set_aside) == len(cluster.pods) == 1
 
 
-def test_the_keys_of_a_bucket_are_sorted_whatever_the_order_of_arrival() -> None:
+def test_the_keys_of_a_bucket_are_sorted_regardless_of_arrival() -> None:
     bucket = Bucket({name: pod(name) for name in ("b", "c", "a")})
     assert bucket.keys == ("a", "b", "c")
     assert bucket.sample.name == "b"
@@ -248,7 +248,7 @@ def zones(column: Any) -> list[str | None]:
     return [column.values[code] if code >= 0 else None for code in column.codes]
 
 
-def test_a_label_set_is_a_key_and_never_changes() -> None:
+def test_a_label_set_is_hashable_and_immutable() -> None:
     one, two = LabelSet({"a": "1", "b": "2"}), LabelSet({"b": "2", "a": "1"})
     assert {one: "found"}[two] == "found"
     frozen: Mapping[str, str] = one

@@ -28,18 +28,18 @@ from gpuscaler.model.durations import DurationError, parse_duration, parse_posit
         ("1s1h", 3601.0),
     ],
 )
-def test_every_unit_counts_in_seconds(text: str, seconds: float) -> None:
+def test_every_unit_is_converted_to_seconds(text: str, seconds: float) -> None:
     assert parse_duration(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize("text", ["", "+", "-", "5", "1d", "1h 30m", "s", ".s", "1hh", "one hour", "1e3s", "٣s", "1m-1s", "3000000h"])
-def test_what_go_refuses_is_refused(text: str) -> None:
+def test_texts_that_go_rejects_are_rejected(text: str) -> None:
     with pytest.raises(DurationError, match="expected a duration") as caught:
         parse_duration(text)
     assert caught.value.seen == text
 
 
-def test_a_negative_duration_is_refused_where_time_has_to_pass() -> None:
+def test_a_negative_duration_is_rejected_if_it_must_be_positive() -> None:
     assert parse_positive_duration("0s") == 0.0
     with pytest.raises(DurationError, match="zero or more"):
         parse_positive_duration("-1s")

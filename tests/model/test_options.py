@@ -91,14 +91,14 @@ def test_a_gang_of_an_unreadable_size_is_still_a_gang(size: str) -> None:
         ({"kueue.x-k8s.io/pod-group-total-count": "8"}, {}, "", ("", 0, "")),
     ],
 )
-def test_gangs_are_told_by_the_names_of_every_project(
+def test_gangs_are_recognised_by_the_labels_of_every_project(
     annotations: dict[str, str], labels: dict[str, str], workload: str, gang: tuple[str, int, str]
 ) -> None:
     found = options(annotations, labels, workload)
     assert (found.gang, found.gang_size, found.gang_source) == gang
 
 
-def test_openais_label_keeps_a_pod_unless_it_says_false() -> None:
+def test_openais_label_keeps_a_pod_unless_it_is_false() -> None:
     assert options(labels={"openai/do-not-drain": "true"}).do_not_drain
     assert not options(labels={"openai/do-not-drain": "False"}).do_not_drain
 
@@ -115,7 +115,7 @@ def test_openais_label_keeps_a_pod_unless_it_says_false() -> None:
         ("karpenter.sh/do-not-disrupt", "do_not_disrupt", 2_592_000.0),
     ],
 )
-def test_every_duration_of_a_tenant_is_cut_to_a_bound_and_that_is_reported(name: str, field: str, most: float) -> None:
+def test_every_duration_of_a_tenant_is_limited_with_a_warning(name: str, field: str, most: float) -> None:
     found, (warning,) = pod_options(msgspec.convert({name: "2500000h"}, PodAnnotations), {})
 
     assert getattr(found, field) == most
@@ -131,7 +131,7 @@ def test_the_longest_grace_is_a_setting(given: str, most: float, left: float) ->
 
 
 @pytest.mark.parametrize("text", ["9999-12-31T23:59:59-23:59", "0001-01-01T00:00:00+23:59", "2300-01-01T00:00:00Z"])
-def test_a_deadline_that_no_calendar_shows_is_reported_and_ignored(text: str) -> None:
+def test_a_deadline_out_of_range_is_reported_and_ignored(text: str) -> None:
     found, (warning,) = pod_options(msgspec.convert({"gpuscaler.io/deadline": text}, PodAnnotations), {})
 
     assert found.deadline is None

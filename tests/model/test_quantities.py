@@ -57,25 +57,25 @@ def test_every_suffix_and_exponent_has_its_exact_value(text: str | float, value:
     ["", " ", "1 2", "1xyz", "1ki", "1mi", "1K", "1i", "1Kii", "1e", "1e3e3", "1.1.1", "--1", "1-", "1_000", "0x10", "1,5", "NaN", "inf",
      "٣", "Pi", "e-12"],
 )  # fmt: skip
-def test_what_kubernetes_refuses_is_refused_with_the_text_that_was_seen(text: str) -> None:
+def test_texts_that_kubernetes_rejects_are_rejected_with_the_seen_text(text: str) -> None:
     with pytest.raises(QuantityError, match="expected a quantity") as caught:
         parse(text)
     assert caught.value.seen == text
 
 
 @pytest.mark.parametrize("text", ["9223372036854775808", "8Ei", "10E", "1e19", "1e999999999999", 2**63, -(2**70), 1e300])
-def test_values_beyond_int64_are_refused_without_computing_them(text: str | float) -> None:
+def test_values_beyond_int64_are_rejected_without_computing_them(text: str | float) -> None:
     with pytest.raises(QuantityError, match="int64"):
         parse(text)
 
 
 @pytest.mark.parametrize("text", [True, None, [], float("nan"), float("inf"), "9" * 10_000])
-def test_what_is_no_text_or_number_is_refused(text: object) -> None:
+def test_values_other_than_text_and_numbers_are_rejected(text: object) -> None:
     with pytest.raises(QuantityError):
         parse(text)  # type: ignore[arg-type]  # wrong on purpose
 
 
-def test_amounts_below_a_nano_unit_are_rounded_up_because_something_was_asked_for() -> None:
+def test_amounts_below_a_nano_unit_are_rounded_up() -> None:
     assert parse("0.1n") == NANO
     assert parse("1e-200") == NANO
     assert parse("0.0000000011") == 2 * NANO
@@ -110,11 +110,11 @@ def test_milli_values_and_values_are_rounded_up() -> None:
         (10**21, "decimal", "1000E"),
     ],
 )
-def test_the_canonical_text_has_the_largest_suffix_that_loses_nothing(value: Fraction, style: str, text: str) -> None:
+def test_the_canonical_text_has_the_largest_suffix_without_loss(value: Fraction, style: str, text: str) -> None:
     assert format_quantity(value, style) == text  # type: ignore[arg-type]  # a parameter is only known to be a string
 
 
-def test_what_is_finer_than_a_nano_unit_has_no_text() -> None:
+def test_amounts_below_a_nano_unit_have_no_text() -> None:
     with pytest.raises(QuantityError, match="nano-unit"):
         format_quantity(Fraction(1, 3))
 
@@ -129,7 +129,7 @@ def test_a_formatted_quantity_reads_as_the_same_value(value: Fraction, style: st
 
 
 @given(nanos, nanos, styles, styles)
-def test_texts_order_as_their_values_do(left: Fraction, right: Fraction, one: str, other: str) -> None:
+def test_formatted_quantities_keep_the_order_of_values(left: Fraction, right: Fraction, one: str, other: str) -> None:
     a, b = parse(format_quantity(left, one)), parse(format_quantity(right, other))  # type: ignore[arg-type]  # as above
     assert (a < b, a == b) == (left < right, left == right)
     if left <= right:
@@ -138,14 +138,14 @@ def test_texts_order_as_their_values_do(left: Fraction, right: Fraction, one: st
 
 
 @given(st.text(alphabet="0123456789.+-eEinumkKMGTP ", max_size=12))
-def test_any_text_is_a_value_in_nano_units_or_a_refusal(text: str) -> None:
+def test_any_text_is_a_value_in_nano_units_or_an_error(text: str) -> None:
     with contextlib.suppress(QuantityError):
         value = parse(text)
         assert abs(value) <= INT64_MAX
         assert (value * 10**9).denominator == 1
 
 
-def test_long_values_are_cut_in_messages() -> None:
+def test_long_values_are_shortened_in_messages() -> None:
     assert shortened("x" * 5_000_000) == f"'{'x' * 59}…"
     assert len(shortened(["y" * 1000])) == 61
     assert shortened("short") == "'short'"

@@ -28,7 +28,7 @@ def test_containers_add_up_in_millicores_bytes_and_counts() -> None:
     assert pod_requests(both) == {"cpu": 1500, "memory": 2**30 + 10**9, "nvidia.com/gpu": 1}
 
 
-def test_a_limit_stands_in_for_a_request_that_is_missing_and_only_for_that() -> None:
+def test_a_limit_replaces_only_a_missing_request() -> None:
     one = containers({"resources": {"requests": {"cpu": "1"}, "limits": {"cpu": "4", "nvidia.com/gpu": "2", "memory": "0"}}})
     assert pod_requests(one) == {"cpu": 1000, "nvidia.com/gpu": 2}
 
@@ -42,7 +42,7 @@ def test_the_largest_init_container_counts_where_it_exceeds_the_containers() -> 
     assert pod_requests(containers(requesting(cpu="1", memory="1Gi")), init) == {"cpu": 3000, "memory": 5 * 2**30}
 
 
-def test_sidecars_run_beside_the_containers_and_beside_init_containers_that_start_after_them() -> None:
+def test_sidecars_run_alongside_containers_and_later_init_containers() -> None:
     sidecar = requesting(cpu="2") | {"restartPolicy": "Always"}
     main = containers(requesting(cpu="1"))
     assert pod_requests(main, containers(sidecar, requesting(cpu="4"))) == {"cpu": 6000}
@@ -61,12 +61,12 @@ def test_pod_level_requests_replace_those_of_the_containers_for_cpu_memory_and_h
     assert found == {"cpu": 8000, "memory": 2**30, "hugepages-2Mi": 4 * 2**20, "nvidia.com/gpu": 1}
 
 
-def test_pod_level_limits_imply_requests_only_where_no_container_requests_anything() -> None:
+def test_pod_level_limits_imply_requests_only_if_no_container_has_requests() -> None:
     level = ResourceRequirements(limits={"cpu": "8", "memory": "2Gi"})
     assert pod_requests(containers(requesting(cpu="1")), pod_level=level) == {"cpu": 1000, "memory": 2 * 2**30}
 
 
-def test_huge_page_limits_of_containers_become_the_pods_when_the_pod_has_resources_of_its_own() -> None:
+def test_huge_page_limits_of_containers_become_the_pods_with_pod_level_resources() -> None:
     holders = containers({"resources": {"limits": {"hugepages-2Mi": "4Mi"}}}, {"resources": {"limits": {"hugepages-2Mi": "2Mi"}}})
     level = ResourceRequirements(limits={"cpu": "1"})
     assert pod_requests(holders, pod_level=level) == {"cpu": 1000, "hugepages-2Mi": 6 * 2**20}
@@ -83,7 +83,7 @@ def test_a_resize_counts_the_largest_of_desired_allocated_and_actual(desired: st
     assert pod_requests(one, statuses=statuses(RESIZED), infeasible=infeasible) == {"cpu": expected}
 
 
-def test_a_status_without_resources_in_force_says_nothing() -> None:
+def test_a_status_without_resources_in_force_is_ignored() -> None:
     one = containers(requesting(cpu="1") | {"name": "main"})
     assert pod_requests(one, statuses=statuses({"name": "main", "allocatedResources": {"cpu": "9"}})) == {"cpu": 1000}
 
@@ -94,7 +94,7 @@ def test_sidecars_can_be_resized_and_other_init_containers_cannot() -> None:
     assert pod_requests([], containers(requesting(cpu="1") | {"name": "main"}), statuses=statuses(RESIZED)) == {"cpu": 1000}
 
 
-def test_names_that_the_scheduler_does_not_count_are_left_out() -> None:
+def test_names_that_the_scheduler_does_not_count_are_omitted() -> None:
     one = containers({"resources": {"requests": {"foo": "1", "storage": "1Gi", "example.com/foo": "1", "ephemeral-storage": "1k"}}})
     assert pod_requests(one) == {"example.com/foo": 1, "ephemeral-storage": 1000}
 
@@ -107,14 +107,14 @@ def test_parts_of_a_byte_are_summed_before_they_are_rounded_up() -> None:
     ("amount", "expected"),
     [("1xyz", "a quantity"), ("-1", "zero or more"), (str(LARGEST + 1), "at most"), ("9Ei", "int64")],
 )
-def test_what_is_no_sensible_request_is_refused_by_its_place(amount: str, expected: str) -> None:
+def test_an_invalid_request_is_rejected_with_its_place(amount: str, expected: str) -> None:
     with pytest.raises(UnreadableError, match=expected) as caught:
         pod_requests(containers({}, requesting(gpu=amount)))
     assert caught.value.path == "containers[1].resources.requests.nvidia.com/gpu"
     assert amount in caught.value.seen
 
 
-def test_a_node_may_boast_and_is_cut_to_what_can_be_summed() -> None:
+def test_excessive_resources_of_a_node_are_capped() -> None:
     boast: dict[str, str | int | float | None] = {"cpu": "1500m", "memory": "7Ei", "pods": 110, "odd": "-4", "empty": None}
     assert node_resources(boast, "status.allocatable") == {"cpu": 1500, "memory": LARGEST, "pods": 110, "odd": 0, "empty": 0}
     with pytest.raises(UnreadableError, match=r"status\.allocatable\.cpu: saw 'lots'"):
@@ -126,7 +126,7 @@ drawn = st.builds(Container, resources=st.builds(ResourceRequirements, requests=
 
 
 @given(st.lists(drawn, max_size=3), st.lists(drawn, max_size=4))
-def test_a_pod_needs_at_least_what_its_containers_and_sidecars_need_together(main: list[Container], init: list[Container]) -> None:
+def test_a_pod_requests_at_least_the_sum_of_containers_and_sidecars(main: list[Container], init: list[Container]) -> None:
     """And no more than if everything ran at once."""
     found = pod_requests(main, init)
     running = pod_requests([*main, *(container for container in init if container.sidecar)])

@@ -69,7 +69,7 @@ def test_a_leap_day_is_found_years_later() -> None:
         "0 0 * * 7",
     ],
 )
-def test_a_schedule_that_karpenter_takes_is_one(schedule: str) -> None:
+def test_a_schedule_that_karpenter_accepts_is_valid(schedule: str) -> None:
     assert parse_schedule(schedule).hours
 
 
@@ -97,6 +97,6 @@ def test_a_schedule_that_karpenter_takes_is_one(schedule: str) -> None:
         ("@every 1h", "@hourly"),
     ],
 )
-def test_what_is_no_schedule_says_what_is_expected(schedule: str, says: str) -> None:
+def test_an_invalid_schedule_is_reported_with_what_was_expected(schedule: str, says: str) -> None:
     with pytest.raises(ValueError, match=re.escape(says)):
         parse_schedule(schedule)

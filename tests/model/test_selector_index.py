@@ -30,7 +30,7 @@ def test_every_selector_that_matches_is_found_once_and_in_order() -> None:
         assert index.near(labels, since=5) == [number for number in found if number >= 5]
 
 
-def test_what_is_added_to_a_copy_is_not_in_the_index_that_was_copied() -> None:
+def test_additions_to_a_copy_do_not_change_the_original_index() -> None:
     first = SelectorIndex(SELECTORS[:1])
     second = first.copy()
     second.add(SELECTORS[0])
@@ -42,7 +42,7 @@ def test_what_is_added_to_a_copy_is_not_in_the_index_that_was_copied() -> None:
 
 
 @pytest.mark.parametrize("selector", SELECTORS)
-def test_everything_that_a_selector_matches_is_found_in_its_namespace(selector: LabelSelector) -> None:
+def test_all_matches_of_a_selector_are_found_in_its_namespace(selector: LabelSelector) -> None:
     things = [(space, labels) for space in ("x", "y") for labels in LABELS]
     found = set(LabelIndex(things).near("y", selector))
 
@@ -51,7 +51,7 @@ def test_everything_that_a_selector_matches_is_found_in_its_namespace(selector: 
     assert list(LabelIndex(things).near("z", selector)) == []
 
 
-def test_a_label_that_all_have_does_not_hide_the_one_that_tells_them_apart() -> None:
+def test_a_common_label_does_not_hide_a_selective_one() -> None:
     selectors = [LabelSelector((Requirement("app", "In", ("x",)), Requirement("job", "In", (str(number),)))) for number in range(1000)]
     labels = [{"app": "x", "job": str(number)} for number in range(1000)]
 

@@ -44,7 +44,7 @@ def test_every_form_of_a_requirement_is_read(text: str, terms: tuple[Term, ...])
         ("gpus>many", "values that labels can have"),
     ],
 )
-def test_what_is_no_selector_is_refused_with_what_was_found(text: str, said: str) -> None:
+def test_an_invalid_selector_is_rejected_with_what_was_found(text: str, said: str) -> None:
     with pytest.raises(SelectorError) as caught:
         parse_terms(text)
     assert said in str(caught.value)

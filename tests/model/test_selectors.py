@@ -36,7 +36,7 @@ LABELS = {"app": "web", "size": "10", "empty": ""}
         ("app", "Resembles", ("web",), False),
     ],
 )
-def test_a_requirement_matches_as_kubernetes_says(key: str, operator: str, values: tuple[str, ...], matches: bool) -> None:
+def test_a_requirement_matches_as_in_kubernetes(key: str, operator: str, values: tuple[str, ...], matches: bool) -> None:
     assert Requirement(key, operator, values).matches(LABELS) is matches
 
 
@@ -58,14 +58,14 @@ def test_a_requirement_matches_as_kubernetes_says(key: str, operator: str, value
         (Requirement("app", "Resembles", ("x",)), False),
     ],
 )
-def test_requirements_that_the_api_server_would_refuse_are_known(requirement: Requirement, valid: bool) -> None:
+def test_requirements_that_the_api_server_would_reject_are_invalid(requirement: Requirement, valid: bool) -> None:
     assert requirement.valid is valid
 
 
 @pytest.mark.parametrize(
     ("key", "valid"), [("a", True), ("a.b/c_d", True), ("A.b/c", False), ("/c", False), ("a/", False), ("x" * 64, False), ("a/b/c", False)]
 )
-def test_label_keys_are_names_behind_a_domain_or_alone(key: str, valid: bool) -> None:
+def test_label_keys_are_names_with_or_without_a_domain(key: str, valid: bool) -> None:
     assert is_label_key(key) is valid
 
 
@@ -91,7 +91,7 @@ def test_label_keys_are_names_behind_a_domain_or_alone(key: str, valid: bool) ->
         (" 5", None),
     ],
 )
-def test_integers_are_read_as_go_reads_them(text: str, number: int | None) -> None:
+def test_integers_are_parsed_like_in_go(text: str, number: int | None) -> None:
     assert integer(text) == number
 
 
@@ -107,7 +107,7 @@ def test_a_label_selector_cannot_compare_numbers() -> None:
     assert not LabelSelector((Requirement("size", "Gt", ("5",)),)).valid
 
 
-def test_a_node_selector_needs_one_term_that_is_not_empty_and_can_be_read() -> None:
+def test_a_node_selector_needs_a_nonempty_valid_term_that_matches() -> None:
     app, name = Requirement("app", "In", ("web",)), Requirement("metadata.name", "In", ("node-1",))
     refused = Requirement("absent", "NotIn", ("y!",))
     assert not NodeSelector().matches(LABELS, "node-1")

@@ -15,18 +15,18 @@ def table(**taints: tuple[Taint, ...]) -> NodeTable:
     return NodeTable([Node(name=name, labels={}, allocatable={"cpu": 1000}, taints=found) for name, found in taints.items()])
 
 
-def test_nodes_are_found_by_the_key_of_a_taint_whatever_else_they_bear() -> None:
+def test_nodes_are_found_by_the_key_of_a_taint_among_others() -> None:
     nodes = table(a=(ARRIVING,), b=(), c=(SOFT, ARRIVING), d=(SOFT,))
     assert named(nodes.tainted(ARRIVING.key)) == ["a", "c"]
     assert named(nodes.tainted(SOFT.key)) == ["c", "d"]
     assert nodes.tainted("gpuscaler.io/leaving") == []
 
 
-def test_no_node_is_found_where_there_is_none() -> None:
+def test_no_node_is_found_without_the_taint() -> None:
     assert NodeTable(()).tainted(ARRIVING.key) == []
 
 
-def test_a_taint_that_was_taken_off_is_not_found_any_more() -> None:
+def test_a_removed_taint_is_no_longer_found() -> None:
     nodes = table(a=(ARRIVING,), b=(ARRIVING,))
     assert named(nodes.tainted(ARRIVING.key)) == ["a", "b"]
     after, _ = nodes.changed({"a": Node(name="a", labels={}, allocatable={"cpu": 1000}), "b": None})

@@ -23,11 +23,11 @@ GPU = Taint("gpu", "a100", "NoSchedule")
         (Toleration("gpu", "Resembles", "a100"), False),
     ],
 )
-def test_a_toleration_covers_a_taint_as_kubernetes_says(toleration: Toleration, tolerates: bool) -> None:
+def test_a_toleration_covers_a_taint_as_in_kubernetes(toleration: Toleration, tolerates: bool) -> None:
     assert toleration.tolerates(GPU) is tolerates
 
 
-def test_the_first_taint_with_a_hard_effect_that_nothing_covers_keeps_a_pod_away() -> None:
+def test_the_first_untolerated_taint_with_a_hard_effect_is_found() -> None:
     soft, odd, late = Taint("a", effect="PreferNoSchedule"), Taint("b", effect="Whatever"), Taint("c", effect="NoExecute")
     assert untolerated((soft, odd, GPU, late), ()) == GPU
     assert untolerated((soft, odd, GPU, late), (Toleration("gpu", "Exists"),)) == late
@@ -35,6 +35,6 @@ def test_the_first_taint_with_a_hard_effect_that_nothing_covers_keeps_a_pod_away
     assert untolerated((), ()) is None
 
 
-def test_a_taint_is_written_as_kubectl_writes_it() -> None:
+def test_a_taint_is_formatted_as_by_kubectl() -> None:
     assert str(GPU) == "gpu=a100:NoSchedule"
     assert str(Taint("gpu", "", "NoExecute")) == "gpu:NoExecute"

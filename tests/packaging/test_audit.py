@@ -40,13 +40,13 @@ def audit(folder: Path, *words: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run(command, cwd=folder, env=environ, check=False, capture_output=True, text=True)
 
 
-def test_nothing_found_is_a_success_that_says_where_it_looked(folder: Path) -> None:
+def test_a_clean_result_is_a_success_that_names_its_sources(folder: Path) -> None:
     done = audit(folder)
 
     assert (done.returncode, done.stdout) == (0, "audit: nothing found in .github, lock.txt\n")
 
 
-def test_a_known_vulnerability_is_found_with_the_version_that_mends_it(folder: Path) -> None:
+def test_a_known_vulnerability_is_found_with_the_fixed_version(folder: Path) -> None:
     advisories(folder, [CLEAN, {"name": "aiohttp", "version": "3.0", "vulns": [{"id": "PYSEC-1", "fix_versions": ["3.1"]}]}])
 
     done = audit(folder)
@@ -54,7 +54,7 @@ def test_a_known_vulnerability_is_found_with_the_version_that_mends_it(folder: P
     assert (done.returncode, done.stdout) == (1, "found: lock.txt: aiohttp 3.0 has PYSEC-1, fixed in 3.1\n")
 
 
-def test_packages_that_the_database_does_not_know_are_no_clean_bill(folder: Path) -> None:
+def test_packages_unknown_to_the_database_are_not_a_clean_result(folder: Path) -> None:
     advisories(folder, [CLEAN, {"name": "aiohttp", "skip_reason": "Dependency not found"}])
 
     done = audit(folder)
@@ -64,7 +64,7 @@ def test_packages_that_the_database_does_not_know_are_no_clean_bill(folder: Path
     assert "nothing found, but some checks could not run" in done.stdout
 
 
-def test_a_database_that_is_away_is_no_clean_bill(folder: Path) -> None:
+def test_an_unavailable_database_is_not_a_clean_result(folder: Path) -> None:
     command(folder, "pip-audit", "echo 'no route to it' >&2; exit 1")
 
     done = audit(folder)
@@ -81,7 +81,7 @@ def test_a_withdrawn_package_is_found_with_its_authors_reason(folder: Path) -> N
     assert (done.returncode, done.stdout) == (1, "found: lock.txt: attrs==21.1.0 was withdrawn: Not importable.\n")
 
 
-def test_an_index_that_is_away_is_no_clean_bill(folder: Path) -> None:
+def test_an_unavailable_index_is_not_a_clean_result(folder: Path) -> None:
     command(folder, "uv", "echo 'error: no route to it' >&2; exit 2")
 
     done = audit(folder, "--no-advisories")
@@ -99,7 +99,7 @@ def test_an_unsafe_workflow_is_found(folder: Path) -> None:
     assert "found: .github: zizmor ended with 14:\nerror[template-injection]" in done.stdout
 
 
-def test_without_advisories_no_database_is_asked_and_that_is_said(folder: Path) -> None:
+def test_without_advisories_no_database_is_queried_and_this_is_reported(folder: Path) -> None:
     command(folder, "pip-audit", "exit 9")
 
     done = audit(folder, "--no-advisories")

@@ -58,7 +58,7 @@ def height(imports: Imports) -> int:
     return max(of(name, ()) for name in imports)
 
 
-def test_no_folder_has_so_many_files_that_nobody_reads_their_names() -> None:
+def test_no_folder_has_too_many_files() -> None:
     folders = [path for path in (SOURCES / "gpuscaler").rglob("*") if path.is_dir() and str(path.relative_to(SOURCES)) not in LONG]
     files = {folder: [path for path in folder.glob("*.py") if path.name != "__init__.py"] for folder in folders}
 
@@ -66,7 +66,7 @@ def test_no_folder_has_so_many_files_that_nobody_reads_their_names() -> None:
 
 
 @pytest.mark.parametrize(("room", "floors", "chain"), [("planning", 6, 21), ("lifecycle", 6, 10)])
-def test_the_parts_of_a_room_stand_on_each_other_in_few_floors(room: str, floors: int, chain: int) -> None:
+def test_the_parts_of_a_room_depend_on_each_other_in_few_layers(room: str, floors: int, chain: int) -> None:
     imports = imports_within(room)
 
     assert height(between_parts(imports)) <= floors
@@ -74,10 +74,10 @@ def test_the_parts_of_a_room_stand_on_each_other_in_few_floors(room: str, floors
 
 
 @pytest.mark.parametrize("room", sorted(path.name for path in (SOURCES / "gpuscaler").iterdir() if (path / "__init__.py").exists()))
-def test_no_parts_of_a_room_import_each_other_in_a_circle(room: str) -> None:
+def test_parts_of_a_room_have_no_import_cycles(room: str) -> None:
     assert height(between_parts(imports_within(room)))
 
 
-def test_a_circle_is_seen() -> None:
+def test_an_import_cycle_is_detected() -> None:
     with pytest.raises(AssertionError, match="a imports b imports a"):
         height({"a": frozenset({"b"}), "b": frozenset({"a"})})

@@ -31,7 +31,7 @@ def full(folder: Path, *parts: str) -> "subprocess.CompletedProcess[str]":
     return subprocess.run([sys.executable, str(PROGRAM), *parts], cwd=folder, env=environ, check=False, capture_output=True, text=True)
 
 
-def test_what_comes_after_a_part_that_fails_is_run_too_and_the_table_says_which_failed(folder: Path) -> None:
+def test_parts_after_a_failed_one_run_too_and_the_table_shows_which_failed(folder: Path) -> None:
     done = full(folder, "oracle", "soak", "e2e")
 
     table = (folder / "build" / "full.txt").read_text()
@@ -44,7 +44,7 @@ def test_what_comes_after_a_part_that_fails_is_run_too_and_the_table_says_which_
     assert "did soak RUNS=10000" in table
 
 
-def test_figures_are_kept_as_data_beside_the_commit_and_what_each_part_printed(folder: Path) -> None:
+def test_figures_are_stored_as_data_with_the_commit_and_the_output_of_each_part(folder: Path) -> None:
     done = full(folder, "e2e")
 
     record = json.loads((folder / "build" / "full.json").read_text())
@@ -60,7 +60,7 @@ def test_figures_are_kept_as_data_beside_the_commit_and_what_each_part_printed(f
     assert "on KUBERNETES=1.35.4 with CI=true\n" in (folder / "build" / "full" / "e2e-1.35.4.log").read_text()
 
 
-def test_everything_is_run_where_no_part_is_named(folder: Path) -> None:
+def test_all_parts_run_if_none_is_named(folder: Path) -> None:
     full(folder)
 
     parts = [part["part"] for part in json.loads((folder / "build" / "full.json").read_text())["parts"]]
@@ -68,7 +68,7 @@ def test_everything_is_run_where_no_part_is_named(folder: Path) -> None:
     assert len([part for part in parts if part.startswith("e2e-")]) == 7
 
 
-def test_a_part_that_is_none_is_refused_before_anything_runs(folder: Path) -> None:
+def test_an_unknown_part_is_rejected_before_anything_runs(folder: Path) -> None:
     done = full(folder, "soap")
 
     assert done.returncode == 2

@@ -51,7 +51,7 @@ def _deeper(depth: int) -> ast.AST:
     return ast.parse("1 + 1") if depth == 0 else _deeper(depth - 1)
 
 
-def test_source_is_parsed_beside_garbage_that_parses_too() -> None:
+def test_source_is_parsed_next_to_other_files() -> None:
     source = Path(ast.__file__).read_text()
     for _ in range(10):
         for _ in range(50):

@@ -79,7 +79,7 @@ def test_every_package_is_pinned_to_one_version_with_sha256_hashes(lock: str) ->
         *((f"{extra}.txt", core_requirements() + pyproject()["project"]["optional-dependencies"][extra]) for extra in EXTRAS),
     ],
 )
-def test_a_lock_file_satisfies_what_the_project_asks_for(lock: str, wanted: list[str]) -> None:
+def test_a_lock_file_satisfies_the_projects_requirements(lock: str, wanted: list[str]) -> None:
     locked = pins(lock)
     missing = []
     for line in wanted:
@@ -92,7 +92,7 @@ def test_a_lock_file_satisfies_what_the_project_asks_for(lock: str, wanted: list
 
 
 @pytest.mark.parametrize("lock", ["core.txt", "runtime.txt", "build.txt", *(f"{extra}.txt" for extra in EXTRAS)])
-def test_developers_run_the_versions_that_users_get(lock: str) -> None:
+def test_developers_use_the_same_versions_as_users(lock: str) -> None:
     # A package that users need on some platforms only may be needed everywhere here, so versions count and markers do not.
     users, developers = (
         {name: sorted({str(one.specifier) for one, _ in pinned}) for name, pinned in pins(file).items()} for file in (lock, "dev.txt")
@@ -103,5 +103,5 @@ def test_developers_run_the_versions_that_users_get(lock: str) -> None:
     assert different == []
 
 
-def test_the_core_brings_no_cloud_and_no_gpu_library() -> None:
+def test_the_core_depends_on_no_cloud_or_gpu_library() -> None:
     assert [name for name in pins("core.txt") if name.startswith(("boto", "grpc", "nvidia", "protobuf"))] == []

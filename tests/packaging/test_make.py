@@ -54,13 +54,13 @@ def test_a_target_sets_up_first_in_a_fresh_clone(checkout: Path, target: str) ->
     assert commands[0].startswith("tools/setup ")
 
 
-def test_a_set_up_that_is_older_than_the_lock_file_is_done_again(checkout: Path) -> None:
+def test_a_setup_older_than_the_lock_file_is_repeated(checkout: Path) -> None:
     be_ready(checkout, age=60)
 
     assert "tools/setup" in make(checkout, "-n", "test")
 
 
-def test_a_set_up_that_is_up_to_date_is_left_alone(checkout: Path) -> None:
+def test_an_up_to_date_setup_is_not_repeated(checkout: Path) -> None:
     be_ready(checkout, age=0)
 
     assert "tools/setup" not in make(checkout, "-n", "test")

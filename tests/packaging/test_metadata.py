@@ -29,13 +29,13 @@ def metadata(wheel: zipfile.ZipFile) -> Message:
     return Parser().parsestr(wheel.read(f"gpuscaler-{gpuscaler.__version__}.dist-info/METADATA").decode())
 
 
-def test_the_wheel_holds_every_file_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_contains_all_files_of_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
     files = {str(path.relative_to(SOURCE.parent)) for path in SOURCE.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
 
     assert {name for name in wheel.namelist() if ".dist-info/" not in name} == files
 
 
-def test_the_wheel_tells_type_checkers_that_it_is_typed(wheel: zipfile.ZipFile) -> None:
+def test_the_wheel_is_marked_as_typed(wheel: zipfile.ZipFile) -> None:
     assert "gpuscaler/py.typed" in wheel.namelist()
 
 

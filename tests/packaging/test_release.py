@@ -116,7 +116,7 @@ def values(archive: Path) -> Mapping[str, Mapping[str, str]]:
     return found
 
 
-def test_the_same_commit_gives_the_same_bytes_whoever_builds_it_and_where(repository: Path, tmp_path: Path) -> None:
+def test_builds_of_the_same_commit_are_identical_everywhere(repository: Path, tmp_path: Path) -> None:
     parts = ("wheel", "sdist", "chart", "manifest")
     first = release(repository, "--sign", "none", *parts)
     elsewhere = tmp_path / "some" / "where else"
@@ -135,7 +135,7 @@ def test_the_same_commit_gives_the_same_bytes_whoever_builds_it_and_where(reposi
     } < set(built(repository))
 
 
-def test_what_is_not_committed_is_in_no_release(repository: Path) -> None:
+def test_uncommitted_files_are_in_no_release(repository: Path) -> None:
     (repository / "src" / "gpuscaler" / "secret.key").write_text("ignored")
 
     assert release(repository, "--sign", "none", "sdist", "chart").returncode == 0
@@ -164,7 +164,7 @@ def test_checksums_cover_every_file_and_notes_are_the_section_of_the_version(rep
         ("README.md", (), "the working tree has uncommitted changes: README.md; commit or remove them"),
     ],
 )
-def test_what_is_not_ready_is_refused_with_what_to_do(repository: Path, changed: str, words: tuple[str, ...], said: str) -> None:
+def test_a_commit_that_is_not_ready_is_rejected_with_advice(repository: Path, changed: str, words: tuple[str, ...], said: str) -> None:
     if changed:
         (repository / changed).write_text("")
 
@@ -175,7 +175,7 @@ def test_what_is_not_ready_is_refused_with_what_to_do(repository: Path, changed:
     assert not (repository / "build" / "release").exists()
 
 
-def test_a_commit_without_the_tag_is_refused(repository: Path) -> None:
+def test_a_commit_without_the_tag_is_rejected(repository: Path) -> None:
     git(repository, "tag", "--delete", f"v{VERSION}")
 
     done = release(repository, "--sign", "none")
@@ -184,7 +184,7 @@ def test_a_commit_without_the_tag_is_refused(repository: Path) -> None:
     assert "the commit has no tag, but version 0.1.0 needs v0.1.0: `git tag --annotate v0.1.0`, or try with DRAFT=1" in done.stderr
 
 
-def test_everything_that_is_wrong_with_a_commit_is_said_at_once(repository: Path) -> None:
+def test_all_problems_of_a_commit_are_reported_together(repository: Path) -> None:
     (repository / "CHANGELOG.md").write_text(CHANGELOG.replace("## [0.1.0] - 2026-11-30", "## Soon"))
     chart = repository / "charts" / "gpuscaler" / "Chart.yaml"
     chart.write_text(chart.read_text().replace(f"version: {VERSION}", "version: 0.0.9"))
@@ -222,7 +222,7 @@ def test_without_buildah_the_rest_is_built_and_the_image_is_named_as_missing(rep
     assert f"gpuscaler-{VERSION}.tgz" in built(repository)
 
 
-def test_a_base_that_is_not_pinned_is_refused(repository: Path, builders: Path) -> None:
+def test_an_unpinned_base_is_rejected(repository: Path, builders: Path) -> None:
     (repository / "requirements" / "base-image.txt").write_text("# later\n")
     commit(repository)
 
@@ -312,14 +312,14 @@ def test_the_image_is_as_old_as_the_commit_on_the_base_that_the_repository_pins(
     assert len(members) == 1
 
 
-def test_the_image_says_how_large_its_parts_are(repository: Path, builders: Path) -> None:
+def test_the_image_lists_the_sizes_of_its_parts(repository: Path, builders: Path) -> None:
     done = release(repository, "--sign", "none", "image", PATH=f"{builders}:{os.environ['PATH']}")
 
     lines = {name: size for name, size, *_ in map(str.split, done.stdout.partition("image, unpacked:\n")[2].splitlines())}
     assert (lines["base"], lines["libraries"], lines["simulation"], lines["product"], lines["laboratory"]) == ("4", "1", "3", "2", "3")
 
 
-def test_the_bill_of_the_image_names_what_its_layers_leave_in_it(repository: Path, builders: Path, tmp_path: Path) -> None:
+def test_the_bill_of_the_image_lists_the_content_of_its_layers(repository: Path, builders: Path, tmp_path: Path) -> None:
     from tools.release.image import Image
     from tools.release.sbom import of_image
     from tools.release.source import Source
@@ -363,7 +363,7 @@ def test_without_a_key_cosign_signs_the_checksums_by_the_identity_of_the_forge(r
     assert said == "sign-blob --yes --bundle SHA256SUMS.sigstore.json SHA256SUMS as of the forge\n"
 
 
-def test_a_key_file_that_is_not_there_leaves_the_release_unsigned_and_says_so(repository: Path) -> None:
+def test_a_missing_key_file_leaves_the_release_unsigned_with_a_message(repository: Path) -> None:
     done = release(repository, "--sign", "nowhere/key", "manifest")
 
     assert done.returncode == 1

@@ -38,7 +38,7 @@ def test_every_room_is_in_the_table_of_the_documentation() -> None:
     assert set(documented()) == rooms()
 
 
-def test_the_contracts_say_what_the_table_says() -> None:
+def test_the_import_contracts_agree_with_the_table() -> None:
     table = documented()
     importers = {room: {other for other, allowed in table.items() if room in allowed} for room in table}
 
@@ -54,7 +54,7 @@ def test_the_contracts_say_what_the_table_says() -> None:
         ("model/pools.py", "import random", "gpuscaler.model is not allowed to import random"),
     ],
 )
-def test_an_import_that_the_design_does_not_list_is_refused(tmp_path: Path, module: str, line: str, broken: str) -> None:
+def test_an_import_that_the_design_does_not_list_is_rejected(tmp_path: Path, module: str, line: str, broken: str) -> None:
     shutil.copytree(ROOT / "src", tmp_path / "src")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     path = tmp_path / "src" / "gpuscaler" / module

@@ -32,7 +32,7 @@ def setup(checkout: Path, python: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_a_missing_python_is_named_with_the_way_to_name_another(checkout: Path) -> None:
+def test_a_missing_python_is_named_with_the_way_to_choose_another(checkout: Path) -> None:
     done = setup(checkout, "python-that-is-not-there")
 
     assert done.returncode == 1
@@ -40,7 +40,7 @@ def test_a_missing_python_is_named_with_the_way_to_name_another(checkout: Path) 
     assert "make setup PYTHON=" in done.stderr
 
 
-def test_a_python_that_is_too_old_is_refused_with_its_version(checkout: Path) -> None:
+def test_a_python_that_is_too_old_is_rejected_with_its_version(checkout: Path) -> None:
     command(checkout, "oldpython", 'case "$2" in *print*) echo 3.10;; *) exit 1;; esac')
 
     done = setup(checkout, "oldpython")
@@ -49,7 +49,7 @@ def test_a_python_that_is_too_old_is_refused_with_its_version(checkout: Path) ->
     assert "oldpython is Python 3.10; 3.11 or later is needed" in done.stderr
 
 
-def test_without_ensurepip_a_user_who_is_not_root_is_told_what_to_install(checkout: Path) -> None:
+def test_without_ensurepip_a_user_other_than_root_gets_install_instructions(checkout: Path) -> None:
     command(checkout, "barepython", 'case "$2" in *print*) echo 3.11;; *ensurepip*) exit 1;; esac')
     command(checkout, "id", "echo 1000")
 
@@ -94,7 +94,7 @@ def test_without_a_compiler_root_gets_one_installed(environment_that_works: Path
 
 
 @pytest.mark.parametrize("user", ["0", "1000"])
-def test_a_compiler_that_cannot_be_had_is_told_and_costs_only_tests(
+def test_a_missing_compiler_is_reported_and_costs_only_tests(
     environment_that_works: Path, monkeypatch: pytest.MonkeyPatch, user: str
 ) -> None:
     checkout = environment_that_works
@@ -127,7 +127,7 @@ def installs(checkout: Path, *, uv: int) -> list[str]:
     return [line for line in log.read_text().splitlines() if " install " in line]
 
 
-def test_packages_are_installed_by_uv_from_the_index_that_pip_is_told_of(environment_that_works: Path) -> None:
+def test_uv_installs_packages_from_the_index_configured_for_pip(environment_that_works: Path) -> None:
     found = installs(environment_that_works, uv=0)
 
     assert [line.split()[0] for line in found] == ["uv", "uv"]
@@ -135,7 +135,7 @@ def test_packages_are_installed_by_uv_from_the_index_that_pip_is_told_of(environ
     assert "--require-hashes --only-binary :all: --requirement requirements/dev.txt" in found[0]
 
 
-def test_where_uv_cannot_install_pip_does(environment_that_works: Path) -> None:
+def test_if_uv_cannot_install_pip_does(environment_that_works: Path) -> None:
     found = installs(environment_that_works, uv=1)
 
     assert [line.split()[0] for line in found] == ["uv", "pip", "pip"]

@@ -32,7 +32,7 @@ def steps() -> Iterator[tuple[str, str, dict[str, Any]]]:
 RELEASE = jobs(ROOT / ".github" / "workflows" / "release.yml")
 
 
-def test_every_action_is_bound_to_a_commit_with_its_version_beside_it() -> None:
+def test_every_action_is_pinned_to_a_commit_with_its_version_in_a_comment() -> None:
     text = "".join(path.read_text() for path in WORKFLOWS)
     used = re.findall(r"uses: (.*)", text)
 
@@ -48,12 +48,12 @@ def test_an_action_has_one_commit_everywhere() -> None:
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_jobs_have_the_rights_that_they_name_and_no_others(path: Path) -> None:
+def test_jobs_have_only_the_permissions_that_they_declare(path: Path) -> None:
     assert read(path)["permissions"] == {}
     assert [name for name, job in jobs(path).items() if "permissions" not in job or "timeout-minutes" not in job] == []
 
 
-def test_what_runs_the_repository_s_own_code_may_neither_sign_nor_write() -> None:
+def test_jobs_that_run_the_repository_s_code_may_neither_sign_nor_write() -> None:
     building = [
         job for path in WORKFLOWS for job in jobs(path).values() if any("checkout" in str(step.get("uses")) for step in job["steps"])
     ]
@@ -64,7 +64,7 @@ def test_what_runs_the_repository_s_own_code_may_neither_sign_nor_write() -> Non
     assert all(step["with"]["persist-credentials"] is False for step in checkouts)
 
 
-def test_nothing_is_published_before_it_is_signed_nor_unless_the_repository_says_so() -> None:
+def test_nothing_is_published_unsigned_or_unless_the_repository_enables_it() -> None:
     publishing = {name for name, job in RELEASE.items() if PUBLISHING.search(str(job["steps"]))}
 
     def before(name: str) -> set[str]:
@@ -80,7 +80,7 @@ def test_nothing_is_published_before_it_is_signed_nor_unless_the_repository_says
         assert "sha256sum --check --strict SHA256SUMS" in str(RELEASE[name]["steps"])
 
 
-def test_make_is_called_with_targets_and_variables_that_there_are() -> None:
+def test_make_is_called_with_existing_targets_and_variables() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = set(re.findall(r"^([a-z0-9-]+):", makefile, re.MULTILINE))
     variables = set(re.findall(r"^([A-Z]+) \?=", makefile, re.MULTILINE))
@@ -91,7 +91,7 @@ def test_make_is_called_with_targets_and_variables_that_there_are() -> None:
     assert {name for line in called for name in re.findall(r"\b([A-Z]+)=", line)} <= variables
 
 
-def test_no_text_of_others_gets_into_a_script() -> None:
+def test_no_untrusted_text_gets_into_a_script() -> None:
     assert [(file, job) for file, job, step in steps() if "${{" in step.get("run", "")] == []
 
 

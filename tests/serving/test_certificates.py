@@ -42,7 +42,7 @@ async def who_asks(ours: Authority, theirs: Authority, host: str, served: Pair |
     return seen
 
 
-async def test_a_client_is_known_by_its_name_and_its_groups() -> None:
+async def test_a_client_certificate_contains_its_name_and_groups() -> None:
     authority = Authority("ours", now=time.time())
     assert await who_asks(authority, authority, "127.0.0.1") == ["system:masters", "ada"]
 
@@ -52,13 +52,13 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
     assert [stat.S_IMODE(file.stat().st_mode) for file in files] == [0o600, 0o600]
 
 
-async def test_a_server_is_not_taken_for_another_one() -> None:
+async def test_a_server_certificate_is_not_valid_for_another_server() -> None:
     authority = Authority("ours", now=time.time())
     with pytest.raises(ssl.SSLCertVerificationError, match="mismatch"):
         await who_asks(authority, authority, "elsewhere")
 
 
-async def test_a_server_that_is_its_own_authority_is_known_by_its_names_only() -> None:
+async def test_a_self_signed_server_is_valid_for_its_names_only() -> None:
     authority = Authority("ours", now=time.time())
     served = authority.self_signed(hosts=("127.0.0.1", "localhost"))
     for host in ("127.0.0.1", "localhost"):
@@ -67,9 +67,9 @@ async def test_a_server_that_is_its_own_authority_is_known_by_its_names_only() -
         await who_asks(authority, authority, "elsewhere", served)
 
 
-async def test_a_client_of_another_authority_is_not_let_in() -> None:
+async def test_a_client_of_another_authority_is_rejected() -> None:
     assert await who_asks(Authority("ours", now=time.time()), Authority("theirs", now=time.time()), "127.0.0.1") == []
 
 
-def test_signing_keys_are_each_of_their_own() -> None:
+def test_every_signing_key_is_different() -> None:
     assert signing_key() != signing_key()

@@ -58,7 +58,7 @@ class Door:
         return self.closed
 
 
-def test_beyond_the_bound_of_a_peer_its_own_connection_that_waits_longest_is_closed() -> None:
+def test_above_the_limit_of_a_peer_its_longest_waiting_connection_is_closed() -> None:
     door = Door()
     door.open("probe", "probe")
     for number in range(6):
@@ -68,7 +68,7 @@ def test_beyond_the_bound_of_a_peer_its_own_connection_that_waits_longest_is_clo
     assert door.connections.closed == {"connections per peer": 2}
 
 
-def test_beyond_all_that_wait_the_one_that_waits_longest_is_closed_and_nothing_inside() -> None:
+def test_above_the_waiting_limit_the_longest_waiting_connection_is_closed() -> None:
     door = Door()
     for number in range(3):
         door.enter("inside", f"inside{number}")
@@ -79,7 +79,7 @@ def test_beyond_all_that_wait_the_one_that_waits_longest_is_closed_and_nothing_i
     assert door.connections.closed == {"waiting connections": 3}
 
 
-def test_newcomers_push_no_acquaintance_out_of_the_queue_nor_acquaintances_newcomers() -> None:
+def test_new_and_known_peers_do_not_displace_each_other_from_the_queue() -> None:
     for peers in (("probe", "new"), ("new", "probe")):
         door = Door()
         door.answer(door.enter("probe", "before"))
@@ -89,7 +89,7 @@ def test_newcomers_push_no_acquaintance_out_of_the_queue_nor_acquaintances_newco
         assert "one" not in door.closed
 
 
-def test_beyond_all_connections_inside_the_peer_with_most_loses_one() -> None:
+def test_above_the_limit_of_active_connections_the_peer_with_most_loses_one() -> None:
     door = Door()
     door.enter("probe", "probe")
     for number in range(3):
@@ -100,14 +100,14 @@ def test_beyond_all_connections_inside_the_peer_with_most_loses_one() -> None:
     assert door.closed == ["a0"]
 
 
-def test_beyond_the_bound_inside_a_peer_loses_its_own() -> None:
+def test_above_its_limit_of_active_connections_a_peer_loses_its_own() -> None:
     door = Door()
     for number in range(6):
         door.enter("flood", str(number))
     assert door.closed == ["0", "1"]
 
 
-def test_bytes_make_a_connection_no_younger_and_an_answer_does() -> None:
+def test_an_answer_renews_a_connection_and_bytes_do_not() -> None:
     door = Door()
     asks, drips, *_ = [door.enter("flood", name) for name in ("asks", "drips", "idle", "late")]
     door.connections.asked(asks)
@@ -118,7 +118,7 @@ def test_bytes_make_a_connection_no_younger_and_an_answer_does() -> None:
     assert door.closed == ["drips"]
 
 
-def test_connections_between_two_requests_are_closed_before_those_that_are_at_work() -> None:
+def test_idle_connections_are_closed_before_active_ones() -> None:
     door = Door()
     busy = [door.enter("clients", f"busy{number}") for number in range(3)]
     for connection in busy:
@@ -128,7 +128,7 @@ def test_connections_between_two_requests_are_closed_before_those_that_are_at_wo
     assert door.closed == ["idle"]
 
 
-def test_whoever_holds_answers_keeps_nobody_out() -> None:
+def test_a_peer_that_does_not_receive_answers_locks_out_no_other() -> None:
     door = Door()
     for number in range(6):
         door.connections.asked(door.enter(f"flood{number}", f"holds{number}"))
@@ -163,7 +163,7 @@ def test_a_connection_that_ends_while_it_waits_takes_no_turn() -> None:
     assert begun == ["next"]
 
 
-def test_peers_with_a_certificate_have_a_bound_of_their_own() -> None:
+def test_peers_with_a_certificate_have_a_separate_limit() -> None:
     door = Door()
     proxies = [door.open("proxy", f"proxy{number}") for number in range(3)]
     for connection in proxies:
@@ -176,7 +176,7 @@ def test_peers_with_a_certificate_have_a_bound_of_their_own() -> None:
     assert door.closed[-1] == "proxy0"
 
 
-def test_an_address_that_had_a_certificate_within_the_hour_is_none_of_a_stranger() -> None:
+def test_an_address_with_a_certificate_within_the_hour_stays_trusted() -> None:
     door = Door()
     known = door.open("proxy", "known")
     door.connections.trust(known)
@@ -198,7 +198,7 @@ def test_an_address_that_had_a_certificate_within_the_hour_is_none_of_a_stranger
     assert door.closed[-1].startswith("later")
 
 
-def test_each_step_of_a_request_has_its_time() -> None:
+def test_each_stage_of_a_request_has_a_time_limit() -> None:
     door = Door()
     drips, kept, answering = (door.enter("peer", name) for name in ("drips", "kept", "answering"))
     silent = door.open("other", "silent")
@@ -223,7 +223,7 @@ def test_each_step_of_a_request_has_its_time() -> None:
     door.connections.gone(silent)
 
 
-def test_proxies_keep_a_connection_for_longer_than_they_would_themselves() -> None:
+def test_connections_of_proxies_are_kept_longer_than_proxies_keep_them() -> None:
     door = Door()
     stranger, proxy = door.enter("stranger", "stranger"), door.open("proxy", "proxy")
     door.connections.trust(proxy)
@@ -234,7 +234,7 @@ def test_proxies_keep_a_connection_for_longer_than_they_would_themselves() -> No
     assert door.after(21) == ["stranger", "proxy"]
 
 
-def test_a_request_has_its_bytes_and_each_one_anew() -> None:
+def test_each_request_has_its_own_limit_of_bytes() -> None:
     door = Door()
     connection = door.open("peer", "greedy")
     for _ in range(5):

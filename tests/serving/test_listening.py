@@ -93,7 +93,7 @@ async def closed(made: socket.socket) -> bool:
 
 
 @pytest.mark.parametrize("secure", [False, True])
-async def test_idle_connections_of_one_peer_keep_nobody_out_and_begin_no_handshake(tmp_path: Path, secure: bool) -> None:
+async def test_idle_connections_of_a_peer_lock_out_no_other_and_start_no_handshake(tmp_path: Path, secure: bool) -> None:
     context, trust = secured(tmp_path) if secure else (None, None)
     async with served(tls=context, bounds=Bounds(waiting=8, connections=8, by_peer=4)) as server:
         with ExitStack() as stack:
@@ -107,7 +107,7 @@ async def test_idle_connections_of_one_peer_keep_nobody_out_and_begin_no_handsha
             assert await closed(idle[0])
 
 
-async def test_a_connection_without_a_byte_a_whole_head_or_a_further_request_is_closed_in_time() -> None:
+async def test_a_connection_without_a_byte_head_or_further_request_is_closed_in_time() -> None:
     async with served() as server:
         with ExitStack() as stack:
             silent, drips, kept = (connected(stack, server) for _ in range(3))
@@ -124,7 +124,7 @@ async def test_a_connection_without_a_byte_a_whole_head_or_a_further_request_is_
             assert len(server.listener.connections) == 0
 
 
-async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
+async def test_a_stalled_handshake_is_ended(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context) as server:
         with ExitStack() as stack:
@@ -134,7 +134,7 @@ async def test_a_handshake_that_does_not_go_on_is_ended(tmp_path: Path) -> None:
             assert await probe(server, trust) == 200
 
 
-async def test_handshakes_beyond_the_pace_of_a_peer_wait_for_their_turn(tmp_path: Path) -> None:
+async def test_handshakes_beyond_the_rate_of_a_peer_wait_for_their_turn(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     bounds = Bounds(connections=64, by_peer=32, peer_turns=50.0, peer_turns_at_once=2)
     async with served(tls=context, bounds=bounds) as server:
@@ -143,7 +143,7 @@ async def test_handshakes_beyond_the_pace_of_a_peer_wait_for_their_turn(tmp_path
         assert asyncio.get_running_loop().time() - began > 0.1
 
 
-async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path: Path) -> None:
+async def test_a_connection_that_its_peer_gives_up_starts_no_handshake(tmp_path: Path) -> None:
     context, _ = secured(tmp_path)
     async with served(tls=context, bounds=Bounds()) as server:
         begun = made_by(server)
@@ -155,7 +155,7 @@ async def test_a_connection_that_its_peer_gives_up_begins_no_handshake(tmp_path:
         assert server.listener.connections.closed == {}
 
 
-async def test_what_speaks_no_tls_is_closed_at_once_and_begins_no_handshake(tmp_path: Path) -> None:
+async def test_a_connection_without_tls_is_closed_immediately_without_a_handshake(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(turns=0.1, turns_at_once=1)) as server:
         begun = made_by(server)
@@ -168,7 +168,7 @@ async def test_what_speaks_no_tls_is_closed_at_once_and_begins_no_handshake(tmp_
         assert await probe(server, trust) == 200
 
 
-async def test_who_was_answered_before_waits_behind_no_crowd_and_neither_does_a_newcomer(tmp_path: Path) -> None:
+async def test_neither_a_known_nor_a_new_peer_waits_behind_a_crowd(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(turns=20, turns_at_once=1, first_byte=30)) as server:
         assert await probe(server, trust) == 200
@@ -195,7 +195,7 @@ async def test_pipelined_requests_take_a_turn_each() -> None:
                 greedy.recv(1)
 
 
-async def test_a_request_whose_connection_ends_before_its_turn_is_not_answered_any_more() -> None:
+async def test_a_request_is_not_answered_if_its_connection_ends_before_its_turn() -> None:
     asked: list[str] = []
 
     async def count(request: web.Request) -> web.Response:
@@ -214,7 +214,7 @@ async def test_a_request_whose_connection_ends_before_its_turn_is_not_answered_a
         assert not [task for task in asyncio.all_tasks() if "RequestHandler.start" in repr(task.get_coro())]
 
 
-async def test_handshakes_that_are_ended_at_every_moment_leave_no_socket_behind(tmp_path: Path) -> None:
+async def test_handshakes_ended_at_any_moment_leave_no_socket_behind(tmp_path: Path) -> None:
     """Numbers of sockets are used again at once; asyncio would refuse one that it takes for a connection of before."""
     context, trust = secured(tmp_path)
     errors: list[dict[str, Any]] = []
@@ -231,7 +231,7 @@ async def test_handshakes_that_are_ended_at_every_moment_leave_no_socket_behind(
         assert errors == []
 
 
-async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) -> None:
+async def test_a_handshake_is_ended_if_its_peer_has_too_many(tmp_path: Path) -> None:
     context, trust = secured(tmp_path)
     async with served(tls=context, bounds=Bounds(waiting=8, connections=8, by_peer=4)) as server:
         with ExitStack() as stack:
@@ -245,7 +245,7 @@ async def test_a_handshake_is_ended_where_its_peer_has_too_many(tmp_path: Path) 
             assert await probe(server, trust) == 200
 
 
-async def test_an_answer_that_nobody_takes_is_cut() -> None:
+async def test_an_answer_that_is_not_received_is_cut() -> None:
     async def large(_request: web.Request) -> web.Response:
         return web.Response(body=b"x" * 32 * 2**20)
 
@@ -257,7 +257,7 @@ async def test_an_answer_that_nobody_takes_is_cut() -> None:
             assert server.listener.connections.closed == {"time: answer not received": 1}
 
 
-async def test_a_head_beyond_its_bytes_is_cut_and_others_are_answered() -> None:
+async def test_a_head_that_is_too_large_is_cut_and_others_are_answered() -> None:
     async with served() as server:
         with ExitStack() as stack:
             greedy = connected(stack, server)
@@ -267,7 +267,7 @@ async def test_a_head_beyond_its_bytes_is_cut_and_others_are_answered() -> None:
             assert await probe(server) == 200
 
 
-async def test_failures_to_accept_are_told_once_and_make_room(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+async def test_failures_to_accept_are_reported_once_and_idle_connections_closed(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     failing = True
 
     class Exhausted(socket.socket):
@@ -296,7 +296,7 @@ async def test_failures_to_accept_are_told_once_and_make_room(monkeypatch: pytes
     assert (told.out + told.err).count("connections cannot be accepted: Too many open files") == 1
 
 
-async def test_what_is_no_http_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_request_that_is_not_http_leaves_no_traceback_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async with served() as server:
         with ExitStack() as stack, caplog.at_level(logging.DEBUG):
             for text in (b"GET /\x00 HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost : x\r\n\r\n", b"GET / HTTP/1.1\r\n" + b"x" * 9000):
@@ -307,7 +307,7 @@ async def test_what_is_no_http_leaves_no_traceback_in_the_log(caplog: pytest.Log
     assert not [line for line in caplog.records if line.levelno >= logging.INFO or line.exc_info]
 
 
-async def test_an_error_of_ours_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
+async def test_an_internal_error_keeps_its_traceback(caplog: pytest.LogCaptureFixture) -> None:
     async def broken(_request: web.Request) -> web.Response:
         raise ValueError("ours")
 
@@ -317,7 +317,7 @@ async def test_an_error_of_ours_keeps_its_traceback(caplog: pytest.LogCaptureFix
     assert [line.exc_info[1].args for line in caplog.records if line.exc_info and line.exc_info[1]] == [("ours",)]
 
 
-async def test_it_listens_at_every_address_of_a_name_and_of_the_machine() -> None:
+async def test_the_server_listens_at_all_addresses_of_a_name_and_of_the_machine() -> None:
     for host in ("localhost", "", "0.0.0.0"):
         sockets = await bind(host, 0)
         assert len({one.getsockname()[1] for one in sockets}) == 1
@@ -334,5 +334,5 @@ async def test_it_listens_at_every_address_of_a_name_and_of_the_machine() -> Non
         (("fe80::1%eth0", 5, 0, 2), "fe80:0000:0000:0000::/64"),
     ],
 )
-def test_a_peer_is_an_address_and_of_ipv6_its_network(address: tuple[Any, ...], peer: str) -> None:
+def test_a_peer_is_an_address_or_an_ipv6_network(address: tuple[Any, ...], peer: str) -> None:
     assert peer_of(address) == peer

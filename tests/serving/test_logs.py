@@ -48,7 +48,7 @@ def test_only_lines_from_the_level_on_are_written_and_the_level_may_change() -> 
     assert [line["message"] for line in lines(stream)] == ["loud"]
 
 
-def test_what_libraries_say_is_json_too_from_warning_on() -> None:
+def test_log_lines_of_libraries_are_json_from_warning_on() -> None:
     stream = configured()
     logging.getLogger("aiohttp.server").info("chatter")
     logging.getLogger("aiohttp.server").error("%d requests failed", 2)
@@ -80,7 +80,7 @@ def test_an_exception_is_one_line() -> None:
         ({"problems": ["saw eyJhbGciOiJSUzI1NiJ9.eyJzdWIiOiJtZSJ9.c2lnbmVk"]}, "eyJzdWIiOiJtZSJ9"),
     ],
 )
-def test_credentials_are_hidden_wherever_they_are(fields: dict[str, Any], secret: str) -> None:
+def test_credentials_are_hidden_everywhere(fields: dict[str, Any], secret: str) -> None:
     stream = configured()
     structlog.get_logger().info("said", **fields)
     logging.getLogger("library").warning("%s", fields.get("problem", f"Bearer {secret}"))
@@ -89,14 +89,14 @@ def test_credentials_are_hidden_wherever_they_are(fields: dict[str, Any], secret
     assert stream.getvalue().count(HIDDEN) == 2
 
 
-def test_what_json_does_not_know_is_written_as_text() -> None:
+def test_values_without_a_json_form_are_written_as_text() -> None:
     stream = configured()
     structlog.get_logger().info("said", what=frozenset({1}), place=ValueError("x"))
 
     assert lines(stream)[0]["place"] == "ValueError('x')" or lines(stream)[0]["place"] == "x"
 
 
-def test_after_the_block_all_is_as_it_was() -> None:
+def test_after_the_block_logging_is_restored() -> None:
     stream, root = io.StringIO(), logging.getLogger()
     handlers = root.handlers[:]
     with lines_to(stream, "info", now=lambda: 0.0) as set_level:

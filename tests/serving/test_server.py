@@ -38,7 +38,7 @@ async def get(url: str, *, trust: ssl.SSLContext | bool = True, **headers: str) 
         return answer.status, await answer.text(), answer.headers["Content-Type"]
 
 
-async def test_a_probe_names_every_check_and_fails_with_any_of_them() -> None:
+async def test_a_probe_names_every_check_and_fails_if_one_fails() -> None:
     trouble = {"loop": "", "synced": "nodes are not listed yet"}
     health = Health(alive={"loop": lambda: trouble["loop"]}, ready={"synced": lambda: trouble["synced"]})
     async with served(*health.routes()) as server:
@@ -63,7 +63,7 @@ async def test_reasons_are_for_callers_on_this_machine(peer: str, said: str) -> 
     assert (answer.text or "").startswith(f"[-]synced {said}")
 
 
-async def test_a_check_that_breaks_is_one_that_fails() -> None:
+async def test_a_check_that_raises_counts_as_failed() -> None:
     def broken() -> str:
         raise ValueError("no clock")
 
@@ -71,7 +71,7 @@ async def test_a_check_that_breaks_is_one_that_fails() -> None:
         assert (await get(f"http://127.0.0.1:{server.port}/healthz"))[:2] == (503, "[-]clock ValueError: no clock\nfailed\n")
 
 
-async def test_metrics_come_in_the_format_that_is_asked_for() -> None:
+async def test_metrics_are_served_in_the_requested_format() -> None:
     registry = CollectorRegistry()
     Counter("machines_bought", "Machines.", registry=registry).inc(3)
     async with served(*exposition.routes(registry)) as server:
@@ -83,7 +83,7 @@ async def test_metrics_come_in_the_format_that_is_asked_for() -> None:
         assert newer[1].endswith("# EOF\n")
 
 
-async def test_a_port_that_is_taken_is_an_error_of_the_system() -> None:
+async def test_a_port_in_use_is_an_oserror() -> None:
     async with served() as server:
         with pytest.raises(OSError, match="address"):
             await serve([], host="127.0.0.1", port=server.port)
@@ -109,7 +109,7 @@ def written(folder: Path, authority: trustme.CA) -> tuple[Path, Path]:
     return certificate, key
 
 
-async def test_a_certificate_that_changes_on_disk_is_shown_to_new_connections(tmp_path: Path) -> None:
+async def test_a_changed_certificate_is_used_for_new_connections(tmp_path: Path) -> None:
     authority = trustme.CA()
     live = LiveTls(*written(tmp_path, authority))
     async with served(tls=live.context) as server:
@@ -123,7 +123,7 @@ async def test_a_certificate_that_changes_on_disk_is_shown_to_new_connections(tm
     assert live.trouble == ""
 
 
-async def test_a_new_certificate_that_cannot_be_used_leaves_the_old_one_and_says_so(tmp_path: Path) -> None:
+async def test_an_unusable_new_certificate_keeps_the_old_one_with_a_message(tmp_path: Path) -> None:
     authority = trustme.CA()
     certificate, key = written(tmp_path, authority)
     live = LiveTls(certificate, key)
@@ -140,7 +140,7 @@ async def test_a_new_certificate_that_cannot_be_used_leaves_the_old_one_and_says
         assert live.trouble == ""
 
 
-def test_a_server_does_not_begin_with_a_certificate_that_is_not_there(tmp_path: Path) -> None:
+def test_a_server_does_not_start_with_a_missing_certificate(tmp_path: Path) -> None:
     with pytest.raises(CertificateError, match=r"nothing\.crt: saw No such file or directory, expected a PEM file"):
         LiveTls(tmp_path / "nothing.crt", tmp_path / "nothing.key")
 
@@ -152,7 +152,7 @@ async def shown(port: int, authority: Authority, pair: Pair) -> bytes:
         return await answer.read()
 
 
-async def test_clients_are_taken_from_the_authorities_that_were_named_last(tmp_path: Path) -> None:
+async def test_clients_of_the_latest_authorities_are_accepted(tmp_path: Path) -> None:
     serving, first, second = (Authority(name, now=time.time()) for name in ("serving", "first", "second"))
     files = serving.issue("server", hosts=("localhost",)).write(tmp_path, "server")
     live = LiveTls(*files, ask_clients=True)

@@ -52,7 +52,7 @@ def acquainted(*peers: str) -> Queue:
     return here
 
 
-def test_turns_are_given_at_once_as_long_as_there_are_any_then_at_an_even_pace() -> None:
+def test_turns_are_given_immediately_up_to_a_burst_then_at_an_even_rate() -> None:
     here = Queue()
     here.ask(*"abcdefg")
     assert here.given == list("abc")
@@ -61,7 +61,7 @@ def test_turns_are_given_at_once_as_long_as_there_are_any_then_at_an_even_pace()
     assert here.woken == []
 
 
-def test_a_peer_beyond_its_own_pace_waits_and_nobody_waits_behind_it() -> None:
+def test_a_peer_beyond_its_rate_waits_without_delaying_others() -> None:
     here = Queue()
     here.ask("flood", "flood", "flood")
     assert here.given == ["flood", "flood"]
@@ -71,7 +71,7 @@ def test_a_peer_beyond_its_own_pace_waits_and_nobody_waits_behind_it() -> None:
     assert here.after(0.1) == ["flood"]
 
 
-def test_who_was_answered_before_waits_behind_no_crowd_of_newcomers() -> None:
+def test_a_known_peer_does_not_wait_behind_a_crowd_of_new_ones() -> None:
     here = acquainted("probe")
     here.ask(*(f"new{number}" for number in range(200)))
     for _ in range(10):
@@ -80,14 +80,14 @@ def test_who_was_answered_before_waits_behind_no_crowd_of_newcomers() -> None:
         here.after(0.79)
 
 
-def test_who_was_answered_first_waits_behind_no_crowd_of_later_acquaintances() -> None:
+def test_the_longest_known_peer_does_not_wait_behind_later_known_ones() -> None:
     here = acquainted("probe", *(f"flood{number}" for number in range(200)))
     here.ask(*(f"flood{number}" for number in range(200)))
     here.ask("probe")
     assert "probe" in here.after(0.21)
 
 
-def test_a_newcomer_waits_behind_no_crowd_that_has_had_its_turns() -> None:
+def test_a_new_peer_does_not_wait_behind_a_crowd_that_has_had_turns() -> None:
     crowd = [f"flood{number}" for number in range(40)]
     here = acquainted(*crowd)
     here.ask(*crowd, *crowd)
@@ -96,7 +96,7 @@ def test_a_newcomer_waits_behind_no_crowd_that_has_had_its_turns() -> None:
     assert "new" in here.after(0.21)
 
 
-def test_what_is_withdrawn_or_not_wanted_any_more_costs_no_turn() -> None:
+def test_withdrawn_requests_use_no_turn() -> None:
     here = Queue()
     here.ask("a", "a", "b")
     withdrawn = here.go("withdrawn")
@@ -108,7 +108,7 @@ def test_what_is_withdrawn_or_not_wanted_any_more_costs_no_turn() -> None:
     assert here.after(0.11) == ["e"]
 
 
-def test_an_acquaintance_is_forgotten_an_hour_after_its_last_answer() -> None:
+def test_a_known_peer_is_forgotten_an_hour_after_its_last_answer() -> None:
     here = acquainted("probe")
     here.now += KNOWN - 10
     assert here.turns.knows("probe")
@@ -120,7 +120,7 @@ def test_an_acquaintance_is_forgotten_an_hour_after_its_last_answer() -> None:
     assert not here.turns.knows("nobody")
 
 
-def test_peers_without_number_fill_no_memory_and_displace_no_acquaintance() -> None:
+def test_countless_peers_neither_fill_memory_nor_displace_known_ones() -> None:
     here = acquainted("probe")
     for number in range(MOST + 500):
         here.now += 0.1

@@ -32,7 +32,7 @@ def settings(more: str = "", rest: str = "") -> str:
         (settings(rest="limits: none\n"), True, True),
     ],
 )
-def test_where_nothing_bounds_what_is_bought_a_modest_limit_is_assumed(text: str, stated: bool, assumed: bool) -> None:
+def test_without_any_limit_a_default_limit_is_assumed(text: str, stated: bool, assumed: bool) -> None:
     found = parse_settings(text)
     policy = bounded(found.policy)
 
@@ -45,12 +45,12 @@ def test_where_nothing_bounds_what_is_bought_a_modest_limit_is_assumed(text: str
         assert policy is found.policy
 
 
-def test_no_limit_is_said_in_a_word() -> None:
+def test_limits_none_means_no_limit() -> None:
     assert parse_settings(settings(rest="limits: none\n")).policy.limits == Limits()
 
 
 @pytest.mark.parametrize(("rest", "warns"), [("", True), ("limits: none\n", False), ("limits: {gpus: 8}\n", False)])
-def test_validate_warns_of_settings_without_a_bound(tmp_path: Path, rest: str, warns: bool) -> None:
+def test_validate_warns_about_settings_without_a_limit(tmp_path: Path, rest: str, warns: bool) -> None:
     (tmp_path / "pools.yaml").write_text(settings(rest=rest))
     answer = CliRunner().invoke(main, ["validate", str(tmp_path / "pools.yaml")])
 
@@ -58,7 +58,7 @@ def test_validate_warns_of_settings_without_a_bound(tmp_path: Path, rest: str, w
     assert ("warning: limits: saw no limits" in answer.stderr) == warns
 
 
-def test_what_the_assumed_limit_keeps_out_is_told_that_nobody_set_it() -> None:
+def test_pods_kept_out_by_the_assumed_limit_get_a_reason_that_it_is_the_default() -> None:
     policy = bounded(parse_settings(settings()).policy)
     made = plan(cluster_of(pod(n) for n in range(300)), State(), policy, NOW)
 
@@ -67,7 +67,7 @@ def test_what_the_assumed_limit_keeps_out_is_told_that_nobody_set_it() -> None:
     assert made.warnings[0].startswith("limits: saw no limits")
 
 
-def test_no_machine_with_gpus_is_bought_for_pods_without() -> None:
+def test_no_gpu_machine_is_bought_for_pods_without_gpus() -> None:
     made = plan(cluster_of([pod("small", gpu="0")]), State(), parse_settings(settings()).policy, NOW)
 
     assert not made.machines
@@ -77,13 +77,13 @@ def test_no_machine_with_gpus_is_bought_for_pods_without() -> None:
 
 
 @pytest.mark.parametrize("text", [settings(more=", min_gpus_per_pod: 0"), MIXED])
-def test_a_pool_that_says_so_or_has_other_machines_serves_them(text: str) -> None:
+def test_a_pool_with_that_setting_or_with_other_machines_serves_them(text: str) -> None:
     made = plan(cluster_of([pod("small", gpu="0")]), State(), parse_settings(text).policy, NOW)
 
     assert [machine.pods for machine in made.machines] == [("tenant/small",)]
 
 
-def test_pods_without_gpus_take_the_room_of_machines_that_are_there_and_these_are_not_kept() -> None:
+def test_pods_without_gpus_use_existing_machines_which_are_not_kept() -> None:
     policy = parse_settings(settings()).policy
     made = plan(cluster_of([node("n1"), pod("small", gpu="0")]), State(), policy, NOW)
 

@@ -20,7 +20,7 @@ pools:
     return dict(parse_policy(text).pools[0].offerings[0].labels)
 
 
-def test_a_gpu_node_of_aws_carries_what_kubernetes_eks_karpenter_and_gpu_discovery_would_write() -> None:
+def test_an_aws_gpu_node_has_labels_of_kubernetes_eks_karpenter_and_gpu_discovery() -> None:
     assert labels("g5.12xlarge", market="spot", zone="us-east-1a") == {
         "gpuscaler.io/pool": "p",
         "node.kubernetes.io/instance-type": "g5.12xlarge",
@@ -99,7 +99,7 @@ def test_a_gpu_node_of_aws_carries_what_kubernetes_eks_karpenter_and_gpu_discove
         ),
     ],
 )
-def test_each_cloud_labels_in_its_own_words(instance_type: str, market: str, zone: str, expected: dict[str, str]) -> None:
+def test_each_cloud_uses_its_own_labels(instance_type: str, market: str, zone: str, expected: dict[str, str]) -> None:
     found = labels(instance_type, market=market, zone=zone)
 
     assert {key: found.get(key) for key in expected} == expected
@@ -121,7 +121,7 @@ def test_each_cloud_labels_in_its_own_words(instance_type: str, market: str, zon
         ("m6i.xlarge", "us-east-1a", "kubernetes.io/hostname"),
     ],
 )
-def test_what_a_machine_does_not_have_is_not_labelled(instance_type: str, zone: str, absent: str) -> None:
+def test_missing_features_of_a_machine_are_not_labelled(instance_type: str, zone: str, absent: str) -> None:
     assert absent not in labels(instance_type, zone=zone)
 
 
@@ -142,11 +142,11 @@ def test_what_a_machine_does_not_have_is_not_labelled(instance_type: str, zone: 
         ("", "us-east-1", "us-east-1"),
     ],
 )
-def test_the_region_comes_from_the_zone_where_its_name_tells_and_else_from_the_file(zone: str, region: str, expected: str | None) -> None:
+def test_the_region_comes_from_the_zones_name_or_else_from_the_file(zone: str, region: str, expected: str | None) -> None:
     assert labels("m6i.xlarge", zone=zone, region=region).get("topology.kubernetes.io/region") == expected
 
 
-def test_the_users_labels_win() -> None:
+def test_the_users_labels_take_precedence() -> None:
     found = labels("g5.xlarge", zone="us-east-1a", extra='{nvidia.com/gpu.product: NVIDIA-A10G-SHARED, team: "7"}')
 
     assert found["nvidia.com/gpu.product"] == "NVIDIA-A10G-SHARED"
@@ -159,7 +159,7 @@ def test_gpus_attached_to_a_type_that_has_none_are_counted() -> None:
     assert parse_policy(text).pools[0].offerings[0].labels["nvidia.com/gpu.count"] == "2"
 
 
-def test_a_type_that_nobody_knows_is_labelled_by_the_cloud_its_zone_names() -> None:
+def test_an_unknown_type_gets_labels_of_the_cloud_of_its_zone() -> None:
     text = (
         "pools: [{name: p, zones: [us-east-1a], markets: [spot], offerings: [{type: x9.huge, price: 1, resources: {cpu: 1, memory: 1Gi}}]}]"
     )

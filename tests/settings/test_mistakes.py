@@ -24,7 +24,7 @@ def test_a_mistake_is_reported_once_at_its_place_with_what_to_do(bad: Bad) -> No
 
 
 @pytest.mark.parametrize("text", GOOD.values(), ids=GOOD)
-def test_a_good_file_has_no_mistakes(text: str) -> None:
+def test_a_valid_file_has_no_mistakes(text: str) -> None:
     found = parse_settings(text)
 
     assert found.policy.pools or found.cloud == "aws"
@@ -60,7 +60,7 @@ limits: {gpus: many}
     ]
 
 
-def test_a_key_that_is_missing_hides_no_mistake_beside_it() -> None:
+def test_a_missing_key_hides_no_other_mistake() -> None:
     text = "region: us-east-1\npools: [{name: a, types: [g5.xlarge]}]\npages: {authenticated: {address: nowhere, key: a.pem}}"
 
     assert [(problem.path, problem.message.partition(",")[0]) for problem in problems(text)] == [
@@ -100,11 +100,11 @@ def test_a_mistake_that_shows_in_every_zone_is_reported_once() -> None:
         ("priority_cutoff: " + "9" * 10_000, 1, "priority_cutoff", "a whole number of 32 bits"),
     ],
 )
-def test_what_is_not_strict_yaml_is_reported_with_its_line(text: str, line: int | None, path: str, says: str) -> None:
+def test_text_that_is_not_strict_yaml_is_reported_with_its_line(text: str, line: int | None, path: str, says: str) -> None:
     assert any(p.path == path and p.line == line and says in p.message for p in problems(text)), problems(text)
 
 
-def test_a_file_that_expands_to_millions_of_values_is_refused_in_seconds() -> None:
+def test_a_file_that_expands_to_millions_of_values_is_rejected_in_seconds() -> None:
     zones = ",".join(f"z{index}" for index in range(100_000))
     text = f"pools: [{{name: a, zones: &all [{zones}], types: [g5.xlarge, g5.2xlarge, g5.4xlarge], markets: [spot]}}, {{zones: *all}}]"
 

@@ -85,7 +85,7 @@ def test_the_short_form_is_types_times_markets_times_zones_at_list_prices() -> N
     assert len({offering.key for offering in offerings}) == 8
 
 
-def test_an_offering_takes_market_and_zone_from_the_pool_where_it_names_none() -> None:
+def test_an_offering_without_market_and_zone_takes_those_of_the_pool() -> None:
     found = pool("""
 zones: [us-east-1a, us-east-1b]
 markets: [spot]
@@ -104,7 +104,7 @@ offerings:
     ]
 
 
-def test_a_price_is_that_of_the_zones_own_region() -> None:
+def test_a_price_is_that_of_the_zones_region() -> None:
     found = pool("types: [g5.xlarge]\nzones: [eu-west-1a, us-east-1a]")
 
     assert [offering.price for offering in found.offerings] == [1.123, 1.006]
@@ -127,7 +127,7 @@ offerings:
     }
 
 
-def test_an_unknown_type_stands_on_its_resources_and_price() -> None:
+def test_an_unknown_type_needs_resources_and_a_price() -> None:
     (offering,) = pool("""
 zones: [cellar]
 offerings:
@@ -145,7 +145,7 @@ def test_a_pool_of_another_architecture_passes_it_on_to_unknown_types() -> None:
     assert {offering.labels["kubernetes.io/arch"] for offering in found.offerings} == {"arm64"}
 
 
-def test_an_arm_type_in_a_pool_that_says_no_architecture_keeps_its_label_and_leaves_the_pools_open() -> None:
+def test_an_arm_type_in_a_pool_without_arch_keeps_its_label() -> None:
     found = pool("types: [g5g.xlarge]")
 
     assert found.arch is None
@@ -181,7 +181,7 @@ def test_a_taint_is_read_in_every_form(written: str, expected: Taint) -> None:
         ('{nodes: 0, schedule: "@daily", duration: 10m}', Budget("0", (), "@daily", 600.0)),
     ],
 )
-def test_a_budget_is_read_as_karpenters(written: str, expected: Budget) -> None:
+def test_a_budget_is_read_like_karpenters(written: str, expected: Budget) -> None:
     assert pool(f"types: [g5.xlarge]\nbudgets:\n  - {written}").budgets == (expected,)
 
 
@@ -195,11 +195,11 @@ def test_spare_counts_machines_or_gpus(written: str, expected: Spare) -> None:
     assert pool(f"types: [g5.xlarge]\nspare: {written}").spare == expected
 
 
-def test_a_key_without_a_value_counts_as_left_out() -> None:
+def test_a_key_without_a_value_counts_as_absent() -> None:
     assert pool("types: [g5.xlarge]\nmax:\nidle_after:\nlabels:\nspare: ~") == pool("types: [g5.xlarge]")
 
 
-def test_anchors_aliases_and_merge_keys_work_and_what_is_written_out_wins() -> None:
+def test_anchors_aliases_and_merge_keys_work_and_explicit_keys_take_precedence() -> None:
     found = policy("""
 pools:
   - &base

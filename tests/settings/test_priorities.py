@@ -25,7 +25,7 @@ def given(policy: Policy) -> dict[str, int]:
     return {pool.name: pool.priority for pool in policy.pools}
 
 
-def test_the_highest_number_whose_pattern_matches_anywhere_in_the_name_counts() -> None:
+def test_the_highest_number_with_a_matching_pattern_counts() -> None:
     found, odd = prioritised(pools("my-spot-1", "gpu-a", "on-demand", "at-last"), parse_priorities(TEXT, "it"))
 
     assert given(found) == {"my-spot-1": 50, "gpu-a": 50, "on-demand": 10, "at-last": -3}
@@ -38,7 +38,7 @@ def test_a_pool_that_matches_no_pattern_comes_after_all_that_do() -> None:
     assert given(found) == {"my-spot-1": 50, "on-demand": 10, "other": 9, "gpu-ab": 9}
 
 
-def test_where_no_pool_matches_they_keep_their_own_and_that_is_said() -> None:
+def test_if_no_pool_matches_they_keep_their_priorities_with_a_warning() -> None:
     found, odd = prioritised(pools("a", "b"), parse_priorities(TEXT, "it"))
 
     assert given(found) == {"a": 7, "b": 7}
@@ -67,7 +67,7 @@ def test_a_number_without_patterns_matches_nothing() -> None:
         ("---\n1: [a]\n---\n2: [b]", "saw a second document"),
     ],
 )
-def test_what_cannot_be_understood_names_its_place_and_what_was_expected(text: str, said: str) -> None:
+def test_unparsable_priorities_are_reported_with_place_and_expectation(text: str, said: str) -> None:
     with pytest.raises(SettingsError) as caught:
         parse_priorities(text, "it")
     assert said in str(caught.value)

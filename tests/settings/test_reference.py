@@ -13,7 +13,7 @@ EXAMPLES = re.findall(r"^```yaml pools-file\n(.*?)^```$", PAGE + RUN_PAGE, re.MU
 
 
 @pytest.mark.parametrize("text", EXAMPLES, ids=range(len(EXAMPLES)))
-def test_an_example_of_the_reference_is_a_good_file(text: str) -> None:
+def test_an_example_of_the_reference_is_valid(text: str) -> None:
     assert parse_policy(text).pools
 
 

@@ -33,7 +33,7 @@ def test_the_schema_accepts_what_the_parser_accepts(text: str) -> None:
 
 
 @pytest.mark.parametrize("bad", BAD_FORM, ids=lambda bad: f"{bad.place}: {bad.says}")
-def test_the_schema_refuses_what_is_wrong_in_form(bad: Bad) -> None:
+def test_the_schema_rejects_mistakes_in_form(bad: Bad) -> None:
     assert not accepts(bad.text)
 
 
@@ -42,7 +42,7 @@ def test_the_schema_leaves_meaning_to_the_parser(bad: Bad) -> None:
     assert accepts(bad.text)
 
 
-def test_the_schema_tells_editors_what_a_key_of_the_run_file_means_in_plain_text() -> None:
+def test_the_schema_describes_keys_of_the_run_file_in_plain_text() -> None:
     top = pools_file_schema()["properties"]
     kept = top["history"]["anyOf"][0]["properties"]["bytes"]
 

@@ -6,7 +6,7 @@ from click.testing import CliRunner
 from gpuscaler.cli.validate import validate
 
 
-def test_a_good_file_exits_0_with_one_line(tmp_path: Path) -> None:
+def test_a_valid_file_exits_0_with_one_line(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text("region: us-east-1\npools: [{name: a, types: [g5.xlarge, g6.xlarge], markets: [spot, on-demand]}]\nlimits: none")
 
@@ -16,7 +16,7 @@ def test_a_good_file_exits_0_with_one_line(tmp_path: Path) -> None:
     assert done.stdout == f"{path}: valid; pools: 1, offerings: 4, instance types: 2\n"
 
 
-def test_a_bad_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) -> None:
+def test_an_invalid_file_exits_2_with_every_mistake_on_stderr(tmp_path: Path) -> None:
     path = tmp_path / "pools.yaml"
     path.write_text("pools:\n- name: a\n  types: [g5.xlarge]\n  min: -1\n")
 
@@ -45,7 +45,7 @@ def test_values_of_the_chart_are_checked_below_config_with_their_place(tmp_path:
     )
 
 
-def test_objects_of_a_cluster_are_told_apart_from_pools(tmp_path: Path) -> None:
+def test_objects_of_a_cluster_are_distinguished_from_pools(tmp_path: Path) -> None:
     path = tmp_path / "cluster.yaml"
     path.write_text("apiVersion: v1\nkind: List\nitems: []\n")
 
@@ -58,14 +58,14 @@ def test_objects_of_a_cluster_are_told_apart_from_pools(tmp_path: Path) -> None:
     ]
 
 
-def test_a_file_that_is_not_there_exits_2(tmp_path: Path) -> None:
+def test_a_missing_file_exits_2(tmp_path: Path) -> None:
     done = CliRunner().invoke(validate, [str(tmp_path / "absent.yaml")])
 
     assert done.exit_code == 2
     assert "cannot be read" in done.stderr
 
 
-def test_no_file_exits_2_and_says_what_is_expected() -> None:
+def test_no_file_exits_2_with_what_was_expected() -> None:
     done = CliRunner().invoke(validate, [])
 
     assert done.exit_code == 2

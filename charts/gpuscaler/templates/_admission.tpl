@@ -1,4 +1,4 @@
-{{/* A policy for what the controller's account writes, and its binding. It asks nobody: nothing is refused because something is away. */}}
+{{/* A policy for writes of the controller's account, and its binding. It calls no webhook, so nothing is denied because of an outage. */}}
 {{- define "gpuscaler.admission" -}}
 {{- $self := dict "root" .root "component" "controller" -}}
 {{- $name := printf "%s-controller-%s.%s" (include "gpuscaler.fullname" .root) .of .root.Release.Namespace }}
@@ -37,7 +37,7 @@ spec:
   validationActions: [Deny]
 {{ end }}
 
-{{/* That of metadata only the parts of a list have changed, beside what the API server itself keeps. */}}
+{{/* An expression: only the listed parts of metadata have changed, apart from those that the API server maintains. */}}
 {{- define "gpuscaler.admission.metadata" -}}
 {{- $free := concat . (list "managedFields" "resourceVersion" "generation") -}}
 {{- $own := printf "k in ['%s']" (join "', '" $free) -}}

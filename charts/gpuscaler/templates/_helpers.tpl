@@ -1,6 +1,6 @@
 {{/*
-The name that all others begin with. Short enough that a pod's name fits its host name, of which Kubernetes keeps 63 characters: 35, and
-"-controller", "-", ten of the ReplicaSet's, "-", five of the pod's own. By its host name a pod knows who it is.
+The prefix of all names. Short enough that a pod's name fits its host name, which Kubernetes limits to 63 characters: 35, and
+"-controller", "-", ten of the ReplicaSet, "-", five of the pod. A pod learns its own name from its host name.
 */}}
 {{- define "gpuscaler.fullname" -}}
 {{- $name := default .Chart.Name .Values.nameOverride -}}
@@ -8,7 +8,7 @@ The name that all others begin with. Short enough that a pod's name fits its hos
 {{- default $full .Values.fullnameOverride | trunc 35 | trimSuffix "-" -}}
 {{- end }}
 
-{{/* Labels that selectors use; they never change. Takes (dict "root" $ "component" NAME), as all that follow. */}}
+{{/* Labels for selectors; they never change. Takes (dict "root" $ "component" NAME), like all that follow. */}}
 {{- define "gpuscaler.selectorLabels" -}}
 app.kubernetes.io/name: {{ default .root.Chart.Name .root.Values.nameOverride }}
 app.kubernetes.io/instance: {{ .root.Release.Name }}
@@ -32,7 +32,7 @@ labels:
   {{- include "gpuscaler.labels" . | nindent 2 }}
 {{- end }}
 
-{{/* For objects without a namespace: two releases must not have the same. */}}
+{{/* For objects without a namespace: names of two releases must differ. */}}
 {{- define "gpuscaler.clusterMetadata" -}}
 name: {{ include "gpuscaler.clusterName" . }}
 labels:
@@ -43,7 +43,7 @@ labels:
 {{ .root.Release.Namespace }}:{{ include "gpuscaler.fullname" .root }}-{{ .component }}
 {{- end }}
 
-{{/* Annotations of what helm makes for a moment when the release is gone. Takes its place among them. */}}
+{{/* Annotations of temporary objects that helm creates after the release is deleted. Takes the hook's weight. */}}
 {{- define "gpuscaler.uninstall" -}}
 helm.sh/hook: post-delete
 helm.sh/hook-weight: {{ . | quote }}
@@ -74,50 +74,50 @@ metadata:
   annotations:
     {{- toYaml . | nindent 4 }}
   {{- end }}
-# Only the pods that say so get its token.
+# Only pods that request it get its token.
 automountServiceAccountToken: false
 {{- end }}
 
-{{/* Values that the schema cannot judge, since they depend on one another. */}}
+{{/* Checks that the schema cannot express, because values depend on each other. */}}
 {{- define "gpuscaler.check" -}}
 {{- $config := .Values.config -}}
-{{- if not (or $config.pools (eq (toString $config.cloud) "aws")) }}{{ fail "config.pools: saw none, expected the pools that machines may be bought in; see docs/reference/pools-file.md" }}{{ end -}}
+{{- if not (or $config.pools (eq (toString $config.cloud) "aws")) }}{{ fail "config.pools: saw none, expected the pools to buy machines in; see docs/reference/pools-file.md" }}{{ end -}}
 {{- if not $config.cloud }}{{ fail "config.cloud: saw none, expected aws or simulated; see docs/reference/run-file.md" }}{{ end -}}
 {{- with $config.namespace -}}
-{{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its rights are in the namespace it is installed in; leave it out" . $.Release.Namespace) }}{{ end -}}
+{{- if ne . $.Release.Namespace }}{{ fail (printf "config.namespace: saw %s, expected %s: its permissions are in the namespace of the release; omit it" . $.Release.Namespace) }}{{ end -}}
 {{- end -}}
 {{- $http := $config.http | default dict -}}
 {{- if and (ne (toString $http.enabled) "false") (regexMatch "^(127[.]|localhost:|\\[::1\\])|:0+$" (default ":8080" $http.address)) -}}
-{{- fail (printf "config.http.address: saw %s, expected an address that the kubelet and the Service reach, and a port other than 0; leave it out" $http.address) -}}
+{{- fail (printf "config.http.address: saw %s, expected an address that the kubelet and the Service can reach, and a port other than 0; omit it" $http.address) -}}
 {{- end -}}
 {{- $pages := $config.pages | default dict -}}
 {{- if not (regexMatch "^(127[.]|localhost:|\\[::1\\])" (default "127.0.0.1:8081" $pages.address)) -}}
-{{- fail (printf "config.pages.address: saw %s, expected a loopback address: whoever reaches it reads names and annotations of all pods; set config.pages.authenticated for another" $pages.address) -}}
+{{- fail (printf "config.pages.address: saw %s, expected a loopback address, because all clients that reach it can read names and annotations of all pods; set config.pages.authenticated for another address" $pages.address) -}}
 {{- end -}}
 {{- with ($pages.authenticated | default dict).address -}}
-{{- if regexMatch "^(127[.]|localhost:|\\[::1\\])|:0+$" . }}{{ fail (printf "config.pages.authenticated.address: saw %s, expected an address that others reach, and a port other than 0" .) }}{{ end -}}
+{{- if regexMatch "^(127[.]|localhost:|\\[::1\\])|:0+$" . }}{{ fail (printf "config.pages.authenticated.address: saw %s, expected an address that is reachable from other machines, and a port other than 0" .) }}{{ end -}}
 {{- end -}}
 {{- $alone := eq (toString ($config.leader_election | default dict).enabled) "false" -}}
 {{- if and $alone (gt (int .Values.controller.replicas) 1) (not .Values.controller.dryRun) -}}
-{{- fail (printf "controller.replicas: saw %v with config.leader_election.enabled false, expected 1: two that both act buy everything twice" .Values.controller.replicas) -}}
+{{- fail (printf "controller.replicas: saw %v with config.leader_election.enabled false, expected 1: without leader election, two replicas buy everything twice" .Values.controller.replicas) -}}
 {{- end -}}
 {{- end }}
 
-{{/* The run file: as given, and with a folder that can be written for the history. */}}
+{{/* The run file as given, with a writable folder for the history. */}}
 {{- define "gpuscaler.runFile" -}}
 {{- $config := deepCopy .Values.config -}}
 {{- $_ := set $config "history" (merge ($config.history | default dict) (dict "folder" "/var/lib/gpuscaler")) -}}
 {{- toYaml $config -}}
 {{- end }}
 
-{{/* What of the run file takes effect only at the next start: a change of it starts the pods anew, any other is taken over live. */}}
+{{/* Settings of the run file that take effect only at a start: a change restarts the pods. Other changes are applied without a restart. */}}
 {{- define "gpuscaler.startSettings" -}}
 {{- $start := pick .Values.config "cloud" "simulated" "aws" "namespace" "leader_election" "rate_limit" "http" "pages" "history" -}}
 {{- if eq (toString .Values.config.cloud) "aws" }}{{ $_ := set $start "region" .Values.config.region }}{{ end -}}
 {{- toJson $start -}}
 {{- end }}
 
-{{/* Namespace and name of the Service that config.aws.endpoint_url names over http; empty for any other address. */}}
+{{/* Namespace and name of the Service in config.aws.endpoint_url (http); empty for any other address. */}}
 {{- define "gpuscaler.controller.endpoint" -}}
 {{- $host := (urlParse (default "" (.Values.config.aws | default dict).endpoint_url)) -}}
 {{- $parts := splitList "." (regexReplaceAll ":[0-9]+$" $host.host "") -}}
@@ -126,7 +126,7 @@ automountServiceAccountToken: false
 {{- end -}}
 {{- end }}
 
-{{/* Port of metrics and health; empty where nothing is served. */}}
+{{/* Port of metrics and health; empty if nothing is served. */}}
 {{- define "gpuscaler.controller.port" -}}
 {{- $http := .Values.config.http | default dict -}}
 {{- if and .Values.controller.enabled (ne (toString $http.enabled) "false") -}}
@@ -134,21 +134,21 @@ automountServiceAccountToken: false
 {{- end -}}
 {{- end }}
 
-{{/* Whether status, explanations and decisions are served; empty where they are not. */}}
+{{/* Whether status, explanations and decisions are served; empty if they are not. */}}
 {{- define "gpuscaler.controller.pages" -}}
 {{- $enabled := ($.Values.config.pages | default dict).enabled -}}
 {{- if kindIs "invalid" $enabled }}{{ $enabled = ($.Values.config.http | default dict).enabled }}{{ end -}}
 {{- if and .Values.controller.enabled (ne (toString $enabled) "false") }}served{{ end -}}
 {{- end }}
 
-{{/* Port of pages for whoever has a token; empty where there is none. */}}
+{{/* Port of the authenticated pages; empty if there is none. */}}
 {{- define "gpuscaler.controller.pagesPort" -}}
 {{- if include "gpuscaler.controller.pages" . -}}
 {{- with ((.Values.config.pages | default dict).authenticated | default dict).address }}{{ regexFind "[0-9]+$" . }}{{ end -}}
 {{- end -}}
 {{- end }}
 
-{{/* Whom the network lets in to metrics. */}}
+{{/* Sources that the network policy admits to metrics. */}}
 {{- define "gpuscaler.scrapers" -}}
 - podSelector: {}
 {{- with .Values.networkPolicy.scrapers }}
@@ -161,8 +161,8 @@ automountServiceAccountToken: false
 {{- end }}
 
 {{/*
-The settings of the metrics API: as given, with the Service that leads to it. Exporters that this release installs are in its own namespace:
-in others, whoever may make pods could make some that look like exporters, and tell what they like of anybody's GPUs.
+The settings of the metrics API as given, with its Service. Exporters of this release are in its own namespace: in other namespaces, users
+who may create pods could create fake exporters with false values for any GPU.
 */}}
 {{- define "gpuscaler.metrics.settings" -}}
 {{- $near := ternary (dict "exporters" (dict "namespace" .Release.Namespace)) dict (and .Values.exporter.enabled (eq .Values.metrics.source "exporters")) -}}
@@ -182,8 +182,8 @@ in others, whoever may make pods could make some that look like exporters, and t
 {{- end }}
 
 {{/*
-The APIs that are registered: those that are asked for, but none that another program has. A cluster has one program for each; KEDA, for
-example, has external.metrics.k8s.io.
+The APIs to register: the requested ones, except those that another program serves. A cluster has one server for each API; KEDA, for
+example, serves external.metrics.k8s.io.
 */}}
 {{- define "gpuscaler.metrics.apis" -}}
 {{- $own := printf "%s/%s-metrics" .Release.Namespace (include "gpuscaler.fullname" .) -}}
@@ -202,8 +202,8 @@ example, has external.metrics.k8s.io.
 {{- end }}
 
 {{/*
-How Prometheus reads the metrics API's own metrics: "token" where it can know who answers, "network" where only those who are named reach the
-port, and not at all where neither is known: its token would go to whoever answers, or everybody could read.
+How Prometheus reads the metrics API's own metrics: "token" if it can verify the server, "network" if a network policy limits access to the
+port, and otherwise not at all: its token could go to a wrong server, or the metrics would be readable by all.
 */}}
 {{- define "gpuscaler.metrics.scrape" -}}
 {{- if and .Values.serviceMonitor.enabled .Values.metrics.enabled -}}
@@ -214,9 +214,9 @@ port, and not at all where neither is known: its token would go to whoever answe
 {{- define "gpuscaler.metrics.check" -}}
 {{- with .Values.metrics -}}
 {{- if and (not .prometheusUrl) (eq .source "prometheus") }}{{ fail "metrics.prometheusUrl: saw none, expected the URL of the cluster's Prometheus, such as http://prometheus.monitoring.svc:9090, or metrics.source exporters" }}{{ end -}}
-{{- if and .prometheusUrl (eq .source "exporters") }}{{ fail "metrics.prometheusUrl: saw one with metrics.source exporters, expected none: no Prometheus is asked" }}{{ end -}}
-{{- if and (eq .source "exporters") (not (or $.Values.exporter.enabled (.settings.exporters | default dict).namespace)) }}{{ fail "metrics.settings.exporters.namespace: saw none with metrics.source exporters, expected the namespace of the exporters' DaemonSet, or exporter.enabled: pods elsewhere could tell what they like of anybody's GPUs" }}{{ end -}}
-{{- if not (or .apis.custom .apis.external) }}{{ fail "metrics.apis: saw none of the two, expected one at least; set metrics.enabled to false for none" }}{{ end -}}
-{{- if and .tls.caBundle (not .tls.secretName) }}{{ fail "metrics.tls.caBundle: saw one without metrics.tls.secretName, expected both or neither: of its own certificate the server tells itself" }}{{ end -}}
+{{- if and .prometheusUrl (eq .source "exporters") }}{{ fail "metrics.prometheusUrl: saw one with metrics.source exporters, expected none: Prometheus is not queried" }}{{ end -}}
+{{- if and (eq .source "exporters") (not (or $.Values.exporter.enabled (.settings.exporters | default dict).namespace)) }}{{ fail "metrics.settings.exporters.namespace: saw none with metrics.source exporters, expected the namespace of the exporters' DaemonSet, or exporter.enabled: pods in other namespaces could report false values for any GPU" }}{{ end -}}
+{{- if not (or .apis.custom .apis.external) }}{{ fail "metrics.apis: saw neither of the two, expected at least one; set metrics.enabled to false for none" }}{{ end -}}
+{{- if and .tls.caBundle (not .tls.secretName) }}{{ fail "metrics.tls.caBundle: saw one without metrics.tls.secretName, expected both or neither: the server publishes the authority of a self-made certificate itself" }}{{ end -}}
 {{- end -}}
 {{- end }}

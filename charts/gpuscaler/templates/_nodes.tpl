@@ -1,12 +1,12 @@
 {{/*
-Nodes with GPUs, by labels: a scheduler does not look at resources of nodes for pods that ask for none. Instance types are the catalogue's
-(files/gpu-instance-types.json); EKS, for example, has no other label on machines of its node groups.
+Nodes with GPUs, by labels: a scheduler does not consider resources of nodes for pods that do not request them. Instance types are from the
+catalogue (files/gpu-instance-types.json); EKS, for example, sets no other label on machines of its node groups.
 */}}
 {{- define "gpuscaler.gpuTypes" -}}
 {{ .Files.Get "files/gpu-instance-types.json" }}
 {{- end }}
 
-{{/* Each of these tells that NVIDIA's GPUs are there, or may be. */}}
+{{/* Each of these indicates that a node has, or may have, NVIDIA GPUs. */}}
 {{- define "gpuscaler.nvidiaNodes" -}}
 - {key: nvidia.com/gpu.present, operator: In, values: ["true"]}
 {{- range list "pci-10de" "pci-0300_10de" "pci-0302_10de" }}
@@ -24,7 +24,7 @@ Nodes with GPUs, by labels: a scheduler does not look at resources of nodes for 
 - {key: node.kubernetes.io/instance-type, operator: In, values: {{ (include "gpuscaler.gpuTypes" . | fromJson).nvidia | toJson }}}
 {{- end }}
 
-{{/* All of these hold of nodes that have no GPU, as far as labels tell, and are not bought. */}}
+{{/* All of these hold for nodes that have no GPUs according to their labels, and that gpuscaler does not buy. */}}
 {{- define "gpuscaler.plainNodes" -}}
 {{- $types := include "gpuscaler.gpuTypes" . | fromJson -}}
 {{- range list "nvidia.com/gpu.present" "feature.node.kubernetes.io/pci-10de.present" "feature.node.kubernetes.io/pci-0300_10de.present" "feature.node.kubernetes.io/pci-0302_10de.present" "feature.node.kubernetes.io/amd-gpu" }}
@@ -39,15 +39,15 @@ Nodes with GPUs, by labels: a scheduler does not look at resources of nodes for 
 - {key: node.kubernetes.io/instance-type, operator: NotIn, values: {{ concat $types.nvidia $types.amd | toJson }}}
 {{- end }}
 
-{{/* The controller's affinity: as given, and off nodes with GPUs unless something else is said of nodes that are required. */}}
+{{/* The controller's affinity as given; it avoids nodes with GPUs unless required node affinity is given. */}}
 {{- define "gpuscaler.controller.affinity" -}}
 {{- $terms := list (dict "matchExpressions" (include "gpuscaler.plainNodes" . | fromYamlArray)) -}}
 {{- include "gpuscaler.affinity" (dict "given" .Values.controller.affinity "terms" $terms) -}}
 {{- end }}
 
 {{/*
-The exporter's: not while the GPU operator changes a node's driver or its MIG devices, which it cannot while somebody has the driver open. It
-says so with a label, from its release 26.7 on.
+The exporter's affinity: not on nodes where the GPU operator changes the driver or MIG devices, which requires that no process has the driver
+open. The operator sets a label for this from its release 26.7 on.
 */}}
 {{- define "gpuscaler.exporter.affinity" -}}
 {{- $free := dict "key" "nvidia.com/gpu.deploy.client" "operator" "NotIn" "values" (list "paused-for-driver-upgrade" "paused-for-mig-change") -}}

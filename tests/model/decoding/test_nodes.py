@@ -20,7 +20,7 @@ def node(spec: Json | None = None, status: Json | None = None, **metadata: Any) 
     return found
 
 
-def test_a_node_as_an_api_server_sends_it_keeps_what_planning_uses() -> None:
+def test_a_node_from_an_api_server_keeps_the_fields_for_planning() -> None:
     found = decode_object(realistic.node(4), Interner())
     assert isinstance(found, Node)
     assert (found.name, found.provider_id) == ("ip-10-0-4-1.ec2.internal", "aws:///us-east-1b/i-00000000000000004")
@@ -52,11 +52,11 @@ def test_a_node_without_allocatable_offers_its_capacity() -> None:
         ([{"type": "MemoryPressure", "status": "True"}], False),
     ],
 )
-def test_a_node_is_ready_when_it_says_so_or_never_said_anything(conditions: list[Json] | None, ready: bool) -> None:
+def test_a_node_is_ready_by_its_condition_or_without_conditions(conditions: list[Json] | None, ready: bool) -> None:
     assert node(status={"conditions": conditions}).ready is ready
 
 
-def test_taints_of_odd_effects_are_kept_and_keep_nobody_away() -> None:
+def test_taints_with_unknown_effects_are_kept_and_repel_no_pod() -> None:
     taint = node({"taints": [{"key": "a", "effect": "Whatever"}], "unschedulable": True})
     assert taint.taints == (Taint("a", "", "Whatever"),)
     assert taint.unschedulable
@@ -77,7 +77,7 @@ def test_annotations_of_other_autoscalers_protect_a_node(annotations: Json, expe
     assert found.warnings == ()
 
 
-def test_a_protecting_annotation_that_cannot_be_read_protects_and_warns() -> None:
+def test_an_unreadable_protecting_annotation_protects_with_a_warning() -> None:
     found = node(annotations={"karpenter.sh/do-not-disrupt": "please"})
     assert found.do_not_disrupt
     assert found.warnings == (
@@ -85,7 +85,7 @@ def test_a_protecting_annotation_that_cannot_be_read_protects_and_warns() -> Non
     )
 
 
-def test_an_unreadable_quantity_sets_the_node_aside() -> None:
+def test_a_node_with_an_unreadable_quantity_is_skipped() -> None:
     raw = {"kind": "Node", "metadata": {"name": "n"}, "status": {"allocatable": {"nvidia.com/gpu": "eight"}}}
     reason = "status.allocatable.nvidia.com/gpu: saw 'eight', expected a quantity such as 500m, 2, 1.5Gi or 1e3"
     assert decode_object(raw, Interner()) == SetAside("Node n", reason)

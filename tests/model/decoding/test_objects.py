@@ -49,7 +49,7 @@ def test_bytes_and_mappings_mean_the_same() -> None:
     assert decode_object(data, Interner()) == decode_object(raw, Interner()) == decode_object(memoryview(data), Interner())
 
 
-def test_the_caller_can_lend_a_kind_to_an_object_that_has_none() -> None:
+def test_the_caller_can_supply_the_kind_of_an_object_without_one() -> None:
     raw = {"metadata": {"name": "x"}}
     assert isinstance(decode_object(raw, Interner(), kind="Job", api_version="batch/v1"), Workload)
     assert decode_object(raw, Interner()) == SetAside("object x", "kind: saw nothing, expected the kind of the object")
@@ -70,13 +70,13 @@ def test_the_caller_can_lend_a_kind_to_an_object_that_has_none() -> None:
         (b'{"kind": "Pod", "metadata": {"name": "x"}, "spec": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_000 + b"}", "nested too deeply"),
     ],
 )
-def test_what_is_no_object_at_all_is_set_aside(data: bytes, seen: str) -> None:
+def test_values_that_are_not_objects_are_skipped(data: bytes, seen: str) -> None:
     found = decode_object(data, Interner())
     assert isinstance(found, SetAside)
     assert seen in found.reason
 
 
-def test_values_that_json_does_not_have_are_set_aside() -> None:
+def test_objects_with_values_that_json_lacks_are_skipped() -> None:
     cyclic: dict[str, Any] = {"kind": "Pod", "metadata": {"name": "x"}}
     cyclic["spec"] = cyclic
     odd: list[Any] = [cyclic, {"kind": "Pod", "metadata": {"name": "x"}, "spec": object()}]
@@ -86,7 +86,7 @@ def test_values_that_json_does_not_have_are_set_aside() -> None:
         assert found.object == "Pod x"
 
 
-def test_a_reason_stays_short_whatever_was_seen() -> None:
+def test_a_reason_stays_short_for_any_seen_value() -> None:
     raw = {"kind": "Pod", "metadata": {"name": "x"}, "status": {"phase": ["y" * 1_000_000]}}
     found = decode_object(raw, Interner())
     assert isinstance(found, SetAside)
@@ -98,7 +98,7 @@ def test_names_that_a_terminal_could_not_show_are_escaped() -> None:
     assert found == SetAside("Pod n/a\\x1b[2J", "spec: saw 5, expected object")
 
 
-def test_an_object_that_is_set_aside_leaves_the_interner_as_useful_as_before() -> None:
+def test_a_skipped_object_does_not_harm_the_interner() -> None:
     interner = Interner()
     before = decode_object(realistic.pod(1), interner)
     broken = realistic.pod(2)
@@ -110,7 +110,7 @@ def test_an_object_that_is_set_aside_leaves_the_interner_as_useful_as_before() -
     assert before.spec is after.spec
 
 
-def test_an_interner_forgets_what_is_not_asked_for_and_stays_right() -> None:
+def test_an_interner_drops_unused_entries_and_stays_correct() -> None:
     interner = Interner(limit=2)
     pods = [decode_object(realistic.pod(number, replicas=1), interner) for number in range(30)]
     again = [decode_object(realistic.pod(number, replicas=1), Interner()) for number in range(30)]

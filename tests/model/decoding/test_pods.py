@@ -35,7 +35,7 @@ def requirement(key: str, operator: str, *values: str) -> Requirement:
     return Requirement(key, operator, values)
 
 
-def test_a_pod_as_an_api_server_sends_it_keeps_what_planning_uses() -> None:
+def test_a_pod_from_an_api_server_keeps_the_fields_for_planning() -> None:
     found = decode_object(realistic.pod(3, node="node-1"), Interner())
     assert isinstance(found, Pod)
     assert found.key == "team-0/model-server-0-000000000-00003"
@@ -52,7 +52,7 @@ def test_a_pod_as_an_api_server_sends_it_keeps_what_planning_uses() -> None:
     assert spec.tolerations[0] == Toleration("nvidia.com/gpu", "Exists", "", "NoSchedule")
 
 
-def test_a_pending_pod_says_since_when_the_scheduler_gave_up() -> None:
+def test_a_pending_pod_has_the_time_since_it_is_unschedulable() -> None:
     found = decode_object(realistic.pod(1), Interner())
     assert isinstance(found, Pod)
     assert (found.node_name, found.unschedulable, found.unschedulable_since) == ("", True, CREATED)
@@ -68,12 +68,12 @@ def test_a_pending_pod_says_since_when_the_scheduler_gave_up() -> None:
         ({"type": "Ready", "status": "False", "reason": "Unschedulable"}, None),
     ],
 )
-def test_only_the_schedulers_own_word_makes_a_pod_unschedulable(condition: Json | None, unschedulable: bool | None) -> None:
+def test_only_the_schedulers_reason_makes_a_pod_unschedulable(condition: Json | None, unschedulable: bool | None) -> None:
     found = pod(status={"conditions": condition and [condition]})
     assert found.unschedulable is unschedulable
 
 
-def test_a_pod_of_nothing_but_nulls_has_kubernetes_own_defaults() -> None:
+def test_a_pod_with_only_null_fields_has_kubernetes_defaults() -> None:
     nulls = dict.fromkeys(("containers", "initContainers", "volumes", "tolerations", "affinity", "nodeSelector", "priority", "nodeName"))
     found = decode_object({"kind": "Pod", "metadata": {"name": "p", "labels": None}, "spec": nulls, "status": None}, Interner())
     assert isinstance(found, Pod)
@@ -105,7 +105,7 @@ def test_the_digest_depends_on_the_content_and_not_on_how_it_is_spelled() -> Non
     assert len(pod(spelled).spec.digest) == 32
 
 
-def test_node_affinity_keeps_every_term_and_even_operators_nobody_knows() -> None:
+def test_node_affinity_keeps_every_term_including_unknown_operators() -> None:
     terms = [
         {"matchExpressions": [{"key": "gpu", "operator": "In", "values": ["a", "b"]}, {"key": "n", "operator": "Gt", "values": ["3"]}]},
         {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]},
@@ -136,7 +136,7 @@ def affinity_term(**term: Any) -> PodAffinityTerm:
     return found
 
 
-def test_pod_affinity_terms_are_about_the_pods_own_namespace_unless_they_say_otherwise() -> None:
+def test_pod_affinity_terms_apply_to_the_pods_namespace_by_default() -> None:
     app = LabelSelector((requirement("app", "In", "web"),))
     selector = {"labelSelector": {"matchLabels": {"app": "web"}}}
     assert affinity_term(**selector) == PodAffinityTerm("zone", app, ("n",))
@@ -152,7 +152,7 @@ def test_match_and_mismatch_label_keys_are_merged_as_the_api_server_merges_them(
     assert merged.selector == LabelSelector(expected)
 
 
-def test_label_keys_that_are_merged_already_stay_as_they_were_stored() -> None:
+def test_label_keys_that_are_already_merged_stay_as_stored() -> None:
     expression = {"key": "hash", "operator": "In", "values": ["1"]}
     again = affinity_term(labelSelector={"matchExpressions": [expression]}, matchLabelKeys=["hash"])
     assert again.selector == LabelSelector((requirement("hash", "In", "1"),))
@@ -215,7 +215,7 @@ def test_pods_that_differ_in_a_label_named_by_match_label_keys_have_different_sp
     assert one.spec.digest == three.spec.digest
 
 
-def test_tolerations_keep_odd_operators_and_effects_which_then_tolerate_nothing_else() -> None:
+def test_tolerations_keep_unknown_operators_and_effects_which_tolerate_nothing_else() -> None:
     wire = [
         {"operator": "Exists"},
         {"key": "a", "value": "b", "effect": "NoSchedule", "tolerationSeconds": 5},
@@ -280,7 +280,7 @@ def test_gates_claims_priority_and_scheduler_are_kept() -> None:
     assert (spec.priority, spec.restart_policy, spec.grace_seconds) == (-20, "Never", 0)
 
 
-def test_a_resize_under_way_counts_and_one_that_is_done_does_not_split_the_class() -> None:
+def test_a_resize_in_progress_counts_and_a_finished_one_does_not_split_the_class() -> None:
     spec = {"containers": [{"name": "c", "resources": {"requests": {"cpu": "2"}}}]}
 
     def status(cpu: str) -> Json:
@@ -294,7 +294,7 @@ def test_a_resize_under_way_counts_and_one_that_is_done_does_not_split_the_class
     assert pod(spec, status=before_1_33).spec.requests == {"cpu": 1000}
 
 
-def test_a_resize_of_the_pod_as_a_whole_counts_where_the_pod_has_resources_as_a_whole() -> None:
+def test_a_pod_level_resize_counts_if_the_pod_has_pod_level_resources() -> None:
     gpu = {"name": "c", "resources": {"requests": {"cpu": "1", "nvidia.com/gpu": "2"}}}
     spec = {"containers": [gpu], "resources": {"requests": {"cpu": "2", "memory": "1Gi"}}}
 
@@ -337,7 +337,7 @@ def test_the_native_reference_names_the_gang_in_every_version(reference: Json, g
     assert found.spec.digest == pod().spec.digest
 
 
-def test_options_that_cannot_be_read_are_warnings_on_each_pod() -> None:
+def test_unreadable_options_are_warnings_on_each_pod() -> None:
     interner = Interner()
     annotations = {"gpuscaler.io/spot-wait": "soon", "gpuscaler.io/market": "spot"}
     one, two = pod(annotations=annotations, interner=interner), pod(annotations=annotations, interner=interner, labels={"a": "b"})
@@ -377,7 +377,7 @@ def test_a_huge_annotation_is_skipped() -> None:
         ({"annotations": {"gpuscaler.io/gang": 5}}, {}, {}, "metadata.annotations.gpuscaler.io/gang: saw 5, expected text"),
     ],
 )
-def test_what_cannot_be_understood_sets_the_pod_aside_by_its_place(metadata: Json, spec: Json, status: Json, reason: str) -> None:
+def test_an_unparsable_pod_is_skipped_with_the_place(metadata: Json, spec: Json, status: Json, reason: str) -> None:
     raw = {"kind": "Pod", "metadata": {"name": "p", "namespace": "n"} | metadata, "spec": spec, "status": status}
     found = decode_object(raw, Interner())
     assert isinstance(found, SetAside)

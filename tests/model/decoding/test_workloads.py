@@ -48,7 +48,7 @@ def workload(kind: str, api_version: str, **raw: Any) -> Workload:
         ("StatefulSet", "apps/v1beta1"),
     ],
 )
-def test_replicated_controllers_of_every_version_say_what_they_want_and_have(kind: str, api_version: str) -> None:
+def test_replicated_controllers_of_every_version_have_desired_and_observed_replicas(kind: str, api_version: str) -> None:
     owner = {"kind": "Deployment", "name": "d", "uid": "1", "controller": True}
     spec = {"replicas": 5, "selector": {"matchLabels": {"app": "a"}}, "template": TEMPLATE}
     found = workload(kind, api_version, metadata={"ownerReferences": [owner], "uid": "u"}, spec=spec, status={"replicas": 3})
@@ -104,7 +104,7 @@ def test_a_job_wants_its_parallelism_while_completions_are_left(spec: Json, stat
     assert workload("Job", "batch/v1", spec=spec, status=status | {"active": 2}).replicas == replicas
 
 
-def test_a_suspended_job_says_so() -> None:
+def test_a_suspended_job_is_marked() -> None:
     found = workload("Job", "batch/v1", spec={"suspend": True, "completions": 3, "template": TEMPLATE}, status={"active": None})
     assert (found.suspended, found.completions, found.observed) == (True, 3, 0)
 
@@ -163,7 +163,7 @@ def test_classes_and_namespaces_are_read() -> None:
         ("scheduling.volcano.sh/v1beta1", "volcano"),
     ],
 )
-def test_pod_groups_of_other_schedulers_say_how_many_members_they_need(api_version: str, source: str) -> None:
+def test_pod_groups_of_other_schedulers_have_a_minimum_of_members(api_version: str, source: str) -> None:
     assert decoded("PodGroup", api_version, spec={"minMember": 4}) == PodGroup(source, "n", "x", 4)
     assert decoded("PodGroup", api_version, spec=None) == PodGroup(source, "n", "x", 0)
 
@@ -185,7 +185,7 @@ def test_a_native_pod_group_object_is_read_too() -> None:
 
 
 @pytest.mark.parametrize("version", ["v1alpha3", "v1beta1", "v1beta2", "v1"])
-def test_device_objects_are_read_far_enough_to_be_named(version: str) -> None:
+def test_device_objects_are_read_to_be_named(version: str) -> None:
     group = f"resource.k8s.io/{version}"
     allocation = {"allocation": {"devices": {"results": [{"driver": "gpu.nvidia.com"}]}}}
     assert decoded("ResourceClaim", group, status=allocation) == DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
@@ -195,7 +195,7 @@ def test_device_objects_are_read_far_enough_to_be_named(version: str) -> None:
     assert decoded("DeviceClass", group) == DeviceObject("DeviceClass", "", "x")
 
 
-def test_device_objects_of_the_first_version_say_at_the_top_what_later_ones_nest() -> None:
+def test_device_objects_of_the_first_version_have_top_level_fields() -> None:
     group = "resource.k8s.io/v1alpha2"
     named = DeviceObject("ResourceClaim", "n", "x", driver="gpu.nvidia.com")
     assert decoded("ResourceClaim", group, status={"driverName": "gpu.nvidia.com", "allocation": {}}) == named
@@ -205,7 +205,7 @@ def test_device_objects_of_the_first_version_say_at_the_top_what_later_ones_nest
 
 @pytest.mark.parametrize("kind", ["Deployment", "ReplicaSet", "StatefulSet", "DaemonSet", "Job", "Namespace"])
 @pytest.mark.parametrize(("value", "disruption"), [("allow", "allow"), ("never", "never"), (None, "")])
-def test_owners_and_namespaces_say_whether_their_pods_may_be_moved(kind: str, value: str | None, disruption: str) -> None:
+def test_owners_and_namespaces_decide_whether_their_pods_may_be_moved(kind: str, value: str | None, disruption: str) -> None:
     version = "batch/v1" if kind == "Job" else "v1" if kind == "Namespace" else "apps/v1"
 
     found = decoded(kind, version, metadata={"annotations": {"gpuscaler.io/disruption": value, "example.com/other": "x" * 1000}})
@@ -214,7 +214,7 @@ def test_owners_and_namespaces_say_whether_their_pods_may_be_moved(kind: str, va
     assert (found.disruption, found.warnings) == (disruption, ())
 
 
-def test_an_owner_whose_word_cannot_be_read_is_named_with_what_was_expected_until_it_can_be() -> None:
+def test_an_owner_with_an_unreadable_annotation_is_named_until_it_is_readable() -> None:
     owner = workload("StatefulSet", "apps/v1", metadata={"annotations": {"gpuscaler.io/disruption": "maybe"}})
     cluster = Cluster.of([owner])
 

@@ -60,7 +60,7 @@ def test_the_objects_are_those_of_their_release(told: str, release: str) -> None
 
 
 @pytest.mark.parametrize(("told", "release"), CASES)
-def test_each_pod_is_planned_for_as_its_release_means_it(told: str, release: str) -> None:
+def test_each_pod_is_planned_for_with_the_meaning_of_its_release(told: str, release: str) -> None:
     assert outcome(read(clusters.objects(told, release))) == clusters.then(told, release)
 
 

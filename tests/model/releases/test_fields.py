@@ -25,7 +25,7 @@ def served(resource: Resource, release: str) -> Resource | None:
 
 
 @pytest.mark.parametrize("release", releases())
-def test_every_release_serves_what_the_controller_cannot_do_without(release: str) -> None:
+def test_every_release_serves_the_resources_that_the_controller_requires(release: str) -> None:
     missing = [one.label for one in WATCHED if not one.optional and served(one, release) is None]
     assert missing == []
 
@@ -38,13 +38,13 @@ def test_every_release_serves_what_the_controller_cannot_do_without(release: str
         ("1.35", set()),
     ],
 )
-def test_claims_of_devices_are_read_from_the_release_on_that_has_them_in_beta(release: str, missing: set[str]) -> None:
+def test_device_claims_are_read_from_the_release_with_the_beta_on(release: str, missing: set[str]) -> None:
     claims = [one for one in WATCHED if one.group == "resource.k8s.io"]
     assert {one.label for one in claims if served(one, release) is None} == missing
 
 
 @pytest.mark.parametrize(("release", "kind"), [("1.34", None), ("1.35", "Workload"), ("1.36", "PodGroup"), ("1.37", "PodGroup")])
-def test_gangs_of_kubernetes_itself_are_read_where_a_release_declares_them(release: str, kind: str | None) -> None:
+def test_native_gangs_of_kubernetes_are_read_from_releases_that_have_them(release: str, kind: str | None) -> None:
     found = [one.kind for one in WATCHED if one.group == "scheduling.k8s.io" and one.optional and served(one, release)]
     assert found == ([kind] if kind else [])
 
@@ -65,7 +65,7 @@ def test_an_object_with_every_field_of_its_release_is_read(release: str) -> None
 
 
 @pytest.mark.parametrize("release", releases())
-def test_an_object_that_says_nothing_but_its_name_is_read(release: str) -> None:
+def test_an_object_with_only_a_name_is_read(release: str) -> None:
     for resource in NATIVE:
         one = served(resource, release)
         if one is not None:
@@ -74,7 +74,7 @@ def test_an_object_that_says_nothing_but_its_name_is_read(release: str) -> None:
             assert (read.aside, read.identity.rpartition("/")[2]) == (None, "bare")
 
 
-def test_nothing_is_read_that_no_release_has() -> None:
+def test_all_fields_that_are_read_exist_in_some_release() -> None:
     """One structure may read several types, as all controllers are read by one: each of its fields must be one of any of them."""
     read: dict[type, set[str]] = {}
     for resource in NATIVE:

@@ -26,7 +26,7 @@ def decoded(kind: str, api_version: str = "v1", **raw: Any) -> object:
     return decode_object({"apiVersion": api_version, "kind": kind, "metadata": metadata, **raw}, Interner())
 
 
-def test_a_csi_volume_says_where_it_can_be_used_and_by_whom() -> None:
+def test_a_csi_volume_has_its_topology_and_claim() -> None:
     term = {"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["a"]}]}
     spec = {
         "capacity": {"storage": "10Gi"},
@@ -76,7 +76,7 @@ def test_volumes_of_in_tree_plug_ins_are_named_by_plug_in_and_disk(source: Json,
     assert (found.driver, found.handle) == (driver, handle)
 
 
-def test_a_claim_says_what_it_is_bound_to_and_what_it_asks_for() -> None:
+def test_a_claim_has_its_volume_and_requests() -> None:
     metadata = {
         "namespace": "n",
         "uid": "u",
@@ -108,7 +108,7 @@ def test_a_claim_says_what_it_is_bound_to_and_what_it_asks_for() -> None:
     )
 
 
-def test_a_claim_without_a_class_differs_from_one_with_the_empty_class_and_the_old_annotation_decides() -> None:
+def test_no_class_differs_from_the_empty_class_and_the_old_annotation_takes_precedence() -> None:
     old = {"annotations": {"volume.beta.kubernetes.io/storage-class": "old"}}
     classes = []
     for metadata, spec in (({}, {}), ({}, {"storageClassName": ""}), (old, {"storageClassName": "new"})):
@@ -119,7 +119,7 @@ def test_a_claim_without_a_class_differs_from_one_with_the_empty_class_and_the_o
 
 
 @pytest.mark.parametrize("api_version", ["storage.k8s.io/v1", "storage.k8s.io/v1beta1"])
-def test_a_storage_class_says_when_it_binds_and_where_it_may(api_version: str) -> None:
+def test_a_storage_class_has_its_binding_mode_and_topology(api_version: str) -> None:
     topologies = [{"matchLabelExpressions": [{"key": ZONE, "values": ["a", "b"]}]}, {}]
     metadata = {"annotations": {"storageclass.kubernetes.io/is-default-class": "true"}}
     raw = {"provisioner": "ebs.csi.aws.com", "volumeBindingMode": "WaitForFirstConsumer", "allowedTopologies": topologies}
@@ -128,7 +128,7 @@ def test_a_storage_class_says_when_it_binds_and_where_it_may(api_version: str) -
     assert decoded("StorageClass", api_version, metadata=metadata, **raw) == expected
 
 
-def test_csi_nodes_tell_a_limit_of_zero_from_no_limit() -> None:
+def test_csi_nodes_distinguish_a_limit_of_zero_from_no_limit() -> None:
     drivers = [{"name": "a", "allocatable": {"count": 25}}, {"name": "b", "allocatable": None}, {"name": "c", "allocatable": {"count": 0}}]
     metadata = {"annotations": {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,kubernetes.io/gce-pd,"}}
     found = decoded("CSINode", "storage.k8s.io/v1", metadata=metadata, spec={"drivers": drivers})
@@ -147,11 +147,11 @@ def test_drivers_capacities_and_attachments_are_read() -> None:
 
 
 @pytest.mark.parametrize("kind", ["PersistentVolume", "PersistentVolumeClaim"])
-def test_storage_objects_of_nothing_but_a_name_are_read(kind: str) -> None:
+def test_storage_objects_with_only_a_name_are_read(kind: str) -> None:
     found = decoded(kind, spec=None, status=None)
     assert not isinstance(found, SetAside | None)
 
 
-def test_an_unreadable_size_sets_the_object_aside() -> None:
+def test_an_object_with_an_unreadable_size_is_skipped() -> None:
     found = decoded("PersistentVolume", spec={"capacity": {"storage": "big"}})
     assert found == SetAside("PersistentVolume x", "spec.capacity.storage: saw 'big', expected a quantity such as 500m, 2, 1.5Gi or 1e3")

@@ -77,7 +77,7 @@ def test_every_way_kubectl_prints_objects_gives_the_same_objects(data: bytes) ->
     "order", [("kind", "apiVersion", "metadata", "items"), ("apiVersion", "items", "kind", "metadata"), ("items", "kind")]
 )
 @pytest.mark.parametrize("count", [3, 6_000])
-def test_typed_lists_lend_their_kind_to_items_wherever_it_stands(order: tuple[str, ...], count: int) -> None:
+def test_items_get_the_kind_of_a_typed_list_wherever_it_is_written(order: tuple[str, ...], count: int) -> None:
     items = [{"metadata": {"name": f"p{index}", "annotations": {"example.com/pad": "x" * 200}}} for index in range(count)]
     fields = {"kind": "PodList", "apiVersion": "v1", "metadata": {}, "items": items}
     data = json.dumps({key: fields[key] for key in order}).encode()
@@ -86,7 +86,7 @@ def test_typed_lists_lend_their_kind_to_items_wherever_it_stands(order: tuple[st
     assert [item.key for item in found] == [f"default/p{index}" for index in range(count)]
 
 
-def test_a_typed_list_of_an_old_group_lends_its_version_too() -> None:
+def test_items_get_the_version_of_a_typed_list_of_an_old_group() -> None:
     budgets = {
         "kind": "PodDisruptionBudgetList",
         "apiVersion": "policy/v1beta1",
@@ -98,20 +98,20 @@ def test_a_typed_list_of_an_old_group_lends_its_version_too() -> None:
     assert found.selector is None
 
 
-def test_empty_documents_and_empty_lists_hold_nothing() -> None:
+def test_empty_documents_and_lists_contain_no_objects() -> None:
     for data in (b"# none\n", b"---\n---\n", b"[]", b"[ ]", json.dumps(listed()).encode(), b"items: []\nkind: List\n"):
         assert read(data) == []
     assert read(json.dumps(listed(items=None)).encode()) == []
 
 
 @pytest.mark.parametrize("data", [b"", b" \n", zipped(b""), b"\xef\xbb\xbf"], ids=["empty", "blank", "zipped", "byte-order mark"])
-def test_an_input_without_a_character_is_what_a_failed_command_left_behind_and_an_error(data: bytes) -> None:
+def test_an_empty_input_is_an_error_because_a_failed_kubectl_leaves_one(data: bytes) -> None:
     with pytest.raises(InputError, match=r"^cluster\.json: saw an empty input, expected Kubernetes objects"):
         read(data)
 
 
 @pytest.mark.parametrize("write", [json.dumps, yaml.safe_dump], ids=["JSON", "YAML"])
-def test_lists_among_other_things_count_as_their_items(write: Callable[[Any], str]) -> None:
+def test_nested_lists_are_expanded_into_their_items(write: Callable[[Any], str]) -> None:
     typed = {"kind": "PodList", "apiVersion": "v1", "items": [{"metadata": {"name": "c"}}]}
     several = [listed(pod("a")), pod("b"), listed(typed, listed(pod("d")))]
     assert names(write(several).encode()) == ["a", "b", "c", "d"]
@@ -121,13 +121,13 @@ def test_lists_among_other_things_count_as_their_items(write: Callable[[Any], st
     assert "items[0]" in odd
 
 
-def test_kinds_that_are_not_read_are_passed_over() -> None:
+def test_kinds_that_are_not_read_are_ignored() -> None:
     other = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "x"}, "data": {"items": "[]"}}
     assert names(json.dumps(listed(pod("a"), other, pod("b"))).encode()) == ["a", "b"]
     assert names(json.dumps(other).encode()) == []
 
 
-def test_an_object_that_declares_several_things_gives_them_all() -> None:
+def test_an_object_that_declares_several_items_yields_all_of_them() -> None:
     groups = [{"name": "a", "policy": {"gang": {"minCount": 2}}}, {"name": "b"}]
     workload = {"apiVersion": "scheduling.k8s.io/v1alpha1", "kind": "Workload", "metadata": {"name": "w"}, "spec": {"podGroups": groups}}
     expected = [PodGroup("workload", "default", "w/a", 2), PodGroup("workload", "default", "w/b", 0)]
@@ -136,7 +136,7 @@ def test_an_object_that_declares_several_things_gives_them_all() -> None:
 
 
 @pytest.mark.parametrize("dump", [lambda raw: json.dumps(raw).encode(), lambda raw: yaml.safe_dump(raw).encode()])
-def test_one_odd_object_in_a_list_never_affects_the_others(dump: Any) -> None:
+def test_a_malformed_object_in_a_list_never_affects_the_others(dump: Any) -> None:
     odd = pod("odd", containers=[{"resources": {"requests": {"cpu": "1xyz"}}}])
     found = names(dump(listed(pod("a"), odd, {"kind": "Pod"}, 5, None, {"metadata": {"name": "x"}}, pod("b"))))
     assert [name for name in found if not name.startswith("!")] == ["a", "b"]
@@ -149,14 +149,14 @@ def test_one_odd_object_in_a_list_never_affects_the_others(dump: Any) -> None:
     assert broken.count("!") == 5
 
 
-def test_an_item_that_is_not_even_json_is_set_aside_alone() -> None:
+def test_only_the_item_that_is_not_json_is_skipped() -> None:
     data = b'{"kind": "List", "items": [{"kind": "Pod", "spec": nonsense}, {"kind": "Pod", "metadata": {"name": "b"}}]}'
     broken, found = names(data)
     assert broken.startswith("!cluster.json items[0]: ")
     assert found == "b"
 
 
-def test_an_item_nested_too_deeply_is_set_aside_alone() -> None:
+def test_only_the_item_nested_too_deeply_is_skipped() -> None:
     deep = b'{"kind": "Pod", "spec": ' + b"[" * 50_000 + b'"]"' + b"]" * 50_000 + b"}"
     data = b'{"kind": "List", "items": [' + deep + b', {"kind": "Pod", "metadata": {"name": "b"}}]}'
     broken, found = names(data)
@@ -189,7 +189,7 @@ class Endless(io.RawIOBase):
         return len(found)
 
 
-def test_a_list_is_read_without_holding_it() -> None:
+def test_a_list_is_read_without_keeping_it_in_memory() -> None:
     item = json.dumps(realistic.pod(1, node="node-1", managed_fields=True)).encode()
     count = 1_200
     tracemalloc.start()
@@ -237,7 +237,7 @@ def test_a_realistic_cluster_loads_into_its_indexes() -> None:
         (zipped(b"{}" * 1000)[:-20], "", "broken compression", "a complete gzip file"),
     ],
 )
-def test_a_file_that_cannot_be_read_on_says_where_and_why(data: bytes, path: str, seen: str, expected: str) -> None:
+def test_an_error_that_stops_reading_a_file_has_place_and_reason(data: bytes, path: str, seen: str, expected: str) -> None:
     with pytest.raises(InputError) as caught:
         read(data)
     error = caught.value
@@ -259,7 +259,7 @@ def test_the_objects_before_the_broken_place_have_been_read() -> None:
         next(items)
 
 
-def test_yaml_values_are_what_kubernetes_takes_them_for() -> None:
+def test_yaml_values_are_interpreted_as_in_kubernetes() -> None:
     text = """
 kind: Pod
 metadata:
@@ -278,19 +278,19 @@ spec:
 
 
 @pytest.mark.parametrize(("label", "seen"), [("on", "true"), ("no", "false"), ("1.10", "1.1"), ("5", "5"), ("0x1F", "31")])
-def test_yaml_values_that_are_no_strings_where_strings_are_needed_set_the_object_aside(label: str, seen: str) -> None:
+def test_an_object_with_yaml_values_of_a_wrong_type_is_skipped(label: str, seen: str) -> None:
     text = f"kind: Pod\nmetadata:\n  name: p\n  labels:\n    fine: x\n    feature: {label}\n"
     assert names(text.encode()) == [f"!Pod p: metadata.labels.feature: saw {seen}, expected text"]
 
 
-def test_a_key_that_stands_twice_in_yaml_sets_its_document_aside() -> None:
+def test_a_yaml_document_with_a_duplicate_key_is_skipped() -> None:
     text = "kind: Pod\nmetadata: {name: a}\nspec:\n  priority: 1\n  priority: 2\n---\nkind: Pod\nmetadata: {name: b}\n"
     broken, found = names(text.encode())
     assert broken == "!cluster.json document 0 (line 1): saw the key 'priority' twice (line 5 of the document), expected each key once"
     assert found == "b"
 
 
-def test_yaml_anchors_and_merges_work_and_cannot_blow_up() -> None:
+def test_yaml_anchors_and_merges_work_and_their_expansion_is_limited() -> None:
     text = "x: &base {namespace: n, name: a}\nkind: Pod\nmetadata: {<<: *base, name: b}\n"
     (found,) = read(text.encode())
     assert found.key == "n/b"
@@ -301,7 +301,7 @@ def test_yaml_anchors_and_merges_work_and_cannot_blow_up() -> None:
     assert "aliases" in aside.reason
 
 
-def test_documents_that_are_no_objects_are_set_aside() -> None:
+def test_documents_that_are_not_objects_are_skipped() -> None:
     assert names(b"hello") == ["!cluster.json document 0 (line 1): saw text, expected a Kubernetes object"]
     assert (
         names(b"kind: Pod\nmetadata: {name: a}\n---\n- 5\n")[1]
@@ -309,7 +309,7 @@ def test_documents_that_are_no_objects_are_set_aside() -> None:
     )
 
 
-def test_the_stream_stays_open_and_is_named_after_itself() -> None:
+def test_the_stream_stays_open_and_its_own_name_is_used() -> None:
     stream = io.BytesIO(b'{"kind": ')
     with pytest.raises(InputError, match=r"^input: "):
         list(read_items(stream, Interner()))
@@ -326,7 +326,7 @@ jsons = st.recursive(
 
 @settings(max_examples=examples(150), deadline=None)
 @given(st.lists(jsons, min_size=1, max_size=5), st.integers(1, 40), st.sampled_from((None, 1)))
-def test_a_window_finds_the_end_of_every_value_however_the_stream_is_cut(values: list[Any], chunk: int, indent: int | None) -> None:
+def test_a_window_finds_the_end_of_every_value_for_any_chunks(values: list[Any], chunk: int, indent: int | None) -> None:
     data = b"[" + b" , ".join(json.dumps(value, indent=indent).encode() for value in values) + b"]"
     window = Window(io.BytesIO(data), "f", chunk)
     window.take(b"[", "")
