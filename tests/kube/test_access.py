@@ -283,7 +283,7 @@ REFERENCES: dict[str, tuple[dict[str, Any], str, str]] = {
     "an unknown cluster": (
         {"clusters": []},
         "",
-        "saw the cluster 'c', expected one of those of the file, which has none",
+        "saw the cluster 'c', expected one of the file's, which has none",
     ),
     "an unknown user": ({"users": [{"name": "v"}]}, "", "context 'here' of {file}: saw the user 'u', expected one of 'v'"),
     "a list for a name": ({"clusters": [{"name": []}]}, "", "saw something unexpected in a kubeconfig"),

@@ -211,5 +211,5 @@ def _load(file: Path) -> WireConfig:
 def _listed(names: Iterable[str]) -> str:
     known = sorted(names)
     if not known:
-        return "those of the file, which has none"
+        return "the file's, which has none"
     return ", ".join(map(repr, known[:20])) + (f" and {len(known) - 20} more" if len(known) > 20 else "")

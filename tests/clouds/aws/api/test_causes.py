@@ -69,7 +69,7 @@ def test_every_known_error_is_classified_by_its_code_or_its_text(code: str, text
 
 @pytest.mark.parametrize(("code", "text"), [("Client.InternalError", ""), ("", "Client.InternalError: Client error on launch.")])
 def test_a_client_error_on_launch_suggests_a_grant_for_the_kms_key(code: str, text: str) -> None:
-    assert "mostly the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in verdict(code, text).detail
+    assert "usually the KMS key of its disks: give the service-linked role of Auto Scaling a grant" in verdict(code, text).detail
 
 
 def test_an_error_of_one_type_in_one_zone_does_not_affect_others() -> None:

@@ -648,5 +648,5 @@ def test_an_override_of_a_group_without_accelerators_is_reported_with_how_to_ado
 
     found = aws.look(overrides=[PoolOverride("system", max=3)])
 
-    reason = "saw it in the file, and of its group: it has no accelerator; name it in aws.groups to adopt it"
+    reason = "saw it in the file, but its group is not adopted: it has no accelerator; name it in aws.groups to adopt it"
     assert [one.reason for one in found.set_aside if one.object == "Pool system"] == [reason]

@@ -60,8 +60,8 @@ def test_a_group_is_adopted_by_the_tags_of_the_tool_that_created_it(tags: dict[s
 
 @pytest.mark.parametrize("tags", [CA_TAGS, KOPS, EKS, EKSCTL, {f"{CA}/enabled": "true"}])
 def test_without_a_cluster_name_nothing_is_adopted(tags: dict[str, str]) -> None:
-    assert "no name of the cluster" in judge(tags, cluster="").reason
-    assert "no name of the cluster" in judge(tags, cluster="", named=("group",)).reason
+    assert "no cluster name" in judge(tags, cluster="").reason
+    assert "no cluster name" in judge(tags, cluster="", named=("group",)).reason
 
 
 def test_a_group_that_is_only_enabled_is_reported_and_not_adopted() -> None:

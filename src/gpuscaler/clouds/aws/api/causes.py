@@ -117,7 +117,7 @@ _FULL: Final = re.compile(
 )
 #: The usual reason behind a code whose text does not give one.
 _HINTS: Final = {
-    "Client.InternalError": "mostly the KMS key of its disks: give the service-linked role of Auto Scaling a grant for the key",
+    "Client.InternalError": "usually the KMS key of its disks: give the service-linked role of Auto Scaling a grant for the key",
 }
 _WORDS: Final = re.compile(r"(?:Client\.)?[A-Z][A-Za-z]+(?:\.[A-Z][A-Za-z]+)*")
 _TYPE: Final = re.compile(r"\b[a-z][a-z0-9-]*\.(?:\d*xlarge|large|medium|small|micro|nano|metal[a-z0-9-]*)\b")

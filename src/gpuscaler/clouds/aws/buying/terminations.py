@@ -29,10 +29,10 @@ _LOST: Final = "has been terminated or stopped"
 _CAUSES: Final = (
     (re.compile("balanc", re.IGNORECASE), "to balance zones"),
     (re.compile("instance refresh", re.IGNORECASE), "for an instance refresh"),
-    (re.compile("lifetime", re.IGNORECASE), "since it reached the maximum lifetime of its group"),
-    (re.compile("health.?check", re.IGNORECASE), "since a health check found it unhealthy"),
-    (re.compile("in response to a user request", re.IGNORECASE), "since a user asked for it"),
-    (re.compile("desired and actual capacity", re.IGNORECASE), "since its group was lowered"),
+    (re.compile("lifetime", re.IGNORECASE), "because it reached the maximum lifetime of its group"),
+    (re.compile("health.?check", re.IGNORECASE), "because a health check found it unhealthy"),
+    (re.compile("in response to a user request", re.IGNORECASE), "because a user requested it"),
+    (re.compile("desired and actual capacity", re.IGNORECASE), "because its group's desired capacity was lowered"),
 )
 
 

@@ -101,7 +101,7 @@ class Discovery:
         unused = [
             SetAside(
                 f"Pool {name}",
-                f"saw it in the file, and of its group: {NO_ACCELERATOR}"
+                f"saw it in the file, but its group is not adopted: {NO_ACCELERATOR}"
                 if name in without
                 else "saw it in the file, expected a group of that name in the account; nothing is changed",
             )
@@ -216,4 +216,4 @@ def renamed(one: FoundPool, name: str) -> FoundPool:
     """The same pool under another name, with a warning about it."""
     offerings = tuple(msgspec.structs.replace(offering, pool=name) for offering in one.pool.offerings)
     pool = msgspec.structs.replace(one.pool, name=name, offerings=offerings)
-    return msgspec.structs.replace(one, pool=pool, warnings=(*one.warnings, f"it is called {name} here: another has its name"))
+    return msgspec.structs.replace(one, pool=pool, warnings=(*one.warnings, f"it is called {name} here: another pool has its name"))

@@ -79,7 +79,7 @@ def whose(
     if not (name in named or marked or claims or ENABLED in tags):
         return Verdict()
     if not cluster:
-        return Verdict(reason="saw no name of the cluster in the settings, so nothing is adopted; add cluster: … to aws")
+        return Verdict(reason="saw no cluster name in the settings, so nothing is adopted; add cluster: … to aws")
     for claimed, key in claims.items():
         if claimed != cluster:
             return Verdict(reason=f"the tag {key} says cluster {shortened(claimed)}, expected {cluster}; it is never touched", foreign=True)
