@@ -292,13 +292,13 @@ async def test_f71_nodes_of_our_pools_get_their_pools_label_and_no_other_node_do
         await run(here, "web")
         await here.sleep(30.0)
         (ours,) = await here.nodes()
-        theirs = {"name": "theirs", "labels": {"kubernetes.io/hostname": "theirs", POOL_LABEL: "somebody-elses"}}
+        theirs = {"name": "theirs", "labels": {"kubernetes.io/hostname": "theirs", POOL_LABEL: "other-team"}}
         await here.user.create(NODES, {**ours, "metadata": theirs, "spec": {"providerID": "simulated:///us-east-1a/theirs"}})
         await here.user.merge_patch(NODES, ours["metadata"]["name"], {"metadata": {"labels": {POOL_LABEL: "wrong"}}})
         await here.sleep(30.0)
 
         assert label_of(ours) == "gpu"
-        assert sorted(str(label_of(node)) for node in await here.nodes()) == ["gpu", "somebody-elses"]
+        assert sorted(str(label_of(node)) for node in await here.nodes()) == ["gpu", "other-team"]
         # A write that conflicts with another at the same moment is repeated.
         written = watch_of(here).to("/nodes/", "PATCH")
         assert len({at for at, request in written if POOL_LABEL.encode() in request.body}) == 2

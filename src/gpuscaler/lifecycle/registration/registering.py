@@ -182,7 +182,7 @@ class _Registration(Draft):
         self.fold(ledger.Settled(token))
 
     def give_up(self) -> None:
-        """Count machines that their group gave up during the start as failed, whoever ordered them: the group tries again by itself."""
+        """Count machines that their group gave up during the start as failed, even unordered ones: the group tries again by itself."""
         for one in self.roll.listed.given_up:
             if one.pool in self.pools:
                 self.fates.append(offering_events.Absent(one.key, one.launched, self.now, f"it was ended before it opened: {one.doubt}"))
